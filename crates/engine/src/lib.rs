@@ -1,0 +1,3 @@
+//! The verbs engine.
+#![forbid(unsafe_code)]
+pub mod platform;

@@ -1,0 +1,263 @@
+//! What the engine asks of its surroundings: local memory, links to peers, random numbers. Time is an argument.
+//!
+//! The engine is the only caller. An implementation is single-threaded, like the engine itself; the process wraps both
+//! in one lock.
+
+use verbs::{Gid, Psn, Qpn};
+
+/// Nanoseconds of a monotonic clock.
+pub type Nanos = u64;
+
+/// A piece of local memory that the engine has checked against a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Address in this process.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The pages need not be mapped (ON_DEMAND regions): the access must not fault, it must fail.
+    pub guarded: bool,
+}
+
+/// An access failed: the memory is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// Why a packet could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The link has no room now. The platform reports it in [`Platform::take_writable`] when it has again.
+    Full,
+    /// The link is dead or unknown.
+    Down,
+    /// The local memory of the payload is not there.
+    Fault,
+}
+
+/// Why a straight copy between processes failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StraightError {
+    /// Our memory is not there.
+    Local,
+    /// The peer's memory is not there.
+    Remote,
+    /// The kernel forbids it, or the peer is gone.
+    Denied,
+}
+
+/// A path to one peer process (or to ourselves).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u32);
+
+impl LinkId {
+    /// The link of a process to itself. Always there.
+    pub const LOOPBACK: LinkId = LinkId(0);
+}
+
+/// What a link can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkCaps {
+    /// Most payload bytes in one packet; a multiple of 4096.
+    pub segment: u32,
+    /// The target may copy straight from and to the initiator's memory.
+    pub straight: bool,
+    /// Messages longer than this should go straight, if they may.
+    pub straight_above: u32,
+}
+
+/// What a packet is (the names of the base transport header's operations, IBTA vol. 1, 9.2; segmentation is in the
+/// flags).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // the names are the specification's
+pub enum PacketOp {
+    Send = 0,
+    Write = 1,
+    ReadRequest = 2,
+    ReadResponse = 3,
+    CompareSwap = 4,
+    FetchAdd = 5,
+    AtomicWrite = 6,
+    AtomicAck = 7,
+    Ack = 8,
+    Flush = 9,
+    /// Datagram; the payload begins with the 16 bytes of the source GID and the 16 of the destination GID.
+    Datagram = 10,
+}
+
+impl PacketOp {
+    /// The operation with this number.
+    pub const fn from_raw(raw: u8) -> Option<PacketOp> {
+        Some(match raw {
+            0 => PacketOp::Send,
+            1 => PacketOp::Write,
+            2 => PacketOp::ReadRequest,
+            3 => PacketOp::ReadResponse,
+            4 => PacketOp::CompareSwap,
+            5 => PacketOp::FetchAdd,
+            6 => PacketOp::AtomicWrite,
+            7 => PacketOp::AtomicAck,
+            8 => PacketOp::Ack,
+            9 => PacketOp::Flush,
+            10 => PacketOp::Datagram,
+            _ => return None,
+        })
+    }
+}
+
+/// Flags of a packet, one bit each.
+pub mod packet_flags {
+    /// First packet of its message.
+    pub const FIRST: u8 = 1;
+    /// Last packet of its message.
+    pub const LAST: u8 = 1 << 1;
+    /// `imm` is an immediate value.
+    pub const IMM: u8 = 1 << 2;
+    /// `imm` is an rkey to invalidate.
+    pub const INV: u8 = 1 << 3;
+    /// The receive completion is solicited.
+    pub const SOLICITED: u8 = 1 << 4;
+    /// An acknowledgement is wanted.
+    pub const ACK_REQ: u8 = 1 << 5;
+    /// The payload is not the data but a list of 16-byte entries (address u64, length u32, 0 u32; little endian):
+    /// where the data lie in the initiator. READ responses with this flag carry nothing: the data have been put there.
+    pub const BY_REF: u8 = 1 << 6;
+    /// The initiator uses XRC: `srqn` is valid.
+    pub const XRC: u8 = 1 << 7;
+}
+
+/// Everything about a packet but its payload. Fields that an operation does not use are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// What it is.
+    pub op: PacketOp,
+    /// [`packet_flags`].
+    pub flags: u8,
+    /// AETH syndrome of responses (IBTA vol. 1, 9.7.5.2): ACK, RNR NAK with timer, NAK code. For FLUSH: placement in
+    /// bits 0-1, level in bit 4.
+    pub syndrome: u8,
+    /// Destination queue pair.
+    pub dst: Qpn,
+    /// Source queue pair.
+    pub src: Qpn,
+    /// Sequence number; of a message by reference: its first.
+    pub psn: Psn,
+    /// Immediate value, rkey to invalidate, or (responses) the message sequence number.
+    pub imm: u32,
+    /// Data bytes of the *message* part that this packet stands for: its payload length, or with `BY_REF` the length
+    /// of the referenced data.
+    pub len: u32,
+    /// Remote address of RDMA and atomics. READ responses: byte offset in the message.
+    pub remote_addr: u64,
+    /// Remote key of RDMA and atomics; Q_Key of datagrams.
+    pub rkey: u32,
+    /// Bytes of the whole message (DMALen of the RETH).
+    pub dma_len: u32,
+    /// Swap or add operand; the original value in an AtomicAck; the SRQ number of XRC sends and writes.
+    pub swap: u64,
+    /// Compare operand. Sends by XRC carry none.
+    pub compare: u64,
+}
+
+impl Packet {
+    /// A packet with nothing but its addresses.
+    pub const fn new(op: PacketOp, dst: Qpn, src: Qpn, psn: Psn) -> Self {
+        Packet {
+            op,
+            flags: 0,
+            syndrome: 0,
+            dst,
+            src,
+            psn,
+            imm: 0,
+            len: 0,
+            remote_addr: 0,
+            rkey: 0,
+            dma_len: 0,
+            swap: 0,
+            compare: 0,
+        }
+    }
+
+    /// True if this flag is set.
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The payload of a packet to send: `prefix`, then the bytes of `spans`. Together at most the link's segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Payload<'a> {
+    /// Bytes of the engine's own (inline data, span lists, GIDs).
+    pub prefix: &'a [u8],
+    /// Pieces of local memory.
+    pub spans: &'a [Span],
+}
+
+/// Arithmetic of an atomic operation on 8 bytes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Compare with the first; when equal, store the second.
+    CompareSwap(u64, u64),
+    /// Add.
+    FetchAdd(u64),
+    /// Store.
+    Write(u64),
+}
+
+/// What the engine stands on.
+pub trait Platform {
+    /// Names the payload of the packet being received, until the call into the engine returns.
+    type Rx: Copy;
+
+    /// 64 unguessable bits.
+    fn random(&mut self) -> u64;
+
+    // ---- local memory; every address has been checked against a region ----
+
+    /// Copies `dst.len()` bytes from `addr`.
+    fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Copies `src` to `addr`.
+    fn store(&self, addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault>;
+    /// An atomic operation, atomic also against this process's own processors, on 8 bytes in host byte order; gives
+    /// the value before. `addr` is a multiple of 8.
+    fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault>;
+
+    // ---- links ----
+
+    /// The link to the process that owns this queue pair number behind this GID; connects if need be, without waiting.
+    /// `None` when there is none (yet): the caller behaves as if its packet was lost.
+    fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId>;
+    /// The links to all processes that have a queue pair attached to this group, ourselves included if so.
+    fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>);
+    /// Announces that this process has (or no longer has) queue pairs attached to this group.
+    fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), verbs::Errno>;
+    /// What this link can do.
+    fn caps(&self, link: LinkId) -> LinkCaps;
+    /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
+    fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
+    /// Rings the doorbells of all sleeping peers that were sent something since the last call.
+    fn kick(&mut self);
+    /// A mark for what was sent on this link so far.
+    fn sent_mark(&self, link: LinkId) -> u64;
+    /// True if the peer has taken everything up to this mark: only then does sending again make sense.
+    fn taken(&self, link: LinkId, mark: u64) -> bool;
+    /// Links that had been full (see [`SendError::Full`]) and have room again, or died: moved into `links`.
+    fn take_writable(&mut self, links: &mut Vec<LinkId>);
+
+    // ---- the packet being received ----
+
+    /// Payload bytes that came with the packet (for `BY_REF`: of the span list).
+    fn rx_len(&self, rx: Self::Rx) -> u32;
+    /// Copies payload bytes from `offset` on into `dst`; the caller stays within `rx_len`.
+    fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]);
+    /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
+    fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
+
+    // ---- straight copies; both lists have the same number of bytes ----
+
+    /// Copies from the peer's memory into ours.
+    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
+    /// Copies from our memory into the peer's.
+    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+}

@@ -1,0 +1,154 @@
+//! Work requests, as a program posts them.
+
+use crate::{Access, AhId, LKey, MrId, MwId, Qpn, RKey, SendFlags};
+
+/// Operation of a send work request (`enum ibv_wr_opcode`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // the names are the verbs'
+pub enum Opcode {
+    RdmaWrite = 0,
+    RdmaWriteWithImm = 1,
+    Send = 2,
+    SendWithImm = 3,
+    RdmaRead = 4,
+    CmpAndSwp = 5,
+    FetchAndAdd = 6,
+    LocalInv = 7,
+    BindMw = 8,
+    SendWithInv = 9,
+    Flush = 14,
+    AtomicWrite = 15,
+}
+
+impl Opcode {
+    /// The operation with this number, if this device knows it.
+    pub const fn from_raw(raw: u32) -> Option<Opcode> {
+        Some(match raw {
+            0 => Opcode::RdmaWrite,
+            1 => Opcode::RdmaWriteWithImm,
+            2 => Opcode::Send,
+            3 => Opcode::SendWithImm,
+            4 => Opcode::RdmaRead,
+            5 => Opcode::CmpAndSwp,
+            6 => Opcode::FetchAndAdd,
+            7 => Opcode::LocalInv,
+            8 => Opcode::BindMw,
+            9 => Opcode::SendWithInv,
+            14 => Opcode::Flush,
+            15 => Opcode::AtomicWrite,
+            _ => return None,
+        })
+    }
+}
+
+/// A scatter/gather entry. `length` counts bytes; 0 means 0 here (the face has turned the special cases out).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Sge {
+    /// Address in the space of the region (its iova).
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region.
+    pub lkey: LKey,
+}
+
+/// The part of a send request that depends on its operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendBody {
+    /// SEND, SEND_WITH_IMM, SEND_WITH_INV, LOCAL_INV on a connected queue pair: nothing more.
+    Plain,
+    /// RDMA WRITE, READ and ATOMIC WRITE: where in the peer's memory.
+    Rdma {
+        /// Address in the space of the peer's region.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: RKey,
+    },
+    /// Compare and swap, fetch and add.
+    Atomic {
+        /// Address in the space of the peer's region; a multiple of 8.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: RKey,
+        /// Compare with this, or add this.
+        compare_add: u64,
+        /// Store this when equal.
+        swap: u64,
+    },
+    /// SEND on a datagram queue pair.
+    Datagram {
+        /// To which port.
+        ah: AhId,
+        /// To which queue pair.
+        remote_qpn: Qpn,
+        /// With which Q_Key; the high bit means: the queue pair's own.
+        remote_qkey: u32,
+    },
+    /// Bind a window.
+    BindMw {
+        /// The window.
+        mw: MwId,
+        /// The key that it gets.
+        rkey: RKey,
+        /// The region below it; `None` with length 0 unbinds.
+        mr: Option<MrId>,
+        /// Start, in the space of the region.
+        addr: u64,
+        /// Bytes; 0 unbinds a type 1 window.
+        length: u64,
+        /// Rights.
+        access: Access,
+    },
+    /// FLUSH (IBTA vol. 1 release 1.5, annex A19).
+    Flush {
+        /// Address in the space of the peer's region.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: RKey,
+        /// Bytes; ignored at level MR.
+        length: u32,
+        /// Bit 0: global visibility; bit 1: persistence.
+        placement: u8,
+        /// 0: the range; 1: the whole region.
+        level: u8,
+    },
+}
+
+/// Where a send request's data are.
+#[derive(Clone, Copy, Debug)]
+pub enum SendData<'a> {
+    /// In registered memory.
+    Sges(&'a [Sge]),
+    /// In the request (the flag INLINE): pieces, copied before the post returns.
+    Inline(&'a [&'a [u8]]),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// The program's number for it.
+    pub wr_id: u64,
+    /// Operation.
+    pub opcode: Opcode,
+    /// Flags.
+    pub flags: SendFlags,
+    /// The immediate value in network byte order, or the rkey to invalidate in host order.
+    pub imm_or_rkey: u32,
+    /// The shared receive queue's number at the target (XRC only).
+    pub remote_srqn: u32,
+    /// What the operation needs.
+    pub body: SendBody,
+    /// The data.
+    pub data: SendData<'a>,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// The program's number for it.
+    pub wr_id: u64,
+    /// Where the data go.
+    pub sges: &'a [Sge],
+}
