@@ -1,5 +1,21 @@
 //! What a program finds when it looks for RDMA devices without calling a verb: the files below
 //! `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`, and the addresses that the device
 //! answers to.
+//!
+//! * [`hostaddr`]: the host's addresses as GIDs, and the node's GUID.
+//! * [`tree`]: the view's content.
+//! * [`place`]: the directory it lies in.
+//!
+//! How a program's calls get there is the crate `hooks`.
 
 pub mod hostaddr;
+pub mod place;
+pub mod tree;
+
+/// The variable that makes real adapters visible beside this device.
+pub const HARDWARE_VARIABLE: &str = "SOFTRNIC_WITH_HARDWARE";
+
+/// True if `SOFTRNIC_WITH_HARDWARE` is set to anything but nothing and `0`.
+pub fn with_hardware() -> bool {
+    std::env::var_os(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+}

@@ -1,0 +1,142 @@
+//! Where the view lies: in the directory that `softrnic run` made for its children (`SOFTRNIC_VIEW`), or in one that
+//! the first process to need it makes.
+//!
+//! Directories in `/tmp` are shared with users who may not be friends. The one we use must be ours and closed to
+//! others; then nobody else can have put a link or a file into it. A tree is written under a name of its own and
+//! renamed when complete, so that no process ever sees half a tree.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{self, FileType, Mode, RenameFlags};
+use rustix::process::{geteuid, getpid};
+
+use crate::tree::{self, Entry, ViewInfo};
+
+/// The variable that names the view's root.
+pub const VIEW_VARIABLE: &str = "SOFTRNIC_VIEW";
+
+/// Where to try, in this order.
+const BASES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
+
+/// Names to try in each, in case somebody else holds the first ones.
+const ATTEMPTS: u32 = 8;
+
+/// The root of this process's view, made if need be; `None` if no directory can be had, in which case the program
+/// sees what the host has. The answer stays the same for the life of the process.
+pub fn current() -> Option<&'static Path> {
+    static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    ROOT.get_or_init(|| given().or_else(|| make(&ViewInfo::probe()).ok())).as_deref()
+}
+
+/// `SOFTRNIC_VIEW`, if it names an absolute path to a directory that this process can enter. (It cannot after a change of
+/// user: then the new user gets a view of his own.)
+fn given() -> Option<PathBuf> {
+    let root = PathBuf::from(std::env::var_os(VIEW_VARIABLE)?);
+    let enters = root.is_absolute() && fs::access(root.join("class/infiniband"), fs::Access::EXEC_OK).is_ok();
+    enters.then_some(root)
+}
+
+/// Makes the view for `info`, or finds it made already.
+pub fn make(info: &ViewInfo) -> io::Result<PathBuf> {
+    let entries = tree::entries(info);
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for base in BASES {
+        match private_dir(Path::new(base)).and_then(|dir| make_in(&dir, &entries)) {
+            Ok(root) => return Ok(root),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A directory in `base` that belongs to this user alone.
+fn private_dir(base: &Path) -> io::Result<PathBuf> {
+    let uid = geteuid();
+    for attempt in 0..ATTEMPTS {
+        let name = match attempt {
+            0 => format!("softrnic-{}", uid.as_raw()),
+            n => format!("softrnic-{}.{n}", uid.as_raw()),
+        };
+        let dir = base.join(name);
+        match fs::mkdir(&dir, Mode::RWXU) {
+            // A umask can only have taken away what we need ourselves.
+            Ok(()) => fs::chmod(&dir, Mode::RWXU)?,
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // lstat: a link that somebody planted under this name is not a directory.
+        let stat = fs::lstat(&dir)?;
+        let closed = stat.st_mode & 0o077 == 0;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == uid.as_raw() && closed {
+            return Ok(dir);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "others hold every name for a private directory"))
+}
+
+/// Makes the tree in a directory that is private to this user.
+fn make_in(dir: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
+    let root = dir.join(format!("view-{:016x}", tree::content_hash(entries)));
+    if tree::is_complete(&root, entries) {
+        return Ok(root);
+    }
+    let draft = draft_name(dir)?;
+    fs::mkdir(&draft, Mode::RWXU)?;
+    let outcome = fs::chmod(&draft, Mode::RWXU)
+        .map_err(io::Error::from)
+        .and_then(|()| tree::write(&draft, entries))
+        .and_then(|()| put_in_place(&draft, &root, entries));
+    if outcome.is_err() {
+        remove(&draft);
+    }
+    outcome.map(|()| root)
+}
+
+/// Renames the finished draft. A complete tree that another process put there meanwhile is as good; an incomplete
+/// one is swapped out.
+fn put_in_place(draft: &Path, root: &Path, entries: &[Entry]) -> io::Result<()> {
+    if fs::renameat_with(fs::CWD, draft, fs::CWD, root, RenameFlags::NOREPLACE).is_ok() {
+        return Ok(());
+    }
+    if !tree::is_complete(root, entries) {
+        // Not every filesystem knows the flags; the plain rename needs the place empty.
+        if fs::renameat_with(fs::CWD, draft, fs::CWD, root, RenameFlags::EXCHANGE).is_err() {
+            remove(root);
+            fs::rename(draft, root)?;
+            return Ok(());
+        }
+    }
+    remove(draft);
+    Ok(())
+}
+
+/// A name that no other process and no other thread uses.
+fn draft_name(dir: &Path) -> io::Result<PathBuf> {
+    let mut noise = [0u8; 8];
+    rustix::rand::getrandom(&mut noise, rustix::rand::GetRandomFlags::empty())?;
+    Ok(dir.join(format!("draft-{}-{:016x}", getpid().as_raw_nonzero(), u64::from_ne_bytes(noise))))
+}
+
+/// Best effort: what stays behind is a few kilobytes in a directory of our own.
+fn remove(path: &Path) {
+    let _ = std::fs::remove_dir_all(path);
+}
+
+/// The path that a program knows, for a path inside the view: the inverse of the redirection.
+pub fn public_path(root: &Path, path: &[u8]) -> Option<PathBuf> {
+    let inside = path.strip_prefix(root.as_os_str().as_bytes())?;
+    let public = match inside {
+        [b'/', b'c', b'l', b'a', b's', b's', b'/', ..] => [b"/sys", inside].concat(),
+        [b'/', b'd', b'e', b'v', b'/', ..] => inside.to_vec(),
+        _ => return None,
+    };
+    Some(PathBuf::from(OsStr::from_bytes(&public)))
+}
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;

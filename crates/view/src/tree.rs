@@ -1,0 +1,362 @@
+//! The view: a small directory tree that looks to a program as sysfs and `/dev/infiniband` do on a host with one
+//! adapter.
+//!
+//! It is made of plain files, so whatever opens them (the program, `cat`, `find`, a shell's redirection) needs
+//! nothing but the path; see the crate `hooks` for how the path gets there. Names and formats are those of
+//! `Documentation/ABI/stable/sysfs-class-infiniband` in Linux.
+
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io;
+
+use crate::hostaddr::{self, HostGid};
+
+/// Name of the device.
+pub const DEVICE: &str = "softrnic0";
+/// Firmware version: the version of this software.
+pub const FW_VER: &str = env!("CARGO_PKG_VERSION");
+/// Board identifier.
+pub const BOARD_ID: &str = "softrnic";
+/// `ibv_port_attr.active_speed`: EDR, 25 Gb/s a lane.
+pub const ACTIVE_SPEED: u8 = 32;
+/// `ibv_port_attr.active_width`: four lanes.
+pub const ACTIVE_WIDTH: u8 = 2;
+/// The same two in sysfs's words.
+const RATE: &str = "100 Gb/sec (4X EDR)";
+/// `IB_USER_VERBS_ABI_VERSION` of Linux.
+const UVERBS_ABI: u32 = 6;
+/// Major number of uverbs devices.
+const UVERBS_MAJOR: u32 = 231;
+/// Minor number of the first of them.
+const UVERBS_MINOR: u32 = 192;
+
+/// Port counters that monitoring programs read; static, because nothing in a file can count.
+const COUNTERS: [&str; 21] = [
+    "VL15_dropped", "excessive_buffer_overrun_errors", "link_downed", "link_error_recovery",
+    "local_link_integrity_errors", "multicast_rcv_packets", "multicast_xmit_packets", "port_rcv_constraint_errors",
+    "port_rcv_data", "port_rcv_errors", "port_rcv_packets", "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_xmit_data", "port_xmit_discards",
+    "port_xmit_packets", "port_xmit_wait", "symbol_error", "unicast_rcv_packets", "unicast_xmit_packets",
+];
+
+/// Counters of the adapter, named as Linux's own software adapters name them.
+const HW_COUNTERS: [&str; 8] = [
+    "duplicate_request", "lifespan", "out_of_seq_request", "rcvd_pkts", "rcvd_seq_err", "retry_exceeded_err",
+    "send_err", "sent_pkts",
+];
+
+/// What the view tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ViewInfo {
+    /// Node GUID: the number whose big-endian bytes it is.
+    pub guid: u64,
+    /// The GID table.
+    pub gids: Vec<HostGid>,
+    /// The host's name, part of the node description.
+    pub hostname: String,
+    /// `/sys/devices/system/cpu/online`: the CPUs that are near to the device.
+    pub cpus: String,
+    /// Real adapters, listed beside this device; empty hides them.
+    pub hardware: Hardware,
+}
+
+/// Names that the host's real adapters have, by directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hardware {
+    /// In `/sys/class/infiniband`.
+    pub devices: Vec<String>,
+    /// In `/sys/class/infiniband_verbs`.
+    pub verbs: Vec<String>,
+    /// In `/sys/class/infiniband_mad`.
+    pub mad: Vec<String>,
+    /// In `/dev/infiniband`.
+    pub nodes: Vec<String>,
+}
+
+impl Hardware {
+    /// Reads the four directories; those that do not exist are empty. Uses system calls directly, so that no hook
+    /// answers instead of the kernel.
+    pub fn probe() -> Self {
+        Hardware {
+            devices: names(Path::new("/sys/class/infiniband")),
+            verbs: names(Path::new("/sys/class/infiniband_verbs")),
+            mad: names(Path::new("/sys/class/infiniband_mad")),
+            nodes: names(Path::new("/dev/infiniband")),
+        }
+    }
+}
+
+impl ViewInfo {
+    /// What this host and the environment (`SOFTRNIC_WITH_HARDWARE`) say.
+    pub fn probe() -> Self {
+        let line = |path: &str| read_line(Path::new(path));
+        ViewInfo {
+            guid: hostaddr::guid(),
+            gids: hostaddr::gids(),
+            hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
+            cpus: line("/sys/devices/system/cpu/online").unwrap_or_else(|| "0".into()),
+            hardware: if crate::with_hardware() { Hardware::probe() } else { Hardware::default() },
+        }
+    }
+
+    /// The number N of `uverbsN` that this device has: 0, or the first that no listed adapter has.
+    pub fn uverbs_index(&self) -> u32 {
+        let taken = |n: u32| {
+            let name = format!("uverbs{n}");
+            self.hardware.verbs.contains(&name) || self.hardware.nodes.contains(&name)
+        };
+        (0..).find(|n| !taken(*n)).expect("a free number")
+    }
+}
+
+/// One thing in the tree; its parents come before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Relative to the tree's root.
+    pub path: String,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What an entry is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A directory.
+    Dir,
+    /// A file with this text, ended by a newline as in sysfs.
+    File(String),
+    /// A symbolic link.
+    Link(String),
+}
+
+#[derive(Default)]
+struct Builder(Vec<Entry>);
+
+impl Builder {
+    fn dir(&mut self, path: &str) {
+        self.0.push(Entry { path: path.into(), kind: Kind::Dir });
+    }
+    fn file(&mut self, path: &str, text: impl std::fmt::Display) {
+        self.0.push(Entry { path: path.into(), kind: Kind::File(format!("{text}\n")) });
+    }
+    fn link(&mut self, path: &str, target: &str) {
+        self.0.push(Entry { path: path.into(), kind: Kind::Link(target.into()) });
+    }
+}
+
+/// The whole tree.
+pub fn entries(info: &ViewInfo) -> Vec<Entry> {
+    let mut b = Builder::default();
+    b.dir("class");
+    b.dir("class/infiniband");
+    for name in info.hardware.devices.iter().filter(|name| *name != DEVICE) {
+        b.link(&format!("class/infiniband/{name}"), &format!("/sys/class/infiniband/{name}"));
+    }
+    let dev = format!("class/infiniband/{DEVICE}");
+    let guid = format_guid(info.guid);
+    b.dir(&dev);
+    for (name, text) in [
+        ("node_type", "1: CA"),
+        ("node_guid", &guid),
+        ("sys_image_guid", &guid),
+        ("fw_ver", FW_VER),
+        ("hca_type", BOARD_ID),
+        ("hw_rev", "0x0"),
+        ("board_id", BOARD_ID),
+        ("node_desc", format!("{} {DEVICE}", info.hostname).trim_start()),
+    ] {
+        b.file(&format!("{dev}/{name}"), text);
+    }
+    device(&mut b, &format!("{dev}/device"), info);
+    b.dir(&format!("{dev}/ports"));
+    port(&mut b, &format!("{dev}/ports/1"), info);
+    character_device(&mut b, info);
+    b.0
+}
+
+/// What stands where an adapter's PCI device is. No `modalias`: no driver shall claim it.
+fn device(b: &mut Builder, at: &str, info: &ViewInfo) {
+    b.dir(at);
+    b.dir(&format!("{at}/net"));
+    let mut seen: Vec<&str> = Vec::new();
+    for HostGid { ifname, .. } in &info.gids {
+        if !seen.contains(&ifname.as_str()) {
+            seen.push(ifname);
+            b.link(&format!("{at}/net/{ifname}"), &format!("/sys/class/net/{ifname}"));
+        }
+    }
+    b.dir(&format!("{at}/infiniband"));
+    b.dir(&format!("{at}/infiniband/{DEVICE}"));
+    b.file(&format!("{at}/numa_node"), "-1");
+    b.file(&format!("{at}/local_cpus"), cpu_mask(&info.cpus));
+    b.file(&format!("{at}/local_cpulist"), &info.cpus);
+    b.file(&format!("{at}/vendor"), format_args!("{:#06x}", verbs::limits::VENDOR_ID));
+    b.file(&format!("{at}/device"), format_args!("{:#06x}", verbs::limits::VENDOR_PART_ID));
+}
+
+fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
+    b.dir(at);
+    for (name, text) in [
+        ("state", "4: ACTIVE"),
+        ("phys_state", "5: LinkUp"),
+        ("rate", RATE),
+        ("link_layer", "Ethernet"),
+        ("lid", "0x0"),
+        ("lid_mask_count", "0"),
+        ("sm_lid", "0x0"),
+        ("sm_sl", "0"),
+        ("cap_mask", "0x00010000"),
+    ] {
+        b.file(&format!("{at}/{name}"), text);
+    }
+    for dir in ["gids", "gid_attrs", "gid_attrs/types", "gid_attrs/ndevs", "pkeys", "counters", "hw_counters"] {
+        b.dir(&format!("{at}/{dir}"));
+    }
+    for (n, entry) in info.gids.iter().enumerate() {
+        b.file(&format!("{at}/gids/{n}"), entry.gid);
+        b.file(&format!("{at}/gid_attrs/types/{n}"), "RoCE v2");
+        b.file(&format!("{at}/gid_attrs/ndevs/{n}"), &entry.ifname);
+    }
+    for n in 0..verbs::limits::PKEYS {
+        b.file(&format!("{at}/pkeys/{n}"), format_args!("{:#06x}", verbs::limits::DEFAULT_PKEY));
+    }
+    for name in COUNTERS {
+        b.file(&format!("{at}/counters/{name}"), "0");
+    }
+    for name in HW_COUNTERS {
+        b.file(&format!("{at}/hw_counters/{name}"), if name == "lifespan" { "10" } else { "0" });
+    }
+}
+
+/// `infiniband_verbs`, `infiniband_mad` and the nodes in `/dev`.
+fn character_device(b: &mut Builder, info: &ViewInfo) {
+    let n = info.uverbs_index();
+    b.dir("class/infiniband_verbs");
+    b.file("class/infiniband_verbs/abi_version", UVERBS_ABI);
+    for name in info.hardware.verbs.iter().filter(|name| *name != "abi_version") {
+        b.link(&format!("class/infiniband_verbs/{name}"), &format!("/sys/class/infiniband_verbs/{name}"));
+    }
+    let at = format!("class/infiniband_verbs/uverbs{n}");
+    b.dir(&at);
+    b.file(&format!("{at}/ibdev"), DEVICE);
+    b.file(&format!("{at}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + n));
+    b.file(&format!("{at}/abi_version"), 1);
+    b.link(&format!("{at}/device"), &format!("../../infiniband/{DEVICE}/device"));
+    // There are no management datagrams here; the directory tells so, and hides the host's.
+    b.dir("class/infiniband_mad");
+    b.file("class/infiniband_mad/abi_version", 5);
+    for name in info.hardware.mad.iter().filter(|name| *name != "abi_version") {
+        b.link(&format!("class/infiniband_mad/{name}"), &format!("/sys/class/infiniband_mad/{name}"));
+    }
+    b.dir("dev");
+    b.dir("dev/infiniband");
+    for name in &info.hardware.nodes {
+        b.link(&format!("dev/infiniband/{name}"), &format!("/dev/infiniband/{name}"));
+    }
+    b.0.push(Entry { path: format!("dev/infiniband/uverbs{n}"), kind: Kind::File(String::new()) });
+}
+
+/// A name for this content: equal trees have equal names.
+pub fn content_hash(entries: &[Entry]) -> u64 {
+    let mut text = String::new();
+    for entry in entries {
+        // `Debug` quotes, so no two different lists give the same text.
+        text.push_str(&format!("{:?} {:?}\n", entry.path, entry.kind));
+    }
+    hostaddr::fnv1a(text.as_bytes())
+}
+
+/// Writes the tree into the empty directory `root`. Modes are set regardless of the umask: files can be read and
+/// written (a program opens its device node for both), directories entered, by the owner.
+pub fn write(root: &Path, entries: &[Entry]) -> std::io::Result<()> {
+    for Entry { path, kind } in entries {
+        let path = root.join(path);
+        match kind {
+            Kind::Dir => {
+                fs::mkdir(&path, Mode::RWXU)?;
+                fs::chmod(&path, Mode::RWXU)?;
+            }
+            Kind::File(text) => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let file = fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+                fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+                let mut left = text.as_bytes();
+                while !left.is_empty() {
+                    left = &left[io::write(&file, left)?..];
+                }
+            }
+            Kind::Link(target) => fs::symlink(target.as_str(), &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// True if every entry is there: whoever cleans `/tmp` may have taken some away.
+pub fn is_complete(root: &Path, entries: &[Entry]) -> bool {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = fs::open(root, how, Mode::empty()) else { return false };
+    entries.iter().all(|entry| {
+        fs::statat(&dir, entry.path.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| match &entry.kind {
+            Kind::File(text) => stat.st_size as usize == text.len(),
+            Kind::Dir | Kind::Link(_) => true,
+        })
+    })
+}
+
+/// As sysfs prints a GUID: four groups of four hexadecimal digits.
+pub fn format_guid(guid: u64) -> String {
+    let [a, b, c, d, e, f, g, h] = guid.to_be_bytes();
+    format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}")
+}
+
+/// The mask (comma-separated groups of 32 bits, highest first) of a list such as `0-3,8`.
+fn cpu_mask(list: &str) -> String {
+    let mut groups: Vec<u32> = vec![0];
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
+        for cpu in first..=last.min(first.saturating_add(1 << 16)) {
+            if groups.len() <= cpu / 32 {
+                groups.resize(cpu / 32 + 1, 0);
+            }
+            groups[cpu / 32] |= 1 << (cpu % 32);
+        }
+    }
+    let mut text = format!("{:x}", groups.pop().expect("at least one group"));
+    while let Some(group) = groups.pop() {
+        text.push_str(&format!(",{group:08x}"));
+    }
+    text
+}
+
+/// First line of a small file, by system calls.
+fn read_line(path: &Path) -> Option<String> {
+    let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buf = [0u8; 4096];
+    let len = io::read(&file, &mut buf).ok()?;
+    let text = String::from_utf8_lossy(&buf[..len]);
+    text.lines().next().map(str::to_owned)
+}
+
+/// Sorted names in a directory, by system calls; empty if it cannot be read.
+fn names(path: &Path) -> Vec<String> {
+    let Ok(fd) = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
+        return Vec::new();
+    };
+    let mut buf = Vec::with_capacity(8192);
+    let mut dir = fs::RawDir::new(fd, buf.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(Ok(entry)) = dir.next() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+pub(crate) mod tests;

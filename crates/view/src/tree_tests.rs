@@ -1,0 +1,90 @@
+use super::*;
+use verbs::Gid;
+
+pub(crate) fn info() -> ViewInfo {
+    let gid = |ip: &str, ifname: &str, ifindex| HostGid {
+        gid: Gid::from_ip(ip.parse().unwrap()),
+        ifname: ifname.into(),
+        ifindex,
+    };
+    ViewInfo {
+        guid: 0x00fc_00ff_fe00_0001,
+        gids: vec![gid("192.0.2.2", "eth0", 2), gid("fe80::1", "eth0", 2), gid("fe80::2", "eth1", 3)],
+        hostname: "host".into(),
+        cpus: "0-3,8".into(),
+        hardware: Hardware::default(),
+    }
+}
+
+fn text(entries: &[Entry], path: &str) -> String {
+    match entries.iter().find(|entry| entry.path == path).map(|entry| &entry.kind) {
+        Some(Kind::File(text)) => text.clone(),
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+#[test]
+fn parents_come_first_and_names_are_unique() {
+    let entries = entries(&info());
+    for (i, entry) in entries.iter().enumerate() {
+        assert!(entries[..i].iter().all(|other| other.path != entry.path), "{} twice", entry.path);
+        if let Some((parent, _)) = entry.path.rsplit_once('/') {
+            let found = entries[..i].iter().find(|other| other.path == parent);
+            assert_eq!(found.map(|dir| &dir.kind), Some(&Kind::Dir), "parent of {}", entry.path);
+        }
+    }
+}
+
+#[test]
+fn files_say_what_sysfs_says() {
+    let entries = entries(&info());
+    let text = |path: &str| text(&entries, &format!("class/infiniband/softrnic0/{path}"));
+    assert_eq!(text("node_type"), "1: CA\n");
+    assert_eq!(text("node_guid"), "00fc:00ff:fe00:0001\n");
+    assert_eq!(text("node_desc"), "host softrnic0\n");
+    assert_eq!(text("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:c000:0202\n");
+    assert_eq!(text("ports/1/gid_attrs/types/2"), "RoCE v2\n");
+    assert_eq!(text("ports/1/gid_attrs/ndevs/2"), "eth1\n");
+    assert_eq!(text("ports/1/pkeys/0"), "0xffff\n");
+    assert_eq!(text("device/local_cpus"), "10f\n");
+    assert_eq!(text("device/numa_node"), "-1\n");
+}
+
+#[test]
+fn hardware_is_listed_beside_and_keeps_its_numbers() {
+    let mut info = info();
+    let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    info.hardware = Hardware {
+        devices: strings(&["mlx5_0"]),
+        verbs: strings(&["abi_version", "uverbs0", "uverbs1"]),
+        mad: strings(&["abi_version", "umad0"]),
+        nodes: strings(&["rdma_cm", "uverbs0", "uverbs1"]),
+    };
+    assert_eq!(info.uverbs_index(), 2);
+    let entries = entries(&info);
+    let link = |path: &str, target: &str| {
+        assert!(entries.contains(&Entry { path: path.into(), kind: Kind::Link(target.into()) }), "{path}");
+    };
+    link("class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_0");
+    link("class/infiniband_verbs/uverbs1", "/sys/class/infiniband_verbs/uverbs1");
+    link("class/infiniband_mad/umad0", "/sys/class/infiniband_mad/umad0");
+    link("dev/infiniband/rdma_cm", "/dev/infiniband/rdma_cm");
+    assert_eq!(text(&entries, "class/infiniband_verbs/uverbs2/dev"), "231:194\n");
+    assert_eq!(text(&entries, "dev/infiniband/uverbs2"), "");
+}
+
+#[test]
+fn equal_content_has_an_equal_name() {
+    let mut other = info();
+    other.gids.pop();
+    assert_eq!(content_hash(&entries(&info())), content_hash(&entries(&info())));
+    assert_ne!(content_hash(&entries(&info())), content_hash(&entries(&other)));
+}
+
+#[test]
+fn masks_have_groups_of_32() {
+    assert_eq!(cpu_mask("0"), "1");
+    assert_eq!(cpu_mask("0-31"), "ffffffff");
+    assert_eq!(cpu_mask("0,32-33,64"), "1,00000003,00000001");
+    assert_eq!(cpu_mask("junk"), "0");
+}
