@@ -1,3 +1,154 @@
-//! The verbs engine.
+//! The verbs engine: protection domains, regions, windows, queue pairs, completion queues and what happens between
+//! them, as the InfiniBand Architecture Specification says. It knows no socket, no thread and no clock: the
+//! surroundings are a [`platform::Platform`], time is an argument.
+//!
+//! A message's way: [`Engine::post_send`] writes an entry into the send queue (`sq`), [`Engine::run`] fetches it and
+//! sends packets (`requester`); the peer's [`Engine::receive`] executes them (`responder`, `datagram`) and owes a
+//! response; the response comes back through `receive` and completes the request into a completion queue (`cq`).
 #![forbid(unsafe_code)]
+
+mod cq;
+mod datagram;
+mod modify;
+mod objects;
 pub mod platform;
+mod post;
+mod qp;
+mod qpn;
+mod region;
+mod requester;
+mod responder;
+mod rq;
+mod run;
+mod slab;
+mod sq;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+
+use platform::{LinkId, Nanos, Platform, Span};
+use verbs::{AhAttr, AhId, CtxId, Gid, PdId, QpId, SrqId, XrcdId};
+
+pub use cq::{CqOpts, Notice};
+pub use qpn::BLOCK as QPN_BLOCK;
+pub use region::{MrInfo, MwKind};
+
+use cq::Completions;
+use qp::Qp;
+use qpn::QpnTable;
+use region::Regions;
+use rq::Srq;
+use slab::Slab;
+
+pub(crate) struct Pd {
+    ctx: CtxId,
+    /// Objects that belong to it.
+    users: u32,
+}
+
+pub(crate) struct Ah {
+    pd: PdId,
+    attr: AhAttr,
+}
+
+pub(crate) struct Xrcd {
+    ctx: CtxId,
+    inode: Option<(u64, u64)>,
+    /// Handles that were given out for it.
+    opens: u32,
+    users: u32,
+}
+
+/// A channel adapter: all verbs objects of one process.
+pub struct Engine<P: Platform> {
+    platform: P,
+    ctxs: Slab<CtxId, ()>,
+    pds: Slab<PdId, Pd>,
+    mem: Regions,
+    done: Completions,
+    srqs: Slab<SrqId, Srq>,
+    srqns: HashMap<u32, SrqId>,
+    next_srqn: u32,
+    qps: Slab<QpId, Box<Qp>>,
+    qpns: QpnTable,
+    ahs: Slab<AhId, Ah>,
+    xrcds: Slab<XrcdId, Xrcd>,
+    groups: HashMap<Gid, Vec<QpId>>,
+    /// The port's GID table: sources of datagrams.
+    gids: Vec<Gid>,
+    /// Queue pairs with something to send.
+    ready: VecDeque<QpId>,
+    /// Queue pairs that wait for room on a link.
+    parked: BTreeMap<LinkId, Vec<QpId>>,
+    timers: BinaryHeap<std::cmp::Reverse<(Nanos, u32, u32)>>,
+    // reused lists, so that the message path does not allocate
+    spans: Vec<Span>,
+    remote_spans: Vec<Span>,
+    bytes: Vec<u8>,
+    links: Vec<LinkId>,
+}
+
+impl<P: Platform> Engine<P> {
+    /// An adapter without objects.
+    pub fn new(platform: P) -> Self {
+        Engine {
+            platform,
+            ctxs: Slab::new(1 << 16),
+            pds: Slab::new(verbs::limits::MAX_PD),
+            mem: Regions::new(),
+            done: Completions::new(),
+            srqs: Slab::new(verbs::limits::MAX_SRQ),
+            srqns: HashMap::new(),
+            next_srqn: 1,
+            qps: Slab::new(verbs::limits::MAX_QP),
+            qpns: QpnTable::default(),
+            ahs: Slab::new(verbs::limits::MAX_AH),
+            xrcds: Slab::new(verbs::limits::MAX_XRCD),
+            groups: HashMap::new(),
+            gids: Vec::new(),
+            ready: VecDeque::new(),
+            parked: BTreeMap::new(),
+            timers: BinaryHeap::new(),
+            spans: Vec::new(),
+            remote_spans: Vec::new(),
+            bytes: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    /// What it stands on.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// What it stands on.
+    pub fn platform_mut(&mut self) -> &mut P {
+        &mut self.platform
+    }
+
+    /// Sets the port's GID table.
+    pub fn set_gids(&mut self, gids: Vec<Gid>) {
+        self.gids = gids;
+    }
+
+    /// Adds a block of queue pair numbers that this process has claimed.
+    pub fn add_qpns(&mut self, first: u32) {
+        self.qpns.add_block(first);
+    }
+
+    /// Queue pair numbers that are still free.
+    pub fn free_qpns(&self) -> u32 {
+        self.qpns.free()
+    }
+
+    /// Takes what is to be told to the process.
+    pub fn take_notices(&mut self, out: &mut Vec<Notice>) {
+        out.append(&mut self.done.notices);
+    }
+
+    /// True if there is something to tell.
+    pub fn has_notices(&self) -> bool {
+        !self.done.notices.is_empty()
+    }
+}

@@ -1,0 +1,227 @@
+//! Completion queues: the ring, arming, moderation, overrun (IBTA vol. 1, 10.8).
+
+use std::collections::VecDeque;
+
+use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
+
+use crate::platform::Nanos;
+use crate::slab::Slab;
+
+/// What the engine tells the process, to be delivered outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// An armed completion queue has something.
+    Completion {
+        /// The queue.
+        cq: CqId,
+        /// The token it was created with.
+        user: u64,
+    },
+    /// An asynchronous event.
+    Async {
+        /// The context it belongs to.
+        ctx: CtxId,
+        /// What.
+        kind: EventKind,
+        /// Of which object.
+        source: EventSource,
+        /// The token of that object.
+        user: u64,
+    },
+}
+
+/// Options of a completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CqOpts {
+    /// A full queue overwrites its oldest entry instead of failing.
+    pub ignore_overrun: bool,
+    /// Only one thread will use it. No meaning here.
+    pub single_threaded: bool,
+}
+
+/// Which place a polled completion frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Frees {
+    /// All entries of the send queue below this count.
+    Sends(u64),
+    /// One entry of the queue pair's own receive queue.
+    Recv,
+    /// Nothing (a shared receive queue frees at consumption).
+    Nothing,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Cqe {
+    pub wc: Completion,
+    pub qp: QpId,
+    pub frees: Frees,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+pub(crate) struct Cq {
+    pub ctx: CtxId,
+    pub user: u64,
+    pub capacity: u32,
+    pub opts: CqOpts,
+    /// Queue pairs and shared receive queues that complete here.
+    pub users: u32,
+    ring: VecDeque<Cqe>,
+    armed: Armed,
+    overrun: bool,
+    moderate_count: u16,
+    moderate_period: Nanos,
+    /// An event is owed: completions since, and when it is due at the latest.
+    owed: Option<(u16, Nanos)>,
+}
+
+/// All completion queues, and the notices that arise.
+pub(crate) struct Completions {
+    pub cqs: Slab<CqId, Cq>,
+    pub notices: Vec<Notice>,
+    /// Queues with a moderated event that is owed.
+    pub owing: Vec<CqId>,
+}
+
+impl Completions {
+    pub fn new() -> Self {
+        Completions { cqs: Slab::new(limits::MAX_CQ), notices: Vec::new(), owing: Vec::new() }
+    }
+
+    pub fn create(&mut self, ctx: CtxId, capacity: u32, user: u64, opts: CqOpts) -> Option<CqId> {
+        self.cqs.insert(Cq {
+            ctx,
+            user,
+            capacity,
+            opts,
+            users: 0,
+            ring: VecDeque::new(),
+            armed: Armed::No,
+            overrun: false,
+            moderate_count: 0,
+            moderate_period: 0,
+            owed: None,
+        })
+    }
+
+    pub fn async_event(&mut self, ctx: CtxId, kind: EventKind, source: EventSource, user: u64) {
+        self.notices.push(Notice::Async { ctx, kind, source, user });
+    }
+
+    /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it
+    /// (IBTA vol. 1, 10.10.2.3: the affiliated error event; C10-91).
+    #[must_use]
+    pub fn push(&mut self, id: CqId, mut cqe: Cqe, solicited: bool, now: Nanos) -> bool {
+        let Some(cq) = self.cqs.get_mut(id) else { return true };
+        cqe.wc.timestamp = now;
+        if cq.ring.len() >= cq.capacity as usize {
+            if cq.opts.ignore_overrun {
+                cq.ring.pop_front();
+            } else {
+                if !cq.overrun {
+                    cq.overrun = true;
+                    let (ctx, user) = (cq.ctx, cq.user);
+                    self.async_event(ctx, EventKind::CqErr, EventSource::Cq(id), user);
+                }
+                return false;
+            }
+        }
+        // 11.4.2.2: an unsuccessful completion counts as solicited
+        let solicited = solicited || cqe.wc.status != WcStatus::Success;
+        cq.ring.push_back(cqe);
+        let fires = match cq.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Any => true,
+        };
+        if !fires {
+            return true;
+        }
+        if cq.moderate_count > 1 && cq.moderate_period > 0 {
+            let first = cq.owed.is_none();
+            let (n, due) = cq.owed.unwrap_or((0, now + cq.moderate_period));
+            if n + 1 < cq.moderate_count {
+                cq.owed = Some((n + 1, due));
+                if first {
+                    self.owing.push(id);
+                }
+                return true;
+            }
+        }
+        Self::fire(cq, id, &mut self.notices);
+        true
+    }
+
+    fn fire(cq: &mut Cq, id: CqId, notices: &mut Vec<Notice>) {
+        cq.armed = Armed::No;
+        cq.owed = None;
+        notices.push(Notice::Completion { cq: id, user: cq.user });
+    }
+
+    /// Fires the moderated events that are due; gives the time of the next.
+    pub fn fire_due(&mut self, now: Nanos) -> Option<Nanos> {
+        let mut next = None;
+        let (cqs, notices) = (&mut self.cqs, &mut self.notices);
+        self.owing.retain(|&id| {
+            let Some(cq) = cqs.get_mut(id) else { return false };
+            let Some((_, due)) = cq.owed else { return false };
+            if due <= now {
+                Self::fire(cq, id, notices);
+                return false;
+            }
+            next = Some(next.map_or(due, |n: Nanos| n.min(due)));
+            true
+        });
+        next
+    }
+
+    pub fn arm(&mut self, id: CqId, solicited_only: bool) -> bool {
+        let Some(cq) = self.cqs.get_mut(id) else { return false };
+        // 11.4.2.2: asking for any completion is not weakened by asking for solicited ones later
+        if !(solicited_only && cq.armed == Armed::Any) {
+            cq.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+        true
+    }
+
+    pub fn moderate(&mut self, id: CqId, count: u16, period_us: u16) -> bool {
+        let Some(cq) = self.cqs.get_mut(id) else { return false };
+        cq.moderate_count = count;
+        cq.moderate_period = u64::from(period_us) * 1_000;
+        true
+    }
+
+    pub fn pop(&mut self, id: CqId) -> Option<Cqe> {
+        self.cqs.get_mut(id)?.ring.pop_front()
+    }
+
+    pub fn is_empty(&self, id: CqId) -> bool {
+        self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
+    }
+
+    pub fn is_armed(&self, id: CqId) -> bool {
+        self.cqs.get(id).is_some_and(|cq| cq.armed != Armed::No)
+    }
+
+    /// Resizes; fails when more completions wait than would fit.
+    pub fn resize(&mut self, id: CqId, capacity: u32) -> Option<bool> {
+        let cq = self.cqs.get_mut(id)?;
+        if cq.ring.len() > capacity as usize {
+            return Some(false);
+        }
+        cq.capacity = capacity;
+        Some(true)
+    }
+
+    /// Takes the completions of a queue pair out (it is destroyed or reset).
+    pub fn forget(&mut self, id: CqId, qp: QpId) {
+        if let Some(cq) = self.cqs.get_mut(id) {
+            cq.ring.retain(|cqe| cqe.qp != qp);
+        }
+    }
+}

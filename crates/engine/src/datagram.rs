@@ -1,0 +1,215 @@
+//! Unreliable datagrams and multicast (IBTA vol. 1, 9.8.3, 10.5; RoCEv2: annex A17).
+
+use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStatus, limits};
+
+use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, packet_flags as flag};
+use crate::qp::{Inflight, Qp};
+use crate::region::LocalFault;
+use crate::Engine;
+
+/// Bytes in front of a datagram's data on a link: source and destination GID.
+const GIDS: u32 = 32;
+
+impl<P: Platform> Engine<P> {
+    /// Sends a datagram; it is done when it has left. A datagram that finds no room or no way is lost, as on a wire.
+    pub(crate) fn send_datagram(&mut self, qp: &mut Qp, e: &mut Inflight, _now: Nanos) -> Result<(), WcStatus> {
+        let SendBody::Datagram { ah, remote_qpn, remote_qkey } = e.body else { return Err(WcStatus::LocQpOpErr) };
+        // 9.8.3.1: one packet, at most the port's MTU
+        if e.len > limits::MAX_DATAGRAM {
+            return Err(WcStatus::LocLenErr);
+        }
+        let ah = self.ahs.get(ah).ok_or(WcStatus::LocQpOpErr)?.attr;
+        self.spans.clear();
+        let inline = e.flags.contains(verbs::SendFlags::INLINE);
+        if !inline {
+            self.mem.local_spans(qp.init.pd, &e.sges, 0, e.len, false, &mut self.spans).map_err(|fault| {
+                match fault {
+                    LocalFault::Length => WcStatus::LocLenErr,
+                    LocalFault::Protection => WcStatus::LocProtErr,
+                }
+            })?;
+        }
+        let source = self.gids.get(usize::from(ah.sgid_index)).copied().unwrap_or_default();
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&source.0);
+        self.bytes.extend_from_slice(&ah.dgid.0);
+        if inline {
+            self.bytes.resize((GIDS + e.len) as usize, 0);
+            qp.sq.inline_bytes(e.number, 0, &mut self.bytes[GIDS as usize..]);
+        } else if self.spans.iter().any(|s| s.addr == crate::region::NULL_ADDR) {
+            self.bytes.resize((GIDS + e.len) as usize, 0);
+            self.spans.clear();
+        }
+        let multicast = ah.dgid.is_multicast();
+        let dst = if multicast { Qpn::MULTICAST } else { remote_qpn };
+        let mut packet = Packet::new(PacketOp::Datagram, dst, qp.qpn, qp.next_psn);
+        packet.flags = flag::FIRST | flag::LAST;
+        // 10.2.5: with the high bit set, the queue pair's own key is used
+        packet.rkey = if remote_qkey >> 31 != 0 { qp.attr.qkey } else { remote_qkey };
+        packet.len = e.len;
+        packet.imm = e.imm;
+        packet.swap = u64::from(ah.sl) | u64::from(ah.traffic_class) << 8 | u64::from(ah.hop_limit) << 16;
+        packet.compare = u64::from(ah.flow_label);
+        if e.opcode == verbs::Opcode::SendWithImm {
+            packet.flags |= flag::IMM;
+        }
+        if e.flags.contains(verbs::SendFlags::SOLICITED) {
+            packet.flags |= flag::SOLICITED;
+        }
+        e.psns = 0;
+        qp.next_psn = qp.next_psn.plus(1);
+        (e.out, e.done) = (true, true);
+        let mut links = std::mem::take(&mut self.links);
+        links.clear();
+        if multicast {
+            self.platform.resolve_multicast(&ah.dgid, &mut links);
+        } else {
+            links.extend(self.platform.resolve(&ah.dgid, dst));
+        }
+        let mut fault = false;
+        for &link in &links {
+            let payload = Payload { prefix: &self.bytes, spans: &self.spans };
+            fault |= self.platform.send(link, &packet, payload) == Err(crate::platform::SendError::Fault);
+        }
+        self.links = links;
+        if fault { Err(WcStatus::LocProtErr) } else { Ok(()) }
+    }
+
+    /// A datagram has come.
+    pub(crate) fn datagram(&mut self, packet: &Packet, rx: P::Rx, now: Nanos) {
+        let len = self.platform.rx_len(rx);
+        if len < GIDS || len - GIDS != packet.len || packet.len > limits::MAX_DATAGRAM {
+            return;
+        }
+        let mut gids = [0u8; GIDS as usize];
+        self.platform.rx_fetch(rx, 0, &mut gids);
+        let (mut source, mut dest) = (Gid::ZERO, Gid::ZERO);
+        source.0.copy_from_slice(&gids[..16]);
+        dest.0.copy_from_slice(&gids[16..]);
+        if packet.dst == Qpn::MULTICAST {
+            let members: Vec<QpId> = self.groups.get(&dest).cloned().unwrap_or_default();
+            for id in members {
+                self.deliver(id, packet, rx, &source, &dest, now);
+            }
+        } else if let Some(id) = self.qpns.find(packet.dst) {
+            self.deliver(id, packet, rx, &source, &dest, now);
+        }
+    }
+
+    fn deliver(&mut self, id: QpId, packet: &Packet, rx: P::Rx, source: &Gid, dest: &Gid, now: Nanos) {
+        let Some(mut qp) = self.qps.lend(id) else { return };
+        self.deliver_to(&mut qp, packet, rx, source, dest, now);
+        self.qps.put_back(id, qp);
+    }
+
+    fn deliver_to(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, source: &Gid, dest: &Gid, now: Nanos) {
+        let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        // 9.6.1.4: a wrong Q_Key drops the datagram silently
+        if qp.init.qp_type != QpType::Ud || !receives || packet.rkey != qp.attr.qkey {
+            return;
+        }
+        let (wqe, srq) = match qp.init.srq {
+            None => match qp.rq.wqes.pop_front() {
+                Some(wqe) => (wqe, None),
+                None => return, // 9.8.3.2: dropped
+            },
+            Some(id) => {
+                let Some((wqe, limit)) = self.srqs.get_mut(id).and_then(|s| s.take()) else { return };
+                if limit && let Some(srq) = self.srqs.get(id) {
+                    let (ctx, user) = (srq.ctx, srq.user);
+                    let source = verbs::EventSource::Srq(id);
+                    self.done.async_event(ctx, verbs::EventKind::SrqLimitReached, source, user);
+                }
+                (wqe, Some(id))
+            }
+        };
+        let pd = match srq {
+            Some(id) => self.srqs.get(id).map(|s| s.pd),
+            None => qp.init.pd,
+        };
+        let total = limits::GRH_BYTES + packet.len;
+        let placed = self.place_datagram(pd, &wqe.sges, packet, rx, source, dest);
+        if let Err(status) = placed {
+            self.push_recv_error(qp, wqe.wr_id, srq, status, now);
+            self.enter_error(qp, now);
+            return;
+        }
+        let mut flags = WcFlags::GRH;
+        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
+        let wc = verbs::Completion {
+            wr_id: wqe.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: total,
+            imm_or_rkey: packet.imm,
+            qp_num: qp.qpn,
+            src_qp: packet.src,
+            flags,
+            sl: packet.swap as u8 & 0xf,
+            ..Default::default()
+        };
+        self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
+    }
+
+    fn place_datagram(
+        &mut self,
+        pd: Option<verbs::PdId>,
+        sges: &[verbs::Sge],
+        packet: &Packet,
+        rx: P::Rx,
+        source: &Gid,
+        dest: &Gid,
+    ) -> Result<(), WcStatus> {
+        let status = |fault| match fault {
+            LocalFault::Length => WcStatus::LocLenErr,
+            LocalFault::Protection => WcStatus::LocProtErr,
+        };
+        let grh = route_header(packet, source, dest);
+        self.spans.clear();
+        self.mem.local_spans(pd, sges, 0, limits::GRH_BYTES, true, &mut self.spans).map_err(status)?;
+        // The data are checked before anything is written.
+        let mut data = Vec::new();
+        std::mem::swap(&mut data, &mut self.remote_spans);
+        data.clear();
+        let checked = self.mem.local_spans(pd, sges, limits::GRH_BYTES, packet.len, true, &mut data);
+        self.remote_spans = data;
+        checked.map_err(status)?;
+        self.store_spans(&grh).map_err(|_| WcStatus::LocProtErr)?;
+        std::mem::swap(&mut self.spans, &mut self.remote_spans);
+        self.scatter(rx, GIDS).map_err(|_| WcStatus::LocProtErr)
+    }
+}
+
+/// The 40 bytes in front of received data: an IPv6 header, or 20 unused bytes and an IPv4 header (annex A17.4.5.2).
+fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> [u8; 40] {
+    let mut grh = [0u8; 40];
+    let class = (packet.swap >> 8) as u8;
+    let hops = (packet.swap >> 16) as u8;
+    // UDP header, BTH, DETH, immediate, data padded to 4, ICRC
+    let immediate = if packet.has(flag::IMM) { 4 } else { 0 };
+    let udp = (8 + 12 + 8 + immediate + packet.len.next_multiple_of(4) + 4) as u16;
+    if let (Some(from), Some(to)) = (source.ipv4(), dest.ipv4()) {
+        let ip = &mut grh[20..];
+        ip[0] = 0x45;
+        ip[1] = class;
+        ip[2..4].copy_from_slice(&(udp + 20).to_be_bytes());
+        ip[6] = 0x40; // do not fragment
+        ip[8] = hops;
+        ip[9] = 17; // UDP
+        ip[12..16].copy_from_slice(&from.octets());
+        ip[16..20].copy_from_slice(&to.octets());
+        let sum: u32 = ip.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        return grh;
+    }
+    let first = 6 << 28 | u32::from(class) << 20 | (packet.compare as u32 & 0xf_ffff);
+    grh[..4].copy_from_slice(&first.to_be_bytes());
+    grh[4..6].copy_from_slice(&udp.to_be_bytes());
+    grh[6] = 17;
+    grh[7] = hops;
+    grh[8..24].copy_from_slice(&source.0);
+    grh[24..40].copy_from_slice(&dest.0);
+    grh
+}

@@ -1,0 +1,122 @@
+//! Posting work requests: the checks that a post makes at once (`ibv_post_send(3)`, `ibv_post_recv(3)`), and the
+//! legal operations of each transport service.
+
+use verbs::{Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits};
+
+use crate::Engine;
+use crate::platform::{Nanos, Platform};
+
+/// Operations of each service (IBTA vol. 1, table 6; `ibv_post_send(3)`).
+pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
+    use Opcode::*;
+    match ty {
+        QpType::Rc | QpType::XrcIni => true,
+        QpType::Uc => matches!(
+            opcode,
+            Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | BindMw | LocalInv
+        ),
+        QpType::Ud => matches!(opcode, Send | SendWithImm),
+        QpType::XrcTgt => false,
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
+    /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
+    pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+        let ty = qp.init.qp_type;
+        if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !legal(ty, wr.opcode) {
+            return Err(Errno::EINVAL);
+        }
+        let mut flags = wr.flags;
+        match wr.data {
+            SendData::Sges(list) => {
+                flags.remove(SendFlags::INLINE);
+                if list.len() > qp.sq.max_sge as usize {
+                    return Err(Errno::EINVAL);
+                }
+            }
+            SendData::Inline(pieces) => {
+                flags.insert(SendFlags::INLINE);
+                let total: usize = pieces.iter().map(|p| p.len()).sum();
+                let may = matches!(
+                    wr.opcode,
+                    Opcode::Send
+                        | Opcode::SendWithImm
+                        | Opcode::SendWithInv
+                        | Opcode::RdmaWrite
+                        | Opcode::RdmaWriteWithImm
+                        | Opcode::AtomicWrite
+                );
+                if total > qp.sq.max_inline as usize || !may {
+                    return Err(Errno::EINVAL);
+                }
+            }
+        }
+        let fits = match wr.opcode {
+            Opcode::Send | Opcode::SendWithImm => {
+                matches!(wr.body, SendBody::Datagram { .. }) == (ty == QpType::Ud)
+            }
+            Opcode::SendWithInv | Opcode::LocalInv => matches!(wr.body, SendBody::Plain),
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
+                matches!(wr.body, SendBody::Rdma { .. })
+            }
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd => matches!(wr.body, SendBody::Atomic { .. }),
+            Opcode::BindMw => matches!(wr.body, SendBody::BindMw { .. }),
+            Opcode::Flush => matches!(wr.body, SendBody::Flush { .. }),
+        };
+        if !fits || flags.contains(SendFlags::IP_CSUM) {
+            return Err(Errno::EINVAL);
+        }
+        if wr.opcode == Opcode::RdmaRead
+            && let SendData::Sges(list) = wr.data
+            && list.len() > limits::MAX_SGE_RD as usize
+        {
+            return Err(Errno::EINVAL);
+        }
+        if let SendBody::Datagram { ah, .. } = wr.body
+            && self.ahs.get(ah).is_none_or(|ah| Some(ah.pd) != qp.init.pd)
+        {
+            return Err(Errno::EINVAL);
+        }
+        if qp.sq.depth == 0 || qp.sq.is_full() {
+            return Err(Errno::ENOMEM);
+        }
+        if qp.init.sq_sig_all {
+            flags.insert(SendFlags::SIGNALED);
+        }
+        qp.sq.push(wr, flags);
+        if qp.state == QpState::Err || qp.state == QpState::Sqe {
+            // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
+            let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
+            self.flush_sends(&mut qp, now);
+            self.qps.put_back(id, qp);
+        } else if !qp.queued && !qp.parked {
+            qp.queued = true;
+            self.ready.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive request. EINVAL in RESET and for a queue pair that has no receive queue of its own; ENOMEM when
+    /// the queue is full.
+    pub fn post_recv(&mut self, id: QpId, wr: &RecvWr<'_>, now: Nanos) -> Result<()> {
+        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+        if qp.state == QpState::Reset || !qp.init.qp_type.receives() || qp.init.srq.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        qp.rq.push(wr)?;
+        if qp.state == QpState::Err {
+            let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
+            self.flush_recvs(&mut qp, now);
+            self.qps.put_back(id, qp);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive request of a shared receive queue.
+    pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<()> {
+        self.srqs.get_mut(id).ok_or(Errno::EINVAL)?.queue.push(wr)
+    }
+}

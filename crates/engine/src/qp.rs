@@ -1,0 +1,176 @@
+//! What a queue pair is made of.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
+
+use crate::platform::{LinkId, Nanos};
+use crate::rq::{RecvQueue, RecvWqe};
+use crate::sq::SendQueue;
+
+/// A send request under way.
+#[derive(Debug)]
+pub(crate) struct Inflight {
+    /// Its number in the send queue.
+    pub number: u64,
+    pub wr_id: u64,
+    pub opcode: Opcode,
+    pub flags: SendFlags,
+    pub imm: u32,
+    pub srqn: u32,
+    pub body: SendBody,
+    pub sges: SmallVec<[Sge; 2]>,
+    pub inline_len: u32,
+    /// Bytes of the message.
+    pub len: u32,
+    pub first_psn: Psn,
+    /// Sequence numbers that it takes; 0 for what stays local.
+    pub psns: u32,
+    /// Bytes sent since the last rewind (for reads: 1 when the request is out).
+    pub sent: u32,
+    /// Bytes of a READ that have arrived.
+    pub received: u32,
+    /// Fully sent.
+    pub out: bool,
+    /// Finished; may complete when it is the oldest.
+    pub done: bool,
+    /// Went by reference: its regions are reachable to the peer.
+    pub by_ref: bool,
+    /// Failed before it went out.
+    pub error: Option<WcStatus>,
+}
+
+impl Inflight {
+    pub fn last_psn(&self) -> Psn {
+        self.first_psn.plus(self.psns.saturating_sub(1))
+    }
+
+    /// READs, atomics, FLUSH and ATOMIC WRITE use one of `max_rd_atomic`.
+    pub fn is_read_like(&self) -> bool {
+        matches!(
+            self.opcode,
+            Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush
+        )
+    }
+}
+
+/// A message being received into a receive request.
+#[derive(Debug)]
+pub(crate) struct RecvProgress {
+    pub wqe: RecvWqe,
+    pub srq: Option<SrqId>,
+    pub offset: u32,
+}
+
+/// An RDMA WRITE of several packets being received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteProgress {
+    pub rkey: u32,
+    pub addr: u64,
+    pub total: u32,
+    pub offset: u32,
+}
+
+/// Something that the responder owes its peer, in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Response {
+    Ack { psn: Psn, msn: u32 },
+    Nak { psn: Psn, syndrome: u8, msn: u32 },
+    Read { psn: Psn, addr: u64, rkey: u32, len: u32, sent: u32, msn: u32, first_offset: u32 },
+    ReadDone { psn: Psn, len: u32, msn: u32 },
+    Atomic { psn: Psn, value: u64, msn: u32 },
+}
+
+pub(crate) struct Qp {
+    pub id: QpId,
+    pub ctx: CtxId,
+    pub user: u64,
+    pub qpn: Qpn,
+    pub init: QpInit,
+    pub state: QpState,
+    pub attr: QpAttr,
+    /// Bytes of one packet for counting sequence numbers.
+    pub mtu: u32,
+    pub link: Option<LinkId>,
+    pub sq: SendQueue,
+    pub rq: RecvQueue,
+
+    // ---- requester ----
+    pub inflight: VecDeque<Inflight>,
+    /// The first of `inflight` that is not fully sent.
+    pub cursor: usize,
+    pub next_psn: Psn,
+    pub reads_out: u32,
+    pub retries: u8,
+    pub rnr_retries: u8,
+    pub rnr_until: Option<Nanos>,
+    pub ack_deadline: Option<Nanos>,
+    pub sent_mark: u64,
+    /// A fetched entry failed: nothing behind it goes out.
+    pub halted: bool,
+    /// The peer may not read our memory for this queue pair.
+    pub no_straight: bool,
+    /// The earliest entry for this queue pair in the timer heap.
+    pub timer_at: Option<Nanos>,
+
+    // ---- responder ----
+    pub epsn: Psn,
+    pub msn: u32,
+    pub nak_sent: bool,
+    pub recv: Option<RecvProgress>,
+    pub write: Option<WriteProgress>,
+    /// UC: the rest of a message whose beginning was lost is dropped.
+    pub dropping: bool,
+    pub responses: VecDeque<Response>,
+    /// Results of the latest atomics, for duplicates.
+    pub atomics: VecDeque<(Psn, u64)>,
+    pub comm_est: bool,
+    pub last_wqe_told: bool,
+
+    // ---- scheduling ----
+    pub queued: bool,
+    pub parked: bool,
+}
+
+impl Qp {
+    /// Sequence numbers of a message of `len` bytes (IBTA vol. 1, 9.7.2: one per packet, at least one).
+    pub fn psns(&self, len: u32) -> u32 {
+        len.div_ceil(self.mtu).max(1)
+    }
+
+    /// Forgets all work and all connection state: the RESET state.
+    pub fn clear(&mut self) {
+        self.sq.reset();
+        self.rq.reset();
+        self.inflight.clear();
+        self.cursor = 0;
+        self.reads_out = 0;
+        self.rnr_until = None;
+        self.ack_deadline = None;
+        self.halted = false;
+        self.no_straight = false;
+        self.nak_sent = false;
+        self.recv = None;
+        self.write = None;
+        self.dropping = false;
+        self.responses.clear();
+        self.atomics.clear();
+        self.comm_est = false;
+        self.last_wqe_told = false;
+        self.msn = 0;
+        self.link = None;
+    }
+
+    /// True if a request could be fetched or continued, or a response is owed.
+    pub fn has_work(&self) -> bool {
+        !self.responses.is_empty()
+            || self.cursor < self.inflight.len()
+            || self.sq.fetched < self.sq.posted
+    }
+
+    /// True if a completion of a send is still to come.
+    pub fn expects_sends(&self) -> bool {
+        !self.inflight.is_empty() || self.sq.fetched < self.sq.posted
+    }
+}

@@ -1,0 +1,56 @@
+//! Queue pair numbers: claimed in blocks by the surroundings, given out here.
+
+use verbs::{QpId, Qpn};
+
+/// Numbers in one block.
+pub const BLOCK: u32 = 4096;
+
+struct Block {
+    first: u32,
+    qps: Vec<Option<QpId>>,
+    used: u32,
+    /// Where the search for a free number starts: a freed number is not given out again soon, so that stray packets
+    /// of its last connection find nobody.
+    next: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct QpnTable {
+    blocks: Vec<Block>,
+}
+
+impl QpnTable {
+    pub fn add_block(&mut self, first: u32) {
+        self.blocks.push(Block { first, qps: vec![None; BLOCK as usize], used: 0, next: 0 });
+    }
+
+    pub fn free(&self) -> u32 {
+        self.blocks.iter().map(|b| BLOCK - b.used).sum()
+    }
+
+    pub fn claim(&mut self) -> Option<(usize, Qpn)> {
+        let (i, block) = self.blocks.iter_mut().enumerate().find(|(_, b)| b.used < BLOCK)?;
+        let at = (0..BLOCK).map(|n| (block.next + n) % BLOCK).find(|&at| block.qps[at as usize].is_none())?;
+        block.next = (at + 1) % BLOCK;
+        Some((i, Qpn::new(block.first + at)))
+    }
+
+    pub fn set(&mut self, block: usize, qpn: Qpn, qp: QpId) {
+        let block = &mut self.blocks[block];
+        block.qps[(qpn.get() - block.first) as usize] = Some(qp);
+        block.used += 1;
+    }
+
+    pub fn find(&self, qpn: Qpn) -> Option<QpId> {
+        let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
+        block.qps[(qpn.get() - block.first) as usize]
+    }
+
+    pub fn release(&mut self, qpn: Qpn) {
+        if let Some(block) = self.blocks.iter_mut().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)
+            && block.qps[(qpn.get() - block.first) as usize].take().is_some()
+        {
+            block.used -= 1;
+        }
+    }
+}

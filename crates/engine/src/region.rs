@@ -1,0 +1,389 @@
+//! Memory regions and windows, and the one place where an access is checked against them (IBTA vol. 1, 10.6).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, RKey, Result, Sge, limits};
+
+use crate::platform::Span;
+use crate::slab::Slab;
+
+/// The address of spans that stand for the null region: reads give zeros, writes are discarded.
+pub(crate) const NULL_ADDR: u64 = u64::MAX;
+
+/// Hashes the 24-bit index of a key; the indexes are random already.
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = (self.0 << 8) | u64::from(b);
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 = u64::from(n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+pub(crate) type KeyMap<V> = HashMap<u32, V, BuildHasherDefault<KeyHasher>>;
+
+/// What lies behind a region's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Backing {
+    /// Memory that was there at registration.
+    Plain,
+    /// Memory that may come and go (ON_DEMAND).
+    OnDemand,
+    /// Nothing: `ibv_alloc_null_mr(3)`.
+    Null,
+}
+
+/// A region as [`crate::Engine::mr_info`] tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrInfo {
+    /// Start in this process.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Start in the space of the keys.
+    pub iova: u64,
+    /// Rights.
+    pub access: Access,
+    /// Protection domain.
+    pub pd: PdId,
+    /// lkey and rkey.
+    pub key: u32,
+}
+
+pub(crate) struct Mr {
+    pub ctx: CtxId,
+    pub info: MrInfo,
+    pub backing: Backing,
+    /// Windows bound to it.
+    pub windows: u32,
+    /// Requests under way that let the peer reach it directly.
+    pub straight: u32,
+}
+
+/// Type of a memory window (`enum ibv_mw_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MwKind {
+    /// Bound by `ibv_bind_mw`, belongs to a protection domain.
+    Type1,
+    /// Bound by a work request, belongs to a queue pair (type 2B).
+    Type2,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Binding {
+    pub mr: MrId,
+    pub qp: QpId,
+    pub addr: u64,
+    pub length: u64,
+    pub access: Access,
+}
+
+pub(crate) struct Mw {
+    pub ctx: CtxId,
+    pub pd: PdId,
+    pub kind: MwKind,
+    pub key: u32,
+    pub bound: Option<Binding>,
+}
+
+#[derive(Clone, Copy)]
+enum Keyed {
+    Mr(MrId),
+    Mw(MwId),
+}
+
+/// Why a local access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LocalFault {
+    /// More bytes than the list holds.
+    Length,
+    /// Wrong key, domain, rights or bounds.
+    Protection,
+}
+
+/// All regions and windows of a process.
+pub(crate) struct Regions {
+    pub mrs: Slab<MrId, Mr>,
+    pub mws: Slab<MwId, Mw>,
+    keys: KeyMap<(u32, Keyed)>,
+}
+
+/// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
+const NEED_LOCAL_WRITE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
+impl Regions {
+    pub fn new() -> Self {
+        Regions { mrs: Slab::new(limits::MAX_MR), mws: Slab::new(limits::MAX_MW), keys: KeyMap::default() }
+    }
+
+    /// A key that no one has: 24 random bits of index and 8 of variable part, never all zeros or ones in the index.
+    fn new_key(&self, mut random: impl FnMut() -> u64) -> u32 {
+        loop {
+            let key = random() as u32;
+            if key >> 8 != 0 && key >> 8 != 0xff_ffff && !self.keys.contains_key(&(key >> 8)) {
+                return key;
+            }
+        }
+    }
+
+    pub fn check_access(access: Access) -> Result<()> {
+        if access.intersects(NEED_LOCAL_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    pub fn add_mr(
+        &mut self,
+        ctx: CtxId,
+        mut info: MrInfo,
+        backing: Backing,
+        random: impl FnMut() -> u64,
+    ) -> Result<(MrId, u32)> {
+        let key = self.new_key(random);
+        info.key = key;
+        let id =
+            self.mrs.insert(Mr { ctx, info, backing, windows: 0, straight: 0 }).ok_or(Errno::ENOMEM)?;
+        self.keys.insert(key >> 8, (key, Keyed::Mr(id)));
+        Ok((id, key))
+    }
+
+    pub fn remove_mr(&mut self, id: MrId) -> Option<Mr> {
+        let mr = self.mrs.remove(id)?;
+        self.keys.remove(&(mr.info.key >> 8));
+        Some(mr)
+    }
+
+    pub fn add_mw(&mut self, ctx: CtxId, pd: PdId, kind: MwKind, random: impl FnMut() -> u64) -> Result<(MwId, u32)> {
+        let key = self.new_key(random);
+        let id = self.mws.insert(Mw { ctx, pd, kind, key, bound: None }).ok_or(Errno::ENOMEM)?;
+        self.keys.insert(key >> 8, (key, Keyed::Mw(id)));
+        Ok((id, key))
+    }
+
+    pub fn remove_mw(&mut self, id: MwId) -> Option<Mw> {
+        let mw = self.mws.remove(id)?;
+        self.keys.remove(&(mw.key >> 8));
+        self.release(&mw);
+        Some(mw)
+    }
+
+    fn release(&mut self, mw: &Mw) {
+        if let Some(mr) = mw.bound.and_then(|b| self.mrs.get_mut(b.mr)) {
+            mr.windows -= 1;
+        }
+    }
+
+    pub fn find_mr(&self, key: u32) -> Option<MrId> {
+        match self.keys.get(&(key >> 8)) {
+            Some(&(full, Keyed::Mr(id))) if full == key => Some(id),
+            _ => None,
+        }
+    }
+
+    pub fn mr_by_lkey(&mut self, lkey: LKey) -> Option<&mut Mr> {
+        let id = self.find_mr(lkey.0)?;
+        self.mrs.get_mut(id)
+    }
+
+    /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and says where it lies.
+    fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
+        let id = self.find_mr(sge.lkey.0).ok_or(LocalFault::Protection)?;
+        let mr = self.mrs.get(id).ok_or(LocalFault::Protection)?;
+        if pd != Some(mr.info.pd) || (write && !mr.info.access.contains(Access::LOCAL_WRITE)) {
+            return Err(LocalFault::Protection);
+        }
+        mr.span(sge.addr, sge.length).ok_or(LocalFault::Protection)
+    }
+
+    /// The pieces of memory behind bytes `offset .. offset + len` of a scatter/gather list, appended to `out`.
+    pub fn local_spans(
+        &self,
+        pd: Option<PdId>,
+        sges: &[Sge],
+        mut offset: u32,
+        mut len: u32,
+        write: bool,
+        out: &mut Vec<Span>,
+    ) -> std::result::Result<(), LocalFault> {
+        for sge in sges {
+            if len == 0 {
+                return Ok(());
+            }
+            if offset >= sge.length {
+                offset -= sge.length;
+                continue;
+            }
+            let mut span = self.local(pd, sge, write)?;
+            let take = (sge.length - offset).min(len);
+            if span.addr != NULL_ADDR {
+                span.addr += u64::from(offset);
+            }
+            span.len = take;
+            out.push(span);
+            len -= take;
+            offset = 0;
+        }
+        if len == 0 { Ok(()) } else { Err(LocalFault::Length) }
+    }
+
+    /// Checks a peer's access by rkey (IBTA vol. 1, 9.7.4.1.5, 10.6.3.2): key, domain, rights, bounds. `pd` is the
+    /// domain of the queue pair; an XRC target has none and reaches the regions of its context.
+    pub fn remote(
+        &self,
+        ctx: CtxId,
+        pd: Option<PdId>,
+        qp: QpId,
+        rkey: RKey,
+        addr: u64,
+        len: u32,
+        need: Access,
+    ) -> Option<Span> {
+        match *self.keys.get(&(rkey.0 >> 8))? {
+            (full, Keyed::Mr(id)) if full == rkey.0 => {
+                let mr = self.mrs.get(id)?;
+                let same_domain = pd.map_or(mr.ctx == ctx, |pd| pd == mr.info.pd);
+                if !same_domain || !mr.info.access.contains(need) {
+                    return None;
+                }
+                mr.span(addr, len)
+            }
+            (_, Keyed::Mw(id)) => {
+                let mw = self.mws.get(id)?;
+                let bound = mw.bound.as_ref()?;
+                // A type 2B window belongs to the queue pair that bound it (IBTA vol. 1, 10.6.7.2.3).
+                let owner = match mw.kind {
+                    MwKind::Type1 => pd.map_or(mw.ctx == ctx, |pd| pd == mw.pd),
+                    MwKind::Type2 => bound.qp == qp,
+                };
+                if mw.key != rkey.0 || !owner || !bound.access.contains(need) {
+                    return None;
+                }
+                let zero_based = bound.access.contains(Access::ZERO_BASED);
+                let offset = if zero_based { addr } else { addr.checked_sub(bound.addr)? };
+                if offset.checked_add(u64::from(len))? > bound.length {
+                    return None;
+                }
+                self.mrs.get(bound.mr)?.span(bound.addr + offset, len)
+            }
+            _ => None,
+        }
+    }
+
+    /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair.
+    #[allow(clippy::too_many_arguments)] // they are the fields of the work request
+    pub fn bind(
+        &mut self,
+        qp: QpId,
+        pd: Option<PdId>,
+        mw_id: MwId,
+        rkey: RKey,
+        mr_id: Option<MrId>,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> std::result::Result<(), ()> {
+        let mw = self.mws.get(mw_id).ok_or(())?;
+        if Some(mw.pd) != pd || mw.key >> 8 != rkey.0 >> 8 {
+            return Err(());
+        }
+        if mw.kind == MwKind::Type2 && (mw.bound.is_some() || length == 0) {
+            return Err(()); // 10.6.6.2.2: a type 2 window must be invalid before it is bound; no zero-length bind
+        }
+        let bound = if length == 0 {
+            None
+        } else {
+            let id = mr_id.ok_or(())?;
+            let mr = self.mrs.get(id).ok_or(())?;
+            let enough = mr.info.access.contains(Access::MW_BIND)
+                && (!access.intersects(NEED_LOCAL_WRITE) || mr.info.access.contains(Access::LOCAL_WRITE))
+                // C10-75 (release 1.2.1): no window over a zero-based region
+                && !mr.info.access.contains(Access::ZERO_BASED)
+                && Some(mr.info.pd) == pd;
+            if !enough || !mr.covers(addr, length) {
+                return Err(());
+            }
+            Some(Binding { mr: id, qp, addr, length, access })
+        };
+        let old = self.mws.get_mut(mw_id).and_then(|mw| {
+            mw.key = rkey.0;
+            std::mem::replace(&mut mw.bound, bound)
+        });
+        if let Some(mr) = old.and_then(|b| self.mrs.get_mut(b.mr)) {
+            mr.windows -= 1;
+        }
+        if let Some(mr) = bound.and_then(|b| self.mrs.get_mut(b.mr)) {
+            mr.windows += 1;
+        }
+        self.rewrite_key(mw_id, rkey.0);
+        Ok(())
+    }
+
+    fn rewrite_key(&mut self, id: MwId, key: u32) {
+        self.keys.insert(key >> 8, (key, Keyed::Mw(id)));
+    }
+
+    /// LOCAL_INV or the invalidation that came with a SEND: only a bound type 2 window of this queue pair and domain
+    /// can be invalidated (IBTA vol. 1, 10.6.5; fast-register regions do not exist in user space).
+    pub fn invalidate(&mut self, qp: QpId, rkey: RKey) -> std::result::Result<(), ()> {
+        let Some(&(_, Keyed::Mw(id))) = self.keys.get(&(rkey.0 >> 8)) else { return Err(()) };
+        let mw = self.mws.get_mut(id).ok_or(())?;
+        if mw.kind != MwKind::Type2 || mw.key != rkey.0 || mw.bound.is_none_or(|b| b.qp != qp) {
+            return Err(());
+        }
+        let bound = mw.bound.take();
+        if let Some(mr) = bound.and_then(|b| self.mrs.get_mut(b.mr)) {
+            mr.windows -= 1;
+        }
+        Ok(())
+    }
+
+    /// A queue pair goes: its type 2 windows go back to the invalid state (IBTA vol. 1, 10.6.7.2.3).
+    pub fn qp_gone(&mut self, qp: QpId) {
+        let lost: Vec<(MwId, MrId)> = self
+            .mws
+            .iter()
+            .filter(|(_, mw)| mw.kind == MwKind::Type2)
+            .filter_map(|(id, mw)| mw.bound.filter(|b| b.qp == qp).map(|b| (id, b.mr)))
+            .collect();
+        for (mw, mr) in lost {
+            if let Some(mw) = self.mws.get_mut(mw) {
+                mw.bound = None;
+            }
+            if let Some(mr) = self.mrs.get_mut(mr) {
+                mr.windows -= 1;
+            }
+        }
+    }
+}
+
+impl Mr {
+    fn covers(&self, addr: u64, length: u64) -> bool {
+        let Some(offset) = addr.checked_sub(self.info.iova) else { return false };
+        offset.checked_add(length).is_some_and(|end| end <= self.info.length)
+    }
+
+    /// The memory behind `len` bytes at `addr` of the region's space.
+    fn span(&self, addr: u64, len: u32) -> Option<Span> {
+        if self.backing == Backing::Null {
+            return Some(Span { addr: NULL_ADDR, len, guarded: true });
+        }
+        if !self.covers(addr, u64::from(len)) {
+            return None;
+        }
+        Some(Span {
+            addr: self.info.addr.wrapping_add(addr - self.info.iova),
+            len,
+            guarded: self.backing == Backing::OnDemand,
+        })
+    }
+}

@@ -1,0 +1,717 @@
+//! The responder: executes a peer's requests and owes it responses (IBTA vol. 1, 9.7.4, 9.7.5, 9.9.3).
+//!
+//! Whatever a packet says is from outside: each value is checked where it is used, against our own state.
+
+use verbs::{
+    Access, EventKind, EventSource, Psn, QpState, QpType, Qpn, RKey, SrqId, WcFlags, WcOpcode, WcStatus, limits,
+};
+
+use crate::Engine;
+use crate::cq::{Cqe, Frees};
+use crate::platform::{
+    AtomicOp, Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag,
+};
+use crate::qp::{Qp, RecvProgress, Response, WriteProgress};
+use crate::region::{LocalFault, NULL_ADDR};
+use crate::requester::NoRoom;
+
+/// NAK codes (IBTA vol. 1, table 46).
+pub(crate) const NAK_SEQUENCE: u8 = 0;
+pub(crate) const NAK_INVALID_REQUEST: u8 = 1;
+pub(crate) const NAK_REMOTE_ACCESS: u8 = 2;
+pub(crate) const NAK_REMOTE_OPERATIONAL: u8 = 3;
+/// Window wire only: the initiator's own memory of a request by reference was not there.
+pub(crate) const NAK_SOURCE_FAULT: u8 = 30;
+/// Window wire only: we may not reach the initiator's memory; it shall send the data themselves.
+pub(crate) const NAK_STRAIGHT: u8 = 31;
+
+/// Syndrome: 0b011 in the upper three bits marks a NAK, 0b001 an RNR NAK (table 45).
+const NAK: u8 = 3 << 5;
+const RNR_NAK: u8 = 1 << 5;
+/// Positive acknowledgement without credits (0b000, 31: invalid credit count).
+const ACK: u8 = 31;
+
+/// Why a request cannot be done.
+enum Refused {
+    /// No receive is posted.
+    NotReady,
+    /// The request is at fault: NAK code, the status of the receive it was going into, and the event for our side.
+    Nak(u8, WcStatus, EventKind),
+    /// A receive has the fault: NAK, the receive's status; no event (class A: locally detected).
+    Local(u8, WcStatus),
+    /// The initiator's side has the fault; nothing happens to us.
+    Source(u8),
+    /// As if it had been lost.
+    Drop,
+}
+
+const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
+const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
+
+impl<P: Platform> Engine<P> {
+    /// A request for a connected queue pair has come.
+    pub(crate) fn request(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+        let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        let legal = match qp.init.qp_type {
+            QpType::Rc => !packet.has(flag::XRC),
+            QpType::XrcTgt => packet.has(flag::XRC),
+            QpType::Uc => matches!(packet.op, PacketOp::Send | PacketOp::Write) && !packet.has(flag::XRC | flag::INV),
+            QpType::Ud | QpType::XrcIni => false,
+        };
+        if !receives || !legal || packet.src.get() != qp.attr.dest_qp_num {
+            return; // 9.6: packets for another service, state or connection are dropped silently
+        }
+        if qp.init.qp_type == QpType::Uc {
+            self.unreliable_request(qp, packet, rx, now);
+            return;
+        }
+        let ahead = packet.psn.since(qp.epsn);
+        if ahead > 0 {
+            // 9.7.4.1.2: one NAK for a gap, then silence until it is closed
+            if !qp.nak_sent {
+                qp.nak_sent = true;
+                let (psn, msn) = (qp.epsn, qp.msn);
+                qp.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
+            }
+            return;
+        }
+        if ahead < 0 {
+            self.duplicate(qp, packet);
+            return;
+        }
+        self.established(qp);
+        match self.execute(qp, packet, rx, now) {
+            Ok(()) => {
+                qp.nak_sent = false;
+                let psns = if packet.op == PacketOp::ReadRequest {
+                    qp.psns(packet.dma_len)
+                } else {
+                    qp.psns(packet.len)
+                };
+                qp.epsn = packet.psn.plus(psns);
+                if packet.has(flag::ACK_REQ) && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
+                    let psn = qp.epsn.plus(0xff_ffff);
+                    Self::owe_ack(qp, psn);
+                }
+            }
+            Err(refused) => self.refuse(qp, packet, refused, now),
+        }
+    }
+
+    /// 11.6.3.1: the first packet in RTR.
+    fn established(&mut self, qp: &mut Qp) {
+        if qp.state == QpState::Rtr && !qp.comm_est {
+            qp.comm_est = true;
+            self.done.async_event(qp.ctx, EventKind::CommEst, EventSource::Qp(qp.id), qp.user);
+        }
+    }
+
+    fn owe_ack(qp: &mut Qp, psn: Psn) {
+        let msn = qp.msn;
+        if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.responses.back_mut() {
+            (*last, *last_msn) = (psn, msn); // acknowledgements are cumulative (9.7.5.1)
+        } else {
+            qp.responses.push_back(Response::Ack { psn, msn });
+        }
+    }
+
+    fn refuse(&mut self, qp: &mut Qp, packet: &Packet, refused: Refused, now: Nanos) {
+        let (psn, msn) = (packet.psn, qp.msn);
+        let nak = |code: u8| Response::Nak { psn, syndrome: NAK | code, msn };
+        match refused {
+            Refused::NotReady => {
+                qp.nak_sent = true; // what follows before the retry is dropped (9.7.5.2.8)
+                let syndrome = RNR_NAK | qp.attr.min_rnr_timer & 31;
+                qp.responses.push_back(Response::Nak { psn, syndrome, msn });
+            }
+            Refused::Nak(code, status, event) => {
+                qp.responses.push_back(nak(code));
+                self.fail_recv(qp, status, now);
+                self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
+                self.enter_error(qp, now);
+            }
+            Refused::Local(code, status) => {
+                qp.responses.push_back(nak(code));
+                self.fail_recv(qp, status, now);
+                self.enter_error(qp, now);
+            }
+            Refused::Source(code) => {
+                qp.nak_sent = true;
+                qp.responses.push_back(nak(code));
+            }
+            Refused::Drop => {}
+        }
+    }
+
+    /// Completes the receive under way with an error.
+    fn fail_recv(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
+        if let Some(progress) = qp.recv.take() {
+            self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, status, now);
+        }
+    }
+
+    /// A packet from before what is expected (9.7.5.1.3): acknowledge again, read again, answer atomics from memory.
+    fn duplicate(&mut self, qp: &mut Qp, packet: &Packet) {
+        match packet.op {
+            PacketOp::Send | PacketOp::Write => {
+                if packet.has(flag::LAST) || packet.has(flag::ACK_REQ) {
+                    let psn = qp.epsn.plus(0xff_ffff);
+                    Self::owe_ack(qp, psn);
+                }
+            }
+            PacketOp::ReadRequest => {
+                let again = Response::Read {
+                    psn: packet.psn,
+                    addr: packet.remote_addr,
+                    rkey: packet.rkey,
+                    len: packet.dma_len,
+                    sent: 0,
+                    msn: qp.msn,
+                    first_offset: packet.imm,
+                };
+                let limit = usize::from(qp.attr.max_dest_rd_atomic).max(1) * 2;
+                let end = packet.psn.plus(qp.psns(packet.dma_len));
+                if end.since(qp.epsn) <= 0 && qp.responses.len() < limit && !qp.responses.contains(&again) {
+                    qp.responses.push_back(again);
+                }
+            }
+            PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite | PacketOp::Flush => {
+                if let Some(&(psn, value)) = qp.atomics.iter().find(|(psn, _)| *psn == packet.psn) {
+                    let again = Response::Atomic { psn, value, msn: qp.msn };
+                    if !qp.responses.contains(&again) {
+                        qp.responses.push_back(again);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Executes the expected packet.
+    fn execute(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+        // 9.7.4.1.3: the sequence of first, middle and last
+        let in_message = qp.recv.is_some() || qp.write.is_some();
+        let continues = !packet.has(flag::FIRST);
+        let fits = match packet.op {
+            PacketOp::Send => continues == qp.recv.is_some() && qp.write.is_none(),
+            PacketOp::Write => continues == qp.write.is_some() && qp.recv.is_none(),
+            _ => !in_message,
+        };
+        if !fits {
+            return Err(INVALID);
+        }
+        match packet.op {
+            PacketOp::Send => self.execute_send(qp, packet, rx, now),
+            PacketOp::Write => self.execute_write(qp, packet, rx, now),
+            PacketOp::ReadRequest => self.execute_read(qp, packet, rx),
+            PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite => self.execute_atomic(qp, packet),
+            PacketOp::Flush => self.execute_flush(qp, packet),
+            _ => Err(INVALID),
+        }
+    }
+
+    // ---- SEND ----
+
+    fn execute_send(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+        if packet.has(flag::FIRST) {
+            qp.recv = Some(self.take_recv(qp, packet)?);
+        }
+        let Some(progress) = &qp.recv else { return Err(INVALID) };
+        let (srq, offset) = (progress.srq, progress.offset);
+        if u64::from(offset) + u64::from(packet.len) > u64::from(limits::MAX_MSG) {
+            return Err(INVALID);
+        }
+        let pd = self.recv_pd(qp, srq);
+        self.spans.clear();
+        self.mem.local_spans(pd, &progress.wqe.sges, offset, packet.len, true, &mut self.spans).map_err(
+            |fault| match fault {
+                // 9.9.3, table 59: the message is too long for the receive
+                LocalFault::Length => Refused::Local(NAK_INVALID_REQUEST, WcStatus::LocLenErr),
+                LocalFault::Protection => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
+            },
+        )?;
+        let placed = self.place(qp, packet, rx);
+        if let Err(refused @ Refused::Source(_)) = placed {
+            self.give_back_recv(qp);
+            return Err(refused);
+        }
+        placed?;
+        let Some(progress) = &mut qp.recv else { return Err(INVALID) };
+        progress.offset += packet.len;
+        if !packet.has(flag::LAST) {
+            return Ok(());
+        }
+        if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
+            // 9.9.3, class J: the receive fails; the requester learns of it
+            return Err(Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::RemInvReqErr));
+        }
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        let Some(progress) = qp.recv.take() else { return Err(INVALID) };
+        self.complete_recv(qp, packet, progress.wqe.wr_id, srq, WcOpcode::Recv, progress.offset, now);
+        Ok(())
+    }
+
+    /// Brings the data of a SEND or WRITE packet to `self.spans`.
+    fn place(&mut self, qp: &Qp, packet: &Packet, rx: P::Rx) -> Result<(), Refused> {
+        if !packet.has(flag::BY_REF) {
+            if self.platform.rx_len(rx) != packet.len {
+                return Err(INVALID);
+            }
+            return self
+                .scatter(rx, 0)
+                .map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
+        }
+        self.referenced(rx, packet.len).ok_or(INVALID)?;
+        let Some(link) = qp.link else { return Err(Refused::Drop) };
+        if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
+            // Into the null region: what lands there is discarded, span by span.
+            return self.place_around_null(link);
+        }
+        match self.platform.pull(link, &self.remote_spans, &self.spans) {
+            Ok(()) => Ok(()),
+            Err(StraightError::Local) => Err(Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr)),
+            Err(StraightError::Remote) => Err(Refused::Source(NAK_SOURCE_FAULT)),
+            Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
+        }
+    }
+
+    /// A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
+    fn place_around_null(&mut self, _link: crate::platform::LinkId) -> Result<(), Refused> {
+        Err(Refused::Source(NAK_STRAIGHT))
+    }
+
+    /// Takes the receive for a message out of the queue that it comes to.
+    fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
+        let srq = match qp.init.qp_type {
+            QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
+            _ => qp.init.srq,
+        };
+        let Some(id) = srq else {
+            let wqe = qp.rq.wqes.pop_front().ok_or(Refused::NotReady)?;
+            return Ok(RecvProgress { wqe, srq: None, offset: 0 });
+        };
+        let queue = self.srqs.get_mut(id).ok_or(INVALID)?;
+        let (wqe, limit) = queue.take().ok_or(Refused::NotReady)?;
+        if limit {
+            let (ctx, user) = (queue.ctx, queue.user);
+            self.done.async_event(ctx, EventKind::SrqLimitReached, EventSource::Srq(id), user);
+        }
+        Ok(RecvProgress { wqe, srq: Some(id), offset: 0 })
+    }
+
+    /// The shared receive queue that an XRC request names; it must belong to the target's domain.
+    fn xrc_srq(&self, qp: &Qp, packet: &Packet) -> Option<SrqId> {
+        let id = *self.srqns.get(&u32::try_from(packet.swap).ok()?)?;
+        let (xrcd, _) = self.srqs.get(id)?.xrc?;
+        (qp.init.xrcd == Some(xrcd)).then_some(id)
+    }
+
+    /// An unused receive goes back to the head of its queue.
+    fn give_back_recv(&mut self, qp: &mut Qp) {
+        let Some(progress) = qp.recv.take() else { return };
+        match progress.srq.and_then(|id| self.srqs.get_mut(id)) {
+            Some(srq) => {
+                srq.queue.held += 1;
+                srq.queue.wqes.push_front(progress.wqe);
+            }
+            None => qp.rq.wqes.push_front(progress.wqe),
+        }
+    }
+
+    fn recv_pd(&self, qp: &Qp, srq: Option<SrqId>) -> Option<verbs::PdId> {
+        match srq {
+            Some(id) => self.srqs.get(id).map(|s| s.pd),
+            None => qp.init.pd,
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a completion
+    fn complete_recv(
+        &mut self,
+        qp: &mut Qp,
+        packet: &Packet,
+        wr_id: u64,
+        srq: Option<SrqId>,
+        opcode: WcOpcode,
+        byte_len: u32,
+        now: Nanos,
+    ) {
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
+        flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
+        let wc = verbs::Completion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            imm_or_rkey: packet.imm,
+            qp_num: qp.qpn,
+            src_qp: packet.src,
+            flags,
+            pkey_index: 0,
+            sl: qp.attr.ah.sl,
+            ..Default::default()
+        };
+        self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
+    }
+
+    pub(crate) fn push_recv(
+        &mut self,
+        qp: &mut Qp,
+        srq: Option<SrqId>,
+        wc: verbs::Completion,
+        solicited: bool,
+        now: Nanos,
+    ) {
+        let cq = match srq.and_then(|id| self.srqs.get(id)).and_then(|s| s.xrc) {
+            Some((_, cq)) => Some(cq),
+            None => qp.init.recv_cq,
+        };
+        let Some(cq) = cq else { return };
+        let frees = if srq.is_some() { Frees::Nothing } else { Frees::Recv };
+        if !self.done.push(cq, Cqe { wc, qp: qp.id, frees }, solicited, now) {
+            self.overrun(qp, now);
+        }
+    }
+
+    pub(crate) fn push_recv_error(
+        &mut self,
+        qp: &mut Qp,
+        wr_id: u64,
+        srq: Option<SrqId>,
+        status: WcStatus,
+        now: Nanos,
+    ) {
+        let wc = verbs::Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            vendor_err: status as u32,
+            qp_num: qp.qpn,
+            ..Default::default()
+        };
+        self.push_recv(qp, srq, wc, false, now);
+    }
+
+    // ---- RDMA WRITE ----
+
+    fn execute_write(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+        let progress = if packet.has(flag::FIRST) {
+            if packet.dma_len > limits::MAX_MSG {
+                return Err(INVALID);
+            }
+            WriteProgress { rkey: packet.rkey, addr: packet.remote_addr, total: packet.dma_len, offset: 0 }
+        } else {
+            qp.write.ok_or(INVALID)?
+        };
+        let end = progress.offset.checked_add(packet.len).ok_or(INVALID)?;
+        if end > progress.total || packet.has(flag::LAST) != (end == progress.total) {
+            return Err(INVALID); // 9.7.4.1.6: the lengths must add up
+        }
+        self.spans.clear();
+        // C9-88: a message of no bytes needs no key
+        if progress.total > 0 {
+            if !qp.attr.access.contains(Access::REMOTE_WRITE) {
+                return Err(ACCESS);
+            }
+            let whole = self.mem.remote(
+                qp.ctx,
+                qp.init.pd,
+                qp.id,
+                RKey(progress.rkey),
+                progress.addr,
+                progress.total,
+                Access::REMOTE_WRITE,
+            );
+            let mut span = whole.ok_or(ACCESS)?;
+            span.addr = span.addr.wrapping_add(u64::from(progress.offset));
+            span.len = packet.len;
+            self.spans.push(span);
+        }
+        let immediate = packet.has(flag::LAST) && packet.has(flag::IMM);
+        if immediate {
+            // The receive is taken first: without one nothing of this packet happens.
+            qp.recv = Some(self.take_recv(qp, packet)?);
+        }
+        if packet.len > 0
+            && let Err(refused) = self.place(qp, packet, rx)
+        {
+            if matches!(refused, Refused::Source(_)) {
+                self.give_back_recv(qp);
+            }
+            return Err(refused);
+        }
+        qp.write = (!packet.has(flag::LAST)).then_some(WriteProgress { offset: end, ..progress });
+        if packet.has(flag::LAST) {
+            qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        }
+        if let Some(recv) = qp.recv.take() {
+            let total = progress.total;
+            self.complete_recv(qp, packet, recv.wqe.wr_id, recv.srq, WcOpcode::RecvRdmaWithImm, total, now);
+        }
+        Ok(())
+    }
+
+    // ---- RDMA READ ----
+
+    fn reads_owed(qp: &Qp) -> usize {
+        qp.responses
+            .iter()
+            .filter(|r| matches!(r, Response::Read { .. } | Response::ReadDone { .. } | Response::Atomic { .. }))
+            .count()
+    }
+
+    fn execute_read(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx) -> Result<(), Refused> {
+        let len = packet.dma_len;
+        if len > limits::MAX_MSG || Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
+            return Err(INVALID); // 9.7.4.1.7: more than were agreed on
+        }
+        let span = self.check_read(qp, packet.rkey, packet.remote_addr, len)?;
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        let msn = qp.msn;
+        if packet.has(flag::BY_REF) && len > 0 {
+            self.referenced(rx, len).ok_or(INVALID)?;
+            let Some(link) = qp.link else { return Err(Refused::Drop) };
+            self.spans.clear();
+            self.spans.extend(span);
+            match self.platform.push(link, &self.spans, &self.remote_spans) {
+                Ok(()) => {
+                    qp.responses.push_back(Response::ReadDone { psn: packet.psn, len, msn });
+                    return Ok(());
+                }
+                Err(StraightError::Local) => {
+                    return Err(Refused::Nak(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr, EventKind::QpFatal));
+                }
+                Err(StraightError::Remote) => return Err(Refused::Source(NAK_SOURCE_FAULT)),
+                Err(StraightError::Denied) => return Err(Refused::Source(NAK_STRAIGHT)),
+            }
+        }
+        qp.responses.push_back(Response::Read {
+            psn: packet.psn,
+            addr: packet.remote_addr,
+            rkey: packet.rkey,
+            len,
+            sent: 0,
+            msn,
+            first_offset: packet.imm,
+        });
+        Ok(())
+    }
+
+    fn check_read(
+        &self,
+        qp: &Qp,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Option<crate::platform::Span>, Refused> {
+        if len == 0 {
+            return Ok(None); // C9-88
+        }
+        if !qp.attr.access.contains(Access::REMOTE_READ) {
+            return Err(ACCESS);
+        }
+        self.mem
+            .remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, Access::REMOTE_READ)
+            .map(Some)
+            .ok_or(ACCESS)
+    }
+
+    // ---- atomics, FLUSH ----
+
+    fn execute_atomic(&mut self, qp: &mut Qp, packet: &Packet) -> Result<(), Refused> {
+        if Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
+            return Err(INVALID);
+        }
+        let (need, op) = match packet.op {
+            PacketOp::CompareSwap => (Access::REMOTE_ATOMIC, AtomicOp::CompareSwap(packet.compare, packet.swap)),
+            PacketOp::FetchAdd => (Access::REMOTE_ATOMIC, AtomicOp::FetchAdd(packet.swap)),
+            _ => (Access::REMOTE_WRITE, AtomicOp::Write(packet.swap)),
+        };
+        if !packet.remote_addr.is_multiple_of(8) {
+            return Err(INVALID); // 9.4.5: naturally aligned, else an invalid request
+        }
+        if !qp.attr.access.contains(need) {
+            return Err(ACCESS);
+        }
+        let rkey = RKey(packet.rkey);
+        let span =
+            self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need).ok_or(ACCESS)?;
+        if !span.addr.is_multiple_of(8) || span.addr == NULL_ADDR {
+            return Err(INVALID);
+        }
+        let value = self
+            .platform
+            .atomic(span.addr, span.guarded, op)
+            .map_err(|_| Refused::Nak(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr, EventKind::QpFatal))?;
+        Self::owe_result(qp, packet.psn, value);
+        Ok(())
+    }
+
+    fn owe_result(qp: &mut Qp, psn: Psn, value: u64) {
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        let msn = qp.msn;
+        // 9.4.5, 9.7.5.1.3: the results of as many as may be outstanding are kept for duplicates
+        if qp.atomics.len() >= usize::from(qp.attr.max_dest_rd_atomic.max(1)) {
+            qp.atomics.pop_front();
+        }
+        qp.atomics.push_back((psn, value));
+        qp.responses.push_back(Response::Atomic { psn, value, msn });
+    }
+
+    /// FLUSH (IBTA vol. 1, A19): memory here is visible at once; what is asked for must have been granted.
+    fn execute_flush(&mut self, qp: &mut Qp, packet: &Packet) -> Result<(), Refused> {
+        if Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
+            return Err(INVALID);
+        }
+        let (placement, level) = (packet.syndrome & 3, packet.syndrome >> 4 & 1);
+        let mut need = Access::empty();
+        need.set(Access::FLUSH_GLOBAL, placement & 1 != 0);
+        need.set(Access::FLUSH_PERSISTENT, placement & 2 != 0);
+        if need.is_empty() {
+            return Err(INVALID);
+        }
+        if !qp.attr.access.contains(need) {
+            return Err(ACCESS);
+        }
+        let rkey = RKey(packet.rkey);
+        let found = if level == 1 {
+            let mr = self.mem.find_mr(packet.rkey).and_then(|id| self.mr_info(id));
+            mr.filter(|mr| mr.access.contains(need) && (qp.init.pd.is_none() || qp.init.pd == Some(mr.pd))).is_some()
+        } else {
+            self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, packet.dma_len, need).is_some()
+        };
+        if !found {
+            return Err(ACCESS);
+        }
+        Self::owe_result(qp, packet.psn, 0);
+        Ok(())
+    }
+
+    // ---- unreliable connection ----
+
+    /// UC (IBTA vol. 1, 9.8.2): no acknowledgements; a message with a gap or without a receive is dropped whole.
+    fn unreliable_request(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+        self.established(qp);
+        let expected = packet.psn == qp.epsn;
+        qp.epsn = packet.psn.plus(qp.psns(packet.len));
+        if packet.has(flag::FIRST) {
+            qp.dropping = false;
+            self.abandon(qp);
+        } else if !expected || qp.dropping {
+            qp.dropping = true;
+            self.abandon(qp);
+            return;
+        }
+        match self.execute(qp, packet, rx, now) {
+            Ok(()) => {}
+            Err(Refused::Local(_, status)) => {
+                // Table 59, class A: a receive that is too short or not ours fails, and the queue pair with it.
+                self.fail_recv(qp, status, now);
+                self.enter_error(qp, now);
+            }
+            Err(_) => {
+                qp.dropping = true;
+                self.abandon(qp);
+            }
+        }
+    }
+
+    /// The message under way is lost; its receive serves the next.
+    fn abandon(&mut self, qp: &mut Qp) {
+        qp.write = None;
+        self.give_back_recv(qp);
+    }
+
+    // ---- sending responses ----
+
+    /// Sends what is owed, as far as there is room.
+    pub(crate) fn run_responses(&mut self, qp: &mut Qp) -> Result<(), NoRoom> {
+        if qp.responses.is_empty() {
+            return Ok(());
+        }
+        self.find_link(qp);
+        let Some(link) = qp.link else {
+            qp.responses.clear(); // as if they had been lost
+            return Ok(());
+        };
+        let dst = Qpn::new(qp.attr.dest_qp_num);
+        while let Some(response) = qp.responses.front().copied() {
+            let mut packet;
+            self.spans.clear();
+            match response {
+                Response::Ack { psn, msn } => {
+                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm) = (ACK, msn);
+                }
+                Response::Nak { psn, syndrome, msn } => {
+                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm) = (syndrome, msn);
+                }
+                Response::Atomic { psn, value, msn } => {
+                    packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
+                }
+                Response::ReadDone { psn, len, msn } => {
+                    packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm, packet.len) = (ACK, msn, len);
+                    packet.flags = flag::FIRST | flag::LAST | flag::BY_REF;
+                }
+                Response::Read { psn, addr, rkey, len, sent, msn, first_offset } => {
+                    packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                    packet.len = (len - sent).min(self.platform.caps(link).segment);
+                    (packet.syndrome, packet.imm) = (ACK, msn);
+                    packet.remote_addr = u64::from(first_offset) + u64::from(sent);
+                    if sent == 0 {
+                        packet.flags |= flag::FIRST;
+                    }
+                    if sent + packet.len == len {
+                        packet.flags |= flag::LAST;
+                    }
+                    // The region may have gone or changed since the request: it is checked for every packet.
+                    match self.check_read(qp, rkey, addr, len) {
+                        Ok(Some(mut span)) => {
+                            span.addr = span.addr.wrapping_add(u64::from(sent));
+                            span.len = packet.len;
+                            self.spans.push(span);
+                        }
+                        Ok(None) => {}
+                        Err(_) => {
+                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                            (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
+                        }
+                    }
+                }
+            }
+            match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
+                Ok(()) => {}
+                Err(SendError::Full) => return Err(NoRoom),
+                Err(SendError::Fault) => {
+                    let mut nak = Packet::new(PacketOp::Ack, dst, qp.qpn, packet.psn);
+                    nak.syndrome = NAK | NAK_REMOTE_OPERATIONAL;
+                    if let Err(SendError::Full) = self.platform.send(link, &nak, Payload::default()) {
+                        return Err(NoRoom);
+                    }
+                    qp.responses.pop_front();
+                    continue;
+                }
+                Err(SendError::Down) => {
+                    qp.link = None;
+                    qp.responses.clear();
+                    return Ok(());
+                }
+            }
+            let more = match qp.responses.front_mut() {
+                Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {
+                    *sent += packet.len;
+                    *sent < *len
+                }
+                _ => false,
+            };
+            if !more {
+                qp.responses.pop_front();
+            }
+        }
+        Ok(())
+    }
+}

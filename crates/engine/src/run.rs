@@ -1,0 +1,119 @@
+//! Who runs when: the list of queue pairs with something to send, those that wait for room, and the timers.
+
+use std::cmp::Reverse;
+
+use crate::Engine;
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
+use crate::qp::Qp;
+
+impl<P: Platform> Engine<P> {
+    /// A packet has come over a link. Its payload is named by `rx` until this returns.
+    pub fn receive(&mut self, _link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
+        if packet.op == PacketOp::Datagram {
+            self.datagram(packet, rx, now);
+            return;
+        }
+        let Some(id) = self.qpns.find(packet.dst) else { return };
+        let Some(mut qp) = self.qps.lend(id) else { return };
+        match packet.op {
+            PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck => self.response(&mut qp, packet, rx, now),
+            _ => {
+                if qp.link.is_none() {
+                    self.find_link(&mut qp);
+                }
+                self.request(&mut qp, packet, rx, now);
+            }
+        }
+        self.schedule(&mut qp);
+        self.qps.put_back(id, qp);
+    }
+
+    /// Puts a queue pair on the list if it has something to do.
+    pub(crate) fn schedule(&mut self, qp: &mut Qp) {
+        if !qp.queued && !qp.parked && qp.has_work() {
+            qp.queued = true;
+            self.ready.push_back(qp.id);
+        }
+    }
+
+    /// Sends what can be sent: responses first, then requests. Calls after posts, after packets, after time.
+    pub fn run(&mut self, now: Nanos) {
+        self.unpark();
+        while let Some(id) = self.ready.pop_front() {
+            let Some(mut qp) = self.qps.lend(id) else { continue };
+            qp.queued = false;
+            let mut blocked = self.run_responses(&mut qp).is_err();
+            if !blocked {
+                blocked = self.run_requests(&mut qp, now).is_err();
+            }
+            if blocked && let Some(link) = qp.link {
+                qp.parked = true;
+                self.parked.entry(link).or_default().push(id);
+            }
+            self.qps.put_back(id, qp);
+        }
+    }
+
+    fn unpark(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let mut links = std::mem::take(&mut self.links);
+        links.clear();
+        self.platform.take_writable(&mut links);
+        for link in &links {
+            for id in self.parked.remove(link).unwrap_or_default() {
+                if let Some(qp) = self.qps.get_mut(id) {
+                    qp.parked = false;
+                    qp.queued = true;
+                    self.ready.push_back(id);
+                }
+            }
+        }
+        self.links = links;
+    }
+
+    /// True while someone waits for room on a link.
+    pub fn is_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// True if [`Engine::run`] has something to do.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(crate) fn arm_timer(&mut self, qp: &mut Qp, at: Nanos) {
+        // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
+        if qp.timer_at.is_some_and(|armed| armed <= at) {
+            return;
+        }
+        qp.timer_at = Some(at);
+        self.timers.push(Reverse((at, qp.id.index, qp.id.generation)));
+    }
+
+    /// Does what is due: acknowledgement timeouts, RNR waits, moderated events.
+    pub fn expire(&mut self, now: Nanos) {
+        self.done.fire_due(now);
+        while let Some(&Reverse((at, index, generation))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let id = verbs::QpId { index, generation };
+            let Some(mut qp) = self.qps.lend(id) else { continue };
+            if qp.timer_at == Some(at) {
+                qp.timer_at = None;
+            }
+            self.qp_timer(&mut qp, now);
+            self.schedule(&mut qp);
+            self.qps.put_back(id, qp);
+        }
+    }
+
+    /// True if a poller can expect anything: a send that is not complete, or a receive that is posted.
+    pub fn expects_completions(&self) -> bool {
+        self.qps.iter().any(|(_, qp)| qp.expects_sends() || !qp.rq.wqes.is_empty())
+            || self.srqs.iter().any(|(_, srq)| !srq.queue.wqes.is_empty())
+    }
+}

@@ -1,0 +1,259 @@
+//! The send queue: an array of 64-byte entries in memory with a producer index.
+//!
+//! An entry is read when it executes and not before, copied out first, and checked like anything from outside, so that
+//! whoever can write to the array may patch entries until then. A work request takes `stride` entries, the same number
+//! for all requests of a queue:
+//!
+//! | bytes | first entry |
+//! |---|---|
+//! | 0 | opcode (`enum ibv_wr_opcode`) |
+//! | 1 | flags (`enum ibv_send_flags`) |
+//! | 2..4 | number of scatter/gather entries |
+//! | 4..8 | immediate value (network order) or rkey to invalidate |
+//! | 8..16 | wr_id |
+//! | 16..24 | remote address; datagrams: address handle index, generation; BIND_MW: start |
+//! | 24..28 | rkey; datagrams: Q_Key; BIND_MW: the new rkey |
+//! | 28..32 | bytes of inline data; datagrams with scatter/gather: 0; FLUSH: bytes |
+//! | 32..40 | compare or add; datagrams: remote queue pair; BIND_MW: length; FLUSH: placement, level << 8; XRC: SRQ number |
+//! | 40..48 | swap; BIND_MW: access rights, region index << 32 |
+//! | 48..64 | first scatter/gather entry (address u64, length u32, lkey u32), or inline data; BIND_MW: window index, generation, region generation, region present |
+//!
+//! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
+//! but for the immediate value.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use verbs::{Access, AhId, LKey, MrId, MwId, Opcode, Qpn, RKey, SendBody, SendData, SendFlags, SendWr, Sge};
+
+const WORDS: usize = 8;
+/// Bytes before the data in the first entry.
+const HEAD: usize = 48;
+
+#[repr(C, align(64))]
+struct Entry([AtomicU64; WORDS]);
+
+/// A work request as it was copied out of the array.
+#[derive(Clone, Debug)]
+pub(crate) struct Wqe {
+    pub wr_id: u64,
+    pub opcode: Opcode,
+    pub flags: SendFlags,
+    pub imm: u32,
+    pub srqn: u32,
+    pub body: SendBody,
+    pub sges: SmallVec<[Sge; 2]>,
+    /// Bytes of inline data, which stay in the array until the request completes.
+    pub inline_len: u32,
+}
+
+pub(crate) struct SendQueue {
+    entries: Box<[Entry]>,
+    stride: usize,
+    /// Requests it holds.
+    pub depth: u32,
+    pub max_sge: u32,
+    pub max_inline: u32,
+    /// Requests posted since creation or reset: the producer index.
+    pub posted: u64,
+    /// Requests fetched for execution.
+    pub fetched: u64,
+    /// Requests whose place is free again: a completion behind them was polled.
+    pub retired: u64,
+}
+
+impl SendQueue {
+    pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+        let data = (max_sge as usize * 16).max(max_inline as usize);
+        let stride = 1 + data.saturating_sub(64 - HEAD).div_ceil(64);
+        let count = depth as usize * stride;
+        let entries = (0..count).map(|_| Entry(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+        SendQueue { entries, stride, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0 }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.posted - self.retired >= u64::from(self.depth)
+    }
+
+    fn base(&self, number: u64) -> usize {
+        (number % u64::from(self.depth)) as usize * self.stride * WORDS
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.entries[at / WORDS].0[at % WORDS]
+    }
+
+    fn put(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    /// Writes a checked request behind the last one and advances the producer index.
+    pub fn push(&mut self, wr: &SendWr<'_>, flags: SendFlags) {
+        let base = self.base(self.posted);
+        let (mut w2, mut key, mut extra, mut w4, mut w5) = (0u64, 0u32, 0u32, u64::from(wr.remote_srqn), 0u64);
+        let mut tail = None;
+        match wr.body {
+            SendBody::Plain => {}
+            SendBody::Rdma { remote_addr, rkey } => (w2, key) = (remote_addr, rkey.0),
+            SendBody::Atomic { remote_addr, rkey, compare_add, swap } => {
+                (w2, key, w4, w5) = (remote_addr, rkey.0, compare_add, swap);
+            }
+            SendBody::Datagram { ah, remote_qpn, remote_qkey } => {
+                w2 = u64::from(ah.index) | u64::from(ah.generation) << 32;
+                (key, w4) = (remote_qkey, u64::from(remote_qpn.get()));
+            }
+            SendBody::BindMw { mw, rkey, mr, addr, length, access } => {
+                (w2, key, w4) = (addr, rkey.0, length);
+                w5 = u64::from(access.bits()) | u64::from(mr.map_or(0, |m| m.index)) << 32;
+                tail = Some((
+                    u64::from(mw.index) | u64::from(mw.generation) << 32,
+                    u64::from(mr.map_or(0, |m| m.generation)) | u64::from(mr.is_some()) << 32,
+                ));
+            }
+            SendBody::Flush { remote_addr, rkey, length, placement, level } => {
+                (w2, key, extra) = (remote_addr, rkey.0, length);
+                w4 = u64::from(placement) | u64::from(level) << 8;
+            }
+        }
+        let mut sges = 0;
+        let data = base + HEAD / 8;
+        if let Some((a, b)) = tail {
+            self.put(data, a);
+            self.put(data + 1, b);
+        } else {
+            match wr.data {
+                SendData::Sges(list) => {
+                    sges = list.len() as u16;
+                    for (i, sge) in list.iter().enumerate() {
+                        self.put(data + 2 * i, sge.addr);
+                        self.put(data + 2 * i + 1, u64::from(sge.length) | u64::from(sge.lkey.0) << 32);
+                    }
+                }
+                SendData::Inline(pieces) => extra = self.put_inline(data, pieces),
+            }
+        }
+        let flags_kept = flags.bits() as u8;
+        self.put(base, u64::from(wr.opcode as u8)
+            | u64::from(flags_kept) << 8
+            | u64::from(sges) << 16
+            | u64::from(wr.imm_or_rkey) << 32);
+        self.put(base + 1, wr.wr_id);
+        self.put(base + 2, w2);
+        self.put(base + 3, u64::from(key) | u64::from(extra) << 32);
+        self.put(base + 4, w4);
+        self.put(base + 5, w5);
+        self.posted += 1;
+    }
+
+    fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
+        let (mut word, mut filled, mut total) = ([0u8; 8], 0, 0usize);
+        for &byte in pieces.iter().copied().flatten() {
+            word[filled] = byte;
+            filled += 1;
+            if filled == 8 {
+                self.put(at + total / 8, u64::from_ne_bytes(word));
+                filled = 0;
+            }
+            total += 1;
+        }
+        if filled > 0 {
+            self.put(at + total / 8, u64::from_ne_bytes(word));
+        }
+        total as u32
+    }
+
+    /// Copies inline data of a fetched request from `offset` on.
+    pub fn inline_bytes(&self, number: u64, offset: u32, out: &mut [u8]) {
+        let at = self.base(number) + HEAD / 8;
+        for (i, byte) in out.iter_mut().enumerate() {
+            let pos = offset as usize + i;
+            *byte = self.get(at + pos / 8).to_ne_bytes()[pos % 8];
+        }
+    }
+
+    /// Copies the next request out; `None` in the number's place when the entry makes no sense (it was overwritten).
+    pub fn fetch(&mut self) -> Option<(u64, Option<Wqe>)> {
+        if self.fetched == self.posted {
+            return None;
+        }
+        let number = self.fetched;
+        self.fetched += 1;
+        Some((number, self.read(number)))
+    }
+
+    /// The request that [`SendQueue::fetch`] would give, without taking it.
+    pub fn peek(&self) -> Option<Option<Wqe>> {
+        (self.fetched < self.posted).then(|| self.read(self.fetched))
+    }
+
+    /// `wr_id` of a request, also of one that is not understood.
+    pub fn wr_id(&self, number: u64) -> u64 {
+        self.get(self.base(number) + 1)
+    }
+
+    fn read(&self, number: u64) -> Option<Wqe> {
+        let base = self.base(number);
+        let w: [u64; WORDS] = std::array::from_fn(|i| self.get(base + i));
+        let opcode = Opcode::from_raw(w[0] as u32 & 0xff)?;
+        let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
+        let count = (w[0] >> 16) as u16 as usize;
+        let (key, extra) = (RKey(w[3] as u32), (w[3] >> 32) as u32);
+        let inline_len = if flags.contains(SendFlags::INLINE) { extra } else { 0 };
+        if count > self.max_sge as usize || inline_len > self.max_inline {
+            return None;
+        }
+        let body = match opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
+                SendBody::Rdma { remote_addr: w[2], rkey: key }
+            }
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd => {
+                SendBody::Atomic { remote_addr: w[2], rkey: key, compare_add: w[4], swap: w[5] }
+            }
+            Opcode::BindMw => SendBody::BindMw {
+                mw: MwId { index: w[6] as u32, generation: (w[6] >> 32) as u32 },
+                rkey: key,
+                mr: (w[7] >> 32 != 0).then_some(MrId { index: (w[5] >> 32) as u32, generation: w[7] as u32 }),
+                addr: w[2],
+                length: w[4],
+                access: Access::from_bits_truncate(w[5] as u32),
+            },
+            Opcode::Flush => SendBody::Flush {
+                remote_addr: w[2],
+                rkey: key,
+                length: extra,
+                placement: w[4] as u8,
+                level: (w[4] >> 8) as u8,
+            },
+            Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv | Opcode::LocalInv => SendBody::Datagram {
+                ah: AhId { index: w[2] as u32, generation: (w[2] >> 32) as u32 },
+                remote_qpn: Qpn::new(w[4] as u32),
+                remote_qkey: key.0,
+            },
+        };
+        let mut sges = SmallVec::new();
+        for i in 0..count {
+            let at = base + HEAD / 8 + 2 * i;
+            let second = self.get(at + 1);
+            sges.push(Sge { addr: self.get(at), length: second as u32, lkey: LKey((second >> 32) as u32) });
+        }
+        Some(Wqe {
+            wr_id: w[1],
+            opcode,
+            flags,
+            imm: (w[0] >> 32) as u32,
+            srqn: w[4] as u32,
+            body,
+            sges,
+            inline_len,
+        })
+    }
+
+    /// Everything is forgotten (RESET).
+    pub fn reset(&mut self) {
+        (self.posted, self.fetched, self.retired) = (0, 0, 0);
+    }
+}
