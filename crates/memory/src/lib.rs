@@ -1,1 +1,27 @@
-//! memory
+//! All access to memory that is not plainly our own: the program's registered regions, windows shared with other
+//! processes and the rings inside them, and other processes' memory.
+//!
+//! The rest of softrnic forbids `unsafe`; it is here. Two kinds of memory, two arguments for soundness:
+//!
+//! * **Memory of the program** ([`local`], [`straight`]). An address comes from a work request or a packet, and the
+//!   engine has checked it against a registered region. Registration is the program's promise, through `unsafe` C
+//!   (`ibv_reg_mr`), that the range stays mapped. These functions are safe to call for that reason only: they must not
+//!   be called with addresses that have not been checked. No reference to such memory is ever made, since the program
+//!   writes to it when it likes.
+//! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
+//!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
+
+pub mod backing;
+pub mod fds;
+pub mod local;
+pub mod ring;
+#[cfg(not(loom))]
+mod shared;
+pub mod straight;
+pub mod sync;
+
+#[cfg(not(loom))]
+pub use shared::Half;
+
+#[cfg(all(test, loom))]
+mod loom_tests;

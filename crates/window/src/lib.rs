@@ -1,1 +1,24 @@
-//! window
+//! The same-host wire: packets travel through memory that two processes share.
+//!
+//! * [`rendezvous`]: how processes find each other (abstract unix sockets named after blocks of QP numbers) and what
+//!   they say on the socket. `socket` holds the system calls for it.
+//! * `codec`: a packet as the words of a ring record.
+//! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
+//! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group.
+//! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
+//!
+//! Nothing here blocks, and nothing that a peer says or does is trusted.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod config;
+mod link;
+mod multicast;
+mod peers;
+mod platform;
+pub mod rendezvous;
+mod socket;
+
+pub use config::Config;
+pub use link::Rx;
+pub use platform::{Stats, WindowPlatform};

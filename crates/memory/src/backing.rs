@@ -1,0 +1,154 @@
+//! Where a window's bytes lie. A memfd shared between processes of one host, the heap (a process's link to itself,
+//! tests, miri); later a PCI BAR.
+
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use verbs::Errno;
+
+/// Memory that two parties can reach.
+///
+/// # Safety
+/// `base()` is aligned to 64 bytes and valid for reads and writes of `len()` bytes for as long as the value lives,
+/// whatever the other party does, and both never change. Nothing makes a reference to it other than to atomics.
+pub unsafe trait Backing: Send + Sync {
+    /// The first byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// True if there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Zeroed memory of this process.
+pub struct Heap {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Heap {
+    /// Allocates `len` bytes, at least 1.
+    pub fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len.max(1), 4096).expect("windows are far smaller than isize::MAX");
+        // SAFETY: the layout's size is not 0.
+        let raw = unsafe { alloc_zeroed(layout) };
+        Heap { base: NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed only here.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: an allocation is owned by no thread, and all access goes through atomics or raw copies ordered by them.
+unsafe impl Send for Heap {}
+// SAFETY: as for Send; `Heap` itself has no interior state.
+unsafe impl Sync for Heap {}
+
+// SAFETY: the allocation has this size and an alignment of 4096, and lives until drop.
+unsafe impl Backing for Heap {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+/// A sealed memfd, mapped.
+pub struct Memfd {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+/// What must be sealed: a peer that could truncate the file could make our accesses a SIGBUS.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+impl Memfd {
+    /// Makes a window of `len` bytes, zeroed, and maps it; the descriptor is for the peer. A forked child does not
+    /// inherit the mapping.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM` or what else the kernel answers.
+    pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(errno)?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(errno)?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;
+        let map = Self::map(&fd, len)?;
+        Ok((map, fd))
+    }
+
+    /// Maps a window that a peer made, after checking that it is exactly `len` bytes long and can never be otherwise.
+    ///
+    /// # Errors
+    /// `EPROTO` if it is no such window (wrong kind of file, size or seals); else the kernel's errno.
+    pub fn adopt(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+        // Only memfds (and tmpfs files) have seals; anything else fails here.
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Errno::EPROTO)?;
+        if !seals.contains(SEALS) || seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+            return Err(Errno::EPROTO);
+        }
+        // The size last: from the seals on it cannot change. Ours is no multiple of a huge page, which keeps out
+        // hugetlb files, whose pages may be missing (SIGBUS).
+        let stat = rustix::fs::fstat(&fd).map_err(errno)?;
+        if u64::try_from(stat.st_size) != Ok(len as u64) {
+            return Err(Errno::EPROTO);
+        }
+        Self::map(fd, len)
+    }
+
+    fn map(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .map_err(errno)?;
+        let map = Memfd { base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?, len };
+        // SAFETY: the range is the mapping just made; DONTFORK changes nothing in this process. A child that kept the
+        // window would keep it alive for nothing.
+        unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) }.map_err(errno)?;
+        Ok(map)
+    }
+}
+
+impl Drop for Memfd {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`, which nobody can name any more: users of a Backing keep it alive.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: a mapping is owned by no thread.
+unsafe impl Send for Memfd {}
+// SAFETY: as for Send; `Memfd` itself has no interior state.
+unsafe impl Sync for Memfd {}
+
+// SAFETY: page-aligned, and sealed against shrinking before it was mapped, so every page of it exists or can be made.
+unsafe impl Backing for Memfd {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn errno(e: rustix::io::Errno) -> Errno {
+    Errno(e.raw_os_error())
+}

@@ -1,0 +1,491 @@
+//! A ring of records from one producer to one consumer, over memory that both can write.
+//!
+//! ```text
+//!  control   consumed: u64       written by the consumer, read by the producer when its credit runs out
+//!            sleeping: u32       set by the consumer, taken by the producer, who then rings
+//!            waiting:  u32       set by the producer (no room), taken by the consumer, who then rings
+//!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits
+//!  bulk      BULK bytes          payloads that do not fit, each contiguous and 64-byte aligned
+//! ```
+//!
+//! The stamp is written last: lap number (32 bits), header words, payload length, and where the payload is. Stamps
+//! only ever sit at fixed places, so no payload can be taken for one, and a slot never needs to be cleared. A message
+//! of 8 bytes with its header is one cache line.
+//!
+//! **Trust.** Both sides treat what the other wrote as input: copied once, then checked. A stamp or a count that makes
+//! no sense is [`Broken`]; never a panic, never an access outside of the window.
+//!
+//! **Waking.** Both hand-shakes (consumer sleeps, producer waits) are of Dekker's kind: write the own word, sequentially
+//! consistent fence, read the other's. The consumer publishes its count without a fence when it finds the ring empty,
+//! and with fence and check of `waiting` whenever a quarter of the ring has passed since it last did so. That is enough:
+//! a producer that waits has more than a quarter in flight beyond any count that such a fence ordered before its own.
+
+use engine::platform::{Fault, Payload};
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Bytes of a slot's body.
+pub const BODY: u32 = 56;
+/// Alignment of payloads in the bulk area.
+pub const GRAIN: u32 = 64;
+
+/// The memory under a ring. Implementations: [`crate::Half`], and a model for loom.
+pub trait RingMemory {
+    /// Number of slots: a power of two, 8 to 65536.
+    const SLOTS: u32;
+    /// Bytes of the bulk area: a multiple of 64, at most 256 KiB.
+    const BULK: u32;
+    /// Most bytes of one payload; at most an eighth of `BULK`, and at most 32767.
+    const SEGMENT: u32;
+
+    /// The stamp of a slot. `slot` is below `SLOTS`.
+    fn stamp(&self, slot: u32) -> &AtomicU64;
+    /// Records taken by the consumer.
+    fn consumed(&self) -> &AtomicU64;
+    /// Not 0 while the consumer sleeps.
+    fn sleeping(&self) -> &AtomicU32;
+    /// Not 0 while the producer waits for room.
+    fn waiting(&self) -> &AtomicU32;
+    /// Copies a slot's body out, once.
+    fn load_body(&self, slot: u32) -> [u64; 7];
+    /// Writes the first words of a slot's body.
+    fn store_body(&self, slot: u32, words: &[u64]);
+    /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
+}
+
+/// The peer broke the ring's rules: nothing in it can be believed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Why a record could not be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// No room. The consumer will ring when there is.
+    Full,
+    /// See [`Broken`].
+    Broken,
+    /// The payload's memory is not there.
+    Fault,
+    /// The payload is longer than a segment, or the header has no such length.
+    Length,
+}
+
+/// Header lengths in words, by their code in the stamp.
+const HEADER_WORDS: [u8; 4] = [3, 4, 5, 7];
+
+/// A stamp, taken apart: `lap:32 | bulk:1 spare:2 grain:12 code:2 len:15`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    lap: u32,
+    /// Code of the header's length.
+    code: u32,
+    /// Payload bytes.
+    len: u32,
+    /// The payload's place in the bulk area, in grains; `None` if it is in the slot.
+    grain: Option<u32>,
+}
+
+impl Stamp {
+    fn pack(self) -> u64 {
+        let place = self.grain.map_or(0, |g| 1 << 31 | g << 17);
+        u64::from(self.lap) << 32 | u64::from(place | self.code << 15 | self.len)
+    }
+
+    fn unpack(raw: u64) -> Stamp {
+        let low = raw as u32;
+        Stamp {
+            lap: (raw >> 32) as u32,
+            code: low >> 15 & 3,
+            len: low & 0x7fff,
+            grain: (low >> 31 != 0).then_some(low >> 17 & 0xfff),
+        }
+    }
+}
+
+/// Where in the ring a side stands: the count of records so far, and the lap of the slot they have come to.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    count: u64,
+    lap: u32,
+}
+
+impl Position {
+    /// Slots never written hold lap 0, so laps begin at 1 and skip 0 when they wrap.
+    const START: Position = Position { count: 0, lap: 1 };
+
+    fn slot(self, slots: u32) -> u32 {
+        (self.count & u64::from(slots - 1)) as u32
+    }
+
+    fn step(&mut self, slots: u32) {
+        self.count += 1;
+        if self.slot(slots) == 0 {
+            self.lap = self.lap.checked_add(1).unwrap_or(1);
+        }
+    }
+}
+
+const fn round_up(len: u32) -> u32 {
+    (len + GRAIN - 1) & !(GRAIN - 1)
+}
+
+/// The appending side.
+pub struct Producer<M> {
+    memory: M,
+    at: Position,
+    /// The consumer's count when last read: never more than `at.count`, never less than before.
+    consumed: u64,
+    /// Bulk bytes ever given out, skipped ones included.
+    head: u64,
+    /// Bulk bytes that are free again, of those.
+    tail: u64,
+    /// For every slot, `head` after its record.
+    ends: Box<[u64]>,
+    broken: bool,
+}
+
+impl<M: RingMemory> Producer<M> {
+    /// The producer of a ring that is all zeros.
+    pub fn new(memory: M) -> Self {
+        const {
+            assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 8 && M::SLOTS <= 1 << 16);
+            assert!(M::BULK.is_multiple_of(GRAIN) && M::BULK <= 4096 * GRAIN);
+            assert!(round_up(M::SEGMENT) <= M::BULK / 8 && M::SEGMENT < 1 << 15);
+        }
+        Producer {
+            memory,
+            at: Position::START,
+            consumed: 0,
+            head: 0,
+            tail: 0,
+            ends: vec![0; M::SLOTS as usize].into_boxed_slice(),
+            broken: false,
+        }
+    }
+
+    /// Records appended so far.
+    pub fn count(&self) -> u64 {
+        self.at.count
+    }
+
+    /// True once the consumer has published nonsense.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Appends a record: a header of 3, 4, 5 or 7 words and a payload. It is visible to the consumer at once; see
+    /// [`Producer::must_ring`]. Gives the payload's length.
+    ///
+    /// # Errors
+    /// [`PushError`]. Nothing has been appended then.
+    #[inline]
+    pub fn push(&mut self, header: &[u64], payload: &Payload<'_>) -> Result<u32, PushError> {
+        let code = match header.len() {
+            3 => 0,
+            4 => 1,
+            5 => 2,
+            7 => 3,
+            _ => return Err(PushError::Length),
+        };
+        let mut total = payload.prefix.len() as u64;
+        for span in payload.spans {
+            total += u64::from(span.len);
+        }
+        if total > u64::from(M::SEGMENT) {
+            return Err(PushError::Length);
+        }
+        let len = total as u32;
+        let inside = len <= BODY - 8 * header.len() as u32;
+        let bulk = if inside { 0 } else { round_up(len) };
+        if !self.fits(bulk) {
+            self.wait_for(bulk)?;
+        }
+
+        let slot = self.at.slot(M::SLOTS);
+        let grain = if inside {
+            let mut body = [0u64; 7];
+            body[..header.len()].copy_from_slice(header);
+            if len > 0 {
+                gather(payload, &mut body, header.len()).map_err(|Fault| PushError::Fault)?;
+            }
+            self.memory.store_body(slot, &body[..header.len() + len.div_ceil(8) as usize]);
+            None
+        } else {
+            let start = self.place(bulk);
+            let at = (start % u64::from(M::BULK)) as u32;
+            self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
+            self.memory.store_body(slot, header);
+            self.head = start + u64::from(bulk);
+            Some(at / GRAIN)
+        };
+        self.ends[slot as usize] = self.head;
+        let stamp = Stamp { lap: self.at.lap, code, len, grain };
+        // Release: whoever sees the stamp sees the body and the payload.
+        self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
+        self.at.step(M::SLOTS);
+        Ok(len)
+    }
+
+    /// Where the next `bulk` contiguous bytes begin, counted like `head`.
+    fn place(&self, bulk: u32) -> u64 {
+        let size = u64::from(M::BULK);
+        let left = size - self.head % size;
+        if u64::from(bulk) > left { self.head + left } else { self.head }
+    }
+
+    fn fits(&self, bulk: u32) -> bool {
+        self.at.count - self.consumed < u64::from(M::SLOTS)
+            && (bulk == 0 || self.place(bulk) + u64::from(bulk) - self.tail <= u64::from(M::BULK))
+    }
+
+    /// Reads the consumer's count and frees what it has passed.
+    fn refresh(&mut self) -> Result<(), Broken> {
+        // Acquire: the consumer's reads of a slot are over before we write it again.
+        let consumed = self.memory.consumed().load(Ordering::Acquire);
+        if self.broken || consumed < self.consumed || consumed > self.at.count {
+            self.broken = true;
+            return Err(Broken);
+        }
+        if consumed > self.consumed {
+            self.consumed = consumed;
+            let last = ((consumed - 1) & u64::from(M::SLOTS - 1)) as usize;
+            self.tail = self.ends[last];
+        }
+        Ok(())
+    }
+
+    /// Looks for room; if there is none, says so to the consumer and looks once more.
+    #[cold]
+    fn wait_for(&mut self, bulk: u32) -> Result<(), PushError> {
+        self.refresh().map_err(|Broken| PushError::Broken)?;
+        if self.fits(bulk) {
+            return Ok(());
+        }
+        self.memory.waiting().store(1, Ordering::Relaxed);
+        // With the fence in `Consumer::publish`: either we see its count, or it sees that we wait.
+        fence(Ordering::SeqCst);
+        self.refresh().map_err(|Broken| PushError::Broken)?;
+        if self.fits(bulk) {
+            self.memory.waiting().store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        Err(PushError::Full)
+    }
+
+    /// True if there is room for a record of any size. If not, the consumer will ring when it has made some.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn has_room(&mut self) -> Result<bool, Broken> {
+        let bulk = round_up(M::SEGMENT);
+        if self.fits(bulk) {
+            return Ok(true);
+        }
+        match self.wait_for(bulk) {
+            Ok(()) => Ok(true),
+            Err(PushError::Broken) => Err(Broken),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// True if the consumer has taken the first `count` records.
+    pub fn taken(&self, count: u64) -> bool {
+        if self.consumed >= count {
+            return true;
+        }
+        let now = self.memory.consumed().load(Ordering::Acquire);
+        now >= count && now <= self.at.count
+    }
+
+    /// True if the consumer sleeps and must be rung for what was pushed before `wake_fence` was called. Says so once
+    /// per sleep.
+    #[inline]
+    pub fn must_ring(&self) -> bool {
+        let sleeping = self.memory.sleeping();
+        sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+/// To be called between [`Producer::push`] and [`Producer::must_ring`], once for any number of rings: orders the stamps
+/// before the look at `sleeping`. Its counterpart is in [`Consumer::announce_sleep`].
+#[inline]
+pub fn wake_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// Copies a payload that fits into the body, behind the header.
+fn gather(payload: &Payload<'_>, body: &mut [u64; 7], header: usize) -> Result<(), Fault> {
+    let mut bytes = [0u8; BODY as usize];
+    let mut at = 0;
+    bytes[..payload.prefix.len()].copy_from_slice(payload.prefix);
+    at += payload.prefix.len();
+    for span in payload.spans {
+        let end = at + span.len as usize;
+        crate::local::load(span.addr, span.guarded, &mut bytes[at..end])?;
+        at = end;
+    }
+    for (word, chunk) in body[header..].iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut eight = [0u8; 8];
+        eight.copy_from_slice(chunk);
+        *word = u64::from_ne_bytes(eight);
+    }
+    Ok(())
+}
+
+/// Where a record's payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the body that [`Record`] holds, from this byte on.
+    Body(u32),
+    /// In the bulk area, from this byte on; checked to lie within it.
+    Bulk(u32),
+}
+
+/// A record, copied out of its slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Words of the header at the beginning of `body`: 3, 4, 5 or 7.
+    pub header_words: u8,
+    /// Header, then the payload if it is here.
+    pub body: [u64; 7],
+    /// Payload bytes.
+    pub len: u32,
+    /// Where they are.
+    pub place: Place,
+}
+
+impl Record {
+    /// The header.
+    pub fn header(&self) -> &[u64] {
+        &self.body[..self.header_words as usize]
+    }
+}
+
+/// The taking side.
+pub struct Consumer<M> {
+    memory: M,
+    at: Position,
+    /// The count that the producer can see.
+    published: u64,
+    /// Records and bulk bytes taken since the last publication with a fence.
+    unfenced: u32,
+    unfenced_bulk: u32,
+    /// Bulk bytes of the record that was peeked last, and whether there is one.
+    peeked: Option<u32>,
+    broken: bool,
+}
+
+impl<M: RingMemory> Consumer<M> {
+    /// The consumer of a ring that has had none so far.
+    pub fn new(memory: M) -> Self {
+        Consumer {
+            memory,
+            at: Position::START,
+            published: 0,
+            unfenced: 0,
+            unfenced_bulk: 0,
+            peeked: None,
+            broken: false,
+        }
+    }
+
+    /// The memory under it.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Records taken so far.
+    pub fn count(&self) -> u64 {
+        self.at.count
+    }
+
+    /// True if a record is there. One load.
+    #[inline]
+    pub fn ready(&self) -> bool {
+        (self.memory.stamp(self.at.slot(M::SLOTS)).load(Ordering::Acquire) >> 32) as u32 == self.at.lap
+    }
+
+    /// The next record; the same one again until [`Consumer::release`]. When there is none, makes everything taken so
+    /// far known to the producer.
+    ///
+    /// # Errors
+    /// [`Broken`] if the producer wrote nonsense; from then on always.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Record>, Broken> {
+        let slot = self.at.slot(M::SLOTS);
+        // Acquire: pairs with the producer's release of the stamp.
+        let stamp = Stamp::unpack(self.memory.stamp(slot).load(Ordering::Acquire));
+        if stamp.lap != self.at.lap || self.broken {
+            if self.broken {
+                return Err(Broken);
+            }
+            if self.published != self.at.count {
+                self.published = self.at.count;
+                // Release: our reads of the slots are over.
+                self.memory.consumed().store(self.published, Ordering::Release);
+            }
+            return Ok(None);
+        }
+        let header_words = HEADER_WORDS[stamp.code as usize];
+        let (place, room) = match stamp.grain {
+            None => (Place::Body(u32::from(header_words) * 8), BODY - u32::from(header_words) * 8),
+            Some(grain) => {
+                let at = grain * GRAIN;
+                (Place::Bulk(at), M::BULK.saturating_sub(at).min(M::SEGMENT))
+            }
+        };
+        if stamp.len > room {
+            self.broken = true;
+            return Err(Broken);
+        }
+        self.peeked = Some(if stamp.grain.is_some() { round_up(stamp.len) } else { 0 });
+        Ok(Some(Record { header_words, body: self.memory.load_body(slot), len: stamp.len, place }))
+    }
+
+    /// Gives the peeked record's place back. True if the producer waits for room and must be rung now. Without a
+    /// peeked record it does nothing.
+    #[inline]
+    #[must_use]
+    pub fn release(&mut self) -> bool {
+        let Some(bulk) = self.peeked.take() else { return false };
+        self.at.step(M::SLOTS);
+        self.unfenced += 1;
+        self.unfenced_bulk += bulk;
+        (self.unfenced >= M::SLOTS / 4 || self.unfenced_bulk >= M::BULK / 4) && self.publish()
+    }
+
+    /// Makes everything taken so far known to the producer. True if it waits for room and must be rung now.
+    #[must_use]
+    pub fn publish(&mut self) -> bool {
+        self.published = self.at.count;
+        self.unfenced = 0;
+        self.unfenced_bulk = 0;
+        self.memory.consumed().store(self.published, Ordering::Release);
+        // With the fence in `Producer::wait_for`: either it sees our count, or we see that it waits.
+        fence(Ordering::SeqCst);
+        let waiting = self.memory.waiting();
+        waiting.load(Ordering::Relaxed) != 0 && waiting.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// [`Consumer::publish`], if anything was taken since the last time. To be called before sleeping.
+    #[must_use]
+    pub fn settle(&mut self) -> bool {
+        self.unfenced != 0 && self.publish()
+    }
+
+    /// Announces that this side is about to sleep: the producer's next push will ring. To be followed by a fence
+    /// ([`wake_fence`], once for any number of rings) and a look at [`Consumer::ready`].
+    pub fn announce_sleep(&self) {
+        self.memory.sleeping().store(1, Ordering::Relaxed);
+    }
+
+    /// Takes the announcement back.
+    pub fn retract_sleep(&self) {
+        self.memory.sleeping().store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+//! One direction of a window: a ring's memory at raw addresses.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use engine::platform::{Fault, Payload, Span};
+use verbs::Errno;
+
+use crate::backing::Backing;
+use crate::local;
+use crate::ring::RingMemory;
+
+/// Half of a window: the ring from one side to the other. Both halves have the same layout, one after the other.
+#[derive(Clone)]
+pub struct Half {
+    base: *mut u8,
+    /// Keeps the memory.
+    _backing: Arc<dyn Backing>,
+}
+
+// SAFETY: `base` points into the backing, which may be used from any thread.
+unsafe impl Send for Half {}
+// SAFETY: `&Half` gives access to atomics and to copies of bytes only; the ring's protocol orders the copies.
+unsafe impl Sync for Half {}
+
+// Each word on its own pair of cache lines (adjacent lines are fetched together).
+const CONSUMED: usize = 0;
+const SLEEPING: usize = 128;
+const WAITING: usize = 256;
+const SLOTS_AT: usize = 4096;
+const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
+
+impl Half {
+    /// Bytes of one half.
+    pub const BYTES: usize = BULK_AT + Half::BULK as usize;
+    /// Bytes of a window. No multiple of a huge page's size, see [`crate::backing::Memfd::adopt`].
+    pub const WINDOW: usize = 2 * Half::BYTES;
+
+    /// Half 0 (from the side that made the window) or 1 (towards it).
+    ///
+    /// # Errors
+    /// `EINVAL` if the memory is too small for it.
+    pub fn new(backing: &Arc<dyn Backing>, index: usize) -> Result<Self, Errno> {
+        let offset = index.checked_mul(Half::BYTES).ok_or(Errno::EINVAL)?;
+        if offset.checked_add(Half::BYTES).is_none_or(|end| end > backing.len()) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: `offset` lies within the backing, checked above.
+        let base = unsafe { backing.base().as_ptr().add(offset) };
+        Ok(Half { base, _backing: Arc::clone(backing) })
+    }
+
+    fn word64(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= Half::BYTES && at.is_multiple_of(8));
+        // SAFETY: callers pass constants, or slot addresses computed from a masked index: within the half, which the
+        // backing keeps valid; aligned, since base is to 64 and `at` is to 8. All access to these words is atomic.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    fn word32(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= SLOTS_AT && at.is_multiple_of(4));
+        // SAFETY: as in `word64`; only called with the constants above.
+        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// The part of the bulk area that exists: where it is and how many of `len` bytes from `at` on.
+    fn bulk(&self, at: u32, len: u32) -> (*mut u8, usize) {
+        let at = at.min(Self::BULK);
+        let len = len.min(Self::BULK - at);
+        // SAFETY: `at` is at most BULK, so the sum is within the half or one past its end (with `len` 0 then).
+        (unsafe { self.base.add(BULK_AT + at as usize) }, len as usize)
+    }
+
+    /// Copies from the bulk area. Beyond its end nothing is copied.
+    pub fn fetch(&self, at: u32, dst: &mut [u8]) {
+        let (from, len) = self.bulk(at, u32::try_from(dst.len()).unwrap_or(u32::MAX));
+        // SAFETY: `bulk` stays within the half and within `dst`; `dst` is ours alone and cannot overlap the window.
+        // The peer may write at the same time: then the bytes are any bytes, which is what they are to us anyway.
+        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), len) };
+    }
+
+    /// Copies from the bulk area to local memory, as far as it reaches.
+    ///
+    /// # Errors
+    /// [`Fault`] if guarded memory is not there.
+    pub fn scatter(&self, at: u32, spans: &[Span]) -> Result<(), Fault> {
+        let mut at = at;
+        for span in spans {
+            let (from, len) = self.bulk(at, span.len);
+            // SAFETY: `from` is valid for reads of `len` bytes, see `bulk`; as to the peer, see `fetch`.
+            unsafe { local::store_raw(span.addr, span.guarded, from, len)? };
+            at += len as u32;
+        }
+        Ok(())
+    }
+}
+
+impl RingMemory for Half {
+    const SLOTS: u32 = 1024;
+    const BULK: u32 = 256 * 1024;
+    const SEGMENT: u32 = 16 * 1024;
+
+    #[inline]
+    fn stamp(&self, slot: u32) -> &AtomicU64 {
+        self.word64(SLOTS_AT + 64 * (slot % Self::SLOTS) as usize)
+    }
+
+    #[inline]
+    fn consumed(&self) -> &AtomicU64 {
+        self.word64(CONSUMED)
+    }
+
+    #[inline]
+    fn sleeping(&self) -> &AtomicU32 {
+        self.word32(SLEEPING)
+    }
+
+    #[inline]
+    fn waiting(&self) -> &AtomicU32 {
+        self.word32(WAITING)
+    }
+
+    #[inline]
+    fn load_body(&self, slot: u32) -> [u64; 7] {
+        let at = SLOTS_AT + 64 * (slot % Self::SLOTS) as usize + 8;
+        core::array::from_fn(|i| self.word64(at + 8 * i).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn store_body(&self, slot: u32, words: &[u64]) {
+        let at = SLOTS_AT + 64 * (slot % Self::SLOTS) as usize + 8;
+        for (i, word) in words.iter().take(7).enumerate() {
+            self.word64(at + 8 * i).store(*word, Ordering::Relaxed);
+        }
+    }
+
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
+        let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
+        // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too
+        // if it breaks the rules; nobody has a reference to these bytes.
+        unsafe { ptr::copy_nonoverlapping(payload.prefix.as_ptr(), to, len) };
+        let mut at = at + len as u32;
+        for span in payload.spans {
+            let (to, len) = self.bulk(at, span.len);
+            // SAFETY: `to` is valid for writes of `len` bytes, see `bulk`.
+            unsafe { local::load_raw(span.addr, span.guarded, to, len)? };
+            at += len as u32;
+        }
+        Ok(())
+    }
+}

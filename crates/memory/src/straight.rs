@@ -1,0 +1,187 @@
+//! Straight copies between processes: `process_vm_readv` and `process_vm_writev`.
+//!
+//! The kernel checks both sides, so a bad address is an error and never a signal. It permits this between processes
+//! of one user that may trace each other; containers, Yama and seccomp may forbid it, hence the probe by the caller.
+
+use core::ptr;
+
+use engine::platform::{Fault, Span, StraightError};
+use verbs::Errno;
+
+use crate::local::{self, Cursor};
+
+/// Vectors per call and side. The kernel takes 1024 (IOV_MAX); ours live on the stack, and work requests have at most
+/// 32 entries.
+const BATCH: usize = 64;
+
+/// Copies from the process `pid`'s `remote` into our `local`, as far as the shorter list reaches.
+///
+/// # Errors
+/// Which side's memory is missing, or that the kernel does not permit it (or that the process is gone).
+pub fn pull(pid: u32, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+    transfer(pid, Direction::Pull, local, remote)
+}
+
+/// Copies from our `local` into the process `pid`'s `remote`, as far as the shorter list reaches.
+///
+/// # Errors
+/// As [`pull`].
+pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+    transfer(pid, Direction::Push, local, remote)
+}
+
+/// Reads another process's memory into a buffer of ours: the probe whether [`pull`] is permitted.
+///
+/// # Errors
+/// As [`pull`].
+pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
+    let len = u32::try_from(dst.len()).map_err(|_| StraightError::Local)?;
+    let ours = Span { addr: dst.as_mut_ptr().expose_provenance() as u64, len, guarded: false };
+    pull(pid, &[Span { addr, len, guarded: false }], &[ours])
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Pull,
+    Push,
+}
+
+fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), StraightError> {
+    let (mut l, mut r) = (Cursor::new(ours), Cursor::new(theirs));
+    loop {
+        let (mut local, mut remote) = ([EMPTY; BATCH], [EMPTY; BATCH]);
+        let (locals, remotes) = (gather(l.clone(), &mut local), gather(r.clone(), &mut remote));
+        if locals == 0 || remotes == 0 {
+            return Ok(());
+        }
+        match call(pid as libc::pid_t, direction, &local[..locals], &remote[..remotes]) {
+            Ok(moved) if moved > 0 => {
+                skip(&mut l, moved);
+                skip(&mut r, moved);
+            }
+            // A transfer that ends early in front of a bad page succeeds with what it did; the next call tells.
+            Ok(_) => return Err(StraightError::Denied),
+            Err(libc::EINTR | libc::EAGAIN) => {}
+            Err(libc::EFAULT) => {
+                // The kernel does not say which side. Ours can be asked for.
+                return Err(match l.piece() {
+                    Some(piece) if !present(piece, &r, direction) => StraightError::Local,
+                    _ => StraightError::Remote,
+                });
+            }
+            Err(_) => return Err(StraightError::Denied),
+        }
+    }
+}
+
+/// True if our side of the vector that failed is there. Only as much of it is asked for as the remote vector covers:
+/// the transfer stops at the first bad one.
+fn present(piece: Span, theirs: &Cursor<'_>, direction: Direction) -> bool {
+    let reach = theirs.clone().piece().map_or(piece.len, |p| p.len.min(piece.len));
+    local::populate(piece.addr, u64::from(reach), direction == Direction::Pull).is_ok()
+}
+
+const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec; BATCH]) -> usize {
+    let mut n = 0;
+    while n < BATCH
+        && let Some(piece) = from.piece()
+    {
+        to[n] = libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(piece.addr as usize),
+            iov_len: piece.len as usize,
+        };
+        from.advance(piece.len);
+        n += 1;
+    }
+    n
+}
+
+fn skip(cursor: &mut Cursor<'_>, mut bytes: usize) {
+    while bytes > 0
+        && let Some(piece) = cursor.piece()
+    {
+        let step = (piece.len as usize).min(bytes);
+        cursor.advance(step as u32);
+        bytes -= step;
+    }
+}
+
+fn call(pid: libc::pid_t, direction: Direction, l: &[libc::iovec], r: &[libc::iovec]) -> Result<usize, i32> {
+    let (ln, rn) = (l.len() as libc::c_ulong, r.len() as libc::c_ulong);
+    // SAFETY: the kernel checks every address on both sides. What is written lies in registered memory of this process
+    // (pull; see the crate's page), or in memory of a peer which has named it to us (push).
+    let moved = unsafe {
+        match direction {
+            Direction::Pull => libc::process_vm_readv(pid, l.as_ptr(), ln, r.as_ptr(), rn, 0),
+            Direction::Push => libc::process_vm_writev(pid, l.as_ptr(), ln, r.as_ptr(), rn, 0),
+        }
+    };
+    usize::try_from(moved).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+/// Copies within this process through the kernel: a missing page is an error, no signal.
+pub(crate) fn own(source: u64, target: u64, len: usize) -> Result<(), Fault> {
+    let (mut from, mut to, mut left) = (source, target, len);
+    while left > 0 {
+        let vector = |addr: u64| libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(addr as usize),
+            iov_len: left,
+        };
+        // A thread's own memory: PTRACE checks are skipped by the kernel for a process's own threads.
+        match call(std::process::id() as libc::pid_t, Direction::Pull, &[vector(to)], &[vector(from)]) {
+            Ok(0) => return Err(Fault),
+            Ok(moved) => {
+                from += moved as u64;
+                to += moved as u64;
+                left -= moved.min(left);
+            }
+            Err(libc::EINTR | libc::EAGAIN) => {}
+            // A sandbox without the call (some seccomp filters).
+            Err(libc::EPERM | libc::ENOSYS | libc::EACCES) => return through_pipe(from, to, left),
+            Err(_) => return Err(Fault),
+        }
+    }
+    Ok(())
+}
+
+/// [`own`] where `process_vm_readv` is forbidden: a pipe's `write` and `read` check addresses just as well.
+fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
+    let (rx, tx) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|_| Fault)?;
+    let (rx, tx) = (std::os::fd::AsRawFd::as_raw_fd(&rx), std::os::fd::AsRawFd::as_raw_fd(&tx));
+    let mut done = 0;
+    while done < len {
+        // One page always fits into an empty pipe, so neither call can block.
+        let step = (len - done).min(4096);
+        let (from, to) = (source as usize + done, target as usize + done);
+        // SAFETY: the kernel checks the source; nothing of ours is written.
+        let put = unsafe { libc::write(tx, ptr::with_exposed_provenance(from), step) };
+        let Some(put) = usize::try_from(put).ok().filter(|n| *n > 0) else { return Err(Fault) };
+        // SAFETY: the kernel checks the target, which is registered memory of the program or a buffer of the caller's.
+        let got = unsafe { libc::read(rx, ptr::with_exposed_provenance_mut(to), put) };
+        if usize::try_from(got) != Ok(put) {
+            return Err(Fault);
+        }
+        done += put;
+    }
+    Ok(())
+}
+
+/// True if this process may read the memory of `pid`: its 64 bytes at `addr` are `cookie`.
+pub fn permitted(pid: u32, addr: u64, cookie: &[u8; 64]) -> bool {
+    let mut seen = [0u8; 64];
+    peek(pid, addr, &mut seen).is_ok() && seen == *cookie
+}
+
+/// The error of a straight copy as an errno, for diagnostics.
+pub const fn errno(error: StraightError) -> Errno {
+    match error {
+        StraightError::Local | StraightError::Remote => Errno::EFAULT,
+        StraightError::Denied => Errno::EPERM,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "straight_tests.rs"]
+mod tests;

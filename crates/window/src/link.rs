@@ -1,0 +1,225 @@
+//! One peer process (or this one itself, over the heap).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use engine::platform::{Fault, Packet, Span};
+use memory::Half;
+use memory::backing::{Backing, Heap};
+use memory::fds::TrackedFd;
+use memory::ring::{Broken, Consumer, Place, Producer, Record};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use verbs::Errno;
+
+use crate::codec;
+use crate::rendezvous::Message;
+use crate::socket;
+
+/// Names the payload of the packet that [`crate::WindowPlatform::peek`] gave, until it is released.
+#[derive(Clone, Copy, Debug)]
+pub struct Rx {
+    pub(crate) link: engine::platform::LinkId,
+    pub(crate) place: Place,
+    pub(crate) len: u32,
+}
+
+/// How far a link's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Packets go both ways.
+    Up,
+    /// The peer is gone. What it had sent is still taken, at most so many packets more (one that only closed its
+    /// socket could go on writing forever).
+    Draining(u32),
+    /// Nothing comes or goes any more.
+    Dead,
+}
+
+/// The other process, as the kernel names it.
+pub(crate) struct Remote {
+    /// Its socket: closes when it dies.
+    pub socket: TrackedFd,
+    /// In our PID namespace; 0 if it has no number there.
+    pub pid: u32,
+    /// The same user as ours.
+    pub same_user: bool,
+    /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
+    pub pidfd: Option<TrackedFd>,
+    /// The eventfd that wakes it. Only between processes of one user: whoever holds an eventfd can make writing to it
+    /// block.
+    pub doorbell: Option<TrackedFd>,
+    /// We have sent HELLO and wait for WELCOME.
+    pub awaits_welcome: bool,
+    /// We can copy straight from and to its memory.
+    pub we_permitted: bool,
+    /// It can copy straight from and to ours, as it says.
+    pub it_permitted: bool,
+}
+
+impl Remote {
+    /// True if the process is dead, or has closed our socket.
+    pub fn gone(&self) -> bool {
+        let readable = |fd: &TrackedFd, flags: PollFlags| {
+            let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+        };
+        match &self.pidfd {
+            Some(pidfd) => readable(pidfd, PollFlags::IN),
+            // No flags: only POLLHUP and POLLERR.
+            None => readable(&self.socket, PollFlags::empty()),
+        }
+    }
+}
+
+pub(crate) struct Link {
+    pub state: State,
+    pub producer: Producer<Half>,
+    pub consumer: Consumer<Half>,
+    /// `None` for the loopback link.
+    pub remote: Option<Remote>,
+    /// The record that was peeked last: payload that came with the header is read from here.
+    pub record: Option<Record>,
+    /// In the platform's list of links to ring.
+    pub dirty: bool,
+    /// In the platform's list of links without room.
+    pub full: bool,
+}
+
+/// Which half of a window is whose.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// We made the window.
+    Maker,
+    /// The peer did.
+    Taker,
+}
+
+impl Link {
+    pub(crate) fn new(window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<Self, Errno> {
+        let (ours, theirs) = if side == Side::Maker { (0, 1) } else { (1, 0) };
+        let (out, inward) = (Half::new(&window, ours)?, Half::new(&window, theirs)?);
+        Ok(Self::over(out, inward, Some(remote)))
+    }
+
+    /// The link of this process to itself: one ring, both of whose ends are here.
+    pub(crate) fn loopback() -> Result<Self, Errno> {
+        let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::BYTES));
+        let half = Half::new(&heap, 0)?;
+        Ok(Self::over(half.clone(), half, None))
+    }
+
+    fn over(out: Half, inward: Half, remote: Option<Remote>) -> Self {
+        Link {
+            state: State::Up,
+            producer: Producer::new(out),
+            consumer: Consumer::new(inward),
+            remote,
+            record: None,
+            dirty: false,
+            full: false,
+        }
+    }
+
+    /// Goes from up to draining, at most once.
+    pub(crate) fn drain(&mut self) {
+        if self.state == State::Up {
+            self.state = State::Draining(<Half as memory::ring::RingMemory>::SLOTS);
+        }
+    }
+
+    /// The next packet. `Err` if there will be no more on this link.
+    #[inline]
+    pub(crate) fn peek(&mut self, id: engine::platform::LinkId) -> Result<Option<(Packet, Rx)>, Broken> {
+        if self.state == State::Dead {
+            return Err(Broken);
+        }
+        match self.consumer.peek()? {
+            Some(record) => {
+                let packet = codec::decode(record.header()).ok_or(Broken)?;
+                let rx = Rx { link: id, place: record.place, len: record.len };
+                self.record = Some(record);
+                Ok(Some((packet, rx)))
+            }
+            None if self.state == State::Up => Ok(None),
+            None => Err(Broken),
+        }
+    }
+
+    /// Gives the peeked packet's place back, and rings if the peer waits for it. False if the link's life is over.
+    #[inline]
+    pub(crate) fn release(&mut self) -> bool {
+        if self.record.take().is_none() {
+            return true;
+        }
+        if self.consumer.release() {
+            self.ring();
+        }
+        match self.state {
+            State::Up => true,
+            State::Draining(left) => {
+                self.state = State::Draining(left.saturating_sub(1));
+                left > 1
+            }
+            State::Dead => false,
+        }
+    }
+
+    /// Wakes the peer.
+    pub(crate) fn ring(&self) {
+        let Some(remote) = &self.remote else { return };
+        // Whatever goes wrong: if the peer is gone its socket tells so, and a full counter or socket wakes it anyway.
+        match &remote.doorbell {
+            Some(doorbell) => drop(rustix::io::write(doorbell, &1u64.to_ne_bytes())),
+            None => drop(socket::send(&remote.socket, &Message::Ring, &[])),
+        }
+    }
+
+    /// Copies payload bytes of the peeked packet.
+    pub(crate) fn fetch(&self, rx: Rx, offset: u32, dst: &mut [u8]) {
+        match rx.place {
+            Place::Bulk(at) => self.consumer.memory().fetch(at.saturating_add(offset), dst),
+            Place::Body(at) => {
+                let bytes = self.body();
+                let from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
+                let n = dst.len().min(from.len());
+                dst[..n].copy_from_slice(&from[..n]);
+            }
+        }
+    }
+
+    /// Copies payload bytes of the peeked packet to local memory.
+    pub(crate) fn scatter(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        match rx.place {
+            Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
+            Place::Body(at) => {
+                let bytes = self.body();
+                let mut from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
+                for span in spans {
+                    let (now, rest) = from.split_at(from.len().min(span.len as usize));
+                    memory::local::store(span.addr, span.guarded, now)?;
+                    from = rest;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The peeked record's body as bytes.
+    fn body(&self) -> [u8; 56] {
+        let mut bytes = [0u8; 56];
+        if let Some(record) = &self.record {
+            for (to, word) in bytes.chunks_exact_mut(8).zip(record.body) {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The peer to copy straight from or to, if that is possible now. A process number may be another's as soon as
+    /// the peer is dead, so this asks.
+    pub(crate) fn straight_pid(&self) -> Option<u32> {
+        let remote = self.remote.as_ref()?;
+        (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.pid)
+    }
+}

@@ -1,0 +1,70 @@
+//! Finding the members of a multicast group, with no daemon: a member binds an abstract name, and the kernel lists all
+//! of those in `/proc/net/unix`.
+//!
+//! The list only says where to look. Who is behind a block is checked when it is connected to, and a process that is
+//! sent a datagram of a group in which it has no QP drops it.
+
+use std::collections::HashMap;
+
+use engine::platform::{LinkId, Nanos};
+use memory::fds::TrackedFd;
+use verbs::{Errno, Gid};
+
+use crate::peers::monotonic;
+use crate::{WindowPlatform, rendezvous, socket};
+
+/// How long a reading of the list serves.
+const FRESH: Nanos = 1_000_000;
+
+#[derive(Default)]
+pub(crate) struct Multicast {
+    /// The names that this process has bound, by group.
+    announced: HashMap<Gid, TrackedFd>,
+    /// The blocks of members as last read, and when.
+    seen: HashMap<Gid, (Nanos, Vec<u16>)>,
+}
+
+impl WindowPlatform {
+    /// Binds (or frees) our name in a group.
+    ///
+    /// # Errors
+    /// `ENODEV` before the first block is claimed; else the kernel's errno.
+    pub(crate) fn announce_member(&mut self, group: &Gid, attached: bool) -> Result<(), Errno> {
+        if !attached {
+            self.multicast.announced.remove(group);
+        } else if !self.multicast.announced.contains_key(group) {
+            let first = self.own_blocks.first().ok_or(Errno::ENODEV)?.0;
+            let bound = socket::bind(&rendezvous::member_name(group, first), 0)?;
+            self.multicast.announced.insert(*group, TrackedFd::new(bound, &self.fds));
+        }
+        // Our own change is to be seen at once.
+        self.multicast.seen.remove(group);
+        Ok(())
+    }
+
+    /// Appends the links to the members of a group.
+    pub(crate) fn find_members(&mut self, group: &Gid, links: &mut Vec<LinkId>) {
+        let now = monotonic();
+        let blocks = match self.multicast.seen.remove(group) {
+            Some((at, blocks)) if now.saturating_sub(at) < FRESH => {
+                self.multicast.seen.insert(*group, (at, blocks.clone()));
+                blocks
+            }
+            _ => {
+                self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < FRESH);
+                // Names are arbitrary bytes; those of others may be no UTF-8.
+                let raw = std::fs::read("/proc/net/unix").unwrap_or_default();
+                let blocks = rendezvous::members(&String::from_utf8_lossy(&raw), group);
+                self.multicast.seen.insert(*group, (now, blocks.clone()));
+                blocks
+            }
+        };
+        for block in blocks {
+            if let Some(link) = self.resolve_block(block)
+                && !links.contains(&link)
+            {
+                links.push(link);
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Claiming blocks, connecting to peers, accepting them, and noticing their deaths.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use engine::platform::{LinkId, Nanos};
+use memory::Half;
+use memory::backing::{Backing, Memfd};
+use memory::fds::{FdSet, TrackedFd, peer_credentials};
+use memory::straight;
+use rustix::event::{Timespec, epoll};
+use rustix::io::IoSliceMut;
+use verbs::Errno;
+
+use crate::WindowPlatform;
+use crate::link::{Link, Remote, Side, State};
+use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Greeting, Message};
+use crate::socket::{self, Received, errno};
+
+/// Links of one process, dead ones that wait to be taken included.
+pub(crate) const MAX_LINKS: usize = 8192;
+/// Connections that have not said HELLO. Beyond that the oldest is dropped.
+const MAX_HALF_OPEN: usize = 64;
+/// How long a connection may take to say HELLO.
+const HELLO_TIMEOUT: Nanos = 5_000_000_000;
+/// Connections accepted, and messages of one peer read, before others have their turn.
+const TURN: usize = 64;
+/// Pauses between attempts to connect to a block that nobody answers for.
+const RETRY_FIRST: Nanos = 1_000_000;
+const RETRY_LAST: Nanos = 50_000_000;
+
+/// How to reach a block.
+pub(crate) enum Route {
+    Link(LinkId),
+    /// It could not be reached: not to be tried again before `at`; the pause after that.
+    Retry { at: Nanos, pause: Nanos },
+}
+
+/// A connection that has not said HELLO.
+pub(crate) struct HalfOpen {
+    serial: u32,
+    socket: TrackedFd,
+    pid: u32,
+    same_user: bool,
+    pub deadline: Nanos,
+}
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    Doorbell,
+    Listener(u16),
+    HalfOpen(u32),
+    Socket(LinkId),
+    Process(LinkId),
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let (kind, value) = match self {
+            Token::Doorbell => (0, 0),
+            Token::Listener(block) => (1, u32::from(block)),
+            Token::HalfOpen(serial) => (2, serial),
+            Token::Socket(id) => (3, id.0),
+            Token::Process(id) => (4, id.0),
+        };
+        kind << 32 | u64::from(value)
+    }
+
+    fn unpack(raw: u64) -> Option<Token> {
+        let value = raw as u32;
+        Some(match raw >> 32 {
+            0 => Token::Doorbell,
+            1 => Token::Listener(value as u16),
+            2 => Token::HalfOpen(value),
+            3 => Token::Socket(LinkId(value)),
+            4 => Token::Process(LinkId(value)),
+            _ => return None,
+        })
+    }
+}
+
+pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
+}
+
+/// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
+pub(crate) fn unwatch(epoll: &TrackedFd, fd: impl AsFd) {
+    let _ = epoll::delete(epoll, fd);
+}
+
+/// A descriptor to give up when there are no more, so that a connection can be accepted and closed: otherwise it would
+/// keep the epoll instance readable for ever.
+pub(crate) fn spare_fd(fds: &Arc<FdSet>) -> Option<TrackedFd> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, fds))
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, for pauses between attempts.
+pub(crate) fn monotonic() -> Nanos {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl WindowPlatform {
+    /// Claims a block of 4096 QP numbers for this process; gives the first.
+    ///
+    /// # Errors
+    /// `ENOSPC` if all blocks of the host are claimed; else the kernel's errno (`EMFILE`).
+    pub fn claim_block(&mut self) -> Result<u32, Errno> {
+        let count = u32::from(BLOCKS.end() - BLOCKS.start()) + 1;
+        let mut seed = [0; 4];
+        self.fill_random(&mut seed);
+        let seed = u32::from_ne_bytes(seed);
+        for i in 0..count {
+            // Every block once: a random start, and a stride that has no factor in common with their number (4094 =
+            // 2 * 23 * 89), so that processes which start alike do not meet at every step.
+            let block = BLOCKS.start() + ((seed.wrapping_add(i.wrapping_mul(1013)) % count) as u16);
+            let listener = match socket::bind(&rendezvous::block_name(block), 4096) {
+                Ok(listener) => TrackedFd::new(listener, &self.fds),
+                Err(Errno::EADDRINUSE) => continue,
+                Err(e) => return Err(e),
+            };
+            watch(&self.epoll, &listener, Token::Listener(block))?;
+            self.own_blocks.push((block, listener));
+            // It may have been another's when we last looked.
+            self.routes.remove(&block);
+            return Ok(u32::from(block) * BLOCK_QPNS);
+        }
+        Err(Errno::ENOSPC)
+    }
+
+    /// The link to the process that has claimed this block.
+    pub(crate) fn resolve_block(&mut self, block: u16) -> Option<LinkId> {
+        if !BLOCKS.contains(&block) {
+            return None;
+        }
+        if self.own_blocks.iter().any(|(own, _)| *own == block) {
+            return Some(LinkId::LOOPBACK);
+        }
+        let mut pause = RETRY_FIRST;
+        match self.routes.get(&block) {
+            Some(&Route::Link(id)) if self.is_up(id) => return Some(id),
+            Some(&Route::Retry { at, pause: next }) => {
+                if monotonic() < at {
+                    return None;
+                }
+                pause = next;
+            }
+            _ => {}
+        }
+        let found = self.connect(block);
+        let route = match found {
+            Ok(id) => Route::Link(id),
+            Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST) },
+        };
+        self.routes.insert(block, route);
+        found.ok()
+    }
+
+    fn is_up(&self, id: LinkId) -> bool {
+        self.link(id).is_some_and(|link| link.state == State::Up)
+    }
+
+    /// Connects to the process behind a block: makes a window and offers it, or finds that there is a link already.
+    fn connect(&mut self, block: u16) -> Result<LinkId, Errno> {
+        let socket = TrackedFd::new(socket::connect(&rendezvous::block_name(block))?, &self.fds);
+        let (pid, uid) = peer_credentials(&socket)?;
+        let same_user = uid == self.uid;
+        if !same_user && !self.config.any_user {
+            return Err(Errno::EACCES);
+        }
+        // The kernel's word for who listens, not the peer's: nobody can draw another's packets to himself by naming
+        // blocks that are not his.
+        if pid != 0 && pid != std::process::id() && same_user {
+            let known = self.live.iter().copied().find(|&id| {
+                let remote = self.link(id).filter(|l| l.state == State::Up).and_then(|l| l.remote.as_ref());
+                remote.is_some_and(|r| r.pid == pid && r.same_user && !r.gone())
+            });
+            if let Some(id) = known {
+                return Ok(id);
+            }
+        }
+        let (window, memfd) = Memfd::create(Half::WINDOW)?;
+        let hello = Message::Hello(self.greeting());
+        if same_user {
+            socket::send(&socket, &hello, &[memfd.as_fd(), self.doorbell.as_fd()])?;
+        } else {
+            socket::send(&socket, &hello, &[memfd.as_fd()])?;
+        }
+        let remote = self.remote(socket, pid, same_user, true);
+        self.install(Arc::new(window), Side::Maker, remote)
+    }
+
+    fn greeting(&self) -> Greeting {
+        Greeting {
+            instance: self.instance,
+            cookie_addr: self.cookie.as_ptr().expose_provenance() as u64,
+            cookie: *self.cookie,
+            straight: self.config.straight,
+        }
+    }
+
+    fn remote(&self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
+        let pidfd = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+            .map(|fd| TrackedFd::new(fd, &self.fds));
+        Remote {
+            socket,
+            pid,
+            same_user,
+            pidfd,
+            doorbell: None,
+            awaits_welcome,
+            we_permitted: false,
+            it_permitted: false,
+        }
+    }
+
+    fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
+        let id = self.add_link(Link::new(window, side, remote)?)?;
+        let watched = match self.link(id).and_then(|l| l.remote.as_ref()) {
+            Some(remote) => {
+                // A process that cannot be watched is noticed by its socket all the same.
+                if let Some(pidfd) = &remote.pidfd {
+                    let _ = watch(&self.epoll, pidfd, Token::Process(id));
+                }
+                watch(&self.epoll, &remote.socket, Token::Socket(id))
+            }
+            None => Ok(()),
+        };
+        if let Err(e) = watched {
+            self.bury(id);
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    // ---- events ----
+
+    pub(crate) fn poll_events(&mut self, now: Nanos) {
+        // A few rounds at most, so that a peer that never stops cannot keep us here.
+        for _ in 0..4 {
+            let mut events = [epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data: epoll::EventData::new_u64(0),
+            }; 64];
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let n = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&zero)).unwrap_or(0);
+            for event in &events[..n] {
+                let (data, flags) = (event.data, event.flags);
+                match Token::unpack(data.u64()) {
+                    Some(Token::Doorbell) => self.drain_doorbell(),
+                    Some(Token::Listener(block)) => self.accept(block, now),
+                    Some(Token::HalfOpen(serial)) => self.hear_half_open(serial),
+                    Some(Token::Socket(id)) => self.hear(id, flags),
+                    Some(Token::Process(id)) => self.lose(id),
+                    None => {}
+                }
+            }
+            if n < events.len() {
+                break;
+            }
+        }
+        let epoll = &self.epoll;
+        self.half_open.retain(|half| {
+            let keep = half.deadline > now;
+            if !keep {
+                unwatch(epoll, &half.socket);
+            }
+            keep
+        });
+    }
+
+    fn drain_doorbell(&self) {
+        let mut count = [0u8; 8];
+        // NOWAIT: a peer holds this eventfd too, and could have cleared its O_NONBLOCK.
+        let mut into = [IoSliceMut::new(&mut count)];
+        let read = rustix::io::preadv2(&self.doorbell, &mut into, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT);
+        if matches!(read, Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)) {
+            let _ = rustix::io::read(&self.doorbell, &mut count);
+        }
+    }
+
+    /// The peer of this link is gone, or has broken the rules of the socket.
+    fn lose(&mut self, id: LinkId) {
+        let epoll = &self.epoll;
+        let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else { return };
+        if u32::from(entry.generation) != id.0 >> 16 {
+            return;
+        }
+        let Some(link) = entry.link.as_deref_mut() else { return };
+        link.drain();
+        if let Some(remote) = &link.remote {
+            // Level-triggered: it would be reported for ever.
+            unwatch(epoll, &remote.socket);
+            if let Some(pidfd) = &remote.pidfd {
+                unwatch(epoll, pidfd);
+            }
+        }
+    }
+
+    fn accept(&mut self, block: u16, now: Nanos) {
+        for _ in 0..TURN {
+            let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) else { return };
+            match socket::accept(listener) {
+                Ok(fd) => {
+                    let socket = TrackedFd::new(fd, &self.fds);
+                    self.admit(socket, now);
+                }
+                Err(Errno::EINTR | Errno(103)) => {}
+                Err(Errno::EMFILE | Errno(23)) => {
+                    // Out of descriptors: with the spare one, turn the connection away. Its maker tries again later.
+                    self.spare = None;
+                    if let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) {
+                        drop(socket::accept(listener));
+                    }
+                    self.spare = spare_fd(&self.fds);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A new connection: HELLO is usually there already.
+    fn admit(&mut self, socket: TrackedFd, now: Nanos) {
+        let Ok((pid, uid)) = peer_credentials(&socket) else { return };
+        let same_user = uid == self.uid;
+        if !same_user && !self.config.any_user {
+            return;
+        }
+        match socket::receive(&socket) {
+            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, pid, same_user, &hello, fds),
+            Received::Nothing => {
+                if self.half_open.len() >= MAX_HALF_OPEN {
+                    let oldest = self.half_open.remove(0);
+                    unwatch(&self.epoll, &oldest.socket);
+                }
+                self.next_serial = self.next_serial.wrapping_add(1);
+                let serial = self.next_serial;
+                if watch(&self.epoll, &socket, Token::HalfOpen(serial)).is_ok() {
+                    let deadline = now.saturating_add(HELLO_TIMEOUT);
+                    self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_half_open(&mut self, serial: u32) {
+        let Some(index) = self.half_open.iter().position(|half| half.serial == serial) else { return };
+        match socket::receive(&self.half_open[index].socket) {
+            Received::Nothing => {}
+            heard => {
+                let half = self.half_open.remove(index);
+                unwatch(&self.epoll, &half.socket);
+                if let Received::Message(Message::Hello(hello), fds) = heard {
+                    self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
+                }
+            }
+        }
+    }
+
+    /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
+    fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let (memfd, doorbell, None) = (fds.next(), fds.next(), fds.next()) else { return };
+        let Some(memfd) = memfd else { return };
+        if doorbell.is_some() != same_user {
+            return;
+        }
+        let Ok(window) = Memfd::adopt(&memfd, Half::WINDOW) else { return };
+        let mut remote = self.remote(socket, pid, same_user, false);
+        let answer = Message::Welcome(self.greeting());
+        let own = [self.doorbell.as_fd()];
+        if socket::send(&remote.socket, &answer, if same_user { &own } else { &[] }).is_err() {
+            return;
+        }
+        self.meet(&mut remote, hello, doorbell);
+        let _ = self.install(Arc::new(window), Side::Taker, remote);
+    }
+
+    /// What both sides do with the other's greeting: keep its doorbell, find out about straight copies and say so.
+    fn meet(&self, remote: &mut Remote, greeting: &Greeting, doorbell: Option<OwnedFd>) {
+        remote.doorbell = doorbell
+            .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
+            .map(|fd| TrackedFd::new(fd, &self.fds));
+        remote.we_permitted = self.config.straight
+            && greeting.straight
+            && remote.same_user
+            && remote.pid != 0
+            && straight::permitted(remote.pid, greeting.cookie_addr, &greeting.cookie);
+        // If it does not get through, the peer never sends by reference. Nothing else depends on it.
+        let _ = socket::send(&remote.socket, &Message::Probed(remote.we_permitted), &[]);
+    }
+
+    /// Messages of a peer that we have a link to.
+    fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
+        for _ in 0..TURN {
+            let Some(remote) = self.link(id).and_then(|l| l.remote.as_ref()) else { return };
+            match socket::receive(&remote.socket) {
+                Received::Nothing if flags.contains(epoll::EventFlags::HUP) => return self.lose(id),
+                Received::Nothing => return,
+                Received::Message(message, fds) => {
+                    if !self.obey(id, &message, fds) {
+                        return self.lose(id);
+                    }
+                }
+                Received::Closed | Received::Garbage => return self.lose(id),
+            }
+        }
+    }
+
+    /// Does what a message says. False if it has no place here.
+    fn obey(&mut self, id: LinkId, message: &Message, fds: Vec<OwnedFd>) -> bool {
+        let mut fds = fds.into_iter();
+        let (doorbell, None) = (fds.next(), fds.next()) else { return false };
+        match message {
+            Message::Ring => doorbell.is_none(),
+            Message::Probed(ok) => {
+                let Some(remote) = self.link_mut(id).and_then(|l| l.remote.as_mut()) else { return false };
+                remote.it_permitted = *ok;
+                doorbell.is_none()
+            }
+            Message::Welcome(greeting) => {
+                // Out of its link for a moment: the greeting is answered with what is the platform's.
+                let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else { return false };
+                let expected = std::mem::take(&mut remote.awaits_welcome) && doorbell.is_some() == remote.same_user;
+                if expected {
+                    self.meet(&mut remote, greeting, doorbell);
+                }
+                if let Some(link) = self.link_mut(id) {
+                    link.remote = Some(remote);
+                }
+                expected
+            }
+            Message::Hello(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

@@ -1,0 +1,528 @@
+//! The window wire as the engine's platform.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use engine::platform::{
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError,
+};
+use memory::Half;
+use memory::fds::{FdSet, TrackedFd};
+use memory::ring::{PushError, RingMemory, wake_fence};
+use memory::{local, straight};
+use rustix::event::{EventfdFlags, epoll};
+use verbs::{Errno, Gid, Qpn};
+
+use crate::Config;
+use crate::link::{Link, Rx, State};
+use crate::multicast::Multicast;
+use crate::peers::{self, HalfOpen, Route};
+use crate::socket::errno;
+
+/// What has passed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Links that are not dead, the loopback link included.
+    pub links: usize,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Payload bytes sent through the windows.
+    pub sent_bytes: u64,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Payload bytes received through the windows.
+    pub received_bytes: u64,
+    /// Bytes copied straight, by this process.
+    pub straight_bytes: u64,
+    /// Doorbells rung.
+    pub rings: u64,
+}
+
+/// A place in the table of links; `generation` tells a link from its predecessors there.
+pub(crate) struct Entry {
+    pub generation: u16,
+    pub link: Option<Box<Link>>,
+}
+
+/// The same-host wire. Single-threaded: the process wraps it in a lock.
+pub struct WindowPlatform {
+    pub(crate) config: Config,
+    /// 128 random bits that name this device.
+    pub(crate) instance: [u8; 16],
+    /// Peers read it to find out whether they can read our memory. Never moves.
+    pub(crate) cookie: Box<[u8; 64]>,
+    pub(crate) uid: u32,
+    pub(crate) fds: Arc<FdSet>,
+    pub(crate) epoll: TrackedFd,
+    pub(crate) doorbell: TrackedFd,
+    /// Kept for the moment when descriptors run out, see `peers`.
+    pub(crate) spare: Option<TrackedFd>,
+
+    pub(crate) entries: Vec<Entry>,
+    /// Links that are not dead, and dead ones until `take_dead_links`.
+    pub(crate) live: Vec<LinkId>,
+    dirty: Vec<LinkId>,
+    full: Vec<LinkId>,
+    any_dead: bool,
+    /// The sleep is announced on the links.
+    asleep: bool,
+
+    pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
+    pub(crate) routes: HashMap<u16, Route>,
+    pub(crate) half_open: Vec<HalfOpen>,
+    pub(crate) next_serial: u32,
+    pub(crate) multicast: Multicast,
+    gids: Vec<Gid>,
+
+    entropy: [u8; 256],
+    entropy_left: usize,
+    pub(crate) stats: Stats,
+}
+
+impl WindowPlatform {
+    /// A device without blocks and peers. No thread, no socket yet; one epoll instance, one eventfd.
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENOMEM`.
+    pub fn new(config: Config) -> Result<Self, Errno> {
+        let fds = FdSet::new();
+        let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let doorbell = TrackedFd::new(rustix::event::eventfd(0, flags).map_err(errno)?, &fds);
+        peers::watch(&epoll, &doorbell, peers::Token::Doorbell)?;
+        let spare = peers::spare_fd(&fds);
+        let mut platform = WindowPlatform {
+            config,
+            instance: [0; 16],
+            cookie: Box::new([0; 64]),
+            uid: rustix::process::geteuid().as_raw(),
+            epoll,
+            doorbell,
+            spare,
+            entries: vec![Entry { generation: 0, link: Some(Box::new(Link::loopback()?)) }],
+            live: vec![LinkId::LOOPBACK],
+            dirty: Vec::new(),
+            full: Vec::new(),
+            any_dead: false,
+            asleep: false,
+            own_blocks: Vec::new(),
+            routes: HashMap::new(),
+            half_open: Vec::new(),
+            next_serial: 0,
+            multicast: Multicast::default(),
+            gids: Vec::new(),
+            entropy: [0; 256],
+            entropy_left: 0,
+            stats: Stats::default(),
+            fds,
+        };
+        let mut instance = [0; 16];
+        platform.fill_random(&mut instance);
+        platform.instance = instance;
+        let mut cookie = Box::new([0; 64]);
+        platform.fill_random(&mut cookie[..]);
+        platform.cookie = cookie;
+        Ok(platform)
+    }
+
+    /// The addresses of this host: only QPs behind one of them, or behind a loopback address, can be reached.
+    pub fn set_local_gids(&mut self, gids: Vec<Gid>) {
+        self.gids = gids;
+    }
+
+    fn is_local(&self, gid: &Gid) -> bool {
+        gid.ip().is_loopback() || self.gids.contains(gid)
+    }
+
+    // ---- links ----
+
+    #[inline]
+    pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
+        let entry = self.entries.get((id.0 & 0xffff) as usize)?;
+        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        let entry = self.entries.get_mut((id.0 & 0xffff) as usize)?;
+        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref_mut() } else { None }
+    }
+
+    /// Takes a new link into the table.
+    pub(crate) fn add_link(&mut self, link: Link) -> Result<LinkId, Errno> {
+        let free = self.entries.iter().position(|e| e.link.is_none());
+        let index = match free {
+            Some(index) => index,
+            None if self.entries.len() < peers::MAX_LINKS => {
+                self.entries.push(Entry { generation: 0, link: None });
+                self.entries.len() - 1
+            }
+            None => return Err(Errno::ENOSPC),
+        };
+        if self.asleep {
+            link.consumer.announce_sleep();
+        }
+        let entry = &mut self.entries[index];
+        entry.link = Some(Box::new(link));
+        let id = LinkId(index as u32 | u32::from(entry.generation) << 16);
+        self.live.push(id);
+        Ok(id)
+    }
+
+    /// The links to poll with [`WindowPlatform::peek`], the loopback link first. The list only shrinks in
+    /// [`WindowPlatform::take_dead_links`], so it may be walked by index meanwhile.
+    #[inline]
+    pub fn links(&self) -> &[LinkId] {
+        &self.live
+    }
+
+    /// The next packet of a link; the same one again until [`WindowPlatform::release`].
+    #[inline]
+    pub fn peek(&mut self, id: LinkId) -> Option<(Packet, Rx)> {
+        let link = self.link_mut(id)?;
+        match link.peek(id) {
+            Ok(None) => None,
+            Ok(Some((packet, rx))) => {
+                self.stats.received_packets += 1;
+                self.stats.received_bytes += u64::from(rx.len);
+                Some((packet, rx))
+            }
+            Err(_) => {
+                self.bury(id);
+                None
+            }
+        }
+    }
+
+    /// Gives back what [`WindowPlatform::peek`] gave on this link.
+    #[inline]
+    pub fn release(&mut self, id: LinkId) {
+        if self.link_mut(id).is_some_and(|link| !link.release()) {
+            self.bury(id);
+        }
+    }
+
+    /// True if a packet is there on any link. One load per link.
+    #[inline]
+    pub fn any_ready(&self) -> bool {
+        self.live.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
+    }
+
+    /// Nothing comes or goes on this link any more. The peer notices by the socket.
+    pub(crate) fn bury(&mut self, id: LinkId) {
+        let Some(link) = self.link_mut(id) else { return };
+        if link.state == State::Dead {
+            return;
+        }
+        link.state = State::Dead;
+        if let Some(remote) = &link.remote {
+            let _ = rustix::net::shutdown(&remote.socket, rustix::net::Shutdown::Both);
+        }
+        self.any_dead = true;
+    }
+
+    /// The links that died since the last call, all of whose packets have been taken: appended to `dead`. Their ids are
+    /// not valid any more. Must not be called between [`WindowPlatform::peek`] and [`WindowPlatform::release`].
+    pub fn take_dead_links(&mut self, dead: &mut Vec<LinkId>) {
+        if !std::mem::take(&mut self.any_dead) {
+            return;
+        }
+        let before = dead.len();
+        let live = std::mem::take(&mut self.live);
+        for id in live {
+            // The loopback link stays: it can only die by a stray write of the program, and has no successor.
+            if id != LinkId::LOOPBACK && self.link(id).is_some_and(|l| l.state == State::Dead) {
+                dead.push(id);
+            } else {
+                self.live.push(id);
+            }
+        }
+        for id in &dead[before..] {
+            let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else { continue };
+            entry.generation = entry.generation.wrapping_add(1);
+            if let Some(remote) = entry.link.take().and_then(|link| link.remote) {
+                peers::unwatch(&self.epoll, &remote.socket);
+                if let Some(pidfd) = &remote.pidfd {
+                    peers::unwatch(&self.epoll, pidfd);
+                }
+            }
+        }
+        let gone = &dead[before..];
+        self.routes.retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
+    }
+
+    // ---- sleeping ----
+
+    /// The one descriptor to wait on for everything that can happen here: readable when
+    /// [`WindowPlatform::handle_events`] has something to do.
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The doorbell that peers ring. It is part of [`WindowPlatform::epoll_fd`]; writing 8 bytes (a `u64` of 1) to it
+    /// wakes whoever waits there.
+    pub fn doorbell_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
+    /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
+    pub fn announce_sleep(&mut self) -> bool {
+        for i in 0..self.live.len() {
+            let id = self.live[i];
+            let Some(link) = self.link_mut(id) else { continue };
+            link.consumer.announce_sleep();
+            if link.consumer.settle() {
+                link.ring();
+                self.stats.rings += 1;
+            }
+        }
+        self.asleep = true;
+        wake_fence();
+        let mut busy = self.any_dead || self.any_ready();
+        for i in 0..self.live.len() {
+            let id = self.live[i];
+            // Drained to the end by now, unless ready: the caller is to hear of the death.
+            busy |= self.link(id).is_some_and(|l| matches!(l.state, State::Draining(_)));
+        }
+        for i in 0..self.full.len() {
+            let id = self.full[i];
+            busy |= self.link_mut(id).is_none_or(|l| l.state != State::Up || l.producer.has_room() != Ok(false));
+        }
+        if busy {
+            self.suppress_doorbells();
+        }
+        !busy
+    }
+
+    /// Takes the announcement back: this process polls. Costs nothing if nothing is announced.
+    #[inline]
+    pub fn suppress_doorbells(&mut self) {
+        if !self.asleep {
+            return;
+        }
+        self.asleep = false;
+        for &id in &self.live {
+            if let Some(link) = self.link(id) {
+                link.consumer.retract_sleep();
+            }
+        }
+    }
+
+    /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are
+    /// left for [`WindowPlatform::peek`].
+    pub fn handle_events(&mut self, now: Nanos) {
+        self.poll_events(now);
+    }
+
+    /// When [`WindowPlatform::handle_events`] has to be called even if nothing happens.
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.half_open.iter().map(|h| h.deadline).min()
+    }
+
+    /// Closes every descriptor, in a forked child: the child must not speak in its parent's name, nor hide its death.
+    /// Async-signal-safe. The platform must not be used or dropped in the child; its windows are not mapped there.
+    pub fn close_after_fork(&self) {
+        self.fds.close_all();
+    }
+
+    /// The list behind [`WindowPlatform::close_after_fork`], for a fork handler that cannot take the device's lock.
+    pub fn fd_set(&self) -> Arc<FdSet> {
+        Arc::clone(&self.fds)
+    }
+
+    /// What has passed so far.
+    pub fn stats(&self) -> Stats {
+        let links = self.live.iter().filter(|&&id| self.link(id).is_some_and(|l| l.state != State::Dead)).count();
+        Stats { links, ..self.stats }
+    }
+
+    pub(crate) fn fill_random(&mut self, out: &mut [u8]) {
+        for byte in out {
+            if self.entropy_left == 0 {
+                let mut filled = 0;
+                while filled < self.entropy.len() {
+                    let flags = rustix::rand::GetRandomFlags::empty();
+                    // Fails only when interrupted, or before the kernel has any randomness at all.
+                    filled += rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
+                }
+                self.entropy_left = self.entropy.len();
+            }
+            self.entropy_left -= 1;
+            // Taken bytes are forgotten: keys are made of them.
+            *byte = std::mem::take(&mut self.entropy[self.entropy_left]);
+        }
+    }
+
+    fn straight_done(&mut self, spans: &[Span]) {
+        self.stats.straight_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
+    }
+}
+
+impl Platform for WindowPlatform {
+    type Rx = Rx;
+
+    fn random(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill_random(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    #[inline]
+    fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
+        local::load(addr, guarded, dst)
+    }
+
+    #[inline]
+    fn store(&self, addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
+        local::store(addr, guarded, src)
+    }
+
+    fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
+        local::atomic(addr, guarded, op)
+    }
+
+    fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
+        if self.is_local(gid) { self.resolve_block((qpn.get() >> 12) as u16) } else { None }
+    }
+
+    fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
+        self.find_members(gid, links);
+    }
+
+    fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), Errno> {
+        self.announce_member(gid, attached)
+    }
+
+    fn caps(&self, link: LinkId) -> LinkCaps {
+        // Inside one process a straight copy is a memcpy, and saves one. Below 1 KiB the span list costs as much.
+        let (straight, straight_above) = match self.link(link) {
+            None => (false, self.config.straight_above),
+            Some(Link { remote: None, .. }) => (self.config.straight, self.config.straight_above.min(1024)),
+            Some(Link { remote: Some(r), .. }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
+        };
+        LinkCaps { segment: Half::SEGMENT, straight, straight_above }
+    }
+
+    #[inline]
+    fn send(&mut self, id: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        let link = self.link_mut(id).ok_or(SendError::Down)?;
+        if link.state != State::Up {
+            return Err(SendError::Down);
+        }
+        let (words, used) = crate::codec::encode(packet);
+        match link.producer.push(&words[..used], &payload) {
+            Ok(len) => {
+                if !std::mem::replace(&mut link.dirty, true) {
+                    self.dirty.push(id);
+                }
+                self.stats.sent_packets += 1;
+                self.stats.sent_bytes += u64::from(len);
+                Ok(())
+            }
+            Err(PushError::Full) => {
+                if !std::mem::replace(&mut link.full, true) {
+                    self.full.push(id);
+                }
+                Err(SendError::Full)
+            }
+            Err(PushError::Broken) => {
+                self.bury(id);
+                Err(SendError::Down)
+            }
+            Err(PushError::Fault | PushError::Length) => Err(SendError::Fault),
+        }
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        wake_fence();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            let Some(link) = self.link_mut(id) else { continue };
+            link.dirty = false;
+            if link.remote.is_some() && link.producer.must_ring() {
+                link.ring();
+                self.stats.rings += 1;
+            }
+        }
+        // The list's memory is kept.
+        self.dirty = dirty;
+    }
+
+    #[inline]
+    fn sent_mark(&self, link: LinkId) -> u64 {
+        self.link(link).map_or(0, |l| l.producer.count())
+    }
+
+    fn taken(&self, link: LinkId, mark: u64) -> bool {
+        // On a dead link nothing will ever be taken, but sending again makes sense: it finds that out.
+        self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
+    }
+
+    fn take_writable(&mut self, links: &mut Vec<LinkId>) {
+        let mut i = 0;
+        while let Some(&id) = self.full.get(i) {
+            let room = match self.link_mut(id) {
+                Some(link) if link.state == State::Up => link.producer.has_room(),
+                _ => Ok(true),
+            };
+            match room {
+                Ok(false) => i += 1,
+                room => {
+                    if room.is_err() {
+                        self.bury(id);
+                    }
+                    if let Some(link) = self.link_mut(id) {
+                        link.full = false;
+                    }
+                    self.full.swap_remove(i);
+                    links.push(id);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn rx_len(&self, rx: Rx) -> u32 {
+        rx.len
+    }
+
+    fn rx_fetch(&mut self, rx: Rx, offset: u32, dst: &mut [u8]) {
+        if let Some(link) = self.link(rx.link) {
+            link.fetch(rx, offset, dst);
+        }
+    }
+
+    fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
+    }
+
+    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+        if link == LinkId::LOOPBACK {
+            let side = |source| if source { StraightError::Remote } else { StraightError::Local };
+            local::copy(remote, local).map_err(side)?;
+        } else {
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            straight::pull(pid, remote, local)?;
+        }
+        self.straight_done(local);
+        Ok(())
+    }
+
+    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+        if link == LinkId::LOOPBACK {
+            let side = |source| if source { StraightError::Local } else { StraightError::Remote };
+            local::copy(local, remote).map_err(side)?;
+        } else {
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            straight::push(pid, local, remote)?;
+        }
+        self.straight_done(local);
+        Ok(())
+    }
+}
