@@ -1,0 +1,220 @@
+//! Two processes for a test: this test binary starts itself again in a role.
+#![allow(dead_code)] // each test binary uses some of it
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use engine::platform::{LinkId, Packet, PacketOp, Payload, Platform, SendError, Span};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use verbs::{Gid, Psn, Qpn};
+use window::{Config, Rx, WindowPlatform};
+
+pub const LOCALHOST: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+const ROLE: &str = "SOFTRNIC_TEST_ROLE";
+
+/// The role that this process was started for, if any.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Another process in a role: the test `child` of this binary. They talk by lines.
+pub struct Other {
+    pub process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    pub fn start(role: &str) -> Self {
+        Self::start_with(role, &[])
+    }
+
+    pub fn start_with(role: &str, env: &[(&str, &str)]) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = process.stdin.take().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Other { process, input, output }
+    }
+
+    /// The next line that the other said with [`say`].
+    pub fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the other process ended");
+            if let Some((_, said)) = line.split_once("@@ ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub fn hear_number(&mut self) -> u64 {
+        self.hear().parse().unwrap()
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub fn say(line: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n@@ {line}").unwrap();
+    out.flush().unwrap();
+}
+
+pub fn told() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// A platform with one block, and the loop around it that a NIC has.
+pub struct Node {
+    pub platform: WindowPlatform,
+    pub qpn: Qpn,
+    start: Instant,
+    pub dead: Vec<LinkId>,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        Self::with(Config::from_env())
+    }
+
+    pub fn with(config: Config) -> Self {
+        let mut platform = WindowPlatform::new(config).unwrap();
+        let qpn = Qpn::new(platform.claim_block().unwrap());
+        Node { platform, qpn, start: Instant::now(), dead: Vec::new() }
+    }
+
+    pub fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    pub fn resolve(&mut self, qpn: Qpn) -> LinkId {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(link) = self.platform.resolve(&LOCALHOST, qpn) {
+                return link;
+            }
+            assert!(Instant::now() < deadline, "no link to {qpn:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One round: events, then every packet that is there.
+    pub fn round(&mut self, mut take: impl FnMut(&mut WindowPlatform, LinkId, Packet, Rx)) -> usize {
+        let now = self.now();
+        self.platform.handle_events(now);
+        let mut taken = 0;
+        for i in 0..self.platform.links().len() {
+            let link = self.platform.links()[i];
+            while let Some((packet, rx)) = self.platform.peek(link) {
+                take(&mut self.platform, link, packet, rx);
+                self.platform.release(link);
+                taken += 1;
+            }
+        }
+        self.platform.kick();
+        self.platform.take_dead_links(&mut self.dead);
+        taken
+    }
+
+    /// Sleeps as a NIC thread does, at most this long. False if there was no time to sleep.
+    pub fn sleep(&mut self, at_most: Duration) -> bool {
+        let slept = self.platform.announce_sleep();
+        if slept {
+            let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+            let mut fds = [PollFd::from_borrowed_fd(self.platform.epoll_fd(), PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        }
+        self.platform.suppress_doorbells();
+        slept
+    }
+
+    /// Rounds until something holds.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !done(self) {
+            self.round(|_, _, _, _| {});
+            assert!(Instant::now() < deadline, "{what}: not in time");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A SEND of some bytes.
+pub fn packet(to: Qpn, from: Qpn, n: u32, len: usize) -> Packet {
+    let mut p = Packet::new(PacketOp::Send, to, from, Psn::new(n));
+    p.imm = n;
+    p.len = len as u32;
+    p
+}
+
+pub fn span(bytes: &mut [u8]) -> Span {
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
+}
+
+/// Bytes that belong to a number.
+pub fn pattern(n: u32, len: usize) -> Vec<u8> {
+    let mut x = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 32) as u8
+        })
+        .collect()
+}
+
+pub fn payload(platform: &mut WindowPlatform, rx: Rx) -> Vec<u8> {
+    let mut bytes = vec![0; platform.rx_len(rx) as usize];
+    platform.rx_fetch(rx, 0, &mut bytes);
+    bytes
+}
+
+/// Sends everything that comes back where it came from, changed in nothing but the direction.
+pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
+    let mut queue: std::collections::VecDeque<(LinkId, Packet, Vec<u8>)> = std::collections::VecDeque::new();
+    while !done() {
+        let taken = node.round(|platform, link, mut packet, rx| {
+            std::mem::swap(&mut packet.src, &mut packet.dst);
+            queue.push_back((link, packet, payload(platform, rx)));
+        });
+        let mut stuck = false;
+        while let Some((_, packet, bytes)) = queue.front() {
+            let link = node.resolve(packet.dst);
+            match node.platform.send(link, packet, Payload { prefix: bytes, spans: &[] }) {
+                Ok(()) => drop(queue.pop_front()),
+                Err(SendError::Full) => {
+                    stuck = true;
+                    break;
+                }
+                Err(_) => queue.clear(),
+            }
+        }
+        node.platform.kick();
+        node.platform.take_writable(&mut Vec::new());
+        if sleepy && (taken == 0 || stuck) {
+            node.sleep(Duration::from_secs(5));
+        } else if taken == 0 {
+            std::thread::yield_now();
+        }
+    }
+}

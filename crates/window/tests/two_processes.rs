@@ -1,0 +1,356 @@
+//! Packets, straight copies, sleep and death between two processes.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
+use engine::platform::{LinkId, Payload, Platform, SendError, Span, StraightError};
+use verbs::Qpn;
+
+#[test]
+fn child() {
+    let Some(role) = common::role() else { return };
+    let mut node = Node::new();
+    say(node.qpn.get());
+    match role.as_str() {
+        "echo" => common::echo(&mut node, false, || false),
+        "sleeper" => common::echo(&mut node, true, || false),
+        "memory" => {
+            let mut bytes = pattern(1, 1 << 20);
+            say(span(&mut bytes).addr);
+            common::echo(&mut node, true, || false);
+        }
+        // Takes nothing until told.
+        "lazy" => {
+            told();
+            common::echo(&mut node, true, || false);
+        }
+        // Connects to the parent, sends, and is gone.
+        "brief" => {
+            let parent = Qpn::new(told().parse().unwrap());
+            let link = node.resolve(parent);
+            for n in 0..500 {
+                let bytes = pattern(n, 100);
+                let payload = Payload { prefix: &bytes, spans: &[] };
+                node.platform.send(link, &packet(parent, node.qpn, n, 100), payload).unwrap();
+            }
+            std::process::abort();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Sends and receives with an echo, as many in flight as fit.
+fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
+    let link = node.resolve(peer);
+    let (mut sent, mut got) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let from = node.qpn;
+    while got < sizes.len() {
+        while sent < sizes.len() {
+            let mut bytes = pattern(sent as u32, sizes[sent]);
+            // A prefix and two spans.
+            let (prefix, rest) = bytes.split_at_mut(sizes[sent] / 3);
+            let (a, b) = rest.split_at_mut(rest.len() / 2);
+            let spans = [span(a), Span { guarded: true, ..span(b) }];
+            match node.platform.send(link, &packet(peer, from, sent as u32, sizes[sent]), Payload { prefix, spans: &spans })
+            {
+                Ok(()) => sent += 1,
+                Err(SendError::Full) => break,
+                Err(e) => panic!("{e:?}"),
+            }
+        }
+        node.platform.kick();
+        let taken = node.round(|platform, _, packet, rx| {
+            assert_eq!(packet.imm, got as u32);
+            let bytes = if got % 2 == 0 {
+                payload(platform, rx)
+            } else {
+                let mut bytes = vec![0; packet.len as usize];
+                let half = bytes.len() / 2;
+                platform.rx_fetch(rx, 0, &mut bytes[..half]);
+                let (c, d) = bytes[half..].split_at_mut(packet.len as usize / 4);
+                let spans = [span(c), Span { guarded: true, ..span(d) }];
+                platform.rx_scatter(rx, half as u32, &spans).unwrap();
+                bytes
+            };
+            assert!(bytes == pattern(got as u32, sizes[got]), "bytes of packet {got}");
+            got += 1;
+        });
+        assert!(Instant::now() < deadline, "sent {sent}, got {got}");
+        if taken == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn all_sizes_both_ways() {
+    let mut other = Other::start("echo");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    let mut sizes: Vec<usize> = (0..=700).collect();
+    sizes.extend((700..=16384).step_by(61));
+    sizes.extend([16383, 16384, 4096, 1, 0, 16384, 64, 65, 16320]);
+    exchange(&mut node, peer, &sizes);
+    assert!(node.platform.stats().sent_packets as usize >= sizes.len());
+}
+
+#[test]
+fn a_peer_that_sleeps_is_woken() {
+    let mut other = Other::start("sleeper");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    let link = node.resolve(peer);
+    let from = node.qpn;
+    for n in 0..300 {
+        if n % 3 == 0 {
+            // Time to fall asleep.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let bytes = pattern(n, 8);
+        node.platform.send(link, &packet(peer, from, n, 8), Payload { prefix: &bytes, spans: &[] }).unwrap();
+        node.platform.kick();
+        let start = Instant::now();
+        let mut back = false;
+        while !back {
+            node.round(|platform, _, packet, rx| {
+                assert_eq!((packet.imm, payload(platform, rx)), (n, pattern(n, 8)));
+                back = true;
+            });
+            if !back {
+                node.sleep(Duration::from_secs(5));
+            }
+            // Both sides sleep 5 s at most: a lost wake-up would show.
+            assert!(start.elapsed() < Duration::from_secs(3), "round {n} took {:?}", start.elapsed());
+        }
+    }
+    assert!(node.platform.stats().rings > 0);
+    exchange(&mut node, peer, &vec![9000; 3000]);
+}
+
+#[test]
+fn a_full_ring_says_so_and_goes_on() {
+    let mut other = Other::start("lazy");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    let link = node.resolve(peer);
+    let from = node.qpn;
+    for len in [0usize, 16384] {
+        let bytes = pattern(7, len);
+        let mut sent = 0u32;
+        let error = loop {
+            match node.platform.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
+                Ok(()) => sent += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error, SendError::Full);
+        let mark = node.platform.sent_mark(link);
+        assert!(!node.platform.taken(link, mark));
+        let mut room = Vec::new();
+        node.platform.take_writable(&mut room);
+        assert!(room.is_empty());
+        other.tell("go");
+        let mut back = 0;
+        let start = Instant::now();
+        while back < sent {
+            node.round(|_, _, _, _| back += 1);
+            node.sleep(Duration::from_secs(5));
+            assert!(start.elapsed() < Duration::from_secs(4), "{back} of {sent} after {:?}", start.elapsed());
+        }
+        node.until("taken", |node| node.platform.taken(link, mark));
+        node.platform.take_writable(&mut room);
+        assert_eq!(room, [link]);
+        if len == 0 {
+            assert_eq!(sent, 1024);
+        } else {
+            assert!(sent <= 16, "{sent}");
+        }
+        // From now on it is an echo like any other; fill it by stopping it.
+        drop(std::mem::replace(&mut other, Other::start("lazy")));
+        let peer = Qpn::new(other.hear_number() as u32);
+        node.until("death", |node| !node.dead.is_empty());
+        node.dead.clear();
+        if len == 0 {
+            return full_bulk(node, other, peer);
+        }
+    }
+}
+
+fn full_bulk(mut node: Node, mut other: Other, peer: Qpn) {
+    let link = node.resolve(peer);
+    let from = node.qpn;
+    let bytes = pattern(7, 16384);
+    let mut sent = 0;
+    while node.platform.send(link, &packet(peer, from, sent, 16384), Payload { prefix: &bytes, spans: &[] }).is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 16);
+    // A small one still fits into its slot.
+    node.platform.send(link, &packet(peer, from, sent, 0), Payload::default()).unwrap();
+    other.tell("go");
+    let mut back = 0;
+    let mut room = Vec::new();
+    let start = Instant::now();
+    while back <= sent || room.is_empty() {
+        node.round(|_, _, _, _| back += 1);
+        node.platform.take_writable(&mut room);
+        if back <= sent || room.is_empty() {
+            node.sleep(Duration::from_secs(5));
+        }
+        assert!(start.elapsed() < Duration::from_secs(4));
+    }
+}
+
+#[test]
+fn straight_copies() {
+    let mut other = Other::start("memory");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let theirs = other.hear_number();
+    let mut node = Node::new();
+    let link = node.resolve(peer);
+    assert!(!node.platform.caps(link).straight, "nothing is known yet");
+    assert_eq!(node.platform.pull(link, &[], &[]), Err(StraightError::Denied));
+    node.until("straight", |node| node.platform.caps(link).straight);
+
+    let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
+    let mut ours = vec![0; 1 << 20];
+    let (a, b) = ours.split_at_mut(300_001);
+    node.platform.pull(link, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
+    assert!(ours == pattern(1, 1 << 20));
+
+    let mut new = pattern(2, 5000);
+    node.platform.push(link, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
+    let mut back = vec![0; 1 << 20];
+    node.platform.pull(link, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
+    assert!(back[1000..5000] == new[..4000] && back[9000..10000] == new[4000..]);
+    assert!(back[..1000] == ours[..1000] && back[10000..] == ours[10000..]);
+
+    let nowhere = Span { addr: 4096, len: 10, guarded: false };
+    let mut ten = [0; 10];
+    assert_eq!(node.platform.pull(link, &[nowhere], &[span(&mut ten)]), Err(StraightError::Remote));
+    assert_eq!(node.platform.pull(link, &[at(0, 10)], &[nowhere]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, &[nowhere], &[at(0, 10)]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, &[span(&mut ten)], &[nowhere]), Err(StraightError::Remote));
+
+    other.process.kill().unwrap();
+    other.process.wait().unwrap();
+    let error = node.platform.pull(link, &[at(0, 10)], &[span(&mut ten)]);
+    assert_eq!(error, Err(StraightError::Denied));
+}
+
+#[test]
+fn straight_copies_can_be_refused() {
+    for (ours, theirs) in [(false, "1"), (true, "0")] {
+        let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", theirs)]);
+        let peer = Qpn::new(other.hear_number() as u32);
+        let addr = other.hear_number();
+        let mut node = Node::with(window::Config { straight: ours, ..Default::default() });
+        let link = node.resolve(peer);
+        exchange(&mut node, peer, &[10, 20000 / 2]);
+        assert!(!node.platform.caps(link).straight);
+        let mut ten = [0; 10];
+        let remote = [Span { addr, len: 10, guarded: false }];
+        assert_eq!(node.platform.pull(link, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+    }
+}
+
+#[test]
+fn death_is_noticed_and_the_block_can_be_found_again() {
+    let mut other = Other::start("echo");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    let link = node.resolve(peer);
+    exchange(&mut node, peer, &[8; 100]);
+    other.process.kill().unwrap();
+    node.until("death", |node| node.dead == [link]);
+    let lost = node.platform.send(link, &packet(peer, node.qpn, 0, 0), Payload::default());
+    assert_eq!(lost, Err(SendError::Down));
+    assert!(node.platform.taken(link, 1 << 40));
+    assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
+    assert_eq!(node.platform.links(), [LinkId::LOOPBACK]);
+}
+
+#[test]
+fn what_the_dead_had_sent_still_arrives() {
+    let mut other = Other::start("brief");
+    other.hear();
+    let mut node = Node::new();
+    other.tell(&node.qpn.get().to_string());
+    other.process.wait().unwrap();
+    let mut got = 0;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while node.dead.is_empty() {
+        node.round(|platform, _, packet, rx| {
+            assert_eq!((packet.imm, payload(platform, rx)), (got, pattern(got, 100)));
+            got += 1;
+        });
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(got, 500);
+}
+
+#[test]
+fn kill_at_any_moment() {
+    let mut node = Node::new();
+    for round in 0..30u32 {
+        let mut other = Other::start(if round % 2 == 0 { "echo" } else { "sleeper" });
+        let peer = Qpn::new(other.hear_number() as u32);
+        let link = node.resolve(peer);
+        let (from, start) = (node.qpn, Instant::now());
+        let mut n = 0;
+        let mut killed = false;
+        while !node.dead.contains(&link) {
+            let len = n as usize * 7 % 16384;
+            let bytes = pattern(n, len);
+            if node.platform.send(link, &packet(peer, from, n, len), Payload { prefix: &bytes, spans: &[] }).is_ok() {
+                n += 1;
+            }
+            node.round(|platform, _, packet, rx| {
+                assert_eq!(payload(platform, rx).len(), packet.len as usize);
+            });
+            if !killed && start.elapsed() > Duration::from_micros(u64::from(round) * 137) {
+                other.process.kill().unwrap();
+                killed = true;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
+        node.dead.clear();
+    }
+}
+
+#[test]
+fn two_links_when_both_connect_at_once() {
+    // Two devices in this process stand for two processes that connect before either has heard of the other.
+    let (mut a, mut b) = (Node::new(), Node::new());
+    let (ab, ba) = (a.resolve(b.qpn), b.resolve(a.qpn));
+    for n in 0..10 {
+        a.platform.send(ab, &packet(b.qpn, a.qpn, n, 0), Payload::default()).unwrap();
+        b.platform.send(ba, &packet(a.qpn, b.qpn, n, 0), Payload::default()).unwrap();
+    }
+    let (mut at_a, mut at_b) = (0, 0);
+    a.round(|_, _, p, _| {
+        assert_eq!(p.imm, at_a);
+        at_a += 1;
+    });
+    b.round(|_, _, p, _| {
+        assert_eq!(p.imm, at_b);
+        at_b += 1;
+    });
+    assert_eq!((at_a, at_b), (10, 10));
+    assert_eq!((a.platform.stats().links, b.platform.stats().links), (3, 3));
+}
+
+#[test]
+fn a_peer_that_connected_is_not_connected_to_again() {
+    let mut other = Other::start("echo");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    // The echo answers by resolving our number: over the link that it has from us.
+    exchange(&mut node, peer, &[8; 10]);
+    assert_eq!(node.platform.stats().links, 2);
+    let again = Qpn::new(peer.get() + 4095);
+    assert_eq!(node.resolve(peer), node.resolve(again));
+}
