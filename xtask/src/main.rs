@@ -1,1 +1,215 @@
-fn main() {}
+//! Development commands: `cargo xtask help`.
+
+mod arrows;
+mod ctests;
+mod interop;
+mod report;
+mod run;
+mod rust;
+mod setup;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use report::{Report, Suite};
+
+const HELP: &str = "\
+cargo xtask setup                 install the Debian packages that the tests need
+cargo xtask test [OPTIONS]        install what is missing, then run every suite
+cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
+cargo xtask list                  the suites, in the order in which they run
+
+Options:
+  --quick         fewer cases and shorter runs: a few minutes
+  --filter TEXT   only cases whose name contains TEXT
+  --no-setup      do not install anything; what is missing fails
+  --bless         write docs/conformance.md instead of comparing it
+
+Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
+
+/// One suite: its name, what it is, whether `--quick` leaves it out, and what runs it.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    slow: bool,
+    run: fn(&mut Suite, &Options),
+}
+
+/// What `test` runs, in this order: cheap checks first, one program at a time, never two benchmarks at once.
+#[rustfmt::skip]
+const STEPS: &[Step] = &[
+    Step { name: "build",      slow: false, run: rust::build,         about: "cargo build --release: the program and, beside it, the library" },
+    Step { name: "fmt",        slow: false, run: rust::fmt,           about: "cargo fmt --check" },
+    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the crates" },
+    Step { name: "clippy",     slow: false, run: rust::clippy,        about: "cargo clippy -D warnings" },
+    Step { name: "unit",       slow: false, run: rust::test,          about: "cargo test --workspace" },
+    Step { name: "doc",        slow: false, run: rust::doc,           about: "cargo doc without warnings" },
+    Step { name: "c",          slow: false, run: ctests::plain,       about: "the C tests against libibverbs-dev's headers" },
+    Step { name: "sanitizers", slow: true,  run: ctests::sanitized,   about: "the C tests with AddressSanitizer and UndefinedBehaviorSanitizer" },
+    Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, softrnic devinfo" },
+    Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
+    Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
+    Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },
+    Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; regenerates docs/conformance.md" },
+    Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
+    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },
+    Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
+    Step { name: "miri",       slow: true,  run: rust::miri,          about: "miri on the crates that it can run" },
+];
+
+/// What the command line said.
+#[derive(Debug, Default)]
+pub struct Options {
+    quick: bool,
+    filter: Option<String>,
+    no_setup: bool,
+    bless: bool,
+}
+
+impl Options {
+    /// True if a case of this name is wanted.
+    fn wants(&self, case: &str) -> bool {
+        self.filter
+            .as_ref()
+            .is_none_or(|text| case.contains(text.as_str()))
+    }
+
+    /// The filter as arguments for `cargo test`.
+    fn test_filter(&self) -> impl Iterator<Item = &str> {
+        self.filter.as_deref().into_iter()
+    }
+}
+
+fn main() -> ExitCode {
+    let mut options = Options::default();
+    let mut words = Vec::new();
+    let mut args = env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => options.quick = true,
+            "--no-setup" => options.no_setup = true,
+            "--bless" => options.bless = true,
+            "--filter" => options.filter = args.next(),
+            "-h" | "--help" => words.push("help".to_owned()),
+            option if option.starts_with('-') => return usage(&format!("unknown option {option}")),
+            _ => words.push(arg),
+        }
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [] | ["help"] => {
+            println!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        ["list"] => {
+            for step in STEPS {
+                println!(
+                    "{:11} {}{}",
+                    step.name,
+                    step.about,
+                    if step.slow { " (not with --quick)" } else { "" }
+                );
+            }
+            ExitCode::SUCCESS
+        }
+        ["setup"] => match setup::setup() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        },
+        ["test"] => test(
+            STEPS.iter().filter(|step| !(options.quick && step.slow)),
+            &options,
+        ),
+        names => match names
+            .iter()
+            .find(|name| STEPS.iter().all(|step| step.name != **name))
+        {
+            Some(name) => usage(&format!("no suite {name}")),
+            None => test(
+                STEPS.iter().filter(|step| names.contains(&step.name)),
+                &options,
+            ),
+        },
+    }
+}
+
+fn usage(problem: &str) -> ExitCode {
+    eprintln!("{problem}\n\n{HELP}");
+    ExitCode::FAILURE
+}
+
+/// Runs the steps and prints the report. A missing tool is a failure: a suite that did not run has not passed.
+fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCode {
+    let mut report = Report::default();
+    let started = Instant::now();
+    let mut setup = Suite::new("setup");
+    match if options.no_setup {
+        setup::check()
+    } else {
+        setup::setup()
+    } {
+        Ok(()) => setup.pass("packages"),
+        Err(e) => setup.fail("packages", e),
+    }
+    setup.took = started.elapsed();
+    report.suites.push(setup);
+    for step in steps {
+        println!("== {}: {}", step.name, step.about);
+        let mut suite = Suite::new(step.name);
+        let started = Instant::now();
+        (step.run)(&mut suite, options);
+        suite.took = started.elapsed();
+        let n = suite.count();
+        println!(
+            "   {} passed, {} failed, {} skipped in {:.1} s",
+            n.passed,
+            n.failed,
+            n.skipped,
+            suite.took.as_secs_f64()
+        );
+        report.suites.push(suite);
+    }
+    report.print();
+    let total = report.total();
+    if total.failed == 0 && total.passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn arrows_step(suite: &mut Suite, _: &Options) {
+    match arrows::check() {
+        Ok(()) => suite.pass("arrows between the crates"),
+        Err(e) => suite.fail("arrows between the crates", e),
+    }
+}
+
+/// The suites again, each case's name marked, with the window as the only way.
+fn indirect(suite: &mut Suite, options: &Options) {
+    rust::test_indirect(suite, options);
+    interop::indirect(suite, options);
+}
+
+/// The workspace's folder.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// Where the output of every program goes.
+pub fn logs() -> PathBuf {
+    target_dir().join("interop/logs")
+}

@@ -1,0 +1,124 @@
+//! The arrows between the crates: who may depend on whom. Declared here and nowhere else, and held against what cargo
+//! sees.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every crate of the workspace and the crates of the workspace that it may name, from the bottom to the top. Arrows
+/// point upwards in this list only, so there can be no cycle.
+#[rustfmt::skip]
+const ARROWS: &[(&str, &[&str])] = &[
+    // The vocabulary: knows nothing.
+    ("softrnic-verbs",  &[]),
+    // The C structures of verbs.h, for both sides of the ABI.
+    ("softrnic-sys",    &[]),
+    // The semantics: no socket, no thread, no clock.
+    ("softrnic-engine", &["softrnic-verbs"]),
+    // All unsafe access to memory, on behalf of what the engine asks for.
+    ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
+    // The wire between processes of one host.
+    ("softrnic-window", &["softrnic-verbs", "softrnic-engine", "softrnic-memory"]),
+    // The host as a device shows it: GIDs, GUID, sysfs.
+    ("softrnic-view",   &["softrnic-verbs"]),
+    // Device, contexts, events, progress.
+    ("softrnic-nic",    &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-view"]),
+    // The answers to programs that look at /sys and /dev.
+    ("softrnic-hooks",  &["softrnic-view"]),
+    // Safe verbs over the C ABI: the same code on this device and on an adapter.
+    ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
+    // The library: the C ABI, thin.
+    ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-view", "softrnic-hooks"]),
+    // The program.
+    ("softrnic",        &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view"]),
+    // Development commands: stand apart.
+    ("xtask",           &[]),
+];
+
+/// Development dependencies that may point elsewhere: tests look from above.
+const TEST_ARROWS: &[(&str, &[&str])] = &[];
+
+/// # Errors
+/// Every undeclared arrow and every undeclared crate, one per line.
+pub fn check() -> Result<(), String> {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(crate::root())
+        .output()
+        .map_err(|e| format!("cargo metadata: {e}"))?;
+    if !out.status.success() {
+        return Err(format!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&out.stderr)
+        ));
+    }
+    let metadata =
+        serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+    let problems = problems(&metadata);
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems.join("\n"))
+    }
+}
+
+fn problems(metadata: &Value) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let tests: BTreeMap<&str, &[&str]> = TEST_ARROWS.iter().copied().collect();
+    let mut problems = Vec::new();
+    let mut below = BTreeSet::new();
+    for (name, uses) in ARROWS {
+        for used in uses.iter().filter(|used| !below.contains(*used)) {
+            problems.push(format!("the table itself: {name} -> {used} points up"));
+        }
+        below.insert(*name);
+    }
+    let packages = metadata["packages"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let names: BTreeSet<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(allowed) = allowed.get(name) else {
+            problems.push(format!("{name} is not declared"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let for_tests =
+                dependency["kind"] == "dev" && tests.get(name).is_some_and(|t| t.contains(&to));
+            // A crate may name itself in tests, and what lies outside the workspace is no arrow of ours.
+            if names.contains(to) && to != name && !allowed.contains(&to) && !for_tests {
+                problems.push(format!("{name} -> {to} is not declared"));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_obeys_the_table() {
+        check().unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn an_undeclared_arrow_is_found() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "softrnic-verbs", "dependencies": [{ "name": "softrnic-nic", "kind": null }] },
+            { "name": "softrnic-nic", "dependencies": [{ "name": "libc", "kind": null }] },
+            { "name": "stranger", "dependencies": [] },
+        ]});
+        assert_eq!(
+            problems(&metadata),
+            [
+                "softrnic-verbs -> softrnic-nic is not declared",
+                "stranger is not declared"
+            ]
+        );
+    }
+}

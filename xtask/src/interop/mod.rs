@@ -1,0 +1,181 @@
+//! Suites that run real programs through `softrnic run`, as an ordinary user.
+
+mod conformance;
+mod pair;
+mod perftest;
+mod pingpong;
+mod pyverbs;
+mod stage;
+
+use std::time::Duration;
+
+use crate::Options;
+use crate::report::{Outcome, Suite};
+use pair::Pair;
+use stage::Stage;
+
+/// The setting that forbids straight copies between processes, so that all data goes through the window.
+pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "never");
+
+/// The device's name, and the index of the GID that the programs use.
+const DEVICE: &str = "softrnic0";
+const GID: &str = "0";
+
+/// How the programs are run: with every path allowed, or with the window as the only way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Every,
+    Indirect,
+}
+
+impl Mode {
+    fn stage(self, suite: &mut Suite) -> Option<Stage> {
+        let stage = match self {
+            Mode::Every => Stage::new("every", &[]),
+            Mode::Indirect => Stage::new("indirect", &[STRAIGHT_FORBIDDEN]),
+        };
+        stage.map_err(|e| suite.fail("preparation", e)).ok()
+    }
+
+    /// Marks the names of cases, so that `indirect` can be told from the others.
+    fn name(self, name: &str) -> String {
+        match self {
+            Mode::Every => name.to_owned(),
+            Mode::Indirect => format!("{name} (indirect)"),
+        }
+    }
+}
+
+pub fn devices(suite: &mut Suite, _: &Options) {
+    let Some(stage) = Mode::Every.stage(suite) else {
+        return;
+    };
+    let guid = r"0000:0000:0000:0000";
+    check_one(suite, &stage, "ibv_devices", &[], |out| {
+        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
+    });
+    check_one(suite, &stage, "ibv_devinfo", &["-v"], |out| {
+        for want in [
+            DEVICE,
+            "PORT_ACTIVE",
+            "link_layer:\t\t\tEthernet",
+            "GID[  0]",
+            "RoCE v2",
+        ] {
+            if !out.contains(want) {
+                return (false, format!("the output has no `{want}`"));
+            }
+        }
+        let no_guid = out
+            .lines()
+            .any(|line| line.contains("node_guid") && line.contains(guid));
+        (!no_guid, "the node GUID is zero".to_owned())
+    });
+    check_one(suite, &stage, "ibv_devinfo", &["-l"], |out| {
+        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
+    });
+    let done = stage
+        .softrnic("devinfo", &["devinfo"])
+        .run(Duration::from_secs(20));
+    record(suite, "softrnic devinfo", done, |out| {
+        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
+    });
+}
+
+pub fn selftest(suite: &mut Suite, options: &Options) {
+    selftest_in(suite, options, Mode::Every);
+}
+
+fn selftest_in(suite: &mut Suite, _: &Options, mode: Mode) {
+    let Some(stage) = mode.stage(suite) else {
+        return;
+    };
+    let done = stage
+        .softrnic("selftest", &["selftest"])
+        .run(Duration::from_secs(300));
+    record(suite, &mode.name("softrnic selftest"), done, |_| {
+        (true, String::new())
+    });
+}
+
+pub fn pingpong(suite: &mut Suite, options: &Options) {
+    pairs(suite, options, Mode::Every, pingpong::cases(options.quick));
+}
+
+pub fn perftest(suite: &mut Suite, options: &Options) {
+    pairs(suite, options, Mode::Every, perftest::cases(options.quick));
+}
+
+pub fn pyverbs(suite: &mut Suite, options: &Options) {
+    let Some(stage) = Mode::Every.stage(suite) else {
+        return;
+    };
+    pyverbs::run(suite, &stage, options, Mode::Every);
+}
+
+/// All of it with the window as the only way.
+pub fn indirect(suite: &mut Suite, options: &Options) {
+    selftest_in(suite, options, Mode::Indirect);
+    pairs(
+        suite,
+        options,
+        Mode::Indirect,
+        pingpong::cases(options.quick),
+    );
+    pairs(
+        suite,
+        options,
+        Mode::Indirect,
+        perftest::cases(options.quick),
+    );
+    let Some(stage) = Mode::Indirect.stage(suite) else {
+        return;
+    };
+    pyverbs::run(suite, &stage, options, Mode::Indirect);
+}
+
+fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
+    let Some(stage) = mode.stage(suite) else {
+        return;
+    };
+    for case in cases {
+        let name = mode.name(&case.name);
+        if options.wants(&name) {
+            let (outcome, log) = case.run(&stage);
+            suite.push(name, outcome, Some(log));
+        }
+    }
+}
+
+fn check_one(
+    suite: &mut Suite,
+    stage: &Stage,
+    program: &str,
+    args: &[&str],
+    check: impl Fn(&str) -> (bool, String),
+) {
+    let name = [&[program], args].concat().join(" ");
+    let done = stage
+        .program(&name.replace(' ', ""), program, args)
+        .run(Duration::from_secs(20));
+    record(suite, &name, done, check);
+}
+
+fn record(
+    suite: &mut Suite,
+    name: &str,
+    done: std::io::Result<crate::run::Finished>,
+    check: impl Fn(&str) -> (bool, String),
+) {
+    match done {
+        Ok(done) => {
+            let outcome = match check(&done.stdout) {
+                _ if !done.ok() => Outcome::Failed(done.verdict()),
+                (true, _) => Outcome::Passed,
+                (false, why) => Outcome::Failed(why),
+            };
+            suite.push(name, outcome, Some(done.log));
+        }
+        Err(e) => suite.fail(name, e.to_string()),
+    }
+}

@@ -1,0 +1,288 @@
+//! A server and a client of one program, in either order, with a limit on the time.
+//!
+//! The programs exchange their QP numbers over TCP. Their clients give up at once when nobody listens, so "client first"
+//! needs help: the client connects to a relay of ours, and the server is started behind it only then.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use crate::report::Outcome;
+use crate::run::{Finished, Running};
+
+use super::stage::Stage;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    ServerFirst,
+    ClientFirst,
+}
+
+/// Which side's output is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Server,
+    Client,
+}
+
+/// Looks at one side's output; says what is wrong with it.
+pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String>>;
+
+pub struct Pair {
+    pub name: String,
+    pub program: String,
+    /// For both sides; the port and the host are added.
+    pub args: Vec<String>,
+    /// For the server alone.
+    pub server_args: Vec<String>,
+    pub clients: usize,
+    pub order: Order,
+    pub limit: Duration,
+    pub check: Check,
+}
+
+/// How long the side that is left may take to notice that the other one is gone.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long a program may take until it listens.
+const START: Duration = Duration::from_secs(15);
+
+impl Pair {
+    /// Runs both sides. The log is the server's; the client's lies beside it.
+    pub fn run(&self, stage: &Stage) -> (Outcome, PathBuf) {
+        let log = self.name.replace([' ', '/'], "_");
+        match self.try_run(stage, &log) {
+            Ok((server, clients)) => (self.judge(&server, &clients), server.log),
+            Err(e) => (Outcome::Failed(e.to_string()), PathBuf::from(log)),
+        }
+    }
+
+    fn judge(&self, server: &Finished, clients: &[Finished]) -> Outcome {
+        let mut problems = Vec::new();
+        let clients = clients.iter().map(|done| (Side::Client, done));
+        for (side, done) in clients.chain([(Side::Server, server)]) {
+            let who = if side == Side::Client {
+                "client"
+            } else {
+                "server"
+            };
+            if !done.ok() {
+                problems.push(format!("{who}: {}", done.verdict()));
+            } else if let Err(why) = (self.check)(side, done) {
+                problems.push(format!("{who}: {why}"));
+            }
+        }
+        if problems.is_empty() {
+            Outcome::Passed
+        } else {
+            Outcome::Failed(problems.join("; "))
+        }
+    }
+
+    fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
+        let port = free_port()?;
+        let server = || {
+            let mut args = [self.args.clone(), self.server_args.clone()].concat();
+            args.extend(["-p".to_owned(), port.to_string()]);
+            stage
+                .program(&format!("{log}.server"), &self.program, &args)
+                .spawn()
+        };
+        let clients = |port: u16| {
+            let mut args = self.args.clone();
+            args.extend(["-p".to_owned(), port.to_string(), "127.0.0.1".to_owned()]);
+            let start = |number: usize| {
+                let number = if number == 0 {
+                    String::new()
+                } else {
+                    number.to_string()
+                };
+                stage
+                    .program(&format!("{log}.client{number}"), &self.program, &args)
+                    .spawn()
+            };
+            (0..self.clients)
+                .map(start)
+                .collect::<io::Result<Vec<Running>>>()
+        };
+        let deadline = Instant::now() + self.limit;
+        match self.order {
+            Order::ServerFirst => {
+                let mut server = server()?;
+                wait_for_listener(port, &mut server)?;
+                wait_for_all(server, clients(port)?, deadline)
+            }
+            Order::ClientFirst => {
+                let relay = Relay::new(port)?;
+                let mut clients = clients(relay.port)?;
+                relay.wait_for_client(&mut clients[0])?;
+                let mut server = server()?;
+                wait_for_listener(port, &mut server)?;
+                relay.open();
+                wait_for_all(server, clients, deadline)
+            }
+        }
+    }
+}
+
+/// Waits until all have ended, or one side has and the other has had its grace.
+fn wait_for_all(
+    mut server: Running,
+    mut clients: Vec<Running>,
+    deadline: Instant,
+) -> io::Result<(Finished, Vec<Finished>)> {
+    let mut first_end = None;
+    loop {
+        let server_ended = server.ended()?;
+        let mut clients_ended = true;
+        for client in &mut clients {
+            clients_ended &= client.ended()?;
+        }
+        if server_ended && clients_ended {
+            break;
+        }
+        let now = Instant::now();
+        if server_ended || clients_ended {
+            let since = *first_end.get_or_insert(now);
+            if now > since + GRACE {
+                break;
+            }
+        }
+        if now > deadline {
+            break;
+        }
+        sleep(Duration::from_millis(4));
+    }
+    Ok((
+        server.finish()?,
+        clients
+            .into_iter()
+            .map(Running::finish)
+            .collect::<io::Result<_>>()?,
+    ))
+}
+
+/// A port that nobody uses at the moment. Ours to lose until the server binds it, which no other case does meanwhile.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Waits until the port is listened on, without connecting to it: the servers accept one connection only.
+fn wait_for_listener(port: u16, server: &mut Running) -> io::Result<()> {
+    let deadline = Instant::now() + START;
+    let local = format!(":{port:04X}");
+    while Instant::now() < deadline {
+        let listens = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+            fs::read_to_string(table).is_ok_and(|text| {
+                text.lines().any(|line| {
+                    let mut words = line.split_whitespace().skip(1);
+                    let at = words
+                        .next()
+                        .is_some_and(|address| address.ends_with(&local));
+                    // The state behind the remote address; 0A is LISTEN.
+                    at && words.nth(1) == Some("0A")
+                })
+            })
+        });
+        // A server that has ended already is judged by its output.
+        if listens || server.ended()? {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Takes a client's connections before its server runs, and passes the bytes on once it does.
+struct Relay {
+    port: u16,
+    seen: Arc<AtomicBool>,
+    opened: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn new(server: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        let [seen, opened, over] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let flags = (Arc::clone(&seen), Arc::clone(&opened), Arc::clone(&over));
+        thread::spawn(move || {
+            let (seen, opened, over) = flags;
+            while !over.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((client, _)) => {
+                        seen.store(true, Ordering::Relaxed);
+                        let (opened, over) = (Arc::clone(&opened), Arc::clone(&over));
+                        thread::spawn(move || splice(client, server, &opened, &over));
+                    }
+                    Err(_) => sleep(Duration::from_millis(2)),
+                }
+            }
+        });
+        Ok(Self {
+            port,
+            seen,
+            opened,
+            over,
+        })
+    }
+
+    fn wait_for_client(&self, client: &mut Running) -> io::Result<()> {
+        let deadline = Instant::now() + START;
+        while !self.seen.load(Ordering::Relaxed) && !client.ended()? && Instant::now() < deadline {
+            sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn open(&self) {
+        self.opened.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn splice(client: TcpStream, server: u16, opened: &AtomicBool, over: &AtomicBool) {
+    while !opened.load(Ordering::Relaxed) {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        sleep(Duration::from_millis(2));
+    }
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+        return;
+    };
+    let _ = (
+        client.set_nonblocking(false),
+        client.set_nodelay(true),
+        server.set_nodelay(true),
+    );
+    let (Ok(from_client), Ok(to_server)) = (client.try_clone(), server.try_clone()) else {
+        return;
+    };
+    let forward = thread::spawn(move || copy(from_client, to_server));
+    copy(server, client);
+    let _ = forward.join();
+}
+
+/// Copies until the end, and passes the end on.
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 4096];
+    while let Ok(n) = from.read(&mut buffer) {
+        if n == 0 || to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}

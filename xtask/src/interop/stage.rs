@@ -1,0 +1,118 @@
+//! A place from which an ordinary user can run the device: a folder under the temporary directory with the program and
+//! its library, because a checkout may lie where only its owner can look.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::run::{Program, find};
+use crate::{logs, target_dir};
+
+/// `nobody`: owns nothing.
+const NOBODY: u32 = 65534;
+
+#[derive(Debug)]
+pub struct Stage {
+    dir: PathBuf,
+    /// Runs what follows as the ordinary user, and ends it when we end.
+    prefix: Vec<String>,
+    settings: Vec<(String, String)>,
+    logs: PathBuf,
+}
+
+impl Stage {
+    /// Makes the folder. `settings` are environment variables for every program; `name` is the folder of the logs.
+    pub fn new(name: &str, settings: &[(&str, &str)]) -> Result<Self, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("softrnic-interop-{}-{number}", std::process::id()));
+        let root = rustix::process::geteuid().is_root();
+        let mut prefix = vec!["setpriv".to_owned(), "--pdeathsig".into(), "KILL".into()];
+        if root {
+            let user = NOBODY.to_string();
+            prefix
+                .extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
+        }
+        let stage = Self {
+            dir,
+            prefix,
+            settings: settings
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            logs: logs().join(name),
+        };
+        stage.fill(root)?;
+        Ok(stage)
+    }
+
+    fn fill(&self, root: bool) -> Result<(), String> {
+        let release = target_dir().join("release");
+        if find("setpriv").is_none() {
+            return Err("setpriv is missing (package util-linux)".to_owned());
+        }
+        for folder in [&self.dir, &self.home()] {
+            fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+            allow(folder)?;
+        }
+        for file in ["softrnic", "libsoftrnic.so"] {
+            let from = release.join(file);
+            let to = self.dir.join(file);
+            fs::copy(&from, &to)
+                .map_err(|e| format!("{}: {e} (cargo build --release makes it)", from.display()))?;
+            allow(&to)?;
+        }
+        if root {
+            chown(self.home(), Some(NOBODY), Some(NOBODY))
+                .map_err(|e| format!("{}: {e}", self.home().display()))?;
+        }
+        Ok(())
+    }
+
+    /// Where the user may write.
+    pub fn home(&self) -> PathBuf {
+        self.dir.join("home")
+    }
+
+    /// A folder that the user can read, for files that a suite brings along.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `softrnic run -- PROGRAM ARGS`.
+    pub fn program<S: AsRef<OsStr>>(&self, log: &str, program: &str, args: &[S]) -> Program {
+        self.softrnic(log, &["run", "--", program]).args(args)
+    }
+
+    /// `softrnic ARGS`.
+    pub fn softrnic(&self, log: &str, args: &[&str]) -> Program {
+        let mut made = Program::new(&self.prefix[0], self.logs.join(log))
+            .args(&self.prefix[1..])
+            .args([self.dir.join("softrnic")])
+            .args(args)
+            .env("HOME", self.home())
+            .env("TMPDIR", self.home())
+            // cargo's, for its own children: not what a user's programs see.
+            .without("LD_LIBRARY_PATH")
+            .dir(self.home());
+        for (key, value) in &self.settings {
+            made = made.env(key, value);
+        }
+        made
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Readable for everyone, whatever the umask says.
+pub fn allow(path: &Path) -> Result<(), String> {
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+        .map_err(|e| format!("{}: {e}", path.display()))
+}

@@ -1,0 +1,340 @@
+//! The steps that are cargo's: build, format, lints, tests, documentation, models, fuzzing, miri.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::report::{Outcome, Suite};
+use crate::run::{Finished, Program};
+use crate::{Options, logs, root, target_dir};
+
+/// A build on two busy cores takes minutes; ten times that is a hang.
+const BUILD: Duration = Duration::from_secs(1200);
+
+fn cargo(log: &str) -> Program {
+    Program::new(env!("CARGO"), logs().join("cargo").join(log)).dir(root())
+}
+
+/// One cargo command that either succeeds or does not.
+fn one(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> Option<Finished> {
+    match program.run(limit) {
+        Ok(done) => {
+            let outcome = if done.ok() {
+                Outcome::Passed
+            } else {
+                Outcome::Failed(first_error(&done))
+            };
+            suite.push(name, outcome, Some(done.log.clone()));
+            Some(done)
+        }
+        Err(e) => {
+            suite.fail(name, e.to_string());
+            None
+        }
+    }
+}
+
+/// The first line with an error in it says more than the last one.
+fn first_error(done: &Finished) -> String {
+    let error = done
+        .stderr
+        .lines()
+        .chain(done.stdout.lines())
+        .find(|line| line.starts_with("error"));
+    match error {
+        Some(line) if done.status.is_some() => line.to_owned(),
+        _ => done.verdict(),
+    }
+}
+
+pub fn build(suite: &mut Suite, _: &Options) {
+    one(
+        suite,
+        "cargo build --release",
+        cargo("build").args(["build", "--release"]),
+        BUILD,
+    );
+    for file in ["softrnic", "libsoftrnic.so"] {
+        if target_dir().join("release").join(file).exists() {
+            suite.pass(format!("target/release/{file}"));
+        } else {
+            suite.fail(format!("target/release/{file}"), "was not built");
+        }
+    }
+}
+
+pub fn fmt(suite: &mut Suite, _: &Options) {
+    let program = cargo("fmt").args(["fmt", "--all", "--", "--check"]);
+    if let Some(done) = one(suite, "cargo fmt --check", program, BUILD) {
+        for line in done
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("Diff in"))
+            .take(5)
+        {
+            println!("  {line}");
+        }
+    }
+}
+
+pub fn clippy(suite: &mut Suite, _: &Options) {
+    let program = cargo("clippy").args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]);
+    one(suite, "cargo clippy -D warnings", program, BUILD);
+}
+
+pub fn doc(suite: &mut Suite, _: &Options) {
+    let program = cargo("doc")
+        .args(["doc", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings");
+    one(suite, "cargo doc without warnings", program, BUILD);
+}
+
+pub fn test(suite: &mut Suite, options: &Options) {
+    let mut words = vec!["test", "--workspace", "--no-fail-fast"];
+    words.extend(options.test_filter());
+    tests(suite, "test", cargo("test").args(words));
+}
+
+/// The same tests with straight copies between processes forbidden: everything goes through the window.
+pub fn test_indirect(suite: &mut Suite, options: &Options) {
+    let mut words = vec!["test", "--workspace", "--no-fail-fast"];
+    words.extend(options.test_filter());
+    let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
+    tests(
+        suite,
+        "test-indirect",
+        cargo("test-indirect").args(words).env(key, value),
+    );
+}
+
+/// Runs `cargo test` and takes every test as a case.
+fn tests(suite: &mut Suite, name: &str, program: Program) {
+    let done = match program.run(BUILD) {
+        Ok(done) => done,
+        Err(e) => return suite.fail(name, e.to_string()),
+    };
+    let before = suite.count().failed;
+    for (test, outcome) in test_lines(&done.stdout) {
+        suite.push(test, outcome, Some(done.log.clone()));
+    }
+    if !done.ok() && suite.count().failed == before {
+        suite.push(
+            name,
+            Outcome::Failed(first_error(&done)),
+            Some(done.log.clone()),
+        );
+    } else if suite.cases.is_empty() {
+        suite.fail(name, "no test was run");
+    }
+}
+
+/// The cases in the output of Rust's test harness: `test NAME ... ok`.
+fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
+    let mut cases = Vec::new();
+    for line in stdout.lines() {
+        let Some((name, result)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.rsplit_once(" ... "))
+        else {
+            continue;
+        };
+        let name = name.trim_end_matches(" - should panic").to_owned();
+        let outcome = match result
+            .split_once(", ")
+            .map_or((result, None), |(r, why)| (r, Some(why)))
+        {
+            ("ok", _) => Outcome::Passed,
+            ("ignored", why) => {
+                Outcome::Skipped(why.unwrap_or("ignored without a reason").to_owned())
+            }
+            _ => Outcome::Failed("the test failed".to_owned()),
+        };
+        cases.push((name, outcome));
+    }
+    cases
+}
+
+/// Models of the lock-free code: every crate that has a `cfg(loom)` in it. They are built apart, because the flag
+/// changes every crate.
+pub fn loom(suite: &mut Suite, options: &Options) {
+    let crates = crates_with("cfg(loom)");
+    if crates.is_empty() {
+        return suite.fail("loom", "no crate has a model: `cfg(loom)` occurs nowhere");
+    }
+    for name in crates {
+        let log = format!("loom-{name}");
+        let program = cargo(&log)
+            .args([
+                "test",
+                "--release",
+                "--lib",
+                "--tests",
+                "--no-fail-fast",
+                "-p",
+                &name,
+                "loom",
+            ])
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", target_dir().join("loom"))
+            .env(
+                "LOOM_MAX_PREEMPTIONS",
+                if options.quick { "2" } else { "3" },
+            );
+        tests(suite, &log, program);
+    }
+}
+
+/// A short run of every fuzz target in `fuzz/`. libFuzzer needs the coverage instrumentation, which the pinned compiler
+/// has; no nightly and no cargo-fuzz is needed for that.
+pub fn fuzz(suite: &mut Suite, options: &Options) {
+    let folder = root().join("fuzz");
+    let targets = fuzz_targets(&folder);
+    if targets.is_empty() {
+        return suite.fail("fuzz", "no fuzz target found in fuzz/");
+    }
+    let built = target_dir().join("fuzz");
+    const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks";
+    let program = cargo("fuzz-build")
+        .dir(&folder)
+        .args(["build", "--release", "--target", HOST])
+        .env("RUSTFLAGS", COVERAGE)
+        .env("CARGO_TARGET_DIR", &built);
+    match one(suite, "build the fuzz targets", program, BUILD) {
+        Some(done) if done.ok() => {}
+        _ => return,
+    }
+    let seconds = if options.quick { 5 } else { 20 };
+    for target in targets {
+        let corpus = built.join("corpus").join(&target);
+        let crashes = logs().join("cargo").join(format!("crash-{target}-"));
+        if let Err(e) = fs::create_dir_all(&corpus) {
+            suite.fail(target, e.to_string());
+            continue;
+        }
+        let program = Program::new(
+            built.join(HOST).join("release").join(&target),
+            logs().join("cargo").join(&target),
+        )
+        .args([
+            format!("-max_total_time={seconds}"),
+            "-timeout=5".into(),
+            "-rss_limit_mb=2048".into(),
+        ])
+        .args([format!("-artifact_prefix={}", crashes.display())])
+        .args([corpus]);
+        one(suite, &target, program, Duration::from_secs(seconds + 120));
+    }
+}
+
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// The names of the binaries that `fuzz/Cargo.toml` declares, in its order.
+fn fuzz_targets(folder: &Path) -> Vec<String> {
+    let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else {
+        return Vec::new();
+    };
+    let mut in_bin = false;
+    let mut targets = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            in_bin = line == "[[bin]]";
+        } else if let Some(value) = line
+            .strip_prefix("name")
+            .and_then(|rest| rest.trim().strip_prefix('='))
+            && in_bin
+        {
+            targets.push(value.trim().trim_matches('"').to_owned());
+        }
+    }
+    targets
+}
+
+/// What miri can run: the crates without system calls. Miri comes with a nightly toolchain only.
+pub fn miri(suite: &mut Suite, _: &Options) {
+    let there = Command::new("cargo")
+        .args(["+nightly", "miri", "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|out| out.status.success());
+    if !there {
+        return suite.skip(
+            "miri",
+            "no nightly toolchain with miri here (rustup +nightly component add miri)",
+        );
+    }
+    let names = [
+        "softrnic-verbs",
+        "softrnic-engine",
+        "softrnic-memory",
+        "softrnic-window",
+    ];
+    for name in names {
+        let log = format!("miri-{name}");
+        let program = Program::new("cargo", logs().join("cargo").join(&log))
+            .dir(root())
+            .args(["+nightly", "miri", "test", "--lib", "-p", name])
+            .env("MIRIFLAGS", "-Zmiri-permissive-provenance")
+            .env("CARGO_TARGET_DIR", target_dir().join("miri"));
+        tests(suite, &log, program);
+    }
+}
+
+/// The packages under `crates/` whose sources contain `needle`.
+fn crates_with(needle: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(root().join("crates")) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|entry| contains(&entry.path(), needle))
+        .filter_map(|entry| package_name(&entry.path().join("Cargo.toml")))
+        .collect();
+    names.sort();
+    names
+}
+
+fn package_name(manifest: &PathBuf) -> Option<String> {
+    let text = fs::read_to_string(manifest).ok()?;
+    let line = text.lines().find(|line| line.starts_with("name"))?;
+    Some(line.split('"').nth(1)?.to_owned())
+}
+
+fn contains(path: &Path, needle: &str) -> bool {
+    if path.is_dir() {
+        let Ok(entries) = fs::read_dir(path) else {
+            return false;
+        };
+        return entries
+            .flatten()
+            .any(|entry| contains(&entry.path(), needle));
+    }
+    path.extension().is_some_and(|e| e == "rs")
+        && fs::read_to_string(path).is_ok_and(|text| text.contains(needle))
+}
+
+#[cfg(test)]
+mod tests_of_parsing {
+    use super::*;
+
+    #[test]
+    fn harness_lines() {
+        let out = "running 4 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, needs root\n\
+            test e - should panic ... ok\ntest result: FAILED. 2 passed; 1 failed\n";
+        let cases = test_lines(out);
+        assert_eq!(cases.len(), 4);
+        assert_eq!(cases[0], ("a::b".into(), Outcome::Passed));
+        assert_eq!(cases[1].1, Outcome::Failed("the test failed".into()));
+        assert_eq!(cases[2].1, Outcome::Skipped("needs root".into()));
+        assert_eq!(cases[3].0, "e");
+    }
+}

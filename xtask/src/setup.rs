@@ -1,0 +1,180 @@
+//! `cargo xtask setup`: what the tests need from the distribution.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::run::find;
+
+/// A Debian package, the file that shows that it is there, and what fails without it.
+struct Package {
+    name: &'static str,
+    shows: Shows,
+    needed_for: &'static str,
+}
+
+enum Shows {
+    Tool(&'static str),
+    File(&'static str),
+}
+
+use Shows::{File, Tool};
+
+#[rustfmt::skip]
+const PACKAGES: &[Package] = &[
+    Package { name: "gcc",             shows: Tool("gcc"),                                     needed_for: "C tests" },
+    Package { name: "g++",             shows: Tool("g++"),                                     needed_for: "fuzz targets (libFuzzer is C++)" },
+    Package { name: "libc6-dev",       shows: File("/usr/include/stdio.h"),                    needed_for: "C tests" },
+    Package { name: "binutils",        shows: Tool("nm"),                                      needed_for: "symbol table tests" },
+    Package { name: "libibverbs-dev",  shows: File("/usr/include/infiniband/verbs.h"),         needed_for: "C tests against the real headers" },
+    Package { name: "librdmacm-dev",   shows: File("/usr/include/rdma/rdma_cma.h"),            needed_for: "C tests against the real headers" },
+    Package { name: "ibverbs-utils",   shows: Tool("ibv_rc_pingpong"),                         needed_for: "pingpong matrix" },
+    Package { name: "perftest",        shows: Tool("ib_send_lat"),                             needed_for: "perftest matrix" },
+    Package { name: "python3-pyverbs", shows: File("/usr/lib/python3/dist-packages/pyverbs"),  needed_for: "rdma-core's own suite" },
+    Package { name: "iproute2",        shows: Tool("ip"),                                      needed_for: "rdma-core's own suite" },
+    Package { name: "util-linux",      shows: Tool("setpriv"),                                 needed_for: "running as an ordinary user" },
+    Package { name: "gdb",             shows: Tool("gdb"),                                     needed_for: "stacks of programs that hang" },
+    Package { name: "strace",          shows: Tool("strace"),                                  needed_for: "tests that count system calls" },
+];
+
+impl Package {
+    fn is_there(&self) -> bool {
+        match self.shows {
+            Tool(tool) => find(tool).is_some(),
+            File(file) => Path::new(file).exists(),
+        }
+    }
+}
+
+/// Installs what is missing, as root or through sudo.
+///
+/// # Errors
+/// What is missing, and the command that would install it.
+pub fn setup() -> Result<(), String> {
+    let missing = missing();
+    if missing.is_empty() {
+        println!("setup: all {} packages are there", PACKAGES.len());
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
+    for package in &missing {
+        println!(
+            "setup: {} is missing ({})",
+            package.name, package.needed_for
+        );
+    }
+    let by_hand = format!(
+        "apt-get update && apt-get install --no-install-recommends -y {}",
+        names.join(" ")
+    );
+    if find("apt-get").is_none() {
+        return Err(format!(
+            "this is not a Debian system; install what corresponds to: {}",
+            names.join(" ")
+        ));
+    }
+    let prefix: &[&str] = if rustix::process::geteuid().is_root() {
+        &[]
+    } else if sudo_works() {
+        &["sudo", "-n"]
+    } else {
+        return Err(format!(
+            "not root, and sudo asks for a password; run as root:\n    {by_hand}"
+        ));
+    };
+    apt(prefix, &["update"]).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
+    let install = [
+        &["install", "--no-install-recommends", "-y"],
+        names.as_slice(),
+    ]
+    .concat();
+    apt(prefix, &install).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
+    check()
+}
+
+/// # Errors
+/// The packages that are not there.
+pub fn check() -> Result<(), String> {
+    let missing: Vec<String> = missing()
+        .iter()
+        .map(|p| format!("{} ({})", p.name, p.needed_for))
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("missing: {}", missing.join(", ")))
+    }
+}
+
+fn missing() -> Vec<&'static Package> {
+    PACKAGES.iter().filter(|p| !p.is_there()).collect()
+}
+
+fn sudo_works() -> bool {
+    find("sudo").is_some()
+        && Command::new("sudo")
+            .args(["-n", "true"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|s| s.success())
+}
+
+fn apt(prefix: &[&str], args: &[&str]) -> Result<(), String> {
+    let words = [
+        prefix,
+        &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"],
+        args,
+    ]
+    .concat();
+    println!("setup: {}", words.join(" "));
+    let status = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(s) if s.success() => Ok(()),
+        Ok(s) => Err(format!("apt-get {} failed: {s}", args[0])),
+        Err(e) => Err(format!("apt-get could not be run: {e}")),
+    }
+}
+
+/// rdma-core's Python tests: where the package put them, or, on images that leave `/usr/share/doc` out, unpacked from the
+/// package itself into `scratch`.
+///
+/// # Errors
+/// Why they cannot be had.
+pub fn python_tests(scratch: &Path) -> Result<PathBuf, String> {
+    const TESTS: &str = "usr/share/doc/rdma-core/tests";
+    let installed = Path::new("/").join(TESTS);
+    if has_tests(&installed) {
+        return Ok(installed);
+    }
+    let unpacked = scratch.join("python3-pyverbs");
+    if has_tests(&unpacked.join(TESTS)) {
+        return Ok(unpacked.join(TESTS));
+    }
+    fs::create_dir_all(&unpacked).map_err(|e| format!("{}: {e}", unpacked.display()))?;
+    let script =
+        "apt-get -q download python3-pyverbs && dpkg-deb --extract python3-pyverbs_*.deb .";
+    let done = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(&unpacked)
+        .stdin(Stdio::null())
+        .output();
+    match done {
+        Ok(out) if out.status.success() && has_tests(&unpacked.join(TESTS)) => {
+            Ok(unpacked.join(TESTS))
+        }
+        Ok(out) => Err(format!(
+            "no tests in /{TESTS}, and `{script}` failed: {}",
+            String::from_utf8_lossy(&out.stderr)
+        )),
+        Err(e) => Err(format!(
+            "no tests in /{TESTS}, and sh could not be run: {e}"
+        )),
+    }
+}
+
+fn has_tests(folder: &Path) -> bool {
+    folder.join("test_addr.py").exists() || folder.join("test_addr.py.gz").exists()
+}
