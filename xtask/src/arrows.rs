@@ -48,19 +48,11 @@ pub fn check() -> Result<(), String> {
         .output()
         .map_err(|e| format!("cargo metadata: {e}"))?;
     if !out.status.success() {
-        return Err(format!(
-            "cargo metadata: {}",
-            String::from_utf8_lossy(&out.stderr)
-        ));
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&out.stderr)));
     }
-    let metadata =
-        serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+    let metadata = serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
     let problems = problems(&metadata);
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems.join("\n"))
-    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
 fn problems(metadata: &Value) -> Vec<String> {
@@ -74,9 +66,7 @@ fn problems(metadata: &Value) -> Vec<String> {
         }
         below.insert(*name);
     }
-    let packages = metadata["packages"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     let names: BTreeSet<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
@@ -86,8 +76,7 @@ fn problems(metadata: &Value) -> Vec<String> {
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let to = dependency["name"].as_str().unwrap_or_default();
-            let for_tests =
-                dependency["kind"] == "dev" && tests.get(name).is_some_and(|t| t.contains(&to));
+            let for_tests = dependency["kind"] == "dev" && tests.get(name).is_some_and(|t| t.contains(&to));
             // A crate may name itself in tests, and what lies outside the workspace is no arrow of ours.
             if names.contains(to) && to != name && !allowed.contains(&to) && !for_tests {
                 problems.push(format!("{name} -> {to} is not declared"));
@@ -113,12 +102,6 @@ mod tests {
             { "name": "softrnic-nic", "dependencies": [{ "name": "libc", "kind": null }] },
             { "name": "stranger", "dependencies": [] },
         ]});
-        assert_eq!(
-            problems(&metadata),
-            [
-                "softrnic-verbs -> softrnic-nic is not declared",
-                "stranger is not declared"
-            ]
-        );
+        assert_eq!(problems(&metadata), ["softrnic-verbs -> softrnic-nic is not declared", "stranger is not declared"]);
     }
 }

@@ -71,9 +71,7 @@ pub struct Options {
 impl Options {
     /// True if a case of this name is wanted.
     fn wants(&self, case: &str) -> bool {
-        self.filter
-            .as_ref()
-            .is_none_or(|text| case.contains(text.as_str()))
+        self.filter.as_ref().is_none_or(|text| case.contains(text.as_str()))
     }
 
     /// The filter as arguments for `cargo test`.
@@ -105,12 +103,7 @@ fn main() -> ExitCode {
         }
         ["list"] => {
             for step in STEPS {
-                println!(
-                    "{:11} {}{}",
-                    step.name,
-                    step.about,
-                    if step.slow { " (not with --quick)" } else { "" }
-                );
+                println!("{:11} {}{}", step.name, step.about, if step.slow { " (not with --quick)" } else { "" });
             }
             ExitCode::SUCCESS
         }
@@ -121,19 +114,10 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        ["test"] => test(
-            STEPS.iter().filter(|step| !(options.quick && step.slow)),
-            &options,
-        ),
-        names => match names
-            .iter()
-            .find(|name| STEPS.iter().all(|step| step.name != **name))
-        {
+        ["test"] => test(STEPS.iter().filter(|step| !(options.quick && step.slow)), &options),
+        names => match names.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
             Some(name) => usage(&format!("no suite {name}")),
-            None => test(
-                STEPS.iter().filter(|step| names.contains(&step.name)),
-                &options,
-            ),
+            None => test(STEPS.iter().filter(|step| names.contains(&step.name)), &options),
         },
     }
 }
@@ -148,11 +132,7 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     let mut report = Report::default();
     let started = Instant::now();
     let mut setup = Suite::new("setup");
-    match if options.no_setup {
-        setup::check()
-    } else {
-        setup::setup()
-    } {
+    match if options.no_setup { setup::check() } else { setup::setup() } {
         Ok(()) => setup.pass("packages"),
         Err(e) => setup.fail("packages", e),
     }
@@ -176,11 +156,7 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     }
     report.print();
     let total = report.total();
-    if total.failed == 0 && total.passed > 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if total.failed == 0 && total.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn arrows_step(suite: &mut Suite, _: &Options) {

@@ -32,11 +32,7 @@ pub struct Suite {
 
 impl Suite {
     pub fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            cases: Vec::new(),
-            took: Duration::ZERO,
-        }
+        Self { name: name.to_owned(), cases: Vec::new(), took: Duration::ZERO }
     }
 
     pub fn pass(&mut self, name: impl Into<String>) {
@@ -92,14 +88,11 @@ pub struct Report {
 
 impl Report {
     pub fn total(&self) -> Count {
-        self.suites
-            .iter()
-            .map(Suite::count)
-            .fold(Count::default(), |a, b| Count {
-                passed: a.passed + b.passed,
-                failed: a.failed + b.failed,
-                skipped: a.skipped + b.skipped,
-            })
+        self.suites.iter().map(Suite::count).fold(Count::default(), |a, b| Count {
+            passed: a.passed + b.passed,
+            failed: a.failed + b.failed,
+            skipped: a.skipped + b.skipped,
+        })
     }
 
     /// Prints skips with their reasons, failures with their logs, the table, and the closing line.
@@ -112,21 +105,12 @@ impl Report {
             Outcome::Failed(why) => Some(why),
             _ => None,
         });
-        let width = self
-            .suites
-            .iter()
-            .map(|s| s.name.len())
-            .max()
-            .unwrap_or(0)
-            .max(5);
+        let width = self.suites.iter().map(|s| s.name.len()).max().unwrap_or(0).max(5);
         println!("\n{:width$}  passed  failed  skipped  seconds", "suite");
         for suite in &self.suites {
             let n = suite.count();
             let seconds = suite.took.as_secs_f64();
-            println!(
-                "{:width$}  {:6}  {:6}  {:7}  {seconds:7.1}",
-                suite.name, n.passed, n.failed, n.skipped
-            );
+            println!("{:width$}  {:6}  {:6}  {:7}  {seconds:7.1}", suite.name, n.passed, n.failed, n.skipped);
         }
         println!("\n{}", closing_line(self.total()));
     }
@@ -153,10 +137,7 @@ impl Report {
 
 /// The form of this line is read by machines: it stands alone and says nothing else.
 fn closing_line(n: Count) -> String {
-    format!(
-        "{} passed, {} failed, {} skipped",
-        n.passed, n.failed, n.skipped
-    )
+    format!("{} passed, {} failed, {} skipped", n.passed, n.failed, n.skipped)
 }
 
 #[cfg(test)]
@@ -169,12 +150,7 @@ mod tests {
         suite.pass("a");
         suite.skip("b", "no such tool");
         suite.fail("c", "wrong");
-        let report = Report {
-            suites: vec![suite],
-        };
-        assert_eq!(
-            closing_line(report.total()),
-            "1 passed, 1 failed, 1 skipped"
-        );
+        let report = Report { suites: vec![suite] };
+        assert_eq!(closing_line(report.total()), "1 passed, 1 failed, 1 skipped");
     }
 }

@@ -55,10 +55,7 @@ impl Finished {
 
 impl Program {
     pub fn new(program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
-        Self {
-            command: Command::new(program),
-            log: log.into(),
-        }
+        Self { command: Command::new(program), log: log.into() }
     }
 
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
@@ -95,15 +92,8 @@ impl Program {
         let shown = format!("{:?}", self.command);
         fs::write(with(&self.log, "cmd"), format!("{shown}\n"))?;
         let _ = fs::remove_file(with(&self.log, "stacks"));
-        let child = self
-            .command
-            .spawn()
-            .map_err(|e| io::Error::new(e.kind(), format!("{shown}: {e}")))?;
-        Ok(Running {
-            child,
-            log: self.log,
-            status: None,
-        })
+        let child = self.command.spawn().map_err(|e| io::Error::new(e.kind(), format!("{shown}: {e}")))?;
+        Ok(Running { child, log: self.log, status: None })
     }
 
     /// Runs it to its end or to `limit`.
@@ -187,16 +177,12 @@ pub fn with(path: &Path, ending: &str) -> PathBuf {
 
 /// A file's text, whatever bytes are in it; empty if it is not there.
 fn text(path: &Path) -> String {
-    fs::read(path)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default()
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 /// The first `max` characters.
 pub fn shorten(line: &str, max: usize) -> &str {
-    line.char_indices()
-        .nth(max)
-        .map_or(line, |(end, _)| &line[..end])
+    line.char_indices().nth(max).map_or(line, |(end, _)| &line[..end])
 }
 
 /// Every thread's stack of every process in the group, by gdb; without gdb, what the kernel tells.
@@ -206,28 +192,14 @@ fn stacks_of_group(group: u32) -> String {
         let name = text(Path::new(&format!("/proc/{pid}/cmdline"))).replace('\0', " ");
         out.push_str(&format!("== {pid}: {name}\n"));
         let gdb = Command::new("timeout")
-            .args([
-                "20",
-                "gdb",
-                "-batch",
-                "-nx",
-                "-p",
-                &pid.to_string(),
-                "-ex",
-                "thread apply all bt 24",
-            ])
+            .args(["20", "gdb", "-batch", "-nx", "-p", &pid.to_string(), "-ex", "thread apply all bt 24"])
             .stdin(Stdio::null())
             .output();
         match gdb {
-            Ok(found) if found.status.success() => {
-                out.push_str(&String::from_utf8_lossy(&found.stdout))
-            }
+            Ok(found) if found.status.success() => out.push_str(&String::from_utf8_lossy(&found.stdout)),
             _ => {
                 for item in ["status", "wchan", "stack"] {
-                    out.push_str(&format!(
-                        "-- {item}\n{}\n",
-                        text(Path::new(&format!("/proc/{pid}/{item}")))
-                    ));
+                    out.push_str(&format!("-- {item}\n{}\n", text(Path::new(&format!("/proc/{pid}/{item}")))));
                 }
             }
         }
@@ -246,11 +218,7 @@ fn members(group: u32) -> Vec<u32> {
         .filter(|pid: &u32| {
             let stat = text(Path::new(&format!("/proc/{pid}/stat")));
             let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-            fields
-                .split_whitespace()
-                .nth(2)
-                .and_then(|g| g.parse().ok())
-                == Some(group)
+            fields.split_whitespace().nth(2).and_then(|g| g.parse().ok()) == Some(group)
         })
         .collect()
 }
@@ -259,10 +227,7 @@ fn members(group: u32) -> Vec<u32> {
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(system)
-        .map(|dir| dir.join(program))
-        .find(|p| p.is_file())
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|p| p.is_file())
 }
 
 #[cfg(test)]
@@ -270,19 +235,14 @@ mod tests {
     use super::*;
 
     fn log(name: &str) -> PathBuf {
-        std::env::temp_dir()
-            .join(format!("xtask-test-{}", std::process::id()))
-            .join(name)
+        std::env::temp_dir().join(format!("xtask-test-{}", std::process::id())).join(name)
     }
 
     #[test]
     fn output_and_status_are_kept() {
         let done = Program::new("sh", log("echo")).args(["-c", "echo one; echo two >&2; exit 3"]);
         let done = done.run(Duration::from_secs(10)).unwrap();
-        assert_eq!(
-            (done.stdout.as_str(), done.stderr.as_str()),
-            ("one\n", "two\n")
-        );
+        assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("one\n", "two\n"));
         assert_eq!(done.verdict(), "exit status 3; last line: two");
     }
 

@@ -20,11 +20,7 @@ fn cargo(log: &str) -> Program {
 fn one(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> Option<Finished> {
     match program.run(limit) {
         Ok(done) => {
-            let outcome = if done.ok() {
-                Outcome::Passed
-            } else {
-                Outcome::Failed(first_error(&done))
-            };
+            let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(first_error(&done)) };
             suite.push(name, outcome, Some(done.log.clone()));
             Some(done)
         }
@@ -37,11 +33,7 @@ fn one(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> Opti
 
 /// The first line with an error in it says more than the last one.
 fn first_error(done: &Finished) -> String {
-    let error = done
-        .stderr
-        .lines()
-        .chain(done.stdout.lines())
-        .find(|line| line.starts_with("error"));
+    let error = done.stderr.lines().chain(done.stdout.lines()).find(|line| line.starts_with("error"));
     match error {
         Some(line) if done.status.is_some() => line.to_owned(),
         _ => done.verdict(),
@@ -49,12 +41,7 @@ fn first_error(done: &Finished) -> String {
 }
 
 pub fn build(suite: &mut Suite, _: &Options) {
-    one(
-        suite,
-        "cargo build --release",
-        cargo("build").args(["build", "--release"]),
-        BUILD,
-    );
+    one(suite, "cargo build --release", cargo("build").args(["build", "--release"]), BUILD);
     for file in ["softrnic", "libsoftrnic.so"] {
         if target_dir().join("release").join(file).exists() {
             suite.pass(format!("target/release/{file}"));
@@ -67,33 +54,19 @@ pub fn build(suite: &mut Suite, _: &Options) {
 pub fn fmt(suite: &mut Suite, _: &Options) {
     let program = cargo("fmt").args(["fmt", "--all", "--", "--check"]);
     if let Some(done) = one(suite, "cargo fmt --check", program, BUILD) {
-        for line in done
-            .stdout
-            .lines()
-            .filter(|line| line.starts_with("Diff in"))
-            .take(5)
-        {
+        for line in done.stdout.lines().filter(|line| line.starts_with("Diff in")).take(5) {
             println!("  {line}");
         }
     }
 }
 
 pub fn clippy(suite: &mut Suite, _: &Options) {
-    let program = cargo("clippy").args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
+    let program = cargo("clippy").args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     one(suite, "cargo clippy -D warnings", program, BUILD);
 }
 
 pub fn doc(suite: &mut Suite, _: &Options) {
-    let program = cargo("doc")
-        .args(["doc", "--workspace", "--no-deps"])
-        .env("RUSTDOCFLAGS", "-D warnings");
+    let program = cargo("doc").args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
     one(suite, "cargo doc without warnings", program, BUILD);
 }
 
@@ -108,11 +81,7 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
-    tests(
-        suite,
-        "test-indirect",
-        cargo("test-indirect").args(words).env(key, value),
-    );
+    tests(suite, "test-indirect", cargo("test-indirect").args(words).env(key, value));
 }
 
 /// Runs `cargo test` and takes every test as a case.
@@ -126,11 +95,7 @@ fn tests(suite: &mut Suite, name: &str, program: Program) {
         suite.push(test, outcome, Some(done.log.clone()));
     }
     if !done.ok() && suite.count().failed == before {
-        suite.push(
-            name,
-            Outcome::Failed(first_error(&done)),
-            Some(done.log.clone()),
-        );
+        suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log.clone()));
     } else if suite.cases.is_empty() {
         suite.fail(name, "no test was run");
     }
@@ -140,21 +105,13 @@ fn tests(suite: &mut Suite, name: &str, program: Program) {
 fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
     let mut cases = Vec::new();
     for line in stdout.lines() {
-        let Some((name, result)) = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.rsplit_once(" ... "))
-        else {
+        let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) else {
             continue;
         };
         let name = name.trim_end_matches(" - should panic").to_owned();
-        let outcome = match result
-            .split_once(", ")
-            .map_or((result, None), |(r, why)| (r, Some(why)))
-        {
+        let outcome = match result.split_once(", ").map_or((result, None), |(r, why)| (r, Some(why))) {
             ("ok", _) => Outcome::Passed,
-            ("ignored", why) => {
-                Outcome::Skipped(why.unwrap_or("ignored without a reason").to_owned())
-            }
+            ("ignored", why) => Outcome::Skipped(why.unwrap_or("ignored without a reason").to_owned()),
             _ => Outcome::Failed("the test failed".to_owned()),
         };
         cases.push((name, outcome));
@@ -172,22 +129,10 @@ pub fn loom(suite: &mut Suite, options: &Options) {
     for name in crates {
         let log = format!("loom-{name}");
         let program = cargo(&log)
-            .args([
-                "test",
-                "--release",
-                "--lib",
-                "--tests",
-                "--no-fail-fast",
-                "-p",
-                &name,
-                "loom",
-            ])
+            .args(["test", "--release", "--lib", "--tests", "--no-fail-fast", "-p", &name, "loom"])
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", target_dir().join("loom"))
-            .env(
-                "LOOM_MAX_PREEMPTIONS",
-                if options.quick { "2" } else { "3" },
-            );
+            .env("LOOM_MAX_PREEMPTIONS", if options.quick { "2" } else { "3" });
         tests(suite, &log, program);
     }
 }
@@ -221,17 +166,10 @@ pub fn fuzz(suite: &mut Suite, options: &Options) {
             suite.fail(target, e.to_string());
             continue;
         }
-        let program = Program::new(
-            built.join(HOST).join("release").join(&target),
-            logs().join("cargo").join(&target),
-        )
-        .args([
-            format!("-max_total_time={seconds}"),
-            "-timeout=5".into(),
-            "-rss_limit_mb=2048".into(),
-        ])
-        .args([format!("-artifact_prefix={}", crashes.display())])
-        .args([corpus]);
+        let program = Program::new(built.join(HOST).join("release").join(&target), logs().join("cargo").join(&target))
+            .args([format!("-max_total_time={seconds}"), "-timeout=5".into(), "-rss_limit_mb=2048".into()])
+            .args([format!("-artifact_prefix={}", crashes.display())])
+            .args([corpus]);
         one(suite, &target, program, Duration::from_secs(seconds + 120));
     }
 }
@@ -248,9 +186,7 @@ fn fuzz_targets(folder: &Path) -> Vec<String> {
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
             in_bin = line == "[[bin]]";
-        } else if let Some(value) = line
-            .strip_prefix("name")
-            .and_then(|rest| rest.trim().strip_prefix('='))
+        } else if let Some(value) = line.strip_prefix("name").and_then(|rest| rest.trim().strip_prefix('='))
             && in_bin
         {
             targets.push(value.trim().trim_matches('"').to_owned());
@@ -267,17 +203,9 @@ pub fn miri(suite: &mut Suite, _: &Options) {
         .output()
         .is_ok_and(|out| out.status.success());
     if !there {
-        return suite.skip(
-            "miri",
-            "no nightly toolchain with miri here (rustup +nightly component add miri)",
-        );
+        return suite.skip("miri", "no nightly toolchain with miri here (rustup +nightly component add miri)");
     }
-    let names = [
-        "softrnic-verbs",
-        "softrnic-engine",
-        "softrnic-memory",
-        "softrnic-window",
-    ];
+    let names = ["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window"];
     for name in names {
         let log = format!("miri-{name}");
         let program = Program::new("cargo", logs().join("cargo").join(&log))
@@ -314,12 +242,9 @@ fn contains(path: &Path, needle: &str) -> bool {
         let Ok(entries) = fs::read_dir(path) else {
             return false;
         };
-        return entries
-            .flatten()
-            .any(|entry| contains(&entry.path(), needle));
+        return entries.flatten().any(|entry| contains(&entry.path(), needle));
     }
-    path.extension().is_some_and(|e| e == "rs")
-        && fs::read_to_string(path).is_ok_and(|text| text.contains(needle))
+    path.extension().is_some_and(|e| e == "rs") && fs::read_to_string(path).is_ok_and(|text| text.contains(needle))
 }
 
 #[cfg(test)]

@@ -58,36 +58,21 @@ pub fn setup() -> Result<(), String> {
     }
     let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
     for package in &missing {
-        println!(
-            "setup: {} is missing ({})",
-            package.name, package.needed_for
-        );
+        println!("setup: {} is missing ({})", package.name, package.needed_for);
     }
-    let by_hand = format!(
-        "apt-get update && apt-get install --no-install-recommends -y {}",
-        names.join(" ")
-    );
+    let by_hand = format!("apt-get update && apt-get install --no-install-recommends -y {}", names.join(" "));
     if find("apt-get").is_none() {
-        return Err(format!(
-            "this is not a Debian system; install what corresponds to: {}",
-            names.join(" ")
-        ));
+        return Err(format!("this is not a Debian system; install what corresponds to: {}", names.join(" ")));
     }
     let prefix: &[&str] = if rustix::process::geteuid().is_root() {
         &[]
     } else if sudo_works() {
         &["sudo", "-n"]
     } else {
-        return Err(format!(
-            "not root, and sudo asks for a password; run as root:\n    {by_hand}"
-        ));
+        return Err(format!("not root, and sudo asks for a password; run as root:\n    {by_hand}"));
     };
     apt(prefix, &["update"]).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
-    let install = [
-        &["install", "--no-install-recommends", "-y"],
-        names.as_slice(),
-    ]
-    .concat();
+    let install = [&["install", "--no-install-recommends", "-y"], names.as_slice()].concat();
     apt(prefix, &install).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
     check()
 }
@@ -95,15 +80,8 @@ pub fn setup() -> Result<(), String> {
 /// # Errors
 /// The packages that are not there.
 pub fn check() -> Result<(), String> {
-    let missing: Vec<String> = missing()
-        .iter()
-        .map(|p| format!("{} ({})", p.name, p.needed_for))
-        .collect();
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("missing: {}", missing.join(", ")))
-    }
+    let missing: Vec<String> = missing().iter().map(|p| format!("{} ({})", p.name, p.needed_for)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("missing: {}", missing.join(", "))) }
 }
 
 fn missing() -> Vec<&'static Package> {
@@ -112,25 +90,13 @@ fn missing() -> Vec<&'static Package> {
 
 fn sudo_works() -> bool {
     find("sudo").is_some()
-        && Command::new("sudo")
-            .args(["-n", "true"])
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|s| s.success())
+        && Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
 fn apt(prefix: &[&str], args: &[&str]) -> Result<(), String> {
-    let words = [
-        prefix,
-        &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"],
-        args,
-    ]
-    .concat();
+    let words = [prefix, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"], args].concat();
     println!("setup: {}", words.join(" "));
-    let status = Command::new(words[0])
-        .args(&words[1..])
-        .stdin(Stdio::null())
-        .status();
+    let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).status();
     match status {
         Ok(s) if s.success() => Ok(()),
         Ok(s) => Err(format!("apt-get {} failed: {s}", args[0])),
@@ -154,24 +120,14 @@ pub fn python_tests(scratch: &Path) -> Result<PathBuf, String> {
         return Ok(unpacked.join(TESTS));
     }
     fs::create_dir_all(&unpacked).map_err(|e| format!("{}: {e}", unpacked.display()))?;
-    let script =
-        "apt-get -q download python3-pyverbs && dpkg-deb --extract python3-pyverbs_*.deb .";
-    let done = Command::new("sh")
-        .args(["-c", script])
-        .current_dir(&unpacked)
-        .stdin(Stdio::null())
-        .output();
+    let script = "apt-get -q download python3-pyverbs && dpkg-deb --extract python3-pyverbs_*.deb .";
+    let done = Command::new("sh").args(["-c", script]).current_dir(&unpacked).stdin(Stdio::null()).output();
     match done {
-        Ok(out) if out.status.success() && has_tests(&unpacked.join(TESTS)) => {
-            Ok(unpacked.join(TESTS))
+        Ok(out) if out.status.success() && has_tests(&unpacked.join(TESTS)) => Ok(unpacked.join(TESTS)),
+        Ok(out) => {
+            Err(format!("no tests in /{TESTS}, and `{script}` failed: {}", String::from_utf8_lossy(&out.stderr)))
         }
-        Ok(out) => Err(format!(
-            "no tests in /{TESTS}, and `{script}` failed: {}",
-            String::from_utf8_lossy(&out.stderr)
-        )),
-        Err(e) => Err(format!(
-            "no tests in /{TESTS}, and sh could not be run: {e}"
-        )),
+        Err(e) => Err(format!("no tests in /{TESTS}, and sh could not be run: {e}")),
     }
 }
 

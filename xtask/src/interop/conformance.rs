@@ -15,18 +15,12 @@ pub struct Row {
 
 impl Row {
     pub fn new(test: &str, outcome: Outcome) -> Self {
-        Self {
-            test: test.to_owned(),
-            outcome,
-        }
+        Self { test: test.to_owned(), outcome }
     }
 
     /// Without the package's name, which is the same for all.
     pub fn name(&self) -> String {
-        self.test
-            .strip_prefix("tests.")
-            .unwrap_or(&self.test)
-            .to_owned()
+        self.test.strip_prefix("tests.").unwrap_or(&self.test).to_owned()
     }
 
     fn module(&self) -> String {
@@ -51,12 +45,9 @@ pub fn page(version: &str, rows: &[Row]) -> String {
     for row in rows {
         modules.entry(row.module()).or_default().push(row);
     }
-    let mut page = format!(
-        "{HEAD}\n{VERSION}{version}\n\n| module | passed | failed | skipped |\n|---|---|---|---|\n"
-    );
+    let mut page = format!("{HEAD}\n{VERSION}{version}\n\n| module | passed | failed | skipped |\n|---|---|---|---|\n");
     for (module, rows) in &modules {
-        let count =
-            |pick: fn(&Outcome) -> bool| rows.iter().filter(|row| pick(&row.outcome)).count();
+        let count = |pick: fn(&Outcome) -> bool| rows.iter().filter(|row| pick(&row.outcome)).count();
         let _ = writeln!(
             page,
             "| {module} | {} | {} | {} |",
@@ -68,11 +59,7 @@ pub fn page(version: &str, rows: &[Row]) -> String {
     for (module, rows) in modules {
         let mut rows: Vec<String> = rows.into_iter().map(line).collect();
         rows.sort();
-        let _ = write!(
-            page,
-            "\n## {module}\n\n| test | result |\n|---|---|\n{}\n",
-            rows.join("\n")
-        );
+        let _ = write!(page, "\n## {module}\n\n| test | result |\n|---|---|\n{}\n", rows.join("\n"));
     }
     page
 }
@@ -96,28 +83,15 @@ fn cell(text: &str) -> String {
 /// The first line in which two pages differ, the version aside.
 pub fn difference(committed: &str, made: &str) -> Option<String> {
     let lines = |page: &str| -> Vec<String> {
-        page.lines()
-            .filter(|line| !line.starts_with(VERSION))
-            .map(str::to_owned)
-            .collect()
+        page.lines().filter(|line| !line.starts_with(VERSION)).map(str::to_owned).collect()
     };
     let (old, new) = (lines(committed), lines(made));
     if old == new {
         return None;
     }
     let at = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let show = |lines: &[String]| {
-        lines
-            .get(at)
-            .cloned()
-            .unwrap_or_else(|| "(nothing)".to_owned())
-    };
-    Some(format!(
-        "line {}: committed `{}`, found `{}`",
-        at + 1,
-        show(&old),
-        show(&new)
-    ))
+    let show = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "(nothing)".to_owned());
+    Some(format!("line {}: committed `{}`, found `{}`", at + 1, show(&old), show(&new)))
 }
 
 #[cfg(test)]

@@ -51,35 +51,19 @@ pub fn devices(suite: &mut Suite, _: &Options) {
         return;
     };
     let guid = r"0000:0000:0000:0000";
-    check_one(suite, &stage, "ibv_devices", &[], |out| {
-        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
-    });
+    check_one(suite, &stage, "ibv_devices", &[], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
     check_one(suite, &stage, "ibv_devinfo", &["-v"], |out| {
-        for want in [
-            DEVICE,
-            "PORT_ACTIVE",
-            "link_layer:\t\t\tEthernet",
-            "GID[  0]",
-            "RoCE v2",
-        ] {
+        for want in [DEVICE, "PORT_ACTIVE", "link_layer:\t\t\tEthernet", "GID[  0]", "RoCE v2"] {
             if !out.contains(want) {
                 return (false, format!("the output has no `{want}`"));
             }
         }
-        let no_guid = out
-            .lines()
-            .any(|line| line.contains("node_guid") && line.contains(guid));
+        let no_guid = out.lines().any(|line| line.contains("node_guid") && line.contains(guid));
         (!no_guid, "the node GUID is zero".to_owned())
     });
-    check_one(suite, &stage, "ibv_devinfo", &["-l"], |out| {
-        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
-    });
-    let done = stage
-        .softrnic("devinfo", &["devinfo"])
-        .run(Duration::from_secs(20));
-    record(suite, "softrnic devinfo", done, |out| {
-        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
-    });
+    check_one(suite, &stage, "ibv_devinfo", &["-l"], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
+    let done = stage.softrnic("devinfo", &["devinfo"]).run(Duration::from_secs(20));
+    record(suite, "softrnic devinfo", done, |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
 }
 
 pub fn selftest(suite: &mut Suite, options: &Options) {
@@ -90,12 +74,8 @@ fn selftest_in(suite: &mut Suite, _: &Options, mode: Mode) {
     let Some(stage) = mode.stage(suite) else {
         return;
     };
-    let done = stage
-        .softrnic("selftest", &["selftest"])
-        .run(Duration::from_secs(300));
-    record(suite, &mode.name("softrnic selftest"), done, |_| {
-        (true, String::new())
-    });
+    let done = stage.softrnic("selftest", &["selftest"]).run(Duration::from_secs(300));
+    record(suite, &mode.name("softrnic selftest"), done, |_| (true, String::new()));
 }
 
 pub fn pingpong(suite: &mut Suite, options: &Options) {
@@ -116,18 +96,8 @@ pub fn pyverbs(suite: &mut Suite, options: &Options) {
 /// All of it with the window as the only way.
 pub fn indirect(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Indirect);
-    pairs(
-        suite,
-        options,
-        Mode::Indirect,
-        pingpong::cases(options.quick),
-    );
-    pairs(
-        suite,
-        options,
-        Mode::Indirect,
-        perftest::cases(options.quick),
-    );
+    pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
+    pairs(suite, options, Mode::Indirect, perftest::cases(options.quick));
     let Some(stage) = Mode::Indirect.stage(suite) else {
         return;
     };
@@ -147,17 +117,9 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     }
 }
 
-fn check_one(
-    suite: &mut Suite,
-    stage: &Stage,
-    program: &str,
-    args: &[&str],
-    check: impl Fn(&str) -> (bool, String),
-) {
+fn check_one(suite: &mut Suite, stage: &Stage, program: &str, args: &[&str], check: impl Fn(&str) -> (bool, String)) {
     let name = [&[program], args].concat().join(" ");
-    let done = stage
-        .program(&name.replace(' ', ""), program, args)
-        .run(Duration::from_secs(20));
+    let done = stage.program(&name.replace(' ', ""), program, args).run(Duration::from_secs(20));
     record(suite, &name, done, check);
 }
 

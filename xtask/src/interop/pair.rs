@@ -66,22 +66,14 @@ impl Pair {
         let mut problems = Vec::new();
         let clients = clients.iter().map(|done| (Side::Client, done));
         for (side, done) in clients.chain([(Side::Server, server)]) {
-            let who = if side == Side::Client {
-                "client"
-            } else {
-                "server"
-            };
+            let who = if side == Side::Client { "client" } else { "server" };
             if !done.ok() {
                 problems.push(format!("{who}: {}", done.verdict()));
             } else if let Err(why) = (self.check)(side, done) {
                 problems.push(format!("{who}: {why}"));
             }
         }
-        if problems.is_empty() {
-            Outcome::Passed
-        } else {
-            Outcome::Failed(problems.join("; "))
-        }
+        if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("; ")) }
     }
 
     fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
@@ -89,26 +81,16 @@ impl Pair {
         let server = || {
             let mut args = [self.args.clone(), self.server_args.clone()].concat();
             args.extend(["-p".to_owned(), port.to_string()]);
-            stage
-                .program(&format!("{log}.server"), &self.program, &args)
-                .spawn()
+            stage.program(&format!("{log}.server"), &self.program, &args).spawn()
         };
         let clients = |port: u16| {
             let mut args = self.args.clone();
             args.extend(["-p".to_owned(), port.to_string(), "127.0.0.1".to_owned()]);
             let start = |number: usize| {
-                let number = if number == 0 {
-                    String::new()
-                } else {
-                    number.to_string()
-                };
-                stage
-                    .program(&format!("{log}.client{number}"), &self.program, &args)
-                    .spawn()
+                let number = if number == 0 { String::new() } else { number.to_string() };
+                stage.program(&format!("{log}.client{number}"), &self.program, &args).spawn()
             };
-            (0..self.clients)
-                .map(start)
-                .collect::<io::Result<Vec<Running>>>()
+            (0..self.clients).map(start).collect::<io::Result<Vec<Running>>>()
         };
         let deadline = Instant::now() + self.limit;
         match self.order {
@@ -158,13 +140,7 @@ fn wait_for_all(
         }
         sleep(Duration::from_millis(4));
     }
-    Ok((
-        server.finish()?,
-        clients
-            .into_iter()
-            .map(Running::finish)
-            .collect::<io::Result<_>>()?,
-    ))
+    Ok((server.finish()?, clients.into_iter().map(Running::finish).collect::<io::Result<_>>()?))
 }
 
 /// A port that nobody uses at the moment. Ours to lose until the server binds it, which no other case does meanwhile.
@@ -181,9 +157,7 @@ fn wait_for_listener(port: u16, server: &mut Running) -> io::Result<()> {
             fs::read_to_string(table).is_ok_and(|text| {
                 text.lines().any(|line| {
                     let mut words = line.split_whitespace().skip(1);
-                    let at = words
-                        .next()
-                        .is_some_and(|address| address.ends_with(&local));
+                    let at = words.next().is_some_and(|address| address.ends_with(&local));
                     // The state behind the remote address; 0A is LISTEN.
                     at && words.nth(1) == Some("0A")
                 })
@@ -226,12 +200,7 @@ impl Relay {
                 }
             }
         });
-        Ok(Self {
-            port,
-            seen,
-            opened,
-            over,
-        })
+        Ok(Self { port, seen, opened, over })
     }
 
     fn wait_for_client(&self, client: &mut Running) -> io::Result<()> {
@@ -263,11 +232,7 @@ fn splice(client: TcpStream, server: u16, opened: &AtomicBool, over: &AtomicBool
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
         return;
     };
-    let _ = (
-        client.set_nonblocking(false),
-        client.set_nodelay(true),
-        server.set_nodelay(true),
-    );
+    let _ = (client.set_nonblocking(false), client.set_nodelay(true), server.set_nodelay(true));
     let (Ok(from_client), Ok(to_server)) = (client.try_clone(), server.try_clone()) else {
         return;
     };

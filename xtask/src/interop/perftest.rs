@@ -107,11 +107,7 @@ impl Verb {
 
     /// What is run twice: both atomic operations.
     fn flavours(self) -> &'static [&'static str] {
-        if self == Atomic {
-            &["-A FETCH_AND_ADD", "-A CMP_AND_SWAP"]
-        } else {
-            &[""]
-        }
+        if self == Atomic { &["-A FETCH_AND_ADD", "-A CMP_AND_SWAP"] } else { &[""] }
     }
 }
 
@@ -124,19 +120,9 @@ pub fn cases(quick: bool) -> Vec<Pair> {
                 for transport in verb.legal().iter().filter(|t| row.transports.contains(t)) {
                     for flavour in verb.flavours() {
                         // Every third case with the client first: all programs and options come up in both orders.
-                        let order = if number % 3 == 1 {
-                            Order::ClientFirst
-                        } else {
-                            Order::ServerFirst
-                        };
+                        let order = if number % 3 == 1 { Order::ClientFirst } else { Order::ServerFirst };
                         number += 1;
-                        cases.push(case(
-                            verb,
-                            kind,
-                            transport,
-                            &format!("{} {flavour}", row.options),
-                            order,
-                        ));
+                        cases.push(case(verb, kind, transport, &format!("{} {flavour}", row.options), order));
                     }
                 }
             }
@@ -146,17 +132,9 @@ pub fn cases(quick: bool) -> Vec<Pair> {
 }
 
 fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) -> Pair {
-    let program = format!(
-        "ib_{}_{}",
-        verb.name(),
-        if kind == Lat { "lat" } else { "bw" }
-    );
+    let program = format!("ib_{}_{}", verb.name(), if kind == Lat { "lat" } else { "bw" });
     let options: Vec<&str> = options.split_whitespace().collect();
-    let first = if order == Order::ClientFirst {
-        ", client first"
-    } else {
-        ""
-    };
+    let first = if order == Order::ClientFirst { ", client first" } else { "" };
     // -F: no word about the processor's clock.
     let mut args = vec!["-d", DEVICE, "-x", GID, "-F", "-c", transport];
     args.extend(&options);
@@ -192,35 +170,19 @@ struct Expected {
 }
 
 /// What perftest says on stderr or stdout without meaning harm.
-const HARMLESS: &[&str] = &[
-    "Max msg size in UD is MTU",
-    "Changing to this MTU",
-    "Post List requested",
-];
+const HARMLESS: &[&str] = &["Max msg size in UD is MTU", "Changing to this MTU", "Post List requested"];
 
 /// What it says when something is wrong, sometimes with an exit status of 0.
-const HARMFUL: &[&str] = &[
-    "Completion with error",
-    "rror",
-    "ail",
-    "Couldn't",
-    "Unable",
-    "Problem",
-    "timeout",
-    "nan",
-    "inf",
-];
+const HARMFUL: &[&str] =
+    &["Completion with error", "rror", "ail", "Couldn't", "Unable", "Problem", "timeout", "nan", "inf"];
 
 fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String> {
-    let harmless =
-        |line: &str| line.trim().is_empty() || HARMLESS.iter().any(|word| line.contains(word));
+    let harmless = |line: &str| line.trim().is_empty() || HARMLESS.iter().any(|word| line.contains(word));
     if let Some(line) = done.stderr.lines().find(|line| !harmless(line)) {
         return Err(format!("on stderr: {line}"));
     }
-    if let Some(line) = done
-        .stdout
-        .lines()
-        .find(|line| !harmless(line) && HARMFUL.iter().any(|word| line.contains(word)))
+    if let Some(line) =
+        done.stdout.lines().find(|line| !harmless(line) && HARMFUL.iter().any(|word| line.contains(word)))
     {
         return Err(format!("on stdout: {line}"));
     }
@@ -229,11 +191,7 @@ fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String>
     }
     let rows = rows(&done.stdout);
     if rows.len() != expected.rows {
-        return Err(format!(
-            "{} rows of figures instead of {}",
-            rows.len(),
-            expected.rows
-        ));
+        return Err(format!("{} rows of figures instead of {}", rows.len(), expected.rows));
     }
     for row in rows {
         sane(&row, expected).map_err(|why| format!("{why}: {row:?}"))?;
@@ -246,11 +204,7 @@ fn rows(stdout: &str) -> Vec<Vec<f64>> {
     stdout
         .lines()
         .skip_while(|line| !line.trim_start().starts_with("#bytes"))
-        .map(|line| {
-            line.split_whitespace()
-                .map(str::parse)
-                .collect::<Result<Vec<f64>, _>>()
-        })
+        .map(|line| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>())
         .filter_map(Result::ok)
         .filter(|row| row.len() >= 4)
         .collect()
@@ -264,16 +218,12 @@ fn sane(row: &[f64], expected: &Expected) -> Result<(), &'static str> {
     }
     match expected.kind {
         // The peak is 0 when there were too many iterations to look for it; at a small size the average rounds to 0.00.
-        Bw if !(row[3..].iter().all(|n| n.is_finite() && *n >= 0.0)
-            && row.get(4).is_some_and(positive)) =>
-        {
+        Bw if !(row[3..].iter().all(|n| n.is_finite() && *n >= 0.0) && row.get(4).is_some_and(positive)) => {
             Err("absurd bandwidth")
         }
         Bw if row[3] > 1e6 => Err("more than a TB/s"),
         Lat if expected.duration && !(positive(&row[2]) && row[2] < 1e6) => Err("absurd latency"),
-        Lat if !expected.duration && !row[2..6].iter().all(|n| positive(n) && *n < 1e6) => {
-            Err("absurd latency")
-        }
+        Lat if !expected.duration && !row[2..6].iter().all(|n| positive(n) && *n < 1e6) => Err("absurd latency"),
         _ => Ok(()),
     }
 }
@@ -298,18 +248,10 @@ mod tests {
         let bw = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n\
              65536      1000             9120.41            9010.55                  0.144169\n-----\n";
         assert_eq!(rows(bw), [[65536.0, 1000.0, 9120.41, 9010.55, 0.144169]]);
-        let expected = Expected {
-            kind: Bw,
-            rows: 1,
-            duration: false,
-            both_sides: false,
-        };
+        let expected = Expected { kind: Bw, rows: 1, duration: false, both_sides: false };
         assert!(sane(&rows(bw)[0], &expected).is_ok());
         assert!(sane(&[8.0, 1000.0, 0.0, 0.0, 0.0], &expected).is_err());
-        let latency = Expected {
-            kind: Lat,
-            ..expected
-        };
+        let latency = Expected { kind: Lat, ..expected };
         assert!(sane(&[2.0, 1000.0, 1.1, 9.0, 1.2, 1.3, 0.0, 2.0, 9.0], &latency).is_ok());
         assert!(sane(&[2.0, 1000.0, 1.1, 9e9, 1.2, 1.3, 0.0, 2.0, 9.0], &latency).is_err());
     }

@@ -54,23 +54,13 @@ pub fn cases(quick: bool) -> Vec<Pair> {
         let mut number = 0;
         for &size in program.sizes {
             for events in ["", "-e"] {
-                for check in if program.validates {
-                    &["", "-c"][..]
-                } else {
-                    &[""]
-                } {
-                    if quick
-                        && (size == 64 || size == 1000 || check.is_empty() && program.validates)
-                    {
+                for check in if program.validates { &["", "-c"][..] } else { &[""] } {
+                    if quick && (size == 64 || size == 1000 || check.is_empty() && program.validates) {
                         continue;
                     }
                     let options = format!("-s {size} {}{events} {check}", count(program, size));
                     // Both orders come up with every option, without twice the cases.
-                    let order = if number % 3 == 2 {
-                        Order::ClientFirst
-                    } else {
-                        Order::ServerFirst
-                    };
+                    let order = if number % 3 == 2 { Order::ClientFirst } else { Order::ServerFirst };
                     number += 1;
                     cases.push(case(program, &options, order));
                 }
@@ -95,11 +85,7 @@ fn count(program: &Program, size: u32) -> String {
 
 fn case(program: &Program, options: &str, order: Order) -> Pair {
     let options: Vec<&str> = options.split_whitespace().collect();
-    let first = if order == Order::ClientFirst {
-        ", client first"
-    } else {
-        ""
-    };
+    let first = if order == Order::ClientFirst { ", client first" } else { "" };
     let mut args = vec!["-d", DEVICE, "-g", GID];
     args.extend(&options);
     let reports = program.reports;
@@ -129,11 +115,7 @@ fn check(_: Side, done: &Finished, reports: bool) -> Result<(), String> {
     if let Some(line) = done.stderr.lines().find(|line| !line.trim().is_empty()) {
         return Err(format!("on stderr: {line}"));
     }
-    if let Some(line) = done
-        .stdout
-        .lines()
-        .find(|line| line.contains("invalid data"))
-    {
+    if let Some(line) = done.stdout.lines().find(|line| line.contains("invalid data")) {
         return Err(line.to_owned());
     }
     for want in ["local", "remote"] {
@@ -146,19 +128,11 @@ fn check(_: Side, done: &Finished, reports: bool) -> Result<(), String> {
     }
     let figure = |unit: &str| {
         let line = done.stdout.lines().find(|line| line.ends_with(unit))?;
-        line.strip_suffix(unit)?
-            .split_whitespace()
-            .next_back()?
-            .parse::<f64>()
-            .ok()
+        line.strip_suffix(unit)?.split_whitespace().next_back()?.parse::<f64>().ok()
     };
     match (figure(" Mbit/sec"), figure(" usec/iter")) {
-        (Some(rate), Some(time)) if rate.is_finite() && rate > 0.0 && time > 0.0 && time < 1e6 => {
-            Ok(())
-        }
-        (Some(rate), Some(time)) => {
-            Err(format!("absurd figures: {rate} Mbit/sec, {time} usec/iter"))
-        }
+        (Some(rate), Some(time)) if rate.is_finite() && rate > 0.0 && time > 0.0 && time < 1e6 => Ok(()),
+        (Some(rate), Some(time)) => Err(format!("absurd figures: {rate} Mbit/sec, {time} usec/iter")),
         _ => Err("no figures at the end".to_owned()),
     }
 }

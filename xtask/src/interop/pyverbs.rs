@@ -65,10 +65,7 @@ pub fn run(suite: &mut Suite, stage: &Stage, options: &Options, mode: Mode) {
                 continue;
             }
         };
-        let names: Vec<String> = names
-            .into_iter()
-            .filter(|name| options.wants(name))
-            .collect();
+        let names: Vec<String> = names.into_iter().filter(|name| options.wants(name)).collect();
         for (row, log) in runner.run(module, &names) {
             suite.push(mode.name(&row.name()), row.outcome.clone(), Some(log));
             rows.push(row);
@@ -97,10 +94,7 @@ fn publish(suite: &mut Suite, options: &Options, rows: &[Row]) {
         }
     } else if let Some(difference) = conformance::difference(&before, &made) {
         let how = "run `cargo xtask pyverbs --bless` and look at what changed";
-        suite.fail(
-            "docs/conformance.md says what was found",
-            format!("{difference}; {how}"),
-        );
+        suite.fail("docs/conformance.md says what was found", format!("{difference}; {how}"));
     } else {
         suite.pass("docs/conformance.md says what was found");
     }
@@ -113,18 +107,11 @@ fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
     let tests = folder.join("tests");
     fs::create_dir_all(&tests).map_err(|e| format!("{}: {e}", tests.display()))?;
     let script = "cp \"$1\"/*.py* \"$2\" && { ls \"$2\"/*.gz >/dev/null 2>&1 || exit 0; gunzip -f \"$2\"/*.gz; }";
-    let copied = Command::new("sh")
-        .args(["-c", script, "sh"])
-        .arg(&source)
-        .arg(&tests)
-        .output();
+    let copied = Command::new("sh").args(["-c", script, "sh"]).arg(&source).arg(&tests).output();
     match copied {
         Ok(out) if out.status.success() => {}
         Ok(out) => {
-            return Err(format!(
-                "copying the tests: {}",
-                String::from_utf8_lossy(&out.stderr)
-            ));
+            return Err(format!("copying the tests: {}", String::from_utf8_lossy(&out.stderr)));
         }
         Err(e) => return Err(format!("copying the tests: {e}")),
     }
@@ -137,9 +124,7 @@ fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
         allow(folder)?;
     }
     let entries = fs::read_dir(&tests).map_err(|e| e.to_string())?;
-    entries
-        .flatten()
-        .try_for_each(|entry| allow(&entry.path()))?;
+    entries.flatten().try_for_each(|entry| allow(&entry.path()))?;
     Ok(folder)
 }
 
@@ -155,12 +140,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn program(&self, log: &str, events: &Path, names: &[String]) -> Program {
-        let paths = [
-            &self.folder.join("run.py"),
-            &events.to_path_buf(),
-            &self.folder,
-        ]
-        .map(|p| p.display().to_string());
+        let paths = [&self.folder.join("run.py"), &events.to_path_buf(), &self.folder].map(|p| p.display().to_string());
         let mut args = paths.to_vec();
         args.extend([DEVICE.to_owned(), GID.to_owned()]);
         args.extend_from_slice(names);
@@ -171,16 +151,10 @@ impl Runner<'_> {
     fn list(&self, module: &str) -> Result<Vec<String>, String> {
         let events = self.stage.home().join(format!("{module}.list"));
         let names = ["--list".to_owned(), module.to_owned()];
-        let done = self
-            .program(&format!("pyverbs-{module}-list"), &events, &names)
-            .run(LIMIT);
+        let done = self.program(&format!("pyverbs-{module}-list"), &events, &names).run(LIMIT);
         let done = done.map_err(|e| e.to_string())?;
         let names: Vec<String> = read(&events).into_iter().map(|event| event.test).collect();
-        if names.is_empty() {
-            Err(format!("no tests found: {}", done.verdict()))
-        } else {
-            Ok(names)
-        }
+        if names.is_empty() { Err(format!("no tests found: {}", done.verdict())) } else { Ok(names) }
     }
 
     /// Runs the tests in one process, as their own runner does; behind a test that ends or blocks the process, the rest
@@ -197,10 +171,7 @@ impl Runner<'_> {
             let done = match self.program(&log, &events, &left).run(LIMIT) {
                 Ok(done) => done,
                 Err(e) => {
-                    rows.push((
-                        Row::new(module, Outcome::Failed(e.to_string())),
-                        PathBuf::from(log),
-                    ));
+                    rows.push((Row::new(module, Outcome::Failed(e.to_string())), PathBuf::from(log)));
                     return rows;
                 }
             };
@@ -215,12 +186,7 @@ impl Runner<'_> {
             }
         }
         let why = "not run: the process had to be started too often".to_owned();
-        rows.extend(left.iter().map(|name| {
-            (
-                Row::new(name, Outcome::Failed(why.clone())),
-                PathBuf::from(module),
-            )
-        }));
+        rows.extend(left.iter().map(|name| (Row::new(name, Outcome::Failed(why.clone())), PathBuf::from(module))));
         rows
     }
 }
@@ -236,11 +202,7 @@ fn read(path: &Path) -> Vec<Event> {
     let word = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     text.lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .map(|v| Event {
-            test: word(&v, "test"),
-            what: word(&v, "what"),
-            why: word(&v, "why"),
-        })
+        .map(|v| Event { test: word(&v, "test"), what: word(&v, "what"), why: word(&v, "why") })
         .collect()
 }
 
@@ -264,20 +226,12 @@ fn outcomes(events: &[Event], done: &Finished) -> Vec<Row> {
         rows.push(Row::new(&event.test, outcome));
     }
     if let Some(test) = open {
-        rows.push(Row::new(
-            test,
-            Outcome::Failed(format!("the process {}", done.verdict())),
-        ));
+        rows.push(Row::new(test, Outcome::Failed(format!("the process {}", done.verdict()))));
     }
     rows
 }
 
 fn package_version(package: &str) -> String {
-    let out = Command::new("dpkg-query")
-        .args(["-W", "-f=${Version}", package])
-        .output();
-    out.ok()
-        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
-        .filter(|v| !v.is_empty())
-        .unwrap_or("?".into())
+    let out = Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output();
+    out.ok().map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).filter(|v| !v.is_empty()).unwrap_or("?".into())
 }

@@ -27,22 +27,17 @@ impl Stage {
     pub fn new(name: &str, settings: &[(&str, &str)]) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir =
-            std::env::temp_dir().join(format!("softrnic-interop-{}-{number}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("softrnic-interop-{}-{number}", std::process::id()));
         let root = rustix::process::geteuid().is_root();
         let mut prefix = vec!["setpriv".to_owned(), "--pdeathsig".into(), "KILL".into()];
         if root {
             let user = NOBODY.to_string();
-            prefix
-                .extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
+            prefix.extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
         }
         let stage = Self {
             dir,
             prefix,
-            settings: settings
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
+            settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             logs: logs().join(name),
         };
         stage.fill(root)?;
@@ -61,13 +56,11 @@ impl Stage {
         for file in ["softrnic", "libsoftrnic.so"] {
             let from = release.join(file);
             let to = self.dir.join(file);
-            fs::copy(&from, &to)
-                .map_err(|e| format!("{}: {e} (cargo build --release makes it)", from.display()))?;
+            fs::copy(&from, &to).map_err(|e| format!("{}: {e} (cargo build --release makes it)", from.display()))?;
             allow(&to)?;
         }
         if root {
-            chown(self.home(), Some(NOBODY), Some(NOBODY))
-                .map_err(|e| format!("{}: {e}", self.home().display()))?;
+            chown(self.home(), Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", self.home().display()))?;
         }
         Ok(())
     }
@@ -113,6 +106,5 @@ impl Drop for Stage {
 
 /// Readable for everyone, whatever the umask says.
 pub fn allow(path: &Path) -> Result<(), String> {
-    fs::set_permissions(path, Permissions::from_mode(0o755))
-        .map_err(|e| format!("{}: {e}", path.display()))
+    fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(|e| format!("{}: {e}", path.display()))
 }
