@@ -1,0 +1,258 @@
+//! Completion queues and channels.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use sys::*;
+use verbs::WcFlags;
+
+use crate::Context;
+use crate::error::{Error, Result, number, pointer};
+
+/// A completion channel.
+pub struct CompChannel {
+    context: Arc<Context>,
+    raw: NonNull<ibv_comp_channel>,
+}
+
+// SAFETY: verbs are thread-safe.
+unsafe impl Send for CompChannel {}
+// SAFETY: verbs are thread-safe.
+unsafe impl Sync for CompChannel {}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        // SAFETY: a live channel, destroyed once; every queue that uses it holds it, so none remains.
+        unsafe { (self.context.library().api.destroy_comp_channel)(self.raw.as_ptr()) };
+    }
+}
+
+impl CompChannel {
+    pub(crate) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
+        // SAFETY: a live context.
+        let raw = unsafe { (context.library().api.create_comp_channel)(context.raw()) };
+        Ok(Arc::new(CompChannel { context: context.clone(), raw: pointer("ibv_create_comp_channel", raw)? }))
+    }
+
+    /// Makes [`CompChannel::event`] return EAGAIN instead of waiting.
+    pub fn set_nonblocking(&self) -> Result<()> {
+        crate::device::set_nonblocking(self.as_fd())
+    }
+
+    /// The next event, acknowledged: the cookie of the queue that has new completions. Waits for one, unless
+    /// [`CompChannel::set_nonblocking`].
+    pub fn event(&self) -> Result<u64> {
+        let (mut cq, mut cookie) = (null_mut(), null_mut());
+        let api = &self.context.library().api;
+        // SAFETY: a live channel and places for the results. The queue lives until the event is acknowledged:
+        // destroying it waits for that.
+        unsafe {
+            number("ibv_get_cq_event", (api.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie))?;
+            (api.ack_cq_events)(cq, 1);
+        }
+        Ok(cookie as u64)
+    }
+}
+
+impl AsFd for CompChannel {
+    /// Readable when an event waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel owns the descriptor and closes it when dropped; it is not -1.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+}
+
+/// Outcome of a work request (`enum ibv_wc_status`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl Status {
+    /// It was done.
+    pub const SUCCESS: Status = Status(IBV_WC_SUCCESS);
+    /// The queue pair went to the error state before the request was begun.
+    pub const FLUSHED: Status = Status(IBV_WC_WR_FLUSH_ERR);
+    /// The peer does not grant this access.
+    pub const REMOTE_ACCESS: Status = Status(IBV_WC_REM_ACCESS_ERR);
+    /// The peer found the request invalid.
+    pub const REMOTE_INVALID_REQUEST: Status = Status(IBV_WC_REM_INV_REQ_ERR);
+    /// A local entry names memory that is not registered so.
+    pub const LOCAL_PROTECTION: Status = Status(IBV_WC_LOC_PROT_ERR);
+    /// The message does not fit.
+    pub const LOCAL_LENGTH: Status = Status(IBV_WC_LOC_LEN_ERR);
+    /// The peer had no receive posted, too often.
+    pub const RNR_RETRIES: Status = Status(IBV_WC_RNR_RETRY_EXC_ERR);
+    /// The peer did not answer, too often.
+    pub const RETRIES: Status = Status(IBV_WC_RETRY_EXC_ERR);
+}
+
+/// The names, as `verbs.h` has them.
+const STATUS_NAMES: [&str; 22] = [
+    "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR",
+    "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR", "INV_EECN_ERR", "INV_EEC_STATE_ERR",
+    "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR",
+];
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match STATUS_NAMES.get(self.0 as usize) {
+            Some(name) => write!(f, "IBV_WC_{name}"),
+            None => write!(f, "status {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A work completion. Which fields are valid depends on the others, as `ibv_poll_cq(3)` says.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Wc(ibv_wc);
+
+impl Default for Wc {
+    fn default() -> Self {
+        // SAFETY: plain data, for which zeroes are valid.
+        Wc(unsafe { std::mem::zeroed() })
+    }
+}
+
+#[allow(missing_docs)] // the names are the ABI's
+impl Wc {
+    pub fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+    pub fn status(&self) -> Status {
+        Status(self.0.status)
+    }
+    pub fn opcode(&self) -> u32 {
+        self.0.opcode
+    }
+    pub fn vendor_err(&self) -> u32 {
+        self.0.vendor_err
+    }
+    pub fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+    pub fn qp_num(&self) -> u32 {
+        self.0.qp_num
+    }
+    pub fn src_qp(&self) -> u32 {
+        self.0.src_qp
+    }
+    pub fn flags(&self) -> WcFlags {
+        WcFlags::from_bits_retain(self.0.wc_flags)
+    }
+    /// The immediate value, in host order, if there is one.
+    pub fn imm(&self) -> Option<u32> {
+        // SAFETY: both members of the union are plain numbers of one size.
+        self.flags().contains(WcFlags::WITH_IMM).then(|| u32::from_be(unsafe { self.0.anon_1.imm_data }))
+    }
+    /// The key that the peer invalidated, if it did.
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        // SAFETY: both members of the union are plain numbers of one size.
+        self.flags().contains(WcFlags::WITH_INV).then_some(unsafe { self.0.anon_1.invalidated_rkey })
+    }
+}
+
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wc")
+            .field("wr_id", &self.wr_id())
+            .field("status", &self.status())
+            .field("opcode", &self.opcode())
+            .field("vendor_err", &self.vendor_err())
+            .field("byte_len", &self.byte_len())
+            .field("qp_num", &self.qp_num())
+            .field("flags", &self.flags())
+            .finish()
+    }
+}
+
+/// A completion queue.
+pub struct Cq {
+    context: Arc<Context>,
+    raw: NonNull<ibv_cq>,
+    // Taken out of the table once: polling is what programs do most.
+    poll: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
+    channel: Option<Arc<CompChannel>>,
+}
+
+// SAFETY: verbs are thread-safe.
+unsafe impl Send for Cq {}
+// SAFETY: verbs are thread-safe.
+unsafe impl Sync for Cq {}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: a live queue, destroyed once; every queue pair that uses it holds it, so none remains. No event is
+        // unacknowledged: `CompChannel::event` acknowledges.
+        unsafe { (self.context.library().api.destroy_cq)(self.raw.as_ptr()) };
+    }
+}
+
+impl Context {
+    /// `ibv_create_cq(3)` with at least `cqe` entries. `cookie` is what [`CompChannel::event`] gives back.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        cqe: u32,
+        channel: Option<&Arc<CompChannel>>,
+        cookie: u64,
+    ) -> Result<Arc<Cq>> {
+        let raw_channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
+        let size = i32::try_from(cqe).unwrap_or(i32::MAX);
+        // SAFETY: a live context and channel; the cookie is only handed back.
+        let raw =
+            unsafe { (self.library().api.create_cq)(self.raw(), size, cookie as *mut _, raw_channel, 0) };
+        let raw = pointer("ibv_create_cq", raw)?;
+        // SAFETY: the tables of a live context; every provider has this function.
+        let poll = unsafe { (*self.raw()).ops.poll_cq }.expect("poll_cq");
+        Ok(Arc::new(Cq { context: self.clone(), raw, poll, channel: channel.cloned() }))
+    }
+}
+
+impl Cq {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// The channel that it was created with.
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    /// Entries that it has.
+    pub fn cqe(&self) -> u32 {
+        // SAFETY: a live queue.
+        unsafe { (*self.raw.as_ptr()).cqe as u32 }
+    }
+
+    /// Takes completions out of the queue; says how many.
+    #[inline]
+    pub fn poll(&self, out: &mut [Wc]) -> Result<usize> {
+        let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+        // SAFETY: a live queue and `room` places for completions (`Wc` is transparent).
+        let count = unsafe { (self.poll)(self.raw.as_ptr(), room, out.as_mut_ptr().cast()) };
+        usize::try_from(count).map_err(|_| Error::new("ibv_poll_cq", -count))
+    }
+
+    /// Asks for an event with the next completion (`ibv_req_notify_cq(3)`).
+    pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: the tables of a live context; every provider has this function.
+        let arm = unsafe { (*self.context.raw()).ops.req_notify_cq }.expect("req_notify_cq");
+        // SAFETY: a live queue.
+        number("ibv_req_notify_cq", unsafe { arm(self.raw.as_ptr(), solicited_only.into()) })
+    }
+
+    /// `ibv_resize_cq(3)`.
+    pub fn resize(&self, cqe: u32) -> Result<()> {
+        let cqe = i32::try_from(cqe).unwrap_or(i32::MAX);
+        // SAFETY: a live queue.
+        number("ibv_resize_cq", unsafe { (self.context.library().api.resize_cq)(self.raw.as_ptr(), cqe) })
+    }
+}

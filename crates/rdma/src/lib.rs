@@ -1,0 +1,34 @@
+//! Verbs in safe Rust, over the C verbs ABI.
+//!
+//! Nothing here knows softrnic: [`Library::load`] opens a verbs library (softrnic's, or the system's
+//! `libibverbs.so.1` for a real adapter) and everything else goes through the functions and tables it hands out. So what
+//! is built on this crate runs on both.
+//!
+//! Objects hold what they need alive: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the
+//! [`Library`]. They are shared by `Arc` and destroyed with the last one, in the order that verbs demand. All may be used
+//! from several threads, as `ibv_post_send(3)` and its siblings promise.
+//!
+//! Registered memory is written by the adapter and by peers at any time, so it is never lent out as a slice:
+//! [`Mr`] owns its buffer and copies in and out.
+
+mod api;
+mod completion;
+mod device;
+mod error;
+mod memory;
+mod post;
+mod qp;
+mod srq;
+
+pub use api::Library;
+pub use completion::{CompChannel, Cq, Status, Wc};
+pub use device::{AsyncEvent, AsyncSource, Context, Device, GidEntry, Pd, Xrcd};
+pub use error::{Error, Result};
+pub use memory::{Mr, Mw, MwKind, Sge};
+pub use post::{Bind, Data, RecvWr, SendOp, SendWr};
+pub use qp::{Ah, Connect, Qp, QpOptions};
+pub use srq::Srq;
+
+/// The C structures, for those who look at attributes that have no name here.
+pub use sys;
+pub use verbs::{Access, AhAttr, Errno, Gid, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, WcFlags};
