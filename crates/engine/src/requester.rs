@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
         loop {
             while qp.cursor < qp.inflight.len() {
                 if !qp.inflight[qp.cursor].out {
-                    self.send_entry(qp, now)?;
+                    self.send_entry(qp)?;
                 }
                 qp.cursor += 1;
             }
@@ -187,7 +187,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends the packets of the entry at the cursor, from where it stopped.
-    fn send_entry(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
+    fn send_entry(&mut self, qp: &mut Qp) -> Result<(), NoRoom> {
         self.find_link(qp);
         let at = qp.cursor;
         let Some(link) = qp.link else {

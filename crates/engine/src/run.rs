@@ -73,6 +73,16 @@ impl<P: Platform> Engine<P> {
         self.links = links;
     }
 
+    /// A link is gone: whoever waited for room on it finds out by trying.
+    pub fn link_down(&mut self, link: LinkId) {
+        for id in self.parked.remove(&link).unwrap_or_default() {
+            if let Some(qp) = self.qps.get_mut(id) {
+                (qp.parked, qp.queued) = (false, true);
+                self.ready.push_back(id);
+            }
+        }
+    }
+
     /// True while someone waits for room on a link.
     pub fn is_parked(&self) -> bool {
         !self.parked.is_empty()
@@ -111,9 +121,18 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// True if a poller can expect anything: a send that is not complete, or a receive that is posted.
+    /// True if a poller can expect anything: a send that is not complete, or a receive that is posted. With many queue
+    /// pairs nobody looks, and the answer is yes.
     pub fn expects_completions(&self) -> bool {
-        self.qps.iter().any(|(_, qp)| qp.expects_sends() || !qp.rq.wqes.is_empty())
-            || self.srqs.iter().any(|(_, srq)| !srq.queue.wqes.is_empty())
+        const LOOK: usize = 16;
+        let busy = |qp: &Qp| qp.expects_sends() || !qp.rq.wqes.is_empty();
+        let mut seen = 0;
+        for (_, qp) in self.qps.iter() {
+            seen += 1;
+            if seen > LOOK || busy(qp) {
+                return true;
+            }
+        }
+        self.srqs.iter().any(|(_, srq)| !srq.queue.wqes.is_empty())
     }
 }

@@ -1,1 +1,133 @@
-//! nic
+//! The adapter of this process: one engine over the window wire, one lock around both, one thread that works where no
+//! one polls.
+//!
+//! * [`Nic::get`] makes it at the first verb; until then nothing exists.
+//! * Whoever calls a verb holds the lock ([`Nic::lock`]), does its work, and delivers what follows from it when it
+//!   lets go: notices to channels, doorbells to peers.
+//! * The NIC thread ([`progress`]) sleeps on the doorbell whenever a program is not polling, and wakes a program that
+//!   waits for an event.
+#![deny(unsafe_code)]
+
+mod channel;
+mod context;
+mod core;
+mod fork;
+mod progress;
+mod verbs_calls;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use ::verbs::{Errno, Gid, Result};
+use parking_lot::{Condvar, Mutex};
+use window::WindowPlatform;
+
+pub use channel::CompChannel;
+pub use context::{Context, EventTarget};
+pub use core::{Core, Guard};
+pub use engine::{CqOpts, MrInfo, MwKind};
+
+/// A row of the GID table.
+#[derive(Clone, Debug)]
+pub struct GidEntry {
+    /// The identifier.
+    pub gid: Gid,
+    /// Index of its network interface.
+    pub ifindex: u32,
+    /// Name of its network interface.
+    pub ifname: String,
+}
+
+/// The adapter of this process.
+pub struct Nic {
+    core: Mutex<Core>,
+    /// Wakes the NIC thread.
+    wake: rustix::fd::OwnedFd,
+    gids: Vec<GidEntry>,
+    guid: u64,
+    alive: AtomicBool,
+    /// Events that were got and not yet acknowledged.
+    unacked: Mutex<context::Unacked>,
+    acked: Condvar,
+    fds: Arc<memory::fds::FdSet>,
+}
+
+static NIC: AtomicPtr<Nic> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Nic {
+    /// The adapter; made at the first call. A forked child gets one of its own.
+    ///
+    /// # Errors
+    /// What making sockets, memory and the thread can fail with: EMFILE, ENOMEM, ...
+    pub fn get() -> Result<&'static Nic> {
+        if let Some(nic) = fork::load(&NIC) {
+            return Ok(nic);
+        }
+        let nic = Box::leak(Box::new(Nic::new()?));
+        match NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                fork::watch();
+                nic.start()?;
+                Ok(nic)
+            }
+            // Another thread was faster. The loser has no thread yet and nothing claimed; what it holds is small.
+            Err(_) => fork::load(&NIC).ok_or(Errno::ENODEV),
+        }
+    }
+
+    fn new() -> Result<Nic> {
+        let gids: Vec<GidEntry> = view::hostaddr::gids()
+            .into_iter()
+            .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
+            .collect();
+        let table: Vec<Gid> = gids.iter().map(|g| g.gid).collect();
+        let mut platform = WindowPlatform::new(window::Config::from_env())?;
+        platform.set_local_gids(table.clone());
+        let fds = platform.fd_set();
+        let mut engine = engine::Engine::new(platform);
+        engine.set_gids(table);
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+            .map_err(errno)?;
+        Ok(Nic {
+            core: Mutex::new(Core::new(engine)),
+            wake,
+            gids,
+            guid: view::hostaddr::guid(),
+            alive: AtomicBool::new(true),
+            unacked: Mutex::default(),
+            acked: Condvar::new(),
+            fds,
+        })
+    }
+
+    /// False in a forked child for the adapter that it inherited: nothing of it may be used.
+    pub fn alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    /// The port's GID table. Fixed for the life of the process.
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    /// The node GUID.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Takes the lock.
+    pub fn lock(&self) -> Guard<'_> {
+        Guard::new(self, self.core.lock())
+    }
+}
+
+/// Our errno for the system's.
+pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
+    Errno(e.raw_os_error())
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

@@ -1,0 +1,124 @@
+//! Completion channels: a descriptor that a program can wait on, and the queues that have something.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ::verbs::{CqId, Errno, Result};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::{Nic, errno};
+
+/// An eventfd that counts what is in the queue beside it: a read takes one.
+pub(crate) struct Bell(pub OwnedFd);
+
+impl Bell {
+    pub fn new() -> Result<Self> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map(Bell).map_err(errno)
+    }
+
+    pub fn ring(&self) {
+        // The count cannot overflow: the queue beside it would have to hold 2^64 entries.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Waits for one ring; with O_NONBLOCK set on the descriptor: EAGAIN. EINTR as read(2) gives it.
+    pub fn wait(&self) -> Result<()> {
+        let mut count = [0u8; 8];
+        rustix::io::read(&self.0, &mut count).map(|_| ()).map_err(errno)
+    }
+
+    /// Takes a ring back that nobody needs any more, if it is still there.
+    pub fn take_back(&self) {
+        let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut fds, Some(&now)) == Ok(1) {
+            let _ = self.wait();
+        }
+    }
+
+    fn nonblocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(self.0.as_fd()).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+}
+
+/// A completion channel (`ibv_create_comp_channel(3)`).
+pub struct CompChannel {
+    bell: Bell,
+    queue: Mutex<VecDeque<(CqId, u64)>>,
+    users: AtomicU32,
+}
+
+impl CompChannel {
+    /// The descriptor: readable when an event waits. The program may set O_NONBLOCK on it, poll it, add it to epoll.
+    pub fn fd(&self) -> i32 {
+        self.bell.0.as_raw_fd()
+    }
+
+    pub(crate) fn push(&self, cq: CqId, user: u64) {
+        self.queue.lock().push_back((cq, user));
+        self.bell.ring();
+    }
+
+    fn forget(&self, cq: CqId) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|(id, _)| *id != cq);
+        for _ in queue.len()..before {
+            self.bell.take_back();
+        }
+    }
+}
+
+impl Nic {
+    /// Makes a channel.
+    pub fn create_channel(&self) -> Result<Arc<CompChannel>> {
+        Ok(Arc::new(CompChannel {
+            bell: Bell::new()?,
+            queue: Mutex::default(),
+            users: AtomicU32::new(0),
+        }))
+    }
+
+    /// EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).
+    pub fn destroy_channel(&self, channel: &CompChannel) -> Result<()> {
+        if channel.users.load(Ordering::Relaxed) > 0 { Err(Errno::EBUSY) } else { Ok(()) }
+    }
+
+    /// Events of this queue go to this channel.
+    pub fn bind_cq_channel(&self, cq: CqId, channel: &Arc<CompChannel>) {
+        channel.users.fetch_add(1, Ordering::Relaxed);
+        self.lock().channels.insert(cq, channel.clone());
+    }
+
+    pub(crate) fn unbind_cq_channel(&self, cq: CqId) {
+        let channel = self.lock().channels.remove(&cq);
+        if let Some(channel) = channel {
+            channel.forget(cq);
+            channel.users.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for an event (`ibv_get_cq_event(3)`); gives the token of its queue. It must be acknowledged.
+    ///
+    /// # Errors
+    /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
+    pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
+        loop {
+            channel.bell.wait()?;
+            // The event may have gone with its queue in the meantime.
+            let mut unacked = self.unacked.lock();
+            let Some((cq, user)) = channel.queue.lock().pop_front() else {
+                drop(unacked);
+                if channel.bell.nonblocking() {
+                    return Err(Errno::EAGAIN);
+                }
+                continue;
+            };
+            *unacked.cqs.entry(cq).or_default() += 1;
+            return Ok(user);
+        }
+    }
+}

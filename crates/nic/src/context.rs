@@ -1,0 +1,188 @@
+//! Contexts, asynchronous events, and acknowledgements: an object's destruction waits until every event about it that
+//! the program has got is acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use ::verbs::{CqId, CtxId, Errno, EventKind, EventSource, QpId, Result, SrqId};
+use parking_lot::Mutex;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::channel::Bell;
+use crate::{Nic, errno};
+
+/// The object that an event speaks of, by the token that it was created with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventTarget {
+    /// A queue pair.
+    Qp(QpId, u64),
+    /// A completion queue.
+    Cq(CqId, u64),
+    /// A shared receive queue.
+    Srq(SrqId, u64),
+    /// The port.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+/// Events got and not acknowledged.
+#[derive(Default)]
+pub(crate) struct Unacked {
+    pub cqs: HashMap<CqId, u32>,
+    pub objects: HashMap<Object, u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Object {
+    Qp(QpId),
+    Cq(CqId),
+    Srq(SrqId),
+}
+
+impl EventTarget {
+    fn object(&self) -> Option<Object> {
+        match *self {
+            EventTarget::Qp(id, _) => Some(Object::Qp(id)),
+            EventTarget::Cq(id, _) => Some(Object::Cq(id)),
+            EventTarget::Srq(id, _) => Some(Object::Srq(id)),
+            EventTarget::Port(_) | EventTarget::Device => None,
+        }
+    }
+}
+
+pub(crate) struct ContextQueue {
+    bell: Bell,
+    queue: Mutex<VecDeque<(EventKind, EventTarget)>>,
+}
+
+impl ContextQueue {
+    pub fn push(&self, kind: EventKind, source: EventSource, user: u64) {
+        let target = match source {
+            EventSource::Qp(id) => EventTarget::Qp(id, user),
+            EventSource::Cq(id) => EventTarget::Cq(id, user),
+            EventSource::Srq(id) => EventTarget::Srq(id, user),
+            EventSource::Port(n) => EventTarget::Port(n),
+            EventSource::Device => EventTarget::Device,
+        };
+        self.queue.lock().push_back((kind, target));
+        self.bell.ring();
+    }
+
+    fn forget(&self, object: Object) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|(_, target)| target.object() != Some(object));
+        for _ in queue.len()..before {
+            self.bell.take_back();
+        }
+    }
+}
+
+/// An open device.
+pub struct Context {
+    /// Its name in the engine.
+    pub id: CtxId,
+    queue: Arc<ContextQueue>,
+    /// A descriptor that stands for the context: its identity survives dup (`ibv_import_device(3)`).
+    cmd: OwnedFd,
+}
+
+impl Context {
+    /// The descriptor of asynchronous events.
+    pub fn async_fd(&self) -> i32 {
+        self.queue.bell.0.as_raw_fd()
+    }
+
+    /// The command descriptor.
+    pub fn cmd_fd(&self) -> i32 {
+        self.cmd.as_raw_fd()
+    }
+
+    /// True if a descriptor is (a duplicate of) this context's command descriptor.
+    pub fn is_cmd_fd(&self, fd: BorrowedFd<'_>) -> bool {
+        let same = |a: rustix::fs::Stat, b: rustix::fs::Stat| a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+        match (rustix::fs::fstat(&self.cmd), rustix::fs::fstat(fd)) {
+            (Ok(a), Ok(b)) => same(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl Nic {
+    /// Opens the device.
+    pub fn open(&self) -> Result<Arc<Context>> {
+        let queue = Arc::new(ContextQueue { bell: Bell::new()?, queue: Mutex::default() });
+        // Every memfd has an inode of its own, which is what makes the descriptor recognisable.
+        let cmd = rustix::fs::memfd_create("softrnic0", rustix::fs::MemfdFlags::CLOEXEC).map_err(errno)?;
+        let mut core = self.lock();
+        let id = core.open_ctx()?;
+        core.contexts.insert(id, queue.clone());
+        Ok(Arc::new(Context { id, queue, cmd }))
+    }
+
+    /// Closes a context; what its program left in it is destroyed.
+    pub fn close(&self, context: &Context) -> Result<()> {
+        let mut core = self.lock();
+        core.contexts.remove(&context.id);
+        core.close_ctx(context.id)
+    }
+
+    /// Waits for an asynchronous event. It must be acknowledged.
+    ///
+    /// # Errors
+    /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
+    pub fn get_async_event(&self, context: &Context) -> Result<(EventKind, EventTarget)> {
+        loop {
+            context.queue.bell.wait()?;
+            let mut unacked = self.unacked.lock();
+            let Some((kind, target)) = context.queue.queue.lock().pop_front() else { continue };
+            if let Some(object) = target.object() {
+                *unacked.objects.entry(object).or_default() += 1;
+            }
+            return Ok((kind, target));
+        }
+    }
+
+    /// Acknowledges an asynchronous event.
+    pub fn ack_async_event(&self, target: EventTarget) {
+        let Some(object) = target.object() else { return };
+        let mut unacked = self.unacked.lock();
+        if let Some(n) = unacked.objects.get_mut(&object) {
+            *n -= 1;
+            if *n == 0 {
+                unacked.objects.remove(&object);
+            }
+        }
+        self.acked.notify_all();
+    }
+
+    /// Acknowledges events of a completion queue.
+    pub fn ack_cq_events(&self, cq: CqId, n: u32) {
+        let mut unacked = self.unacked.lock();
+        if let Some(open) = unacked.cqs.get_mut(&cq) {
+            *open = open.saturating_sub(n);
+            if *open == 0 {
+                unacked.cqs.remove(&cq);
+            }
+        }
+        self.acked.notify_all();
+    }
+
+    /// Drops what waits about an object that is gone, and waits for the acknowledgements of what was got.
+    pub(crate) fn settle_events(&self, ctx: CtxId, object: Object) {
+        let queue = self.lock().contexts.get(&ctx).cloned();
+        if let Some(queue) = queue {
+            queue.forget(object);
+        }
+        let mut unacked = self.unacked.lock();
+        while unacked.objects.contains_key(&object)
+            || matches!(object, Object::Cq(cq) if unacked.cqs.contains_key(&cq))
+        {
+            self.acked.wait(&mut unacked);
+        }
+    }
+}
+
+/// Errors of handles that do not exist.
+pub(crate) const UNKNOWN: Errno = Errno::EINVAL;

@@ -1,0 +1,138 @@
+//! What the lock protects.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use ::verbs::{CqId, CtxId};
+use engine::platform::{LinkId, Platform};
+use engine::{Engine, Notice};
+use parking_lot::MutexGuard;
+use window::WindowPlatform;
+
+use crate::channel::CompChannel;
+use crate::context::ContextQueue;
+use crate::{Nic, now};
+
+/// Who moves data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// The program polls: peers need not ring, and the NIC thread only looks now and then whether that is still so.
+    Polled,
+    /// Nobody polls: the NIC thread sleeps on the doorbell.
+    Armed,
+}
+
+/// The engine and what the adapter keeps beside it.
+pub struct Core {
+    pub(crate) engine: Engine<WindowPlatform>,
+    pub(crate) channels: HashMap<CqId, Arc<CompChannel>>,
+    pub(crate) contexts: HashMap<CtxId, Arc<ContextQueue>>,
+    pub(crate) mode: Mode,
+    /// Calls of poll so far.
+    pub(crate) polls: u64,
+    /// Polls since the adapter was armed.
+    pub(crate) polls_armed: u32,
+    /// When the NIC thread will look by itself; `u64::MAX`: when it is woken.
+    pub(crate) thread_wakes_at: u64,
+    /// The NIC thread was woken and has not looked yet.
+    pub(crate) thread_woken: bool,
+    pub(crate) thread_runs: bool,
+    notices: Vec<Notice>,
+    pub(crate) dead: Vec<LinkId>,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Engine<WindowPlatform>) -> Self {
+        Core {
+            engine,
+            channels: HashMap::new(),
+            contexts: HashMap::new(),
+            mode: Mode::Armed,
+            polls: 0,
+            polls_armed: 0,
+            thread_wakes_at: u64::MAX,
+            thread_woken: false,
+            thread_runs: false,
+            notices: Vec::new(),
+            dead: Vec::new(),
+        }
+    }
+
+    /// Hands completions and events to those who wait for them.
+    fn deliver(&mut self) {
+        let mut notices = std::mem::take(&mut self.notices);
+        self.engine.take_notices(&mut notices);
+        for notice in notices.drain(..) {
+            match notice {
+                Notice::Completion { cq, user } => {
+                    if let Some(channel) = self.channels.get(&cq) {
+                        channel.push(cq, user);
+                    }
+                }
+                Notice::Async { ctx, kind, source, user } => {
+                    if let Some(queue) = self.contexts.get(&ctx) {
+                        queue.push(kind, source, user);
+                    }
+                }
+            }
+        }
+        self.notices = notices;
+    }
+
+    /// Sends what is ready and tells what happened.
+    pub(crate) fn settle(&mut self) {
+        if self.engine.has_ready() || self.engine.is_parked() {
+            self.engine.run(now());
+        }
+        self.engine.platform_mut().kick();
+        if self.engine.has_notices() {
+            self.deliver();
+        }
+    }
+}
+
+impl Deref for Core {
+    type Target = Engine<WindowPlatform>;
+    fn deref(&self) -> &Self::Target {
+        &self.engine
+    }
+}
+
+impl DerefMut for Core {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.engine
+    }
+}
+
+/// The lock, held. Letting go runs what was queued and delivers what happened.
+pub struct Guard<'a> {
+    nic: &'a Nic,
+    core: MutexGuard<'a, Core>,
+}
+
+impl<'a> Guard<'a> {
+    pub(crate) fn new(nic: &'a Nic, core: MutexGuard<'a, Core>) -> Self {
+        Guard { nic, core }
+    }
+}
+
+impl Deref for Guard<'_> {
+    type Target = Core;
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.core.settle();
+        self.nic.mind_deadline(&mut self.core);
+    }
+}

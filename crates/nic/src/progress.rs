@@ -1,0 +1,177 @@
+//! Who moves data when: a program that polls does it itself, on its own core; where nobody polls, the NIC thread does.
+//!
+//! Two modes. *Polled*: peers do not ring our doorbell; the NIC thread looks at growing intervals (at most
+//! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
+//! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU.
+//! `ibv_req_notify_cq` arms at once, and so does a poll after which no completion can be expected: then peers may
+//! still read and write our memory, and must find somebody awake.
+
+use std::sync::atomic::Ordering;
+
+use ::verbs::{Errno, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
+
+use crate::core::{Core, Mode};
+use crate::{Nic, fork, now};
+
+/// Empty polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should
+/// not pay for the change.
+const POLLS_BEFORE_POLLED: u32 = 16;
+/// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
+const TICK_MIN: u64 = 100_000;
+const TICK_MAX: u64 = 1_000_000;
+/// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
+const ARM_ROUNDS: u32 = 8;
+/// Packets taken from one link in one turn, so that one busy peer does not starve the others.
+const BUDGET: u32 = 64;
+
+impl Core {
+    /// Takes in what has come, runs what it set free, lets time pass.
+    pub(crate) fn progress(&mut self, now: u64) {
+        let mut at = 0; // by index: handling a packet may add links
+        while let Some(&link) = self.engine.platform().links().get(at) {
+            at += 1;
+            for _ in 0..BUDGET {
+                let Some((packet, rx)) = self.engine.platform_mut().peek(link) else { break };
+                self.engine.receive(link, &packet, rx, now);
+                self.engine.platform_mut().release(link);
+            }
+        }
+        self.engine.platform_mut().take_dead_links(&mut self.dead);
+        for link in self.dead.drain(..) {
+            self.engine.link_down(link);
+        }
+        if self.engine.next_deadline().is_some_and(|at| at <= now) {
+            self.engine.expire(now);
+        }
+        self.settle();
+    }
+
+    /// The program polled and found nothing.
+    pub(crate) fn polled(&mut self, nic: &Nic) {
+        self.polls += 1;
+        if self.mode == Mode::Polled {
+            return;
+        }
+        self.polls_armed += 1;
+        if self.polls_armed < POLLS_BEFORE_POLLED {
+            return;
+        }
+        self.mode = Mode::Polled;
+        self.engine.platform_mut().suppress_doorbells();
+        nic.wake_thread(self);
+    }
+
+    /// Completions were taken. If no more can come, nobody will poll for the peers' sake.
+    pub(crate) fn after_completions(&mut self, nic: &Nic) {
+        if self.mode == Mode::Polled && !self.engine.expects_completions() {
+            self.arm_for(nic);
+        }
+    }
+
+    /// Arms on a thread of the program.
+    pub(crate) fn arm_for(&mut self, nic: &Nic) {
+        if !self.go_armed(now()) {
+            nic.wake_thread(self);
+        }
+    }
+
+    /// From now on peers ring: says that we sleep, and takes in what came before they could know.
+    ///
+    /// False when packets still come in faster than they are taken: then the NIC thread must not sleep yet.
+    #[must_use]
+    pub(crate) fn go_armed(&mut self, now: u64) -> bool {
+        self.mode = Mode::Armed;
+        self.polls_armed = 0;
+        for _ in 0..ARM_ROUNDS {
+            if self.engine.platform_mut().announce_sleep() {
+                return true;
+            }
+            self.progress(now);
+        }
+        false
+    }
+}
+
+impl Nic {
+    /// Starts the NIC thread.
+    pub(crate) fn start(&'static self) -> Result<()> {
+        self.core.lock().thread_runs = true;
+        std::thread::Builder::new()
+            .name("softrnic".into())
+            .stack_size(256 << 10)
+            .spawn(move || self.thread())
+            .map(|_| ())
+            .map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Makes the NIC thread look now.
+    pub(crate) fn wake_thread(&self, core: &mut Core) {
+        if core.thread_runs && !core.thread_woken {
+            core.thread_woken = true;
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The NIC thread must not sleep past the next deadline. In polled mode it wakes by itself often enough.
+    pub(crate) fn mind_deadline(&self, core: &mut Core) {
+        if core.mode == Mode::Armed
+            && let Some(at) = core.engine.next_deadline()
+            && at < core.thread_wakes_at
+        {
+            core.thread_wakes_at = at;
+            self.wake_thread(core);
+        }
+    }
+
+    fn thread(&'static self) {
+        fork::block_signals();
+        let mut tick = TICK_MIN;
+        let mut polls = 0;
+        // A duplicate, because the platform itself is behind the lock.
+        let Ok(epoll) = rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.platform().epoll_fd(), 0) else {
+            return;
+        };
+        while self.alive.load(Ordering::Relaxed) {
+            let timeout = {
+                let mut core = self.lock();
+                core.thread_woken = false;
+                let now = now();
+                core.engine.platform_mut().handle_events(now);
+                if core.mode == Mode::Polled && core.polls != polls {
+                    // The program is at work. It moves its own data.
+                    polls = core.polls;
+                    let due = core.engine.next_deadline().is_some_and(|at| at <= now);
+                    if due {
+                        core.progress(now);
+                    }
+                    tick = (tick * 2).min(TICK_MAX);
+                    core.thread_wakes_at = now + tick;
+                } else {
+                    tick = TICK_MIN;
+                    polls = core.polls;
+                    core.progress(now);
+                    let quiet = core.go_armed(now);
+                    core.thread_wakes_at =
+                        if quiet { core.engine.next_deadline().unwrap_or(u64::MAX) } else { now };
+                }
+                core.thread_wakes_at
+            };
+            self.sleep(epoll.as_fd(), timeout);
+        }
+    }
+
+    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, until: u64) {
+        let mut fds = [PollFd::from_borrowed_fd(epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        let limit = (until != u64::MAX).then(|| {
+            let wait = until.saturating_sub(now());
+            Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 }
+        });
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        if fds[1].revents().contains(PollFlags::IN) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Verbs that do more than ask the engine: they wait, or they need the system.
+
+use ::verbs::{
+    Access, Completion, CqId, CtxId, Errno, LKey, MrId, PdId, QpAttr, QpAttrMask, QpCreated, QpId, QpInit, RKey,
+    RecvWr, Result, SendWr, SrqId,
+};
+
+use crate::context::{Object, UNKNOWN};
+use crate::{Nic, now};
+
+/// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
+/// any copy takes; a peer that is stopped in the middle of one must not hang us for ever.
+const DEREG_PATIENCE: u64 = 2_000_000_000;
+
+impl Nic {
+    /// `ibv_reg_mr(3)`: makes sure that the memory is there, as an adapter that pins it would.
+    ///
+    /// # Errors
+    /// EFAULT: not mapped, or not writable where LOCAL_WRITE is asked for; EINVAL: length, rights.
+    pub fn reg_mr(&self, pd: PdId, addr: u64, length: u64, iova: u64, access: Access) -> Result<(MrId, LKey, RKey)> {
+        check_memory(addr, length, access)?;
+        self.lock().reg_mr(pd, addr, length, iova, access)
+    }
+
+    /// `ibv_rereg_mr(3)`.
+    ///
+    /// # Errors
+    /// As [`Nic::reg_mr`]; EBUSY while windows are bound to it.
+    pub fn rereg_mr(
+        &self,
+        mr: MrId,
+        translation: Option<(u64, u64, u64)>,
+        pd: Option<PdId>,
+        access: Option<Access>,
+    ) -> Result<(LKey, RKey)> {
+        if let Some((addr, length, _)) = translation {
+            let rights = access.or_else(|| self.lock().mr_info(mr).map(|i| i.access)).ok_or(UNKNOWN)?;
+            check_memory(addr, length, rights)?;
+        }
+        self.lock().rereg_mr(mr, translation, pd, access)
+    }
+
+    /// `ibv_dereg_mr(3)`: returns when no peer is reading or writing the memory any more.
+    ///
+    /// # Errors
+    /// EINVAL: no such region; EBUSY: windows are bound to it.
+    pub fn dereg_mr(&self, mr: MrId) -> Result<()> {
+        let until = now() + DEREG_PATIENCE;
+        loop {
+            let mut core = self.lock();
+            match core.dereg_mr(mr, false) {
+                Err(Errno::EAGAIN) => {}
+                result => return result,
+            }
+            core.progress(now());
+            if now() > until {
+                return core.dereg_mr(mr, true);
+            }
+            drop(core);
+            std::thread::yield_now();
+        }
+    }
+
+    /// `ibv_create_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: attributes; ENOMEM: limits.
+    pub fn create_qp(&self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
+        let mut core = self.lock();
+        if core.free_qpns() == 0 {
+            let first = core.platform_mut().claim_block()?;
+            core.add_qpns(first);
+        }
+        core.create_qp(ctx, init, user)
+    }
+
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: transition or attributes.
+    pub fn modify_qp(&self, qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        self.lock().modify_qp(qp, attr, mask, now())
+    }
+
+    /// `ibv_destroy_qp(3)`: waits for the acknowledgement of its events.
+    ///
+    /// # Errors
+    /// EBUSY: attached to a multicast group.
+    pub fn destroy_qp(&self, ctx: CtxId, qp: QpId) -> Result<()> {
+        self.lock().destroy_qp(qp)?;
+        self.settle_events(ctx, Object::Qp(qp));
+        Ok(())
+    }
+
+    /// `ibv_destroy_cq(3)`: waits for the acknowledgement of its events.
+    ///
+    /// # Errors
+    /// EBUSY: in use.
+    pub fn destroy_cq(&self, ctx: CtxId, cq: CqId) -> Result<()> {
+        self.lock().destroy_cq(cq)?;
+        self.unbind_cq_channel(cq);
+        self.settle_events(ctx, Object::Cq(cq));
+        Ok(())
+    }
+
+    /// `ibv_destroy_srq(3)`: waits for the acknowledgement of its events.
+    ///
+    /// # Errors
+    /// EBUSY: in use.
+    pub fn destroy_srq(&self, ctx: CtxId, srq: SrqId) -> Result<()> {
+        self.lock().destroy_srq(srq)?;
+        self.settle_events(ctx, Object::Srq(srq));
+        Ok(())
+    }
+
+    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes completions. Gives how many.
+    pub fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        let mut core = self.lock();
+        let mut n = core.engine.poll(cq, out);
+        if n == 0 {
+            core.polled(self);
+            core.progress(now());
+            n = core.engine.poll(cq, out);
+        }
+        if n > 0 {
+            core.after_completions(self);
+        }
+        n
+    }
+
+    /// `ibv_req_notify_cq(3)`. The program is about to sleep: doorbells are wanted from now on.
+    ///
+    /// # Errors
+    /// EINVAL: no such queue.
+    pub fn arm_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
+        let mut core = self.lock();
+        core.arm_cq(cq, solicited_only)?;
+        core.arm_for(self);
+        Ok(())
+    }
+
+    /// Posts one send request.
+    ///
+    /// # Errors
+    /// As [`engine::Engine::post_send`].
+    pub fn post_send(&self, qp: QpId, wr: &SendWr<'_>) -> Result<()> {
+        self.lock().post_send(qp, wr, now())
+    }
+
+    /// Posts one receive request.
+    ///
+    /// # Errors
+    /// As [`engine::Engine::post_recv`].
+    pub fn post_recv(&self, qp: QpId, wr: &RecvWr<'_>) -> Result<()> {
+        self.lock().post_recv(qp, wr, now())
+    }
+
+    /// Posts one receive request to a shared queue.
+    ///
+    /// # Errors
+    /// As [`engine::Engine::post_srq_recv`].
+    pub fn post_srq_recv(&self, srq: SrqId, wr: &RecvWr<'_>) -> Result<()> {
+        self.lock().post_srq_recv(srq, wr)
+    }
+}
+
+fn check_memory(addr: u64, length: u64, access: Access) -> Result<()> {
+    if access.contains(Access::ON_DEMAND) || length == 0 {
+        return Ok(());
+    }
+    memory::local::populate(addr, length, access.contains(Access::LOCAL_WRITE))
+}
