@@ -1,1 +1,5 @@
+//! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
+
 mod mock;
+mod traffic;
+mod errors;

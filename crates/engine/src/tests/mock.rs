@@ -1,1 +1,448 @@
+//! A network of nodes in one thread.
 
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use verbs::{
+    Access, AhAttr, Completion, CqId, CtxId, Errno, Gid, LKey, Opcode, PdId, QpAttr, QpAttrMask as M, QpCap,
+    QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, SrqId,
+};
+
+use crate::platform::*;
+use crate::{CqOpts, Engine, Notice};
+
+pub const BASE: u64 = 0x1_0000;
+pub const ARENA: usize = 1 << 21;
+
+#[derive(Clone)]
+pub struct Msg {
+    from: usize,
+    packet: Packet,
+    payload: Vec<u8>,
+}
+
+/// What all nodes share.
+pub struct Net {
+    pub memory: Vec<Vec<u8>>,
+    queues: HashMap<(usize, usize), VecDeque<Msg>>,
+    writable: Vec<Vec<LinkId>>,
+    pub rng: u64,
+    /// Of 1000 packets, how many are lost; how many come twice.
+    pub lose: u64,
+    pub repeat: u64,
+    /// Packets that a link holds.
+    pub room: usize,
+    pub straight: bool,
+    pub straight_above: u32,
+    pub segment: u32,
+    pub deny_straight: bool,
+    pub groups: HashMap<Gid, Vec<usize>>,
+    pub lost: u64,
+}
+
+impl Net {
+    fn next(&mut self) -> u64 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        self.rng
+    }
+}
+
+fn slice(memory: &mut [u8], addr: u64, len: usize) -> std::result::Result<&mut [u8], Fault> {
+    let at = addr.checked_sub(BASE).ok_or(Fault)? as usize;
+    memory.get_mut(at..at + len).ok_or(Fault)
+}
+
+pub struct Mock {
+    pub me: usize,
+    pub net: Rc<RefCell<Net>>,
+    current: Vec<u8>,
+}
+
+/// Links are numbered by node + 1; 0 is the loopback.
+impl Mock {
+    fn node(&self, link: LinkId) -> usize {
+        if link == LinkId::LOOPBACK { self.me } else { link.0 as usize - 1 }
+    }
+    fn link(&self, node: usize) -> LinkId {
+        if node == self.me { LinkId::LOOPBACK } else { LinkId(node as u32 + 1) }
+    }
+    fn gather(&self, spans: &[Span], out: &mut Vec<u8>) -> std::result::Result<(), Fault> {
+        let mut net = self.net.borrow_mut();
+        for s in spans {
+            out.extend_from_slice(slice(&mut net.memory[self.me], s.addr, s.len as usize)?);
+        }
+        Ok(())
+    }
+    fn copy(&mut self, from: usize, source: &[Span], to: usize, target: &[Span]) -> std::result::Result<(), (bool, Fault)> {
+        let mut net = self.net.borrow_mut();
+        let mut bytes = Vec::new();
+        for s in source {
+            bytes.extend_from_slice(slice(&mut net.memory[from], s.addr, s.len as usize).map_err(|f| (true, f))?);
+        }
+        let mut at = 0;
+        for s in target {
+            let part = &bytes[at..at + s.len as usize];
+            slice(&mut net.memory[to], s.addr, s.len as usize).map_err(|f| (false, f))?.copy_from_slice(part);
+            at += s.len as usize;
+        }
+        Ok(())
+    }
+}
+
+impl Platform for Mock {
+    type Rx = ();
+    fn random(&mut self) -> u64 {
+        self.net.borrow_mut().next()
+    }
+    fn load(&self, addr: u64, _: bool, dst: &mut [u8]) -> std::result::Result<(), Fault> {
+        let mut net = self.net.borrow_mut();
+        dst.copy_from_slice(slice(&mut net.memory[self.me], addr, dst.len())?);
+        Ok(())
+    }
+    fn store(&self, addr: u64, _: bool, src: &[u8]) -> std::result::Result<(), Fault> {
+        slice(&mut self.net.borrow_mut().memory[self.me], addr, src.len())?.copy_from_slice(src);
+        Ok(())
+    }
+    fn atomic(&self, addr: u64, _: bool, op: AtomicOp) -> std::result::Result<u64, Fault> {
+        let mut net = self.net.borrow_mut();
+        let bytes = slice(&mut net.memory[self.me], addr, 8)?;
+        let old = u64::from_ne_bytes(bytes.try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap(compare, swap) if compare == old => swap,
+            AtomicOp::CompareSwap(..) => old,
+            AtomicOp::FetchAdd(n) => old.wrapping_add(n),
+            AtomicOp::Write(n) => n,
+        };
+        bytes.copy_from_slice(&new.to_ne_bytes());
+        Ok(old)
+    }
+    fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
+        let node = (qpn.get() / crate::QPN_BLOCK).checked_sub(1)? as usize;
+        (gid.0[15] == 1 && node < self.net.borrow().memory.len()).then(|| self.link(node))
+    }
+    fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
+        let nodes = self.net.borrow().groups.get(gid).cloned().unwrap_or_default();
+        links.extend(nodes.into_iter().map(|n| self.link(n)));
+    }
+    fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> std::result::Result<(), Errno> {
+        let me = self.me;
+        let mut net = self.net.borrow_mut();
+        let nodes = net.groups.entry(*gid).or_default();
+        nodes.retain(|n| *n != me);
+        if attached {
+            nodes.push(me);
+        }
+        Ok(())
+    }
+    fn caps(&self, _: LinkId) -> LinkCaps {
+        let net = self.net.borrow();
+        LinkCaps { segment: net.segment, straight: net.straight, straight_above: net.straight_above }
+    }
+    fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {
+        let to = self.node(link);
+        let mut bytes = payload.prefix.to_vec();
+        self.gather(payload.spans, &mut bytes).map_err(|_| SendError::Fault)?;
+        let me = self.me;
+        let mut net = self.net.borrow_mut();
+        let room = net.room;
+        let queue = net.queues.entry((me, to)).or_default();
+        if queue.len() >= room {
+            return Err(SendError::Full);
+        }
+        let msg = Msg { from: me, packet: *packet, payload: bytes };
+        let dice = net.next() % 1000;
+        if dice < net.lose {
+            net.lost += 1;
+            return Ok(());
+        }
+        let twice = net.next() % 1000 < net.repeat;
+        let queue = net.queues.entry((me, to)).or_default();
+        if twice {
+            queue.push_back(msg.clone());
+        }
+        queue.push_back(msg);
+        Ok(())
+    }
+    fn kick(&mut self) {}
+    fn sent_mark(&self, _: LinkId) -> u64 {
+        0
+    }
+    fn taken(&self, _: LinkId, _: u64) -> bool {
+        true
+    }
+    fn take_writable(&mut self, links: &mut Vec<LinkId>) {
+        links.append(&mut self.net.borrow_mut().writable[self.me]);
+    }
+    fn rx_len(&self, (): ()) -> u32 {
+        self.current.len() as u32
+    }
+    fn rx_fetch(&mut self, (): (), offset: u32, dst: &mut [u8]) {
+        let at = offset as usize;
+        dst.copy_from_slice(&self.current[at..at + dst.len()]);
+    }
+    fn rx_scatter(&mut self, (): (), offset: u32, spans: &[Span]) -> std::result::Result<(), Fault> {
+        let mut at = offset as usize;
+        for s in spans {
+            let part = self.current[at..at + s.len as usize].to_vec();
+            self.store(s.addr, s.guarded, &part)?;
+            at += s.len as usize;
+        }
+        Ok(())
+    }
+    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> std::result::Result<(), StraightError> {
+        if self.net.borrow().deny_straight {
+            return Err(StraightError::Denied);
+        }
+        let (peer, me) = (self.node(link), self.me);
+        self.copy(peer, remote, me, local)
+            .map_err(|(source, _)| if source { StraightError::Remote } else { StraightError::Local })
+    }
+    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> std::result::Result<(), StraightError> {
+        if self.net.borrow().deny_straight {
+            return Err(StraightError::Denied);
+        }
+        let (peer, me) = (self.node(link), self.me);
+        self.copy(me, local, peer, remote)
+            .map_err(|(source, _)| if source { StraightError::Local } else { StraightError::Remote })
+    }
+}
+
+/// A process: an engine with a context, a domain, a completion queue and one region over its memory.
+pub struct Node {
+    pub engine: Engine<Mock>,
+    pub ctx: CtxId,
+    pub pd: PdId,
+    pub cq: CqId,
+    pub key: u32,
+    pub notices: Vec<Notice>,
+}
+
+pub struct World {
+    pub net: Rc<RefCell<Net>>,
+    pub nodes: Vec<Node>,
+    pub now: Nanos,
+}
+
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+
+pub fn gid() -> Gid {
+    let mut g = Gid::ZERO;
+    g.0[15] = 1;
+    g
+}
+
+pub fn cap() -> QpCap {
+    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 128 }
+}
+
+impl World {
+    pub fn new(count: usize, seed: u64) -> World {
+        let net = Rc::new(RefCell::new(Net {
+            memory: vec![vec![0; ARENA]; count],
+            queues: HashMap::new(),
+            writable: vec![Vec::new(); count],
+            rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            lose: 0,
+            repeat: 0,
+            room: 64,
+            straight: false,
+            straight_above: 16384,
+            segment: 16384,
+            deny_straight: false,
+            groups: HashMap::new(),
+            lost: 0,
+        }));
+        let nodes = (0..count)
+            .map(|me| {
+                let mut engine = Engine::new(Mock { me, net: net.clone(), current: Vec::new() });
+                engine.set_gids(vec![gid()]);
+                engine.add_qpns((me as u32 + 1) * crate::QPN_BLOCK);
+                let ctx = engine.open_ctx().unwrap();
+                let pd = engine.alloc_pd(ctx).unwrap();
+                let (cq, _) = engine.create_cq(ctx, 4096, 7, CqOpts::default()).unwrap();
+                let (_, key, _) = engine.reg_mr(pd, BASE, ARENA as u64, BASE, ALL).unwrap();
+                Node { engine, ctx, pd, cq, key: key.0, notices: Vec::new() }
+            })
+            .collect();
+        World { net, nodes, now: 1_000_000 }
+    }
+
+    pub fn qp(&mut self, node: usize, ty: QpType) -> (QpId, Qpn) {
+        self.qp_with(node, ty, None, cap(), false)
+    }
+
+    pub fn qp_with(&mut self, node: usize, ty: QpType, srq: Option<SrqId>, cap: QpCap, sig: bool) -> (QpId, Qpn) {
+        let n = &mut self.nodes[node];
+        let init = QpInit {
+            pd: Some(n.pd),
+            qp_type: ty,
+            send_cq: Some(n.cq),
+            recv_cq: Some(n.cq),
+            srq,
+            xrcd: None,
+            cap,
+            sq_sig_all: sig,
+        };
+        let (id, created) = n.engine.create_qp(n.ctx, &init, 1).unwrap();
+        (id, created.qpn)
+    }
+
+    pub fn modify(&mut self, node: usize, qp: QpId, attr: &QpAttr, mask: M) -> Result<()> {
+        let now = self.now;
+        self.nodes[node].engine.modify_qp(qp, attr, mask | M::STATE, now)
+    }
+
+    pub fn attr(dest: Qpn, my_psn: u32, peer_psn: u32) -> QpAttr {
+        QpAttr {
+            path_mtu: 3,
+            qkey: 0x11,
+            rq_psn: peer_psn,
+            sq_psn: my_psn,
+            dest_qp_num: dest.get(),
+            access: ALL,
+            ah: AhAttr { dgid: gid(), is_global: true, port_num: 1, ..AhAttr::default() },
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 12,
+            port_num: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        }
+    }
+
+    /// Brings a queue pair to RTS.
+    pub fn connect(&mut self, node: usize, qp: QpId, mut attr: QpAttr) {
+        let ty = self.nodes[node].engine.query_qp(qp).unwrap().1.qp_type;
+        for (from, to) in
+            [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)]
+        {
+            attr.state = to;
+            let (required, _) = verbs::state::transition(ty, from, to).unwrap();
+            self.modify(node, qp, &attr, required).unwrap();
+        }
+    }
+
+    /// Two connected queue pairs on two nodes (or on one).
+    pub fn pair(&mut self, a: usize, b: usize, ty: QpType) -> (QpId, QpId) {
+        let ((qa, na), (qb, nb)) = (self.qp(a, ty), self.qp(b, ty));
+        self.connect(a, qa, Self::attr(nb, 0xff_fff0, 100));
+        self.connect(b, qb, Self::attr(na, 100, 0xff_fff0));
+        (qa, qb)
+    }
+
+    pub fn write(&mut self, node: usize, at: u64, bytes: &[u8]) {
+        slice(&mut self.net.borrow_mut().memory[node], BASE + at, bytes.len()).unwrap().copy_from_slice(bytes);
+    }
+
+    pub fn read(&self, node: usize, at: u64, len: usize) -> Vec<u8> {
+        slice(&mut self.net.borrow_mut().memory[node], BASE + at, len).unwrap().to_vec()
+    }
+
+    pub fn sge(&self, node: usize, at: u64, length: u32) -> Sge {
+        Sge { addr: BASE + at, length, lkey: LKey(self.nodes[node].key) }
+    }
+
+    pub fn rdma(&self, node: usize, at: u64) -> SendBody {
+        SendBody::Rdma { remote_addr: BASE + at, rkey: RKey(self.nodes[node].key) }
+    }
+
+    pub fn post(&mut self, node: usize, qp: QpId, opcode: Opcode, body: SendBody, sges: &[Sge], id: u64) -> Result<()> {
+        let wr = SendWr {
+            wr_id: id,
+            opcode,
+            flags: SendFlags::SIGNALED,
+            imm_or_rkey: 0x1234_5678,
+            remote_srqn: 0,
+            body,
+            data: SendData::Sges(sges),
+        };
+        self.post_wr(node, qp, &wr)
+    }
+
+    pub fn post_wr(&mut self, node: usize, qp: QpId, wr: &SendWr<'_>) -> Result<()> {
+        let now = self.now;
+        self.nodes[node].engine.post_send(qp, wr, now)?;
+        self.nodes[node].engine.run(now);
+        Ok(())
+    }
+
+    pub fn recv(&mut self, node: usize, qp: QpId, sges: &[Sge], id: u64) -> Result<()> {
+        let now = self.now;
+        self.nodes[node].engine.post_recv(qp, &RecvWr { wr_id: id, sges }, now)
+    }
+
+    /// Delivers everything that is under way; time stands still.
+    pub fn settle(&mut self) {
+        loop {
+            let next = self.net.borrow_mut().queues.iter_mut().find_map(|(&(_, to), q)| {
+                let full = q.len();
+                q.pop_front().map(|m| (to, m, full))
+            });
+            let Some((to, msg, full)) = next else {
+                if self.nodes.iter().any(|n| n.engine.has_ready()) {
+                    self.run_all();
+                    continue;
+                }
+                return;
+            };
+            let room = self.net.borrow().room;
+            if full >= room {
+                let link = self.nodes[msg.from].engine.platform().link(to);
+                self.net.borrow_mut().writable[msg.from].push(link);
+            }
+            let link = self.nodes[to].engine.platform().link(msg.from);
+            let engine = &mut self.nodes[to].engine;
+            engine.platform_mut().current = msg.payload;
+            engine.receive(link, &msg.packet, (), self.now);
+            self.run_all();
+        }
+    }
+
+    fn run_all(&mut self) {
+        for n in &mut self.nodes {
+            n.engine.run(self.now);
+            n.engine.take_notices(&mut n.notices);
+        }
+    }
+
+    /// Lets time pass until nothing is left to happen, or this much has passed.
+    pub fn run_for(&mut self, limit: Nanos) {
+        let end = self.now + limit;
+        loop {
+            self.settle();
+            let next = self.nodes.iter_mut().filter_map(|n| n.engine.next_deadline()).min();
+            match next {
+                Some(at) if at <= end => {
+                    self.now = self.now.max(at);
+                    for n in &mut self.nodes {
+                        n.engine.expire(self.now);
+                    }
+                    self.run_all();
+                }
+                _ => {
+                    self.now = end;
+                    return;
+                }
+            }
+        }
+    }
+
+    pub fn poll(&mut self, node: usize) -> Vec<Completion> {
+        let n = &mut self.nodes[node];
+        let mut out = vec![Completion::default(); 4096];
+        let got = n.engine.poll(n.cq, &mut out);
+        out.truncate(got);
+        out
+    }
+}

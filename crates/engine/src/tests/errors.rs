@@ -1,0 +1,189 @@
+//! Requests that fail: status on both sides, state, flush order, events.
+
+use verbs::{EventKind, Opcode, QpState, QpType, RKey, SendBody, Sge, LKey, WcStatus as St};
+
+use super::mock::*;
+use crate::Notice;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn events(w: &World, node: usize) -> Vec<EventKind> {
+    w.nodes[node]
+        .notices
+        .iter()
+        .filter_map(|n| if let Notice::Async { kind, .. } = n { Some(*kind) } else { None })
+        .filter(|k| *k != EventKind::CommEst)
+        .collect()
+}
+
+fn statuses(w: &mut World, node: usize) -> Vec<St> {
+    w.poll(node).iter().map(|c| c.status).collect()
+}
+
+/// Runs one failing request with one more behind it, over each path.
+fn matrix(check: impl Fn(&mut World, usize, usize)) {
+    for (straight, above, peer) in [(false, 0, 1), (true, 0, 1), (true, 16384, 1), (true, 0, 0)] {
+        let mut w = World::new(2, 5);
+        (w.net.borrow_mut().straight, w.net.borrow_mut().straight_above) = (straight, above);
+        check(&mut w, 0, peer);
+    }
+}
+
+#[test]
+fn remote_access() {
+    for opcode in [Opcode::RdmaWrite, Opcode::RdmaRead, Opcode::FetchAndAdd] {
+        matrix(|w, a, b| {
+            let (qa, qb) = w.pair(a, b, QpType::Rc);
+            let at = BASE + ARENA as u64 - 63; // one byte too far
+            let rkey = RKey(w.nodes[b].key);
+            let body = if opcode == Opcode::FetchAndAdd {
+                SendBody::Atomic { remote_addr: BASE + ARENA as u64, rkey, compare_add: 1, swap: 0 }
+            } else {
+                SendBody::Rdma { remote_addr: at, rkey }
+            };
+            let from = [w.sge(a, 0, 64)];
+            w.post(a, qa, opcode, body, &from, 1).unwrap();
+            let _ = w.post(a, qa, Opcode::RdmaWrite, w.rdma(b, 0), &from, 2);
+            w.run_for(SECOND);
+            assert_eq!(statuses(w, a)[..2], [St::RemAccessErr, St::WrFlushErr]);
+            assert_eq!(w.nodes[a].engine.qp_state(qa), Ok(QpState::Err));
+            assert_eq!(w.nodes[b].engine.qp_state(qb), Ok(QpState::Err));
+            assert_eq!(events(w, b), [EventKind::QpAccessErr]);
+        });
+    }
+}
+
+#[test]
+fn receive_too_short() {
+    matrix(|w, a, b| {
+        let (qa, qb) = w.pair(a, b, QpType::Rc);
+        let (from, into) = ([w.sge(a, 0, 40_000)], [w.sge(b, 0, 39_999)]);
+        w.recv(b, qb, &into, 7).unwrap();
+        w.recv(b, qb, &into, 8).unwrap();
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.run_for(SECOND);
+        let mut got = w.poll(a);
+        if a != b {
+            got.extend(w.poll(b));
+        }
+        let of = |id| got.iter().find(|c| c.wr_id == id).unwrap().status;
+        assert_eq!((of(1), of(7), of(8)), (St::RemInvReqErr, St::LocLenErr, St::WrFlushErr));
+    });
+}
+
+#[test]
+fn receive_not_ours() {
+    matrix(|w, a, b| {
+        let (qa, qb) = w.pair(a, b, QpType::Rc);
+        let from = [w.sge(a, 0, 40_000)];
+        let into = [Sge { lkey: LKey(w.nodes[b].key ^ 1), ..w.sge(b, 0, 40_000) }];
+        w.recv(b, qb, &into, 7).unwrap();
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.run_for(SECOND);
+        let mut got = w.poll(a);
+        if a != b {
+            got.extend(w.poll(b));
+        }
+        let of = |id| got.iter().find(|c| c.wr_id == id).unwrap().status;
+        assert_eq!((of(1), of(7)), (St::RemOpErr, St::LocProtErr));
+    });
+}
+
+#[test]
+fn local_errors() {
+    matrix(|w, a, b| {
+        let (qa, qb) = w.pair(a, b, QpType::Rc);
+        let good = [w.sge(a, 0, 8)];
+        let into = [w.sge(b, 0, 8)];
+        w.recv(b, qb, &into, 7).unwrap();
+        let bad = [Sge { addr: BASE + ARENA as u64 - 7, ..good[0] }];
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &good, 1).unwrap();
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &bad, 2).unwrap();
+        let _ = w.post(a, qa, Opcode::Send, SendBody::Plain, &good, 3);
+        w.run_for(SECOND);
+        let got: Vec<_> = w.poll(a).into_iter().filter(|c| c.wr_id < 7).map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(got, [(1, St::Success), (2, St::LocProtErr), (3, St::WrFlushErr)]);
+    });
+}
+
+#[test]
+fn receiver_not_ready() {
+    matrix(|w, a, b| {
+        let (qa, qb) = w.pair(a, b, QpType::Rc);
+        let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+        attr.state = QpState::Sqd;
+        w.modify(a, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+        attr.rnr_retry = 2;
+        w.modify(a, qa, &attr, verbs::QpAttrMask::RNR_RETRY).unwrap();
+        attr.state = QpState::Rts;
+        w.modify(a, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+        let (from, into) = ([w.sge(a, 0, 20_000)], [w.sge(b, 0, 20_000)]);
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.settle();
+        w.recv(b, qb, &into, 7).unwrap();
+        w.run_for(SECOND);
+        let mut got = w.poll(a);
+        if a != b {
+            got.extend(w.poll(b));
+        }
+        assert!(got.len() == 2 && got.iter().all(|c| c.status == St::Success), "{got:?}");
+        w.post(a, qa, Opcode::Send, SendBody::Plain, &from, 2).unwrap();
+        w.run_for(10 * SECOND);
+        assert_eq!(statuses(w, a), [St::RnrRetryExcErr]);
+    });
+}
+
+#[test]
+fn nobody_there() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    w.nodes[1].engine.destroy_qp(qb).unwrap();
+    let from = [w.sge(0, 0, 8)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    w.run_for(7 * 67_000_000);
+    assert!(w.poll(0).is_empty());
+    w.run_for(2 * 67_200_000);
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
+}
+
+#[test]
+fn queues_full_and_bad_posts() {
+    use verbs::Errno;
+    let mut w = World::new(2, 5);
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let sge = w.sge(0, 0, 8);
+    assert_eq!(w.post(0, qa, Opcode::Send, SendBody::Plain, &[sge; 5], 1), Err(Errno::EINVAL));
+    for i in 0..64 {
+        w.recv(0, qa, &[sge], i).unwrap();
+        w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], i).unwrap();
+    }
+    assert_eq!(w.recv(0, qa, &[sge], 1), Err(Errno::ENOMEM));
+    assert_eq!(w.recv(0, qa, &[sge; 5], 1), Err(Errno::EINVAL));
+    assert_eq!(w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1), Err(Errno::ENOMEM));
+    w.settle();
+    // Complete is not polled: the places are still taken (ibv_post_send(3), mlx5 and others).
+    assert_eq!(w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1), Err(Errno::ENOMEM));
+    assert_eq!(w.poll(0).len(), 64);
+    w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1).unwrap();
+    let (fresh, _) = w.qp(0, QpType::Rc);
+    assert_eq!(w.post(0, fresh, Opcode::Send, SendBody::Plain, &[sge], 1), Err(Errno::EINVAL));
+    assert_eq!(w.recv(0, fresh, &[sge], 1), Err(Errno::EINVAL));
+}
+
+#[test]
+fn completion_queue_overrun() {
+    let mut w = World::new(2, 5);
+    w.nodes[0].cq = {
+        let ctx = w.nodes[0].ctx;
+        w.nodes[0].engine.create_cq(ctx, 3, 0, crate::CqOpts::default()).unwrap().0
+    };
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let sge = w.sge(0, 0, 8);
+    for i in 0..5 {
+        w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], i).unwrap();
+    }
+    w.settle();
+    assert_eq!(events(&w, 0), [EventKind::CqErr, EventKind::QpFatal]);
+    assert_eq!(w.nodes[0].engine.qp_state(qa), Ok(QpState::Err));
+    assert_eq!(w.poll(0).len(), 3);
+}
