@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use crate::Options;
 use crate::report::{Outcome, Suite};
-use pair::Pair;
+use pair::{Around, Order, Pair};
 use stage::Stage;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
-pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "never");
+pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
 
 /// The device's name, and the index of the GID that the programs use.
 const DEVICE: &str = "softrnic0";
@@ -98,10 +98,35 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Indirect);
     pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
     pairs(suite, options, Mode::Indirect, perftest::cases(options.quick));
+    pairs(suite, options, Mode::Every, surroundings());
     let Some(stage) = Mode::Indirect.stage(suite) else {
         return;
     };
     pyverbs::run(suite, &stage, options, Mode::Indirect);
+}
+
+/// What forbids straight copies without a word of ours: other namespaces, and a filter on the system calls. One side is
+/// surrounded, or both; the other way may still be allowed.
+fn surroundings() -> Vec<Pair> {
+    use Around::{Namespaces, NoProcessVm, Plain};
+    let places = [
+        ([Namespaces, Plain], "server in other namespaces"),
+        ([Plain, Namespaces], "client in other namespaces"),
+        ([NoProcessVm, Plain], "server without process_vm"),
+        ([Plain, NoProcessVm], "client without process_vm"),
+        ([NoProcessVm, NoProcessVm], "both without process_vm"),
+    ];
+    let mut cases = Vec::new();
+    for (around, place) in places {
+        let mut some = vec![pingpong::one("ibv_rc_pingpong", "-c -s 1048576 -n 60", Order::ServerFirst)];
+        some.extend(perftest::some(&["send_bw", "write_bw", "read_bw", "send_lat"], "-a -n 100"));
+        for mut case in some {
+            case.name = format!("{}, {place}", case.name);
+            case.around = around;
+            cases.push(case);
+        }
+    }
+    cases
 }
 
 fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {

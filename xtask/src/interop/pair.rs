@@ -24,6 +24,16 @@ pub enum Order {
 }
 
 /// Which side's output is looked at.
+/// Surroundings that forbid something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Around {
+    Plain,
+    /// Another user namespace, and another process namespace: its process numbers mean nothing to the peer.
+    Namespaces,
+    /// No copies between processes: a seccomp filter, as in some containers.
+    NoProcessVm,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Server,
@@ -41,6 +51,8 @@ pub struct Pair {
     /// For the server alone.
     pub server_args: Vec<String>,
     pub clients: usize,
+    /// What the server and the clients are run through, if anything.
+    pub around: [Around; 2],
     pub order: Order,
     pub limit: Duration,
     pub check: Check,
@@ -81,14 +93,14 @@ impl Pair {
         let server = || {
             let mut args = [self.args.clone(), self.server_args.clone()].concat();
             args.extend(["-p".to_owned(), port.to_string()]);
-            stage.program(&format!("{log}.server"), &self.program, &args).spawn()
+            stage.program_in(self.around[0], &format!("{log}.server"), &self.program, &args).spawn()
         };
         let clients = |port: u16| {
             let mut args = self.args.clone();
             args.extend(["-p".to_owned(), port.to_string(), "127.0.0.1".to_owned()]);
             let start = |number: usize| {
                 let number = if number == 0 { String::new() } else { number.to_string() };
-                stage.program(&format!("{log}.client{number}"), &self.program, &args).spawn()
+                stage.program_in(self.around[1], &format!("{log}.client{number}"), &self.program, &args).spawn()
             };
             (0..self.clients).map(start).collect::<io::Result<Vec<Running>>>()
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::run::Finished;
 
-use super::pair::{Order, Pair, Side};
+use super::pair::{Around, Order, Pair, Side};
 use super::{DEVICE, GID};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,6 +131,19 @@ pub fn cases(quick: bool) -> Vec<Pair> {
     cases
 }
 
+/// RC cases of the programs named, such as `send_bw`.
+pub fn some(names: &[&str], options: &str) -> Vec<Pair> {
+    let mut cases = Vec::new();
+    for verb in ALL {
+        for (kind, kind_name) in [(Lat, "lat"), (Bw, "bw")] {
+            if names.contains(&format!("{}_{kind_name}", verb.name()).as_str()) {
+                cases.push(case(*verb, kind, "RC", options, Order::ServerFirst));
+            }
+        }
+    }
+    cases
+}
+
 fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) -> Pair {
     let program = format!("ib_{}_{}", verb.name(), if kind == Lat { "lat" } else { "bw" });
     let options: Vec<&str> = options.split_whitespace().collect();
@@ -147,8 +160,6 @@ fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) ->
             (true, _) => 23,
         },
         duration: options.contains(&"-D"),
-        // A server of a one-way test only serves; only some programs print figures there.
-        both_sides: false,
     };
     Pair {
         name: format!("{program} {transport} {}{first}", options.join(" ")),
@@ -156,6 +167,7 @@ fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) ->
         args: args.into_iter().map(str::to_owned).collect(),
         server_args: Vec::new(),
         clients: 1,
+        around: [Around::Plain; 2],
         order,
         limit: Duration::from_secs(90),
         check: Box::new(move |side, done| check(side, done, &expected)),
@@ -166,7 +178,6 @@ struct Expected {
     kind: Kind,
     rows: usize,
     duration: bool,
-    both_sides: bool,
 }
 
 /// What perftest says on stderr or stdout without meaning harm.
@@ -186,7 +197,8 @@ fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String>
     {
         return Err(format!("on stdout: {line}"));
     }
-    if side == Side::Server && !expected.both_sides {
+    // A server of a one-way test only serves; only some programs print figures there.
+    if side == Side::Server {
         return Ok(());
     }
     let rows = rows(&done.stdout);
@@ -248,7 +260,7 @@ mod tests {
         let bw = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n\
              65536      1000             9120.41            9010.55                  0.144169\n-----\n";
         assert_eq!(rows(bw), [[65536.0, 1000.0, 9120.41, 9010.55, 0.144169]]);
-        let expected = Expected { kind: Bw, rows: 1, duration: false, both_sides: false };
+        let expected = Expected { kind: Bw, rows: 1, duration: false };
         assert!(sane(&rows(bw)[0], &expected).is_ok());
         assert!(sane(&[8.0, 1000.0, 0.0, 0.0, 0.0], &expected).is_err());
         let latency = Expected { kind: Lat, ..expected };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::run::Finished;
 
-use super::pair::{Order, Pair, Side};
+use super::pair::{Around, Order, Pair, Side};
 use super::{DEVICE, GID};
 
 /// One program: the options that exist for it, and the sizes that it takes.
@@ -83,6 +83,12 @@ fn count(program: &Program, size: u32) -> String {
     }
 }
 
+/// One case of the program of this name.
+pub fn one(name: &str, options: &str, order: Order) -> Pair {
+    let program = PROGRAMS.iter().find(|program| program.name == name).expect("a program of the table");
+    case(program, options, order)
+}
+
 fn case(program: &Program, options: &str, order: Order) -> Pair {
     let options: Vec<&str> = options.split_whitespace().collect();
     let first = if order == Order::ClientFirst { ", client first" } else { "" };
@@ -95,6 +101,7 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
         args: args.into_iter().map(str::to_owned).collect(),
         server_args: Vec::new(),
         clients: 1,
+        around: [Around::Plain; 2],
         order,
         limit: Duration::from_secs(30),
         check: Box::new(move |side, done| check(side, done, reports)),
@@ -150,7 +157,7 @@ mod tests {
                 for events in [false, true] {
                     let found = names.iter().any(|name| {
                         name.starts_with(program.name)
-                            && format!("{name} ").contains(&format!("-s {size} "))
+                            && format!("{name} ").replace(',', " ").contains(&format!("-s {size} "))
                             && name.contains(" -e") == events
                     });
                     assert!(found, "{} {size} {events}", program.name);

@@ -14,7 +14,7 @@ use crate::setup::python_tests;
 use crate::{Options, root, target_dir};
 
 use super::conformance::{self, Row};
-use super::stage::{Stage, allow};
+use super::stage::{Stage, allow, copy};
 use super::{DEVICE, GID, Mode};
 
 /// The modules that concern a channel adapter. The others are about vendors' extensions, hardware flow steering and the
@@ -126,11 +126,6 @@ fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
     let entries = fs::read_dir(&tests).map_err(|e| e.to_string())?;
     entries.flatten().try_for_each(|entry| allow(&entry.path()))?;
     Ok(folder)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()))?;
-    allow(to)
 }
 
 struct Runner<'a> {

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::run::{Program, find};
 use crate::{logs, target_dir};
 
+use super::pair::Around;
+
 /// `nobody`: owns nothing.
 const NOBODY: u32 = 65534;
 
@@ -54,11 +56,10 @@ impl Stage {
             allow(folder)?;
         }
         for file in ["softrnic", "libsoftrnic.so"] {
-            let from = release.join(file);
-            let to = self.dir.join(file);
-            fs::copy(&from, &to).map_err(|e| format!("{}: {e} (cargo build --release makes it)", from.display()))?;
-            allow(&to)?;
+            copy(&release.join(file), &self.dir.join(file))
+                .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
         }
+        copy(&crate::root().join("interop/forbid.py"), &self.dir.join("forbid.py"))?;
         if root {
             chown(self.home(), Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", self.home().display()))?;
         }
@@ -77,13 +78,29 @@ impl Stage {
 
     /// `softrnic run -- PROGRAM ARGS`.
     pub fn program<S: AsRef<OsStr>>(&self, log: &str, program: &str, args: &[S]) -> Program {
-        self.softrnic(log, &["run", "--", program]).args(args)
+        self.program_in(Around::Plain, log, program, args)
+    }
+
+    /// `softrnic run -- PROGRAM ARGS`, in surroundings that forbid something.
+    pub fn program_in<S: AsRef<OsStr>>(&self, around: Around, log: &str, program: &str, args: &[S]) -> Program {
+        let forbid = self.dir.join("forbid.py").display().to_string();
+        let wrapper = match around {
+            Around::Plain => vec![],
+            Around::Namespaces => vec!["unshare", "--user", "--map-root-user", "--pid", "--fork"],
+            Around::NoProcessVm => vec!["/usr/bin/python3", &forbid],
+        };
+        self.softrnic_in(&wrapper, log, &["run", "--", program]).args(args)
     }
 
     /// `softrnic ARGS`.
     pub fn softrnic(&self, log: &str, args: &[&str]) -> Program {
+        self.softrnic_in(&[], log, args)
+    }
+
+    fn softrnic_in(&self, wrapper: &[&str], log: &str, args: &[&str]) -> Program {
         let mut made = Program::new(&self.prefix[0], self.logs.join(log))
             .args(&self.prefix[1..])
+            .args(wrapper)
             .args([self.dir.join("softrnic")])
             .args(args)
             .env("HOME", self.home())
@@ -102,6 +119,12 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Copies a file, readable for everyone.
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()))?;
+    allow(to)
 }
 
 /// Readable for everyone, whatever the umask says.
