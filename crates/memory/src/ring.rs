@@ -31,7 +31,7 @@ pub const GRAIN: u32 = 64;
 
 /// The memory under a ring. Implementations: [`crate::Half`], and a model for loom.
 pub trait RingMemory {
-    /// Number of slots: a power of two, 8 to 65536.
+    /// Number of slots: a power of two, 4 to 65536.
     const SLOTS: u32;
     /// Bytes of the bulk area: a multiple of 64, at most 256 KiB.
     const BULK: u32;
@@ -149,7 +149,7 @@ impl<M: RingMemory> Producer<M> {
     /// The producer of a ring that is all zeros.
     pub fn new(memory: M) -> Self {
         const {
-            assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 8 && M::SLOTS <= 1 << 16);
+            assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 4 && M::SLOTS <= 1 << 16);
             assert!(M::BULK.is_multiple_of(GRAIN) && M::BULK <= 4096 * GRAIN);
             assert!(round_up(M::SEGMENT) <= M::BULK / 8 && M::SEGMENT < 1 << 15);
         }
@@ -262,12 +262,12 @@ impl<M: RingMemory> Producer<M> {
         if self.fits(bulk) {
             return Ok(());
         }
-        self.memory.waiting().store(1, Ordering::Relaxed);
+        raise(self.memory.waiting());
         // With the fence in `Consumer::publish`: either we see its count, or it sees that we wait.
         fence(Ordering::SeqCst);
         self.refresh().map_err(|Broken| PushError::Broken)?;
         if self.fits(bulk) {
-            self.memory.waiting().store(0, Ordering::Relaxed);
+            lower(self.memory.waiting());
             return Ok(());
         }
         Err(PushError::Full)
@@ -303,7 +303,7 @@ impl<M: RingMemory> Producer<M> {
     #[inline]
     pub fn must_ring(&self) -> bool {
         let sleeping = self.memory.sleeping();
-        sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+        sleeping.load(Ordering::Relaxed) != 0 && lower(sleeping)
     }
 }
 
@@ -312,6 +312,18 @@ impl<M: RingMemory> Producer<M> {
 #[inline]
 pub fn wake_fence() {
     fence(Ordering::SeqCst);
+}
+
+// Both sides change the flags, and a flag that is taken down late must not undo the next one: every change is a
+// read-modify-write, which has one place in the flag's history. All of them are off the fast path.
+
+fn raise(flag: &AtomicU32) {
+    flag.swap(1, Ordering::AcqRel);
+}
+
+/// True if it was up.
+fn lower(flag: &AtomicU32) -> bool {
+    flag.swap(0, Ordering::AcqRel) != 0
 }
 
 /// Copies a payload that fits into the body, behind the header.
@@ -465,7 +477,7 @@ impl<M: RingMemory> Consumer<M> {
         // With the fence in `Producer::wait_for`: either it sees our count, or we see that it waits.
         fence(Ordering::SeqCst);
         let waiting = self.memory.waiting();
-        waiting.load(Ordering::Relaxed) != 0 && waiting.swap(0, Ordering::Relaxed) != 0
+        waiting.load(Ordering::Relaxed) != 0 && lower(waiting)
     }
 
     /// [`Consumer::publish`], if anything was taken since the last time. To be called before sleeping.
@@ -477,12 +489,12 @@ impl<M: RingMemory> Consumer<M> {
     /// Announces that this side is about to sleep: the producer's next push will ring. To be followed by a fence
     /// ([`wake_fence`], once for any number of rings) and a look at [`Consumer::ready`].
     pub fn announce_sleep(&self) {
-        self.memory.sleeping().store(1, Ordering::Relaxed);
+        raise(self.memory.sleeping());
     }
 
     /// Takes the announcement back.
     pub fn retract_sleep(&self) {
-        self.memory.sleeping().store(0, Ordering::Relaxed);
+        lower(self.memory.sleeping());
     }
 }
 

@@ -130,78 +130,60 @@ fn a_peer_that_sleeps_is_woken() {
     exchange(&mut node, peer, &vec![9000; 3000]);
 }
 
-#[test]
-fn a_full_ring_says_so_and_goes_on() {
+/// Sends packets of one size until the ring is full, to a peer that takes none; then lets the peer go and counts what
+/// comes back. Gives how many fitted.
+fn fill(len: usize) -> u32 {
     let mut other = Other::start("lazy");
     let peer = Qpn::new(other.hear_number() as u32);
     let mut node = Node::new();
     let link = node.resolve(peer);
-    let from = node.qpn;
-    for len in [0usize, 16384] {
-        let bytes = pattern(7, len);
-        let mut sent = 0u32;
-        let error = loop {
-            match node.platform.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
-                Ok(()) => sent += 1,
-                Err(e) => break e,
-            }
-        };
-        assert_eq!(error, SendError::Full);
-        let mark = node.platform.sent_mark(link);
-        assert!(!node.platform.taken(link, mark));
-        let mut room = Vec::new();
-        node.platform.take_writable(&mut room);
-        assert!(room.is_empty());
-        other.tell("go");
-        let mut back = 0;
-        let start = Instant::now();
-        while back < sent {
-            node.round(|_, _, _, _| back += 1);
-            node.sleep(Duration::from_secs(5));
-            assert!(start.elapsed() < Duration::from_secs(4), "{back} of {sent} after {:?}", start.elapsed());
-        }
-        node.until("taken", |node| node.platform.taken(link, mark));
-        node.platform.take_writable(&mut room);
-        assert_eq!(room, [link]);
-        if len == 0 {
-            assert_eq!(sent, 1024);
-        } else {
-            assert!(sent <= 16, "{sent}");
-        }
-        // From now on it is an echo like any other; fill it by stopping it.
-        drop(std::mem::replace(&mut other, Other::start("lazy")));
-        let peer = Qpn::new(other.hear_number() as u32);
-        node.until("death", |node| !node.dead.is_empty());
-        node.dead.clear();
-        if len == 0 {
-            return full_bulk(node, other, peer);
-        }
-    }
-}
-
-fn full_bulk(mut node: Node, mut other: Other, peer: Qpn) {
-    let link = node.resolve(peer);
-    let from = node.qpn;
-    let bytes = pattern(7, 16384);
+    let (from, bytes) = (node.qpn, pattern(7, len));
     let mut sent = 0;
-    while node.platform.send(link, &packet(peer, from, sent, 16384), Payload { prefix: &bytes, spans: &[] }).is_ok() {
-        sent += 1;
-    }
-    assert_eq!(sent, 16);
-    // A small one still fits into its slot.
-    node.platform.send(link, &packet(peer, from, sent, 0), Payload::default()).unwrap();
+    let error = loop {
+        match node.platform.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
+            Ok(()) => sent += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(error, SendError::Full);
+    let mark = node.platform.sent_mark(link);
+    assert!(!node.platform.taken(link, mark));
+    let mut room = Vec::new();
+    node.platform.take_writable(&mut room);
+    assert!(room.is_empty());
+
     other.tell("go");
     let mut back = 0;
-    let mut room = Vec::new();
     let start = Instant::now();
-    while back <= sent || room.is_empty() {
-        node.round(|_, _, _, _| back += 1);
+    while back < sent || room.is_empty() {
+        node.round(|platform, _, packet, rx| {
+            assert_eq!(packet.imm, back);
+            assert!(payload(platform, rx) == bytes);
+            back += 1;
+        });
         node.platform.take_writable(&mut room);
-        if back <= sent || room.is_empty() {
+        if back < sent || room.is_empty() {
             node.sleep(Duration::from_secs(5));
         }
-        assert!(start.elapsed() < Duration::from_secs(4));
+        // Both sides sleep 5 s at most: a lost wake-up would show.
+        assert!(start.elapsed() < Duration::from_secs(4), "{back} of {sent} after {:?}", start.elapsed());
     }
+    assert_eq!(room, [link]);
+    node.until("taken", |node| node.platform.taken(link, mark));
+    exchange(&mut node, peer, &[100; 100]);
+    sent
+}
+
+#[test]
+fn a_ring_full_of_slots_says_so_and_goes_on() {
+    assert_eq!(fill(0), 1024);
+    assert_eq!(fill(32), 1024);
+}
+
+#[test]
+fn a_ring_full_of_bytes_says_so_and_goes_on() {
+    assert_eq!(fill(16384), 16);
+    assert_eq!(fill(1000), 256);
 }
 
 #[test]

@@ -1,0 +1,195 @@
+//! The ring under loom: every interleaving (up to a bound of preemptions) of a producer and a consumer, with the
+//! payload in cells whose every race loom reports.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p softrnic-memory --release loom`
+
+use engine::platform::{Fault, Payload};
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// A ring of `SLOTS` slots and `BULK / 64` grains.
+struct Model<const SLOTS: u32, const BULK: u32> {
+    stamps: Vec<AtomicU64>,
+    bodies: Vec<UnsafeCell<[u64; 7]>>,
+    /// The first bytes of each grain.
+    grains: Vec<UnsafeCell<u64>>,
+    consumed: AtomicU64,
+    sleeping: AtomicU32,
+    waiting: AtomicU32,
+    /// The doorbells of consumer and producer.
+    wake_consumer: Notify,
+    wake_producer: Notify,
+}
+
+impl<const SLOTS: u32, const BULK: u32> Model<SLOTS, BULK> {
+    fn new() -> Arc<Self> {
+        Arc::new(Model {
+            stamps: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            bodies: (0..SLOTS).map(|_| UnsafeCell::new([0; 7])).collect(),
+            grains: (0..BULK / 64).map(|_| UnsafeCell::new(0)).collect(),
+            consumed: AtomicU64::new(0),
+            sleeping: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            wake_consumer: Notify::new(),
+            wake_producer: Notify::new(),
+        })
+    }
+}
+
+impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
+    const SLOTS: u32 = SLOTS;
+    const BULK: u32 = BULK;
+    const SEGMENT: u32 = 64;
+
+    fn stamp(&self, slot: u32) -> &AtomicU64 {
+        &self.stamps[slot as usize]
+    }
+    fn consumed(&self) -> &AtomicU64 {
+        &self.consumed
+    }
+    fn sleeping(&self) -> &AtomicU32 {
+        &self.sleeping
+    }
+    fn waiting(&self) -> &AtomicU32 {
+        &self.waiting
+    }
+    fn load_body(&self, slot: u32) -> [u64; 7] {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.bodies[slot as usize].with(|body| unsafe { *body })
+    }
+    fn store_body(&self, slot: u32, words: &[u64]) {
+        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        self.bodies[slot as usize].with_mut(|body| unsafe { (&mut (*body))[..words.len()].copy_from_slice(words) });
+    }
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&payload.prefix[..8]);
+        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = u64::from_ne_bytes(eight) });
+        Ok(())
+    }
+}
+
+/// The `n`th record: its number in the header, and in the payload, which every `bulk_every`th time is bulk.
+fn push<M: RingMemory>(producer: &mut Producer<M>, n: u64, bulk: bool) -> Result<(), PushError> {
+    let mut bytes = [0u8; 64];
+    bytes[..8].copy_from_slice(&(n ^ 0xff).to_ne_bytes());
+    let prefix = if bulk { &bytes[..] } else { &bytes[..8] };
+    producer.push(&[n, 0, 0], &Payload { prefix, spans: &[] }).map(drop)
+}
+
+/// Takes a record if there is one, checks that it is the `n`th, and says whether the producer must be rung.
+fn take<const S: u32, const B: u32>(consumer: &mut Consumer<Arc<Model<S, B>>>, n: u64) -> Option<bool> {
+    let record = consumer.peek().expect("the producer is honest")?;
+    assert_eq!(record.header()[0], n);
+    let payload = match record.place {
+        Place::Body(_) => record.body[3],
+        // SAFETY: loom checks that nobody writes meanwhile.
+        Place::Bulk(at) => consumer.memory().grains[at as usize / 64].with(|grain| unsafe { *grain }),
+    };
+    assert_eq!(payload, n ^ 0xff);
+    Some(consumer.release())
+}
+
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    if builder.preemption_bound.is_none() {
+        builder.preemption_bound = Some(preemptions);
+    }
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// Producer and consumer that sleep whenever they have nothing to do. A wake-up that is lost is a deadlock.
+fn both_sleep<const S: u32, const B: u32>(preemptions: usize, records: u64, bulk: fn(u64) -> bool) {
+    explore(preemptions, move || {
+        let memory = Model::<S, B>::new();
+        let theirs = memory.clone();
+        let other = thread::spawn(move || {
+            let mut producer = Producer::new(theirs.clone());
+            for n in 0..records {
+                while let Err(error) = push(&mut producer, n, bulk(n)) {
+                    assert_eq!(error, PushError::Full);
+                    theirs.wake_producer.wait();
+                }
+                wake_fence();
+                if producer.must_ring() {
+                    theirs.wake_consumer.notify();
+                }
+            }
+        });
+        let mut consumer = Consumer::new(memory.clone());
+        let mut n = 0;
+        while n < records {
+            match take(&mut consumer, n) {
+                Some(ring) => {
+                    n += 1;
+                    if ring {
+                        memory.wake_producer.notify();
+                    }
+                }
+                None => {
+                    consumer.announce_sleep();
+                    if consumer.settle() {
+                        memory.wake_producer.notify();
+                    }
+                    wake_fence();
+                    if !consumer.ready() {
+                        memory.wake_consumer.wait();
+                    }
+                    consumer.retract_sleep();
+                }
+            }
+        }
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn loom_records_arrive_in_order_and_whole() {
+    explore(3, || {
+        let memory = Model::<4, 512>::new();
+        let theirs = memory.clone();
+        let other = thread::spawn(move || {
+            let mut producer = Producer::new(theirs);
+            for n in 0..3 {
+                push(&mut producer, n, n % 2 == 0).expect("it fits");
+            }
+        });
+        let mut consumer = Consumer::new(memory);
+        let mut n = 0;
+        for _ in 0..4 {
+            n += u64::from(take(&mut consumer, n).is_some());
+        }
+        other.join().expect("no panic");
+        while n < 3 {
+            take(&mut consumer, n).expect("all are there");
+            n += 1;
+        }
+    });
+}
+
+#[test]
+fn loom_no_wake_up_of_a_sleeping_consumer_is_lost() {
+    both_sleep::<4, 512>(4, 3, |_| false);
+}
+
+#[test]
+fn loom_a_full_ring_wraps_and_no_wake_up_of_its_producer_is_lost() {
+    both_sleep::<4, 512>(2, 7, |_| false);
+}
+
+#[test]
+fn loom_publications_without_a_fence_lose_no_wake_up() {
+    // A quarter is two slots: every other publication is without.
+    both_sleep::<8, 512>(2, 11, |_| false);
+}
+
+#[test]
+fn loom_a_full_bulk_area_wraps_and_no_wake_up_is_lost() {
+    both_sleep::<32, 512>(2, 11, |n| n % 5 != 4);
+}
