@@ -28,6 +28,17 @@ pub enum Notice {
         /// The token of that object.
         user: u64,
     },
+    /// A rule was broken: for the log, when [`crate::Engine::set_diagnostics`] asked for it.
+    Broken {
+        /// The queue pair.
+        qpn: verbs::Qpn,
+        /// Its work request, if one was concerned.
+        wr_id: Option<u64>,
+        /// How that ended.
+        status: WcStatus,
+        /// Which rule, in words.
+        rule: &'static str,
+    },
 }
 
 /// Options of a completion queue.
@@ -86,11 +97,13 @@ pub(crate) struct Completions {
     pub notices: Vec<Notice>,
     /// Queues with a moderated event that is owed.
     pub owing: Vec<CqId>,
+    /// Broken rules are told.
+    pub diagnose: bool,
 }
 
 impl Completions {
     pub fn new() -> Self {
-        Completions { cqs: Slab::new(limits::MAX_CQ), notices: Vec::new(), owing: Vec::new() }
+        Completions { cqs: Slab::new(limits::MAX_CQ), notices: Vec::new(), owing: Vec::new(), diagnose: false }
     }
 
     pub fn create(&mut self, ctx: CtxId, capacity: u32, user: u64, opts: CqOpts) -> Option<CqId> {
@@ -111,6 +124,13 @@ impl Completions {
 
     pub fn async_event(&mut self, ctx: CtxId, kind: EventKind, source: EventSource, user: u64) {
         self.notices.push(Notice::Async { ctx, kind, source, user });
+    }
+
+    /// Tells of a broken rule, if somebody listens.
+    pub fn broken(&mut self, qpn: verbs::Qpn, wr_id: Option<u64>, status: WcStatus, rule: &'static str) {
+        if self.diagnose {
+            self.notices.push(Notice::Broken { qpn, wr_id, status, rule });
+        }
     }
 
     /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it

@@ -132,6 +132,11 @@ impl<P: Platform> Engine<P> {
         self.gids = gids;
     }
 
+    /// Asks for [`Notice::Broken`] (off at first).
+    pub fn set_diagnostics(&mut self, on: bool) {
+        self.done.diagnose = on;
+    }
+
     /// Adds a block of queue pair numbers that this process has claimed.
     pub fn add_qpns(&mut self, first: u32) {
         self.qpns.add_block(first);

@@ -31,6 +31,17 @@ const RNR_NAK: u8 = 1 << 5;
 /// Positive acknowledgement without credits (0b000, 31: invalid credit count).
 const ACK: u8 = 31;
 
+/// What a refused request says of the peer or of our receives.
+const fn refusal_rule(code: u8) -> &'static str {
+    match code {
+        NAK_INVALID_REQUEST => {
+            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned atomic, more reads than max_dest_rd_atomic"
+        }
+        NAK_REMOTE_ACCESS => "responder: the rkey does not allow the access: key, bounds, domain, rights of region or queue pair",
+        _ => "responder: the receive cannot take the data: bad scatter/gather entry, or the key to invalidate is not valid",
+    }
+}
+
 /// Why a request cannot be done.
 enum Refused {
     /// No receive is posted.
@@ -125,12 +136,15 @@ impl<P: Platform> Engine<P> {
                 qp.responses.push_back(Response::Nak { psn, syndrome, msn });
             }
             Refused::Nak(code, status, event) => {
+                self.done.broken(qp.qpn, None, status, refusal_rule(code));
                 qp.responses.push_back(nak(code));
                 self.fail_recv(qp, status, now);
                 self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
                 self.enter_error(qp, now);
             }
             Refused::Local(code, status) => {
+                let wr_id = qp.recv.as_ref().map(|r| r.wqe.wr_id);
+                self.done.broken(qp.qpn, wr_id, status, refusal_rule(code));
                 qp.responses.push_back(nak(code));
                 self.fail_recv(qp, status, now);
                 self.enter_error(qp, now);

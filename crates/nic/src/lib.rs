@@ -86,6 +86,9 @@ impl Nic {
         let fds = platform.fd_set();
         let mut engine = engine::Engine::new(platform);
         engine.set_gids(table);
+        // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
+        let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
+        engine.set_diagnostics(!matches!(log.as_str(), "" | "0" | "off"));
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
             .map_err(errno)?;
         Ok(Nic {

@@ -153,8 +153,9 @@ impl Nic {
                     polls = core.polls;
                     core.progress(now);
                     let quiet = core.go_armed(now);
+                    let half_open = core.engine.platform().deadline().unwrap_or(u64::MAX);
                     core.thread_wakes_at =
-                        if quiet { core.engine.next_deadline().unwrap_or(u64::MAX) } else { now };
+                        if quiet { core.engine.next_deadline().unwrap_or(u64::MAX).min(half_open) } else { now };
                 }
                 core.thread_wakes_at
             };

@@ -1,0 +1,254 @@
+//! Two processes, each with its adapter: messages, one-sided operations to a passive target, events, death.
+//!
+//! The child is this test binary again, told what to be by an environment variable; they talk over its stdin and
+//! stdout.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nic::{CompChannel, CqOpts, Nic};
+use verbs::*;
+
+const ROLE: &str = "SOFTRNIC_TEST_ROLE";
+
+struct Side {
+    nic: &'static Nic,
+    cq: CqId,
+    channel: std::sync::Arc<CompChannel>,
+    qp: QpId,
+    qpn: Qpn,
+    memory: &'static mut [u8],
+    key: u32,
+}
+
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+impl Side {
+    fn new() -> Side {
+        let nic = Nic::get().unwrap();
+        let context = Box::leak(Box::new(nic.open().unwrap()));
+        let memory = Box::leak(vec![0u64; 1 << 18].into_boxed_slice());
+        let (addr, len) = (memory.as_ptr() as u64, std::mem::size_of_val(memory));
+        let pd = nic.lock().alloc_pd(context.id).unwrap();
+        let (_, key, _) = nic.reg_mr(pd, addr, len as u64, addr, ALL).unwrap();
+        let (cq, _) = nic.lock().create_cq(context.id, 256, 1, CqOpts::default()).unwrap();
+        let channel = nic.create_channel().unwrap();
+        nic.bind_cq_channel(cq, &channel);
+        let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 };
+        let init = QpInit {
+            pd: Some(pd),
+            qp_type: QpType::Rc,
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let (qp, created) = nic.create_qp(context.id, &init, 2).unwrap();
+        let bytes = bytes_of(memory);
+        Side { nic, cq, channel, qp, qpn: created.qpn, memory: bytes, key: key.0 }
+    }
+
+    fn hello(&self) -> String {
+        format!("{} {} {}", self.qpn.get(), self.key, self.memory.as_ptr() as u64)
+    }
+
+    fn connect(&self, peer: &str) -> (u64, RKey) {
+        let n: Vec<u64> = peer.split_whitespace().map(|n| n.parse().unwrap()).collect();
+        let mut attr = QpAttr {
+            path_mtu: 5,
+            dest_qp_num: n[0] as u32,
+            access: ALL,
+            ah: AhAttr { dgid: self.nic.gids()[0].gid, is_global: true, port_num: 1, ..Default::default() },
+            max_rd_atomic: 8,
+            max_dest_rd_atomic: 8,
+            min_rnr_timer: 12,
+            port_num: 1,
+            timeout: 12,
+            retry_cnt: 3,
+            rnr_retry: 7,
+            ..Default::default()
+        };
+        let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+        for pair in states.windows(2) {
+            attr.state = pair[1];
+            let (mask, _) = state::transition(QpType::Rc, pair[0], pair[1]).unwrap();
+            self.nic.modify_qp(self.qp, &attr, mask | QpAttrMask::STATE).unwrap();
+        }
+        (n[2], RKey(n[1] as u32))
+    }
+
+    fn post(&self, opcode: Opcode, body: SendBody, at: usize, len: u32) {
+        let sge = Sge { addr: self.memory.as_ptr() as u64 + at as u64, length: len, lkey: LKey(self.key) };
+        let wr = SendWr {
+            wr_id: 1,
+            opcode,
+            flags: SendFlags::SIGNALED,
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body,
+            data: SendData::Sges(&[sge]),
+        };
+        self.nic.post_send(self.qp, &wr).unwrap();
+    }
+
+    fn recv(&self, at: usize, len: u32) {
+        let sge = Sge { addr: self.memory.as_ptr() as u64 + at as u64, length: len, lkey: LKey(self.key) };
+        self.nic.post_recv(self.qp, &RecvWr { wr_id: 2, sges: &[sge] }).unwrap();
+    }
+
+    fn poll(&self) -> Completion {
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut wc = [Completion::default()];
+        while self.nic.poll_cq(self.cq, &mut wc) == 0 {
+            assert!(Instant::now() < until, "no completion");
+        }
+        wc[0]
+    }
+
+    fn wait(&self) -> Completion {
+        let mut wc = [Completion::default()];
+        loop {
+            self.nic.arm_cq(self.cq, false).unwrap();
+            if self.nic.poll_cq(self.cq, &mut wc) == 1 {
+                return wc[0];
+            }
+            assert_eq!(self.nic.get_cq_event(&self.channel), Ok(1));
+            self.nic.ack_cq_events(self.cq, 1);
+        }
+    }
+}
+
+fn bytes_of(words: &'static mut [u64]) -> &'static mut [u8] {
+    let (_, bytes, _) = unsafe { words.align_to_mut::<u8>() };
+    bytes
+}
+
+/// The child's part: connect, then do what the lines say.
+fn child() {
+    let side = Side::new();
+    let mut lines = std::io::stdin().lines().map(|l| l.unwrap());
+    println!("\nHELLO {}", side.hello());
+    side.connect(&lines.next().unwrap());
+    println!("\nREADY");
+    while let Some(line) = lines.next() {
+        match line.as_str() {
+            "echo" => {
+                side.recv(0, 8);
+                println!("\nREADY");
+                for _ in 0..20_000 {
+                    assert_eq!(side.poll().status, WcStatus::Success);
+                    side.recv(0, 8);
+                    side.post(Opcode::Send, SendBody::Plain, 0, 8);
+                    assert_eq!(side.poll().status, WcStatus::Success);
+                }
+            }
+            "events" => {
+                side.recv(0, 8);
+                println!("\nREADY");
+                for _ in 0..500 {
+                    while side.wait().opcode != WcOpcode::Recv {}
+                    side.recv(0, 8);
+                    side.post(Opcode::Send, SendBody::Plain, 0, 8);
+                }
+            }
+            "sleep" => std::thread::sleep(Duration::from_secs(60)),
+            _ => return,
+        }
+    }
+}
+
+struct Peer {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Peer {
+    fn line(&mut self, prefix: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "the child ended");
+            if let Some(rest) = line.strip_prefix(prefix) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+}
+
+#[test]
+fn two_processes() {
+    if std::env::var_os(ROLE).is_some() {
+        return child();
+    }
+    let mut cmd = Command::new(std::env::current_exe().unwrap());
+    cmd.args(["--exact", "two_processes", "--nocapture"]).env(ROLE, "child");
+    let mut spawned = cmd.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(spawned.stdout.take().unwrap());
+    let mut peer = Peer { child: spawned, out };
+    let side = Side::new();
+    let hello = peer.line("HELLO ");
+    peer.tell(&side.hello());
+    let (addr, rkey) = side.connect(&hello);
+    peer.line("READY");
+
+    // A passive target: the child blocks on its stdin.
+    let body = SendBody::Rdma { remote_addr: addr, rkey };
+    let data: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7) as u8).collect();
+    let memory = side.memory.as_ptr() as usize;
+    side.nic.lock(); // the lock can be taken and let go
+    for len in [1usize, 8, 4096, 16384, 16385, 1_000_000] {
+        unsafe { std::ptr::copy(data.as_ptr(), memory as *mut u8, len) };
+        side.post(Opcode::RdmaWrite, body, 0, len as u32);
+        assert_eq!(side.poll().status, WcStatus::Success);
+        side.post(Opcode::RdmaRead, body, 1_000_000, len as u32);
+        assert_eq!(side.poll().status, WcStatus::Success);
+        assert_eq!(side.memory[1_000_000..1_000_000 + len], data[..len]);
+    }
+    let atomic = SendBody::Atomic { remote_addr: addr, rkey, compare_add: 1, swap: 0 };
+    for _ in 0..100 {
+        side.post(Opcode::FetchAndAdd, atomic, 0, 8);
+        assert_eq!(side.poll().status, WcStatus::Success);
+    }
+
+    side.recv(0, 8);
+    peer.tell("echo");
+    peer.line("READY");
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        side.post(Opcode::Send, SendBody::Plain, 8, 8);
+        let (mut sent, mut received) = (false, false);
+        while !(sent && received) {
+            let wc = side.poll();
+            assert_eq!(wc.status, WcStatus::Success);
+            if wc.opcode == WcOpcode::Recv { received = true } else { sent = true }
+        }
+        side.recv(0, 8);
+    }
+    println!("polled: {:.2} us one way", start.elapsed().as_secs_f64() * 1e6 / 40_000.0);
+
+    peer.tell("events");
+    peer.line("READY");
+    let start = Instant::now();
+    for _ in 0..500 {
+        side.post(Opcode::Send, SendBody::Plain, 8, 8);
+        while side.wait().opcode != WcOpcode::Recv {}
+        side.recv(0, 8);
+    }
+    println!("events: {:.2} us one way", start.elapsed().as_secs_f64() * 1e6 / 1_000.0);
+    while side.nic.poll_cq(side.cq, &mut [Completion::default()]) > 0 {}
+
+    // Death: the request ends within (retry_cnt + 1) * 4.096 us * 2^12.
+    peer.tell("sleep");
+    peer.child.kill().unwrap();
+    peer.child.wait().unwrap();
+    side.post(Opcode::RdmaWrite, body, 0, 8);
+    assert_eq!(side.wait().status, WcStatus::RetryExcErr);
+}
