@@ -31,7 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-view", "softrnic-hooks"]),
     // The program.
-    ("softrnic",        &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view"]),
     // Development commands: stand apart.
     ("xtask",           &[]),
 ];

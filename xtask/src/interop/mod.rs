@@ -7,10 +7,12 @@ mod pingpong;
 mod pyverbs;
 mod stage;
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::Options;
 use crate::report::{Outcome, Suite};
+use crate::run::Program;
 use pair::{Around, Order, Pair};
 use stage::Stage;
 
@@ -139,6 +141,47 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
             let (outcome, log) = case.run(&stage);
             suite.push(name, outcome, Some(log));
         }
+    }
+}
+
+/// Where the C tests run.
+pub struct Place {
+    stage: Stage,
+}
+
+/// # Errors
+/// Why there is none.
+pub fn place() -> Result<Place, String> {
+    Ok(Place { stage: Stage::new("every", &[])? })
+}
+
+impl Place {
+    /// The library, as the programs find it.
+    pub fn library(&self) -> String {
+        self.stage.dir().join("libsoftrnic.so").display().to_string()
+    }
+
+    /// Brings a program to where the ordinary user can run it.
+    ///
+    /// # Errors
+    /// Why it cannot be copied.
+    pub fn bring(&self, binary: &Path) -> Result<Brought<'_>, String> {
+        let here = self.stage.dir().join(binary.file_name().unwrap_or_default());
+        stage::copy(binary, &here)?;
+        Ok(Brought { stage: &self.stage, path: here.display().to_string() })
+    }
+}
+
+/// A program that has been brought to the ordinary user.
+pub struct Brought<'a> {
+    stage: &'a Stage,
+    path: String,
+}
+
+impl Brought<'_> {
+    /// The program with these arguments, through `softrnic run` or alone.
+    pub fn program(&self, log: &str, args: &[String], alone: bool) -> Program {
+        if alone { self.stage.alone(log, &self.path, args) } else { self.stage.program(log, &self.path, args) }
     }
 }
 

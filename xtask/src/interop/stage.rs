@@ -89,20 +89,23 @@ impl Stage {
             Around::Namespaces => vec!["unshare", "--user", "--map-root-user", "--pid", "--fork"],
             Around::NoProcessVm => vec!["/usr/bin/python3", &forbid],
         };
-        self.softrnic_in(&wrapper, log, &["run", "--", program]).args(args)
+        self.command(&wrapper, log).args([self.dir.join("softrnic")]).args(["run", "--", program]).args(args)
     }
 
     /// `softrnic ARGS`.
     pub fn softrnic(&self, log: &str, args: &[&str]) -> Program {
-        self.softrnic_in(&[], log, args)
+        self.command(&[], log).args([self.dir.join("softrnic")]).args(args)
     }
 
-    fn softrnic_in(&self, wrapper: &[&str], log: &str, args: &[&str]) -> Program {
+    /// `PROGRAM ARGS`, as the same user, without the device.
+    pub fn alone<S: AsRef<OsStr>>(&self, log: &str, program: &str, args: &[S]) -> Program {
+        self.command(&[], log).args([program]).args(args)
+    }
+
+    fn command(&self, wrapper: &[&str], log: &str) -> Program {
         let mut made = Program::new(&self.prefix[0], self.logs.join(log))
             .args(&self.prefix[1..])
             .args(wrapper)
-            .args([self.dir.join("softrnic")])
-            .args(args)
             .env("HOME", self.home())
             .env("TMPDIR", self.home())
             // cargo's, for its own children: not what a user's programs see.
