@@ -1,0 +1,158 @@
+//! `softrnic devinfo`: what the device says of itself.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use rdma::sys;
+
+use crate::bed::{DeviceOptions, PORT, text};
+
+/// Options of the command.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+/// Prints it.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    let (library, device) = options.device.find()?;
+    let context = device.open().map_err(text)?;
+    let attr = context.query_device().map_err(text)?;
+    let port = context.query_port(PORT).map_err(text)?;
+    let chars: Vec<u8> = attr.fw_ver.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+
+    println!("device          {}", device.name());
+    row("library", library.path());
+    row("node GUID", view::tree::format_guid(device.guid()));
+    row("firmware", String::from_utf8_lossy(&chars));
+    row("vendor, part", format_args!("{:#08x}, {:#x}", attr.vendor_id, attr.vendor_part_id));
+    row("sysfs", device.sysfs_path());
+
+    println!("\nport {PORT}");
+    row("state", port_state(port.state));
+    row("link layer", if port.link_layer == 2 { "Ethernet (RoCE)" } else { "InfiniBand" });
+    row("MTU", format_args!("{} (largest {})", mtu(port.active_mtu), mtu(port.max_mtu)));
+    row("speed", speed(port.active_speed, port.active_width));
+    row("largest message", bytes(port.max_msg_sz.into()));
+
+    println!("\naddresses (index, GID, type, interface)");
+    for gid in context.gids(PORT).map_err(text)? {
+        let kind = match gid.kind {
+            Some(0) => "IB",
+            Some(1) => "RoCE v1",
+            Some(2) => "RoCE v2",
+            _ => "?",
+        };
+        let ifname = interface(gid.ifindex).unwrap_or_default();
+        println!("  {:<3} {}  {kind}  {ifname:<8} {}", gid.index, gid.gid, gid.gid.ip());
+    }
+
+    println!("\nlimits");
+    row("queue pairs", attr.max_qp);
+    row("requests", format_args!("{} a queue, {} entries each", attr.max_qp_wr, attr.max_sge));
+    row("CQs", format_args!("{} of {} entries", attr.max_cq, attr.max_cqe));
+    row("SRQs", format_args!("{} of {} requests", attr.max_srq, attr.max_srq_wr));
+    row("regions", format_args!("{}, domains {}, windows {}", attr.max_mr, attr.max_pd, attr.max_mw));
+    row("READs, atomics", format_args!("{} outstanding a queue pair", attr.max_qp_rd_atom));
+    row("atomics", ["none", "within the device", "with the CPU, too"].get(attr.atomic_cap as usize).unwrap_or(&"?"));
+    row("multicast", format_args!("{} groups of {}", attr.max_mcast_grp, attr.max_mcast_qp_attach));
+    let can: Vec<&str> = CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| attr.device_cap_flags & bit != 0)
+        .map(|(_, name)| *name)
+        .collect();
+    row("can", can.join(", "));
+
+    println!("\ndata between processes of this machine");
+    println!("  small and medium messages go through shared memory.");
+    println!("  large ones {}", straight());
+    Ok(ExitCode::SUCCESS)
+}
+
+const CAPABILITIES: [(u32, &str); 7] = [
+    (sys::IBV_DEVICE_XRC, "XRC"),
+    (sys::IBV_DEVICE_MEM_WINDOW, "memory windows"),
+    (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A, "type 2A windows"),
+    (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B, "type 2B windows"),
+    (sys::IBV_DEVICE_MEM_MGT_EXTENSIONS, "SEND with invalidate, local invalidate"),
+    (sys::IBV_DEVICE_SRQ_RESIZE, "SRQ resize"),
+    (sys::IBV_DEVICE_RC_RNR_NAK_GEN, "RNR NAK"),
+];
+
+fn row(name: &str, value: impl std::fmt::Display) {
+    println!("  {name:<15} {value}");
+}
+
+fn port_state(state: u32) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "init",
+        3 => "armed",
+        4 => "active",
+        5 => "active, deferred",
+        _ => "unknown",
+    }
+}
+
+/// Bytes of an `enum ibv_mtu`.
+fn mtu(mtu: u32) -> u32 {
+    128u32.checked_shl(mtu).unwrap_or(0)
+}
+
+/// Gb/s of a lane, by `active_speed` (IBTA vol. 1, table 146), times lanes, by `active_width`.
+fn speed(speed: u8, width: u8) -> String {
+    let lane = match speed {
+        1 => 2.5,
+        2 => 5.0,
+        4 | 8 => 10.0,
+        16 => 14.0,
+        32 => 25.0,
+        64 => 50.0,
+        128 => 100.0,
+        _ => return "unknown".into(),
+    };
+    let lanes = match width {
+        1 => 1.0,
+        2 => 4.0,
+        4 => 8.0,
+        8 => 12.0,
+        16 => 2.0,
+        _ => return "unknown".into(),
+    };
+    format!("{} Gb/s nominal", lane * lanes)
+}
+
+fn bytes(n: u64) -> String {
+    match n {
+        n if n >= 1 << 30 && n % (1 << 30) == 0 => format!("{} GiB", n >> 30),
+        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
+        n => format!("{n} bytes"),
+    }
+}
+
+/// The name of a network interface.
+fn interface(index: u32) -> Option<String> {
+    view::hostaddr::gids().into_iter().find(|gid| gid.ifindex == index).map(|gid| gid.ifname)
+}
+
+/// Whether the kernel lets a process copy out of and into another (process_vm_readv(2), ptrace(2), Yama).
+fn straight() -> String {
+    let off = std::env::var_os("SOFTRNIC_STRAIGHT").is_some_and(|value| value == "0");
+    if off {
+        return "do so, too: SOFTRNIC_STRAIGHT=0".into();
+    }
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let scope = scope.as_deref().map(str::trim);
+    let go = "go straight from process to process";
+    match (scope, rustix::process::geteuid().is_root()) {
+        (None | Some("0"), _) => format!("{go}, between processes of one user."),
+        (Some("1" | "2"), true) => format!("{go} (you are root)."),
+        (Some("1"), false) => "go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is 1, so a process may \
+                               only reach its own children. (`sysctl kernel.yama.ptrace_scope=0` as root changes that.)"
+            .into(),
+        (Some(other), _) => {
+            format!("go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is {other}.")
+        }
+    }
+}

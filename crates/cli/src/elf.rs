@@ -1,0 +1,158 @@
+//! As much of an ELF header as decides whether a program can be given a library: gABI, chapters 4 and 5.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// What a program file is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Program {
+    /// An ELF program.
+    Elf(Elf),
+    /// A script: its interpreter.
+    Script(String),
+    /// Neither; the kernel or the shell may know.
+    Other,
+}
+
+/// An ELF file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Elf {
+    /// What it was made for.
+    pub target: Target,
+    /// True if a dynamic linker starts it, which loads libraries. A static program has none.
+    pub dynamic: bool,
+}
+
+/// What a file was made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// 1: 32 bits; 2: 64 bits.
+    pub class: u8,
+    /// 1: little-endian; 2: big-endian.
+    pub data: u8,
+    /// `e_machine`.
+    pub machine: u16,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let machine = match self.machine {
+            3 => "x86".into(),
+            40 => "ARM".into(),
+            62 => "x86-64".into(),
+            183 => "AArch64".into(),
+            243 => "RISC-V".into(),
+            other => format!("machine {other}"),
+        };
+        write!(f, "{machine}, {} bits", if self.class == 1 { 32 } else { 64 })
+    }
+}
+
+const PT_INTERP: u32 = 3;
+const PT_DYNAMIC: u32 = 2;
+
+/// Looks at a file.
+pub fn inspect(path: &Path) -> io::Result<Program> {
+    let mut file = File::open(path)?;
+    let mut start = Vec::new();
+    file.by_ref().take(4096).read_to_end(&mut start)?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line);
+        return Ok(line.split_whitespace().next().map_or(Program::Other, |word| Program::Script(word.to_owned())));
+    }
+    Ok(parse(&start, &mut file)?.map_or(Program::Other, Program::Elf))
+}
+
+/// Numbers of a header, in its byte order.
+struct Header<'a> {
+    bytes: &'a [u8],
+    little: bool,
+}
+
+impl Header<'_> {
+    fn number(&self, at: usize, len: usize) -> Option<u64> {
+        let bytes = self.bytes.get(at..at + len)?;
+        let fold = |sum: u64, byte: &u8| (sum << 8) | u64::from(*byte);
+        Some(if self.little { bytes.iter().rev().fold(0, fold) } else { bytes.iter().fold(0, fold) })
+    }
+}
+
+fn parse(start: &[u8], file: &mut File) -> io::Result<Option<Elf>> {
+    if start.len() < 52 || !start.starts_with(b"\x7fELF") {
+        return Ok(None);
+    }
+    let (class, data) = (start[4], start[5]);
+    let header = Header { bytes: start, little: data == 1 };
+    let wide = class == 2;
+    // Offsets in Elf32_Ehdr and Elf64_Ehdr: e_phoff, e_phentsize, e_phnum.
+    let fields = match wide {
+        false => (header.number(28, 4), header.number(42, 2), header.number(44, 2)),
+        true => (header.number(32, 8), header.number(54, 2), header.number(56, 2)),
+    };
+    let (Some(machine), (Some(table), Some(size), Some(count))) = (header.number(18, 2), fields) else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(table))?;
+    file.take(size * count).read_to_end(&mut bytes)?;
+    let segments = Header { bytes: &bytes, little: header.little };
+    let kinds: Vec<u64> =
+        (0..count).filter_map(|i| segments.number(usize::try_from(i * size).ok()?, 4)).collect();
+    // A static position-independent program has PT_DYNAMIC but no interpreter. The dynamic linker itself, which
+    // can be run as a program, looks the same: nothing is lost by taking it for static.
+    let dynamic = kinds.contains(&u64::from(PT_INTERP));
+    debug_assert!(!dynamic || kinds.contains(&u64::from(PT_DYNAMIC)));
+    Ok(Some(Elf { target: Target { class, data, machine: machine as u16 }, dynamic }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inspect_bytes(bytes: &[u8]) -> Program {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("softrnic-elf-{}-{n}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        let found = inspect(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        found
+    }
+
+    #[test]
+    fn this_program_is_dynamic() {
+        let Program::Elf(elf) = inspect(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
+        assert!(elf.dynamic);
+        assert_eq!(elf.target.class, 2);
+    }
+
+    #[test]
+    fn scripts_name_their_interpreter() {
+        assert_eq!(inspect_bytes(b"#! /bin/sh -e\nexit"), Program::Script("/bin/sh".into()));
+        assert_eq!(inspect_bytes(b"#!\n"), Program::Other);
+        assert_eq!(inspect_bytes(b"text"), Program::Other);
+        assert_eq!(inspect_bytes(b""), Program::Other);
+    }
+
+    #[test]
+    fn a_program_without_interpreter_is_static() {
+        // Elf64_Ehdr, little-endian, AArch64, one program header (PT_LOAD) behind it.
+        let mut elf = vec![0u8; 64 + 56];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18] = 183;
+        elf[32] = 64;
+        elf[54] = 56;
+        elf[56] = 1;
+        elf[64] = 1;
+        let target = Target { class: 2, data: 1, machine: 183 };
+        assert_eq!(inspect_bytes(&elf), Program::Elf(Elf { target, dynamic: false }));
+        elf[64] = 3;
+        elf.truncate(64 + 56);
+        // A table that reaches beyond the end of the file is cut off there.
+        elf[56] = 200;
+        let Program::Elf(found) = inspect_bytes(&elf) else { panic!() };
+        assert_eq!(found.target.to_string(), "AArch64, 64 bits");
+    }
+}

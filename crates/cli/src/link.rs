@@ -1,0 +1,115 @@
+//! The other process: this program once more, told what to do in lines of JSON over a socket pair.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::bed::{DeviceOptions, text};
+
+/// Longest silence between the two that is no failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the other process does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Role {
+    /// The far side of the bench.
+    Bench,
+    /// The far side of the selftest.
+    Selftest,
+}
+
+/// The other process of bench and selftest: reads what to do from its standard input, a socket.
+#[derive(Args)]
+pub struct PeerOptions {
+    role: Role,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+/// Runs as the other process.
+pub fn peer(options: &PeerOptions) -> Result<ExitCode, String> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(text)?;
+    let mut link = Link::new(UnixStream::from(stdin))?;
+    // A failure here is the first side's to report: it sees the end of the stream, and this text.
+    match options.role {
+        Role::Bench => crate::bench::peer(&mut link, &options.device),
+        Role::Selftest => crate::selftest::peer(&mut link, &options.device),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Messages to and from the other process.
+pub struct Link {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+}
+
+impl Link {
+    fn new(stream: UnixStream) -> Result<Self, String> {
+        stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+        Ok(Link { writer: stream.try_clone().map_err(text)?, reader: BufReader::new(stream) })
+    }
+
+    /// Sends a message.
+    pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), String> {
+        let mut line = serde_json::to_vec(message).map_err(text)?;
+        line.push(b'\n');
+        self.writer.write_all(&line).map_err(|error| format!("the other process does not listen: {error}"))
+    }
+
+    /// The next message; `None` at the end.
+    pub fn receive_or_end<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(0) => Ok(None),
+            Ok(_) => serde_json::from_str(&line).map(Some).map_err(text),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(format!("the other process was silent for {} s", PATIENCE.as_secs()))
+            }
+            Err(error) => Err(format!("the other process: {error}")),
+        }
+    }
+
+    /// The next message.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        self.receive_or_end()?.ok_or_else(|| "the other process has ended".into())
+    }
+}
+
+/// The other process, seen from the first. Killed when dropped.
+pub struct Other {
+    child: Child,
+    /// Messages to and from it.
+    pub link: Link,
+}
+
+impl Other {
+    /// Starts it.
+    pub fn start(role: Role, device: &DeviceOptions) -> Result<Self, String> {
+        let (ours, theirs) = UnixStream::pair().map_err(text)?;
+        let name = role.to_possible_value().expect("no role is skipped");
+        let program = std::env::current_exe().map_err(text)?;
+        let child = Command::new(&program)
+            .args(["peer", name.get_name()])
+            .args(device.to_args())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("cannot start {} again: {error}", program.display()))?;
+        Ok(Other { child, link: Link::new(ours)? })
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It ends by itself when the stream ends; if it hangs, not.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,65 @@
+//! `softrnic`: run programs on the NIC in software, look at it, measure it, test it.
+#![forbid(unsafe_code)]
+
+mod bed;
+mod bench;
+mod devinfo;
+mod elf;
+mod link;
+mod locate;
+mod run;
+mod selftest;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An RDMA NIC in software: unmodified verbs programs run without an adapter.
+#[derive(Parser)]
+#[command(name = "softrnic", version, after_help = settings::help(), max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program, and the programs that it starts, with the device softrnic0
+    ///
+    /// PROGRAM sees a machine with an RDMA adapter. The exit status is the program's; 125 if softrnic refuses to run it, 126
+    /// if it cannot be run, 127 if there is none.
+    Run(run::Options),
+    /// Show the device, its port, its addresses and its limits
+    ///
+    /// Shows what a verbs program sees, and how data may move between processes here.
+    Devinfo(devinfo::Options),
+    /// Measure latency and bandwidth between two processes of this machine
+    ///
+    /// The two are connected by a reliable queue pair, through the public C functions of the verbs library, and pinned to two
+    /// cores where there are two. It takes some ten seconds.
+    Bench(bench::Options),
+    /// Move data by every operation and compare every byte
+    ///
+    /// Every operation, on every kind of queue pair, in many sizes and shapes: on a queue pair that is connected to itself,
+    /// between two of one process, and between two processes. What the device says it cannot do is skipped, and counted. The
+    /// exit status is 1 if anything failed.
+    Selftest(selftest::Options),
+    /// The other process of bench and selftest
+    #[command(hide = true)]
+    Peer(link::PeerOptions),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(options) => return run::run(&options),
+        Command::Devinfo(options) => devinfo::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Selftest(options) => selftest::run(&options),
+        Command::Peer(options) => link::peer(&options),
+    };
+    outcome.unwrap_or_else(|message| {
+        eprintln!("softrnic: {message}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,229 @@
+//! `softrnic run`: start a program with the library preloaded.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use rustix::process::{getegid, geteuid};
+
+use crate::elf::{self, Program};
+use crate::locate;
+
+/// Exit statuses as env(1) and timeout(1) have them.
+const REFUSED: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Options of the command.
+#[derive(Args)]
+pub struct Options {
+    /// Move all data through shared memory, never straight from process to process
+    #[arg(long)]
+    no_straight: bool,
+    /// What the device tells on stderr: off, error, warn, info, debug
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// The library, instead of the libsoftrnic.so beside this program
+    #[arg(long, value_name = "PATH")]
+    lib: Option<PathBuf>,
+    /// Show the host's RDMA adapters beside softrnic0 in /sys and /dev
+    #[arg(long)]
+    with_hardware: bool,
+    /// The program, and what it gets on its command line
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
+    command: Vec<OsString>,
+}
+
+/// A refusal: the exit status and the message.
+struct Refusal(u8, String);
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Refusal(REFUSED, message)
+    }
+}
+
+/// Replaces this process by the program.
+pub fn run(options: &Options) -> ExitCode {
+    let Err(Refusal(status, message)) = start(options);
+    eprintln!("softrnic: {message}");
+    ExitCode::from(status)
+}
+
+fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
+    let library = locate::library(options.lib.as_deref())?;
+    let (name, args) = options.command.split_first().expect("clap demands one");
+    let program = find(name)?;
+    check(&program, &library)?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(args).env("LD_PRELOAD", preload(&library)?);
+    if options.no_straight {
+        command.env("SOFTRNIC_STRAIGHT", "0");
+    }
+    if let Some(level) = &options.log {
+        command.env("SOFTRNIC_LOG", level);
+    }
+    command.env(view::place::VIEW_VARIABLE, view(options)?);
+    if options.with_hardware {
+        command.env(view::HARDWARE_VARIABLE, "1");
+    }
+    let error = command.exec();
+    let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    Err(Refusal(status, format!("cannot run {}: {error}", program.display())))
+}
+
+/// Makes what the program finds in /sys and /dev.
+fn view(options: &Options) -> Result<PathBuf, String> {
+    let mut info = view::tree::ViewInfo::probe();
+    if options.with_hardware {
+        info.hardware = view::tree::Hardware::probe();
+    }
+    view::place::make(&info)
+        .map_err(|error| format!("cannot make the files for /sys/class/infiniband in /tmp, /dev/shm or /var/tmp: {error}"))
+}
+
+/// LD_PRELOAD with the library in front of what is there already.
+fn preload(library: &Path) -> Result<OsString, String> {
+    let bytes = library.as_os_str().as_encoded_bytes();
+    if bytes.iter().any(|byte| b" \t\n:".contains(byte)) {
+        return Err(format!(
+            "LD_PRELOAD cannot hold the path {}: it has a space or a colon. Copy the library elsewhere and name it with \
+             --lib PATH",
+            library.display()
+        ));
+    }
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        let others: Vec<&OsStr> = split(&others).filter(|other| *other != library.as_os_str()).collect();
+        for other in others {
+            value.push(":");
+            value.push(other);
+        }
+    }
+    Ok(value)
+}
+
+/// The entries of an LD_PRELOAD.
+fn split(list: &OsStr) -> impl Iterator<Item = &OsStr> {
+    use std::os::unix::ffi::OsStrExt;
+    list.as_bytes().split(|byte| b" :".contains(byte)).filter(|part| !part.is_empty()).map(OsStr::from_bytes)
+}
+
+/// Finds the program as execvp(3) does, so that the errors can say more.
+fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match path.metadata() {
+            Ok(meta) if meta.is_dir() => Err(Refusal(CANNOT_RUN, format!("{} is a directory", path.display()))),
+            Ok(_) if !executable(&path) => {
+                Err(Refusal(CANNOT_RUN, format!("{0} is not executable (chmod +x {0})", path.display())))
+            }
+            Ok(_) => Ok(path),
+            Err(error) => Err(Refusal(NOT_FOUND, format!("{}: {error}", path.display()))),
+        };
+    }
+    let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&search)
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file() && executable(path))
+        .ok_or_else(|| {
+            let name = name.display();
+            Refusal(NOT_FOUND, format!("there is no program {name} in PATH; for one in this directory write ./{name}"))
+        })
+}
+
+fn executable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// Refuses programs in which the library could have no effect; silence would look like a broken device.
+fn check(program: &Path, library: &Path) -> Result<(), Refusal> {
+    let name = program.display();
+    // Scripts may be nested; the kernel follows four levels.
+    let mut file = program.to_owned();
+    for _ in 0..4 {
+        privileged(&file)?;
+        match elf::inspect(&file) {
+            Ok(Program::Script(interpreter)) => file = PathBuf::from(interpreter),
+            Ok(Program::Elf(found)) => {
+                if let Ok(Program::Elf(ours)) = elf::inspect(library)
+                    && ours.target != found.target
+                {
+                    let message = format!(
+                        "{name} was built for {}, and {} for {}; build softrnic for that target and name its library \
+                         with --lib PATH",
+                        found.target,
+                        library.display(),
+                        ours.target
+                    );
+                    return Err(Refusal(REFUSED, message));
+                }
+                if !found.dynamic {
+                    let message = format!(
+                        "{name} is statically linked: it loads no libraries, so it cannot be given a device. Link it \
+                         dynamically, against libibverbs"
+                    );
+                    return Err(Refusal(REFUSED, message));
+                }
+                return Ok(());
+            }
+            // The kernel says what is wrong, or knows more formats than we do; unreadable programs can be run.
+            Ok(Program::Other) | Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Programs that change their privileges at the start ignore LD_PRELOAD (ld.so(8), secure-execution mode).
+fn privileged(file: &Path) -> Result<(), Refusal> {
+    const SETUID: u32 = 0o4000;
+    const SETGID: u32 = 0o2010; // without group execution the bit means something else
+    let Ok(meta) = file.metadata() else { return Ok(()) };
+    let changes_user = meta.mode() & SETUID != 0 && meta.uid() != geteuid().as_raw();
+    let changes_group = meta.mode() & SETGID == SETGID && meta.gid() != getegid().as_raw();
+    let has_capabilities = !geteuid().is_root() && {
+        let mut value = [0u8; 64];
+        rustix::fs::getxattr(file, "security.capability", &mut value[..]).is_ok_and(|len| len > 0)
+    };
+    let why = match (changes_user, changes_group, has_capabilities) {
+        (true, _, _) => "is setuid",
+        (_, true, _) => "is setgid",
+        (_, _, true) => "has file capabilities",
+        _ => return Ok(()),
+    };
+    let name = file.display();
+    let message = format!(
+        "{name} {why}, so the system ignores LD_PRELOAD for it. Run a copy without that (cp {name} . makes one), or run \
+         softrnic as the user that it changes to"
+    );
+    Err(Refusal(REFUSED, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preload_lists_split_at_spaces_and_colons() {
+        let parts: Vec<&OsStr> = split(OsStr::new("a.so: b.so  c.so:")).collect();
+        assert_eq!(parts, ["a.so", "b.so", "c.so"]);
+    }
+
+    #[test]
+    fn paths_that_ld_preload_cannot_hold_are_refused() {
+        assert!(preload(Path::new("/a dir/lib.so")).is_err());
+        assert!(preload(Path::new("/a:b/lib.so")).is_err());
+        assert!(preload(Path::new("/a/lib.so")).is_ok());
+    }
+
+    #[test]
+    fn programs_are_found_in_path() {
+        assert!(find(OsStr::new("sh")).is_ok());
+        assert!(matches!(find(OsStr::new("no-such-program-here")), Err(Refusal(NOT_FOUND, _))));
+        assert!(matches!(find(OsStr::new("/")), Err(Refusal(CANNOT_RUN, _))));
+        assert!(matches!(find(OsStr::new("/no/such")), Err(Refusal(NOT_FOUND, _))));
+    }
+}

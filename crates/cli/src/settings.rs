@@ -1,0 +1,85 @@
+//! The environment variables: one list, from which the help is made.
+
+use std::fmt::Write;
+
+/// A variable.
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be set to.
+    pub values: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// All of them.
+pub const SETTINGS: [Setting; 7] = [
+    Setting {
+        name: "SOFTRNIC_LIB",
+        values: "PATH",
+        about: "The verbs library to use, instead of the libsoftrnic.so beside the program; the option --lib is \
+                stronger.",
+    },
+    Setting {
+        name: "SOFTRNIC_LOG",
+        values: "off, error, warn, info, debug",
+        about: "What the device tells on stderr. The option --log of run sets it.",
+    },
+    Setting {
+        name: "SOFTRNIC_PEERS",
+        values: "user, any",
+        about: "Whose processes may connect to this one: those of the same user (the default), or anybody's.",
+    },
+    Setting {
+        name: "SOFTRNIC_STRAIGHT",
+        values: "0, 1",
+        about: "1 (the default): large messages go straight from process to process, where the kernel permits it. \
+                0: all data go through shared memory. The option --no-straight of run sets it to 0.",
+    },
+    Setting {
+        name: "SOFTRNIC_STRAIGHT_ABOVE",
+        values: "BYTES",
+        about: "Messages longer than this go straight; 16384 by default.",
+    },
+    Setting {
+        name: view::place::VIEW_VARIABLE,
+        values: "DIRECTORY",
+        about: "What programs see instead of /sys/class/infiniband and /dev/infiniband; run sets it. Without it the \
+                first process that looks there makes the directory.",
+    },
+    Setting {
+        name: view::HARDWARE_VARIABLE,
+        values: "0, 1",
+        about: "1: programs see the host's RDMA adapters in sysfs, beside softrnic0. The option --with-hardware of run \
+                sets it.",
+    },
+];
+
+/// The paragraph under the help.
+pub fn help() -> String {
+    let mut text = String::from("Environment variables:\n");
+    for setting in SETTINGS {
+        let _ = writeln!(text, "  {}={}", setting.name, setting.values);
+        for line in wrap(setting.about, 84) {
+            let _ = writeln!(text, "      {line}");
+        }
+    }
+    text.push_str("\n`softrnic help COMMAND` shows the options of a command.");
+    text
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("one at least");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
