@@ -114,6 +114,7 @@ impl<P: Platform> Engine<P> {
         }
         if mask.contains(M::SQ_PSN) {
             qp.next_psn = Psn::new(new.sq_psn);
+            qp.unacked = qp.next_psn;
         }
         if mask.contains(M::PATH_MTU) {
             qp.mtu = 128 << new.path_mtu;

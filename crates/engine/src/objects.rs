@@ -444,6 +444,7 @@ impl<P: Platform> Engine<P> {
                     inflight: VecDeque::with_capacity(cap.max_send_wr as usize),
                     cursor: 0,
                     next_psn: Psn::default(),
+                    unacked: Psn::default(),
                     reads_out: 0,
                     retries: 0,
                     rnr_retries: 0,

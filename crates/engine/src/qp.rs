@@ -101,6 +101,8 @@ pub(crate) struct Qp {
     /// The first of `inflight` that is not fully sent.
     pub cursor: usize,
     pub next_psn: Psn,
+    /// Everything before it is acknowledged.
+    pub unacked: Psn,
     pub reads_out: u32,
     pub retries: u8,
     pub rnr_retries: u8,

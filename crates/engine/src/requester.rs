@@ -509,13 +509,16 @@ impl<P: Platform> Engine<P> {
 
     /// Everything up to `psn` has arrived; READs and atomics need their own response.
     fn acked(&mut self, qp: &mut Qp, psn: Psn) {
-        let mut any = false;
+        // Progress inside a message counts too (9.7.5.1.2).
+        let any = psn.since(qp.unacked) >= 0;
+        if any {
+            qp.unacked = psn.plus(1);
+        }
         for e in qp.inflight.iter_mut().filter(|e| e.psns > 0 && !e.done) {
             if e.last_psn().since(psn) > 0 || e.is_read_like() {
                 break;
             }
             (e.done, e.out) = (true, true);
-            any = true;
         }
         if any {
             Self::progressed(qp);

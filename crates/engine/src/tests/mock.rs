@@ -1,7 +1,7 @@
 //! A network of nodes in one thread.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use verbs::{
@@ -25,7 +25,7 @@ pub struct Msg {
 /// What all nodes share.
 pub struct Net {
     pub memory: Vec<Vec<u8>>,
-    queues: HashMap<(usize, usize), VecDeque<Msg>>,
+    queues: BTreeMap<(usize, usize), VecDeque<Msg>>,
     writable: Vec<Vec<LinkId>>,
     pub rng: u64,
     /// Of 1000 packets, how many are lost; how many come twice.
@@ -248,7 +248,7 @@ impl World {
     pub fn new(count: usize, seed: u64) -> World {
         let net = Rc::new(RefCell::new(Net {
             memory: vec![vec![0; ARENA]; count],
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
             writable: vec![Vec::new(); count],
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             lose: 0,

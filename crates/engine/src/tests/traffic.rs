@@ -76,20 +76,22 @@ fn narrow_link() {
 
 #[test]
 fn bad_network() {
-    for seed in 1..60 {
+    let mut lost = 0;
+    for seed in 1..300 {
         let mut w = World::new(2, seed);
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (60, 60);
         w.net.borrow_mut().segment = 8192;
         w.net.borrow_mut().straight = seed % 2 == 0;
         exchange(&mut w, 0, 1, &format!("seed {seed}"));
-        assert!(w.net.borrow().lost > 0);
+        lost += w.net.borrow().lost;
     }
+    assert!(lost > 1000, "the network was not bad");
 }
 
 /// Many requests in flight on a bad network: atomics count exactly, messages keep their order.
 #[test]
 fn bad_network_pipelined() {
-    for seed in 1..40 {
+    for seed in 1..200 {
         let mut w = World::new(2, seed * 77);
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (40, 40);
         let (qa, qb) = w.pair(0, 1, QpType::Rc);
