@@ -203,7 +203,8 @@ pub fn miri(suite: &mut Suite, _: &Options) {
         .output()
         .is_ok_and(|out| out.status.success());
     if !there {
-        return suite.skip("miri", "no nightly toolchain with miri here (rustup component add --toolchain nightly miri)");
+        return suite
+            .skip("miri", "no nightly toolchain with miri here (rustup component add --toolchain nightly miri)");
     }
     let names = ["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window"];
     for name in names {
