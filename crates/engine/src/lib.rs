@@ -7,6 +7,9 @@
 //! response; the response comes back through `receive` and completes the request into a completion queue (`cq`).
 #![forbid(unsafe_code)]
 
+mod acknowledge;
+mod complete;
+mod copies;
 mod cq;
 mod datagram;
 mod modify;

@@ -1,10 +1,12 @@
 //! Posting work requests: the checks that a post makes at once (`ibv_post_send(3)`, `ibv_post_recv(3)`), and the
 //! legal operations of each transport service.
 
-use verbs::{Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits};
+use verbs::{AhId, Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits};
 
-use crate::Engine;
 use crate::platform::{Nanos, Platform};
+use crate::qp::Qp;
+use crate::slab::Slab;
+use crate::{Ah, Engine};
 
 /// Operations of each service (IBTA vol. 1, table 6; `ibv_post_send(3)`).
 pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
@@ -21,10 +23,19 @@ pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
-    /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
-    pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
-        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+    /// What [`Engine::post_send`] would say to a request, but for the room in the queue ([`Engine::send_room`]): so
+    /// that several can be posted together or not at all.
+    pub fn check_send(&self, id: QpId, wr: &SendWr<'_>) -> Result<()> {
+        Self::check(self.qps.get(id).ok_or(Errno::EINVAL)?, &self.ahs, wr).map(|_| ())
+    }
+
+    /// How many send requests can be posted now.
+    pub fn send_room(&self, id: QpId) -> Result<u32> {
+        self.qps.get(id).map(|qp| qp.sq.room()).ok_or(Errno::EINVAL)
+    }
+
+    /// Gives the flags that the request is queued with.
+    fn check(qp: &Qp, ahs: &Slab<AhId, Ah>, wr: &SendWr<'_>) -> Result<SendFlags> {
         let ty = qp.init.qp_type;
         if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !legal(ty, wr.opcode) {
             return Err(Errno::EINVAL);
@@ -76,15 +87,23 @@ impl<P: Platform> Engine<P> {
             return Err(Errno::EINVAL);
         }
         if let SendBody::Datagram { ah, .. } = wr.body
-            && self.ahs.get(ah).is_none_or(|ah| Some(ah.pd) != qp.init.pd)
+            && ahs.get(ah).is_none_or(|ah| Some(ah.pd) != qp.init.pd)
         {
             return Err(Errno::EINVAL);
         }
-        if qp.sq.depth == 0 || qp.sq.is_full() {
-            return Err(Errno::ENOMEM);
-        }
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
+        }
+        Ok(flags)
+    }
+
+    /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
+    /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
+    pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+        let flags = Self::check(qp, &self.ahs, wr)?;
+        if qp.sq.depth == 0 || qp.sq.is_full() {
+            return Err(Errno::ENOMEM);
         }
         qp.sq.push(wr, flags);
         if qp.state == QpState::Err || qp.state == QpState::Sqe {

@@ -71,6 +71,10 @@ impl SendQueue {
         SendQueue { entries, stride, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0 }
     }
 
+    pub fn room(&self) -> u32 {
+        self.depth.saturating_sub((self.posted - self.retired) as u32)
+    }
+
     pub fn is_full(&self) -> bool {
         self.posted - self.retired >= u64::from(self.depth)
     }

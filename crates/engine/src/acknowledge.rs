@@ -1,0 +1,250 @@
+//! What comes back to the requester: acknowledgements, NAKs, READ responses, results of atomics; and what to do when
+//! nothing comes (IBTA vol. 1, 9.7.5, 9.9.2).
+
+use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
+
+use crate::modify::{rnr_nanos, timeout_nanos};
+use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
+use crate::qp::Qp;
+use crate::{Engine, responder};
+
+impl<P: Platform> Engine<P> {
+    // ---- responses ----
+
+    /// An Ack, a READ response or an atomic's result has come.
+    pub(crate) fn response(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+        if !matches!(qp.state, QpState::Rts | QpState::Sqd)
+            || !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
+            || packet.src.get() != qp.attr.dest_qp_num
+        {
+            return;
+        }
+        let Some(oldest) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done).map(|e| e.first_psn) else { return };
+        // 9.7.5.1.1: responses outside what is unacknowledged are ghosts
+        if packet.psn.since(oldest) < -1 || packet.psn.since(qp.next_psn) >= 0 {
+            return;
+        }
+        match packet.op {
+            PacketOp::Ack => match packet.syndrome >> 5 {
+                0 => self.acked(qp, packet.psn),
+                1 => self.rnr_nak(qp, packet, now),
+                3 => self.nak(qp, packet),
+                _ => {}
+            },
+            PacketOp::ReadResponse => self.read_response(qp, packet, rx),
+            PacketOp::AtomicAck => self.atomic_ack(qp, packet),
+            _ => {}
+        }
+        self.retire(qp, now);
+        self.set_ack_timer(qp, now);
+        self.check_drained(qp);
+    }
+
+    /// Everything up to `psn` has arrived; READs and atomics need their own response.
+    fn acked(&mut self, qp: &mut Qp, psn: Psn) {
+        // Progress inside a message counts too (9.7.5.1.2).
+        let any = psn.since(qp.unacked) >= 0;
+        if any {
+            qp.unacked = psn.plus(1);
+        }
+        for e in qp.inflight.iter_mut().filter(|e| e.psns > 0 && !e.done) {
+            if e.last_psn().since(psn) > 0 || e.is_read_like() {
+                break;
+            }
+            (e.done, e.out) = (true, true);
+        }
+        if any {
+            Self::progressed(qp);
+        }
+    }
+
+    /// A request was answered: the retry counters and the timer start anew (9.7.5.1.2).
+    fn progressed(qp: &mut Qp) {
+        qp.retries = qp.attr.retry_cnt;
+        qp.rnr_retries = qp.attr.rnr_retry;
+        qp.ack_deadline = None;
+    }
+
+    fn rnr_nak(&mut self, qp: &mut Qp, packet: &Packet, now: Nanos) {
+        self.acked(qp, packet.psn.plus(0xff_ffff));
+        let Some(at) = self.entry_with(qp, packet.psn) else { return };
+        if qp.rnr_retries == 0 {
+            self.fail_entry(qp, at, WcStatus::RnrRetryExcErr);
+            return;
+        }
+        if qp.attr.rnr_retry < 7 {
+            qp.rnr_retries -= 1;
+        }
+        self.rewind(qp, packet.psn);
+        let until = now + rnr_nanos(packet.syndrome & 31);
+        qp.rnr_until = Some(until);
+        self.arm_timer(qp, until);
+    }
+
+    fn nak(&mut self, qp: &mut Qp, packet: &Packet) {
+        self.acked(qp, packet.psn.plus(0xff_ffff));
+        let Some(at) = self.entry_with(qp, packet.psn) else { return };
+        let status = match packet.syndrome & 31 {
+            responder::NAK_SEQUENCE | responder::NAK_STRAIGHT => {
+                if packet.syndrome & 31 == responder::NAK_STRAIGHT {
+                    qp.no_straight = true; // the segments go through the window
+                }
+                if qp.retries == 0 {
+                    WcStatus::RetryExcErr
+                } else {
+                    qp.retries -= 1;
+                    self.rewind(qp, packet.psn);
+                    return;
+                }
+            }
+            responder::NAK_INVALID_REQUEST => WcStatus::RemInvReqErr,
+            responder::NAK_REMOTE_ACCESS => WcStatus::RemAccessErr,
+            responder::NAK_SOURCE_FAULT => WcStatus::LocProtErr,
+            _ => WcStatus::RemOpErr,
+        };
+        self.fail_entry(qp, at, status);
+    }
+
+    fn entry_with(&self, qp: &Qp, psn: Psn) -> Option<usize> {
+        qp.inflight
+            .iter()
+            .position(|e| e.psns > 0 && !e.done && psn.since(e.first_psn) >= 0 && e.last_psn().since(psn) >= 0)
+    }
+
+    /// Goes back to a sequence number: what is behind it is sent again.
+    fn rewind(&mut self, qp: &mut Qp, psn: Psn) {
+        let Some(first) = self.entry_with(qp, psn) else { return };
+        let mtu = qp.mtu;
+        for (i, e) in qp.inflight.iter_mut().enumerate().skip(first) {
+            if e.done || e.psns == 0 || e.error.is_some() {
+                continue;
+            }
+            e.out = false;
+            e.sent = match e.opcode {
+                Opcode::Send
+                | Opcode::SendWithImm
+                | Opcode::SendWithInv
+                | Opcode::RdmaWrite
+                | Opcode::RdmaWriteWithImm
+                    if i == first =>
+                {
+                    (psn.since(e.first_psn) as u32).saturating_mul(mtu).min(e.len)
+                }
+                _ => 0,
+            };
+        }
+        qp.cursor = first;
+    }
+
+    fn read_response(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx) {
+        // A READ's response acknowledges what was before it (9.7.5.1).
+        self.acked(qp, packet.psn.plus(0xff_ffff));
+        let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
+        let e = &qp.inflight[at];
+        if e.opcode != Opcode::RdmaRead {
+            return;
+        }
+        let bad = if packet.has(flag::BY_REF) {
+            // The data have been put in place; the whole rest at once.
+            (!e.by_ref || packet.len != e.len - e.received).then_some(WcStatus::BadRespErr)
+        } else {
+            let offset = packet.remote_addr;
+            if offset != u64::from(e.received) {
+                return; // a duplicate of an earlier try, or a gap: the timer repairs it
+            }
+            let carried = self.platform.rx_len(rx);
+            if packet.len != carried || packet.len > e.len - e.received {
+                Some(WcStatus::BadRespErr)
+            } else if !self.gather(qp, at, offset as u32, packet.len, true) {
+                Some(WcStatus::LocProtErr)
+            } else {
+                self.scatter(rx, 0).is_err().then_some(WcStatus::LocProtErr)
+            }
+        };
+        if let Some(status) = bad {
+            self.fail_entry(qp, at, status);
+            return;
+        }
+        let e = &mut qp.inflight[at];
+        e.received += packet.len;
+        if packet.has(flag::LAST) && e.received != e.len {
+            self.fail_entry(qp, at, WcStatus::BadRespErr);
+            return;
+        }
+        if e.received == e.len && packet.has(flag::LAST) {
+            (e.done, e.out) = (true, true);
+            qp.reads_out -= 1;
+        }
+        Self::progressed(qp);
+    }
+
+    fn atomic_ack(&mut self, qp: &mut Qp, packet: &Packet) {
+        self.acked(qp, packet.psn.plus(0xff_ffff));
+        let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
+        let e = &qp.inflight[at];
+        if e.first_psn != packet.psn || !e.is_read_like() || e.opcode == Opcode::RdmaRead {
+            return;
+        }
+        if matches!(e.opcode, Opcode::CmpAndSwp | Opcode::FetchAndAdd) {
+            let ok = self.gather(qp, at, 0, 8, true) && self.store_spans(&packet.swap.to_ne_bytes()).is_ok();
+            if !ok {
+                self.fail_entry(qp, at, WcStatus::LocProtErr);
+                return;
+            }
+        }
+        let e = &mut qp.inflight[at];
+        (e.done, e.out) = (true, true);
+        qp.reads_out -= 1;
+        Self::progressed(qp);
+    }
+
+    // ---- timers ----
+
+    pub(crate) fn set_ack_timer(&mut self, qp: &mut Qp, now: Nanos) {
+        if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni) || qp.rnr_until.is_some() {
+            return;
+        }
+        let waiting = qp.inflight.iter().any(|e| e.psns > 0 && !e.done && e.error.is_none() && (e.out || e.sent > 0));
+        match timeout_nanos(qp.attr.timeout) {
+            Some(timeout) if waiting => {
+                if qp.ack_deadline.is_none() {
+                    qp.ack_deadline = Some(now + timeout);
+                    self.arm_timer(qp, now + timeout);
+                }
+            }
+            _ => qp.ack_deadline = None,
+        }
+    }
+
+    /// The time of a queue pair has come (or an earlier deadline was moved).
+    pub(crate) fn qp_timer(&mut self, qp: &mut Qp, now: Nanos) {
+        if let Some(until) = qp.rnr_until {
+            if until <= now {
+                qp.rnr_until = None;
+            } else {
+                self.arm_timer(qp, until);
+            }
+            return;
+        }
+        let Some(deadline) = qp.ack_deadline else { return };
+        if deadline > now {
+            self.arm_timer(qp, deadline);
+            return;
+        }
+        qp.ack_deadline = None;
+        let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
+        if qp.retries == 0 {
+            self.fail_entry(qp, at, WcStatus::RetryExcErr);
+            self.retire(qp, now);
+            return;
+        }
+        qp.retries -= 1;
+        // What the peer has not even taken need not be sent again: it will find it.
+        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
+        if !waits {
+            let e = &qp.inflight[at];
+            self.rewind(qp, e.first_psn);
+        }
+        self.set_ack_timer(qp, now);
+    }
+}

@@ -1,0 +1,176 @@
+//! Completing send requests, and flushing queues in error (IBTA vol. 1, 10.3.1, 11.6.2).
+
+use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
+
+use crate::Engine;
+use crate::cq::{Cqe, Frees};
+use crate::platform::{Nanos, Platform};
+use crate::qp::Qp;
+
+const fn wc_opcode(opcode: Opcode) -> WcOpcode {
+    match opcode {
+        Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv => WcOpcode::Send,
+        Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => WcOpcode::RdmaWrite,
+        Opcode::RdmaRead => WcOpcode::RdmaRead,
+        Opcode::CmpAndSwp => WcOpcode::CompSwap,
+        Opcode::FetchAndAdd => WcOpcode::FetchAdd,
+        Opcode::LocalInv => WcOpcode::LocalInv,
+        Opcode::BindMw => WcOpcode::BindMw,
+        Opcode::Flush => WcOpcode::Flush,
+        Opcode::AtomicWrite => WcOpcode::AtomicWrite,
+    }
+}
+
+/// What a failed send request says of its program (IBTA vol. 1, 11.6.2).
+const fn send_rule(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::LocLenErr => "the message is longer than the service or the port allows, or an atomic's result is not 8 bytes",
+        WcStatus::LocQpOpErr => "the entry is no request that this queue pair can execute",
+        WcStatus::LocProtErr => {
+            "a scatter/gather entry is outside its region, has a wrong lkey or protection domain, or lacks LOCAL_WRITE"
+        }
+        WcStatus::MwBindErr => "the window cannot be bound or invalidated: key, domain, rights, bounds or state",
+        WcStatus::BadRespErr => "the response does not fit the request",
+        WcStatus::RemInvReqErr => {
+            "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation not allowed"
+        }
+        WcStatus::RemAccessErr => "the rkey does not allow this access at the responder: key, bounds, rights, queue pair's access flags",
+        WcStatus::RemOpErr => "the responder could not complete the request: its receive has a bad scatter/gather entry",
+        WcStatus::RetryExcErr => "no acknowledgement within (retry_cnt + 1) timeouts: peer dead, stopped, in the wrong state, or wrong QPN or PSN",
+        WcStatus::RnrRetryExcErr => "the responder had no receive posted for rnr_retry + 1 tries",
+        _ => "the request failed",
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    // ---- completion ----
+
+    /// Completes what is finished, oldest first.
+    pub(crate) fn retire(&mut self, qp: &mut Qp, now: Nanos) {
+        while let Some(e) = qp.inflight.front() {
+            if let Some(status) = e.error {
+                self.complete_send(qp, status, now);
+                if matches!(qp.init.qp_type, QpType::Uc | QpType::Ud) {
+                    // 10.3.1.6: the send queue is in error, receives go on
+                    qp.state = QpState::Sqe;
+                    self.flush_sends(qp, now);
+                } else {
+                    self.enter_error(qp, now);
+                }
+                return;
+            }
+            if !e.done {
+                return;
+            }
+            self.complete_send(qp, WcStatus::Success, now);
+        }
+    }
+
+    /// Takes the oldest request out and completes it.
+    fn complete_send(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
+        let Some(e) = qp.inflight.pop_front() else { return };
+        qp.cursor = qp.cursor.saturating_sub(1);
+        if e.by_ref {
+            self.hold_straight(&e, -1);
+        }
+        if e.is_read_like() && !e.done && e.psns > 0 {
+            qp.reads_out = qp.reads_out.saturating_sub(1);
+        }
+        if status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        if !matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
+            self.done.broken(qp.qpn, Some(e.wr_id), status, send_rule(status));
+        }
+        let opcode = wc_opcode(e.opcode);
+        let byte_len = if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd) {
+            e.len
+        } else {
+            0
+        };
+        self.push_send(qp, e.number, e.wr_id, opcode, status, byte_len, now);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a completion
+    fn push_send(
+        &mut self,
+        qp: &mut Qp,
+        number: u64,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        byte_len: u32,
+        now: Nanos,
+    ) {
+        let Some(cq) = qp.init.send_cq else { return };
+        let wc = verbs::Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len,
+            qp_num: qp.qpn,
+            flags: WcFlags::empty(),
+            vendor_err: if status == WcStatus::Success { 0 } else { status as u32 },
+            ..Default::default()
+        };
+        let cqe = Cqe { wc, qp: qp.id, frees: Frees::Sends(number + 1) };
+        if !self.done.push(cq, cqe, false, now) {
+            self.overrun(qp, now);
+        }
+    }
+
+    /// A completion was lost: the queue pair cannot go on (IBTA vol. 1, C10-91, 11.6.3.2).
+    pub(crate) fn overrun(&mut self, qp: &mut Qp, now: Nanos) {
+        if qp.state != QpState::Err {
+            self.done.async_event(qp.ctx, EventKind::QpFatal, EventSource::Qp(qp.id), qp.user);
+            self.enter_error(qp, now);
+        }
+    }
+
+    /// Completes all send requests with a flush error, in order (10.3.1.7: also those that were not signaled).
+    pub(crate) fn flush_sends(&mut self, qp: &mut Qp, now: Nanos) {
+        while !qp.inflight.is_empty() {
+            self.complete_send_flushed(qp, now);
+        }
+        (qp.cursor, qp.reads_out, qp.halted) = (0, 0, false);
+        (qp.ack_deadline, qp.rnr_until) = (None, None);
+        while let Some((number, wqe)) = qp.sq.fetch() {
+            let (wr_id, opcode) = match wqe {
+                Some(wqe) => (wqe.wr_id, wc_opcode(wqe.opcode)),
+                None => (qp.sq.wr_id(number), WcOpcode::Send),
+            };
+            self.push_send(qp, number, wr_id, opcode, WcStatus::WrFlushErr, 0, now);
+        }
+    }
+
+    fn complete_send_flushed(&mut self, qp: &mut Qp, now: Nanos) {
+        let Some(e) = qp.inflight.front() else { return };
+        // What had finished before the error completes as it is.
+        let status = if e.done && e.error.is_none() { WcStatus::Success } else { WcStatus::WrFlushErr };
+        self.complete_send(qp, status, now);
+    }
+
+    /// Completes all receives of the queue pair's own queue with a flush error.
+    pub(crate) fn flush_recvs(&mut self, qp: &mut Qp, now: Nanos) {
+        if let Some(progress) = qp.recv.take() {
+            self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, WcStatus::WrFlushErr, now);
+        }
+        while let Some(wqe) = qp.rq.wqes.pop_front() {
+            self.push_recv_error(qp, wqe.wr_id, None, WcStatus::WrFlushErr, now);
+        }
+    }
+
+    /// Goes to the error state: everything that is posted is flushed, sends first (10.3.1.7).
+    pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
+        qp.state = QpState::Err;
+        qp.responses.retain(|r| matches!(r, crate::qp::Response::Nak { .. }));
+        qp.write = None;
+        self.flush_sends(qp, now);
+        self.flush_recvs(qp, now);
+        if qp.init.srq.is_some() && !qp.last_wqe_told {
+            // 10.3.1.7, 11.6.3.1: from now on it takes nothing from the shared queue
+            qp.last_wqe_told = true;
+            self.done.async_event(qp.ctx, EventKind::QpLastWqeReached, EventSource::Qp(qp.id), qp.user);
+        }
+    }
+}

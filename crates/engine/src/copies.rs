@@ -1,0 +1,107 @@
+//! Between scatter/gather lists, packets and memory: lists of spans, and copies that mind the null region.
+
+use verbs::limits;
+
+use crate::Engine;
+use crate::platform::{Fault, Platform, Span};
+use crate::qp::Qp;
+use crate::region::NULL_ADDR;
+
+impl<P: Platform> Engine<P> {
+    /// The memory of bytes `offset..offset+len` of an entry, into `self.spans`; false when it is not (any more) ours.
+    pub(crate) fn gather(&mut self, qp: &Qp, at: usize, offset: u32, len: u32, write: bool) -> bool {
+        self.spans.clear();
+        self.mem
+            .local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans)
+            .is_ok()
+    }
+
+    /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when it cannot.
+    pub(crate) fn list_spans(&mut self) -> bool {
+        if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
+            return false;
+        }
+        self.bytes.clear();
+        for span in &self.spans {
+            self.bytes.extend_from_slice(&span.addr.to_le_bytes());
+            self.bytes.extend_from_slice(&span.len.to_le_bytes());
+            self.bytes.extend_from_slice(&[0; 4]);
+        }
+        true
+    }
+
+    /// Spans of the null region are sent as zeros: the whole payload becomes bytes of our own.
+    pub(crate) fn fill_null_spans(&mut self) {
+        if self.spans.iter().all(|s| s.addr != NULL_ADDR) {
+            return;
+        }
+        for span in std::mem::take(&mut self.spans) {
+            let start = self.bytes.len();
+            self.bytes.resize(start + span.len as usize, 0);
+            if span.addr != NULL_ADDR {
+                // A fault here leaves zeros; the region was checked a moment ago.
+                let _ = self.platform.load(span.addr, span.guarded, &mut self.bytes[start..]);
+            }
+        }
+    }
+
+    /// Copies from `self.spans` into a buffer of the same size.
+    pub(crate) fn load_spans(&mut self, out: &mut [u8]) -> Result<(), ()> {
+        let mut at = 0;
+        for span in &self.spans {
+            let end = at + span.len as usize;
+            if span.addr != NULL_ADDR {
+                self.platform.load(span.addr, span.guarded, &mut out[at..end]).map_err(|_| ())?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Copies the payload of the packet being received from `offset` on to `self.spans`.
+    pub(crate) fn scatter(&mut self, rx: P::Rx, offset: u32) -> Result<(), Fault> {
+        if self.spans.iter().all(|s| s.addr != NULL_ADDR) {
+            return self.platform.rx_scatter(rx, offset, &self.spans);
+        }
+        let mut at = offset;
+        for span in &self.spans {
+            if span.addr != NULL_ADDR {
+                self.platform.rx_scatter(rx, at, std::slice::from_ref(span))?;
+            }
+            at += span.len;
+        }
+        Ok(())
+    }
+
+    /// Copies a buffer to `self.spans`, which have room for it.
+    pub(crate) fn store_spans(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let mut at = 0;
+        for span in &self.spans {
+            let end = (at + span.len as usize).min(bytes.len());
+            if span.addr != NULL_ADDR {
+                self.platform.store(span.addr, span.guarded, &bytes[at..end])?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Spans of a list that a packet by reference carried; `None` when it is malformed or does not have `len` bytes.
+    pub(crate) fn referenced(&mut self, rx: P::Rx, len: u32) -> Option<()> {
+        let bytes = self.platform.rx_len(rx);
+        self.remote_spans.clear();
+        if bytes % 16 != 0 || bytes / 16 > limits::MAX_SGE {
+            return None;
+        }
+        let mut total = 0u64;
+        for i in 0..bytes / 16 {
+            let mut entry = [0u8; 16];
+            self.platform.rx_fetch(rx, i * 16, &mut entry);
+            let addr = u64::from_le_bytes(entry[..8].try_into().ok()?);
+            let len = u32::from_le_bytes(entry[8..12].try_into().ok()?);
+            total += u64::from(len);
+            self.remote_spans.push(Span { addr, len, guarded: true });
+        }
+        (total == u64::from(len)).then_some(())
+    }
+}
