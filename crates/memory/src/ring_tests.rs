@@ -1,1 +1,362 @@
+//! The ring over the heap; these run under miri as well (`cargo +nightly miri test -p softrnic-memory ring`).
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::*;
+use crate::Half;
+use crate::backing::{Backing, Heap};
+use engine::platform::Span;
+
+/// Fewer rounds where each costs much.
+const ROUNDS: u64 = if cfg!(miri) { 60 } else { 20_000 };
+
+fn ring() -> (Half, Producer<Half>, Consumer<Half>) {
+    let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::BYTES));
+    let half = Half::new(&heap, 0).unwrap();
+    (half.clone(), Producer::new(half.clone()), Consumer::new(half))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 8) % n
+    }
+}
+
+fn bytes(n: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(n.wrapping_mul(77) | 1);
+    (0..len).map(|_| random.next() as u8).collect()
+}
+
+fn span(bytes: &mut [u8]) -> Span {
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
+}
+
+/// The payload of a record.
+fn payload(consumer: &Consumer<Half>, record: &Record) -> Vec<u8> {
+    let len = record.len as usize;
+    match record.place {
+        Place::Body(at) => {
+            let all: Vec<u8> = record.body.iter().flat_map(|w| w.to_ne_bytes()).collect();
+            all[at as usize..at as usize + len].to_vec()
+        }
+        Place::Bulk(at) => {
+            let mut out = vec![0; len];
+            consumer.memory().fetch(at, &mut out);
+            out
+        }
+    }
+}
+
+fn header(random: &mut Random, n: u64) -> Vec<u64> {
+    let words = [3, 4, 5, 7][random.below(4) as usize];
+    (0..words).map(|i| n << 8 | i).collect()
+}
+
+fn some_len(random: &mut Random) -> usize {
+    match random.below(if cfg!(miri) { 2 } else { 4 }) {
+        0 => 0,
+        1 => random.below(80) as usize,
+        2 => random.below(3000) as usize,
+        _ => random.below(u64::from(Half::SEGMENT) + 1) as usize,
+    }
+}
+
+#[test]
+fn what_goes_in_comes_out_in_order() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut random = Random(1);
+    let mut inside: VecDeque<(Vec<u64>, Vec<u8>)> = VecDeque::new();
+    let (mut full, mut taken) = (0, 0);
+    for n in 0..ROUNDS {
+        // Phases in which the ring fills, and phases in which it empties.
+        if random.below(4) < if n / 2000 % 2 == 0 { 3 } else { 1 } {
+            let (head, data) = (header(&mut random, n), some_len(&mut random));
+            let mut data = bytes(n, data);
+            let cut = random.below(data.len() as u64 + 1) as usize;
+            let result = {
+                let (prefix, rest) = data.split_at_mut(cut);
+                let (a, b) = rest.split_at_mut(rest.len() / 2);
+                producer.push(&head, &Payload { prefix, spans: &[span(a), span(b)] })
+            };
+            match result {
+                Ok(len) => {
+                    assert_eq!(len as usize, data.len());
+                    inside.push_back((head, data));
+                }
+                Err(e) => {
+                    assert_eq!(e, PushError::Full);
+                    full += 1;
+                    // Not without reason: no slot, or little of the bulk area.
+                    let bulk: usize = inside.iter().map(|(_, d)| d.len().div_ceil(64) * 64).sum();
+                    let unseen = Half::SLOTS as usize / 4;
+                    assert!(
+                        inside.len() + unseen >= Half::SLOTS as usize || bulk + 64 * 1024 + 32 * 1024 + unseen * 64 > 200 * 1024,
+                        "{} records, {bulk} bytes",
+                        inside.len()
+                    );
+                }
+            }
+        } else {
+            assert_eq!(consumer.ready(), !inside.is_empty());
+            let record = consumer.peek().unwrap();
+            assert_eq!(record.is_some(), !inside.is_empty());
+            if let Some(record) = record {
+                let (head, data) = inside.pop_front().unwrap();
+                assert_eq!(record.header(), head);
+                assert!(payload(&consumer, &record) == data, "payload of record {taken}");
+                let again = consumer.peek().unwrap().unwrap();
+                assert_eq!(again.body, record.body);
+                let _ = consumer.release();
+                taken += 1;
+                assert_eq!(consumer.count(), taken);
+            }
+        }
+    }
+    if !cfg!(miri) {
+        assert!(full > 100, "{full}");
+    }
+}
+
+#[test]
+fn a_small_message_is_one_cache_line() {
+    let (half, mut producer, mut consumer) = ring();
+    for (words, room) in [(3, 32), (4, 24), (5, 16), (7, 0)] {
+        let head = vec![5; words];
+        for (len, inside) in [(room, true), (room + 1, false)] {
+            producer.push(&head, &Payload { prefix: &bytes(1, len), spans: &[] }).unwrap();
+            let record = consumer.peek().unwrap().unwrap();
+            assert_eq!(matches!(record.place, Place::Body(_)), inside);
+            assert_eq!(payload(&consumer, &record), bytes(1, len));
+            let _ = consumer.release();
+        }
+    }
+    let line = |slot| half.stamp(slot) as *const AtomicU64 as usize;
+    assert_eq!(line(0) % 64, 0);
+    assert_eq!(line(1) - line(0), 64);
+}
+
+#[test]
+fn what_does_not_fit_the_rules_is_refused() {
+    let (_, mut producer, mut consumer) = ring();
+    let long = vec![0; Half::SEGMENT as usize + 1];
+    assert_eq!(producer.push(&[0; 3], &Payload { prefix: &long, spans: &[] }), Err(PushError::Length));
+    let endless = [Span { addr: 0, len: u32::MAX, guarded: false }; 3];
+    assert_eq!(producer.push(&[0; 3], &Payload { prefix: &[], spans: &endless }), Err(PushError::Length));
+    for words in [0, 1, 2, 6, 8] {
+        assert_eq!(producer.push(&vec![0; words], &Payload::default()), Err(PushError::Length));
+    }
+    assert_eq!(consumer.peek().unwrap().map(|r| r.len), None);
+    assert!(!consumer.release(), "nothing was peeked");
+    assert_eq!(consumer.count(), 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn a_payload_that_is_not_there_leaves_no_trace() {
+    let (_, mut producer, mut consumer) = ring();
+    for len in [8, 5000] {
+        let nowhere = [Span { addr: 4096, len, guarded: true }];
+        assert_eq!(producer.push(&[1; 3], &Payload { prefix: b"x", spans: &nowhere }), Err(PushError::Fault));
+    }
+    assert!(!consumer.ready());
+    producer.push(&[2; 3], &Payload { prefix: &bytes(9, 5000), spans: &[] }).unwrap();
+    let record = consumer.peek().unwrap().unwrap();
+    assert_eq!((record.header(), record.place), (&[2; 3][..], Place::Bulk(0)));
+}
+
+#[test]
+fn stamps_survive_packing() {
+    for lap in [0, 1, u32::MAX] {
+        for code in 0..4 {
+            for len in [0, 1, 16384, 32767] {
+                for grain in [None, Some(0), Some(4095)] {
+                    let stamp = Stamp { lap, code, len, grain };
+                    assert_eq!(Stamp::unpack(stamp.pack()), stamp);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn laps_wrap_and_skip_zero() {
+    let (half, mut producer, mut consumer) = ring();
+    let count = u64::from(u32::MAX - 1) * u64::from(Half::SLOTS) - 2;
+    let late = Position { count, lap: u32::MAX - 1 };
+    (producer.at, producer.consumed, consumer.at, consumer.published) = (late, count, late, count);
+    half.consumed().store(count, Ordering::Relaxed);
+    let mut seen = Vec::new();
+    for n in 0..if cfg!(miri) { 6 } else { 3000 } {
+        producer.push(&[n, 0, 0], &Payload::default()).unwrap();
+        assert_eq!(consumer.peek().unwrap().unwrap().header()[0], n);
+        let _ = consumer.release();
+        seen.push(consumer.at.lap);
+    }
+    assert!(!seen.contains(&0));
+    if !cfg!(miri) {
+        seen.dedup();
+        assert_eq!(seen, [u32::MAX - 1, u32::MAX, 1, 2]);
+    }
+}
+
+#[test]
+fn a_consumer_that_lies_breaks_the_ring() {
+    for lie in [1025, u64::MAX, 1 << 63] {
+        let (half, mut producer, _) = ring();
+        while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+        half.consumed().store(lie, Ordering::Relaxed);
+        assert!(!producer.taken(1024));
+        assert_eq!(producer.has_room(), Err(Broken));
+        assert_eq!(producer.push(&[0; 3], &Payload::default()), Err(PushError::Broken));
+        // It stays so, even if the count becomes good again.
+        half.consumed().store(10, Ordering::Relaxed);
+        assert_eq!(producer.has_room(), Err(Broken));
+        assert!(producer.is_broken());
+    }
+    // A count must not go back.
+    let (half, mut producer, _) = ring();
+    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    half.consumed().store(100, Ordering::Relaxed);
+    assert_eq!(producer.has_room(), Ok(true));
+    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    half.consumed().store(99, Ordering::Relaxed);
+    assert_eq!(producer.has_room(), Err(Broken));
+}
+
+#[test]
+fn a_producer_that_lies_breaks_the_ring() {
+    let good = Stamp { lap: 1, code: 0, len: 0, grain: None };
+    for bad in [
+        Stamp { len: 33, ..good },
+        Stamp { code: 3, len: 1, ..good },
+        Stamp { len: 16385, grain: Some(0), ..good },
+        Stamp { len: 32767, grain: Some(0), ..good },
+        Stamp { len: 65, grain: Some(4095), ..good },
+    ] {
+        let (half, _, mut consumer) = ring();
+        half.stamp(0).store(bad.pack(), Ordering::Relaxed);
+        assert_eq!(consumer.peek().map(|_| ()), Err(Broken), "{bad:?}");
+        // It stays so.
+        half.stamp(0).store(0, Ordering::Relaxed);
+        assert_eq!(consumer.peek().map(|_| ()), Err(Broken));
+    }
+    for fine in [good, Stamp { len: 32, ..good }, Stamp { len: 64, grain: Some(4095), ..good }] {
+        let (half, _, mut consumer) = ring();
+        half.stamp(0).store(fine.pack(), Ordering::Relaxed);
+        assert_eq!(consumer.peek().unwrap().unwrap().len, fine.len);
+    }
+}
+
+#[test]
+fn copies_stay_within_the_bulk_area() {
+    let (half, ..) = ring();
+    let mut out = [7; 100];
+    half.fetch(Half::BULK - 10, &mut out);
+    assert_eq!((out[9], out[10]), (0, 7));
+    half.fetch(u32::MAX, &mut out);
+    assert_eq!(out[10], 7);
+    assert_eq!(half.scatter(Half::BULK - 10, &[span(&mut out)]), Ok(()));
+    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }), Ok(()));
+}
+
+#[test]
+fn halves_do_not_overlap() {
+    let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::WINDOW));
+    assert!(Half::new(&heap, 2).is_err() && Half::new(&heap, usize::MAX).is_err());
+    let (a, b) = (Half::new(&heap, 0).unwrap(), Half::new(&heap, 1).unwrap());
+    let mut to_b = Producer::new(a.clone());
+    while to_b.push(&[u64::MAX; 3], &Payload { prefix: &[255; 300], spans: &[] }).is_ok() {}
+    let mut nothing = [1; 64];
+    b.fetch(0, &mut nothing);
+    assert_eq!(nothing, [0; 64]);
+    assert_eq!(Consumer::new(b).peek().unwrap().map(|_| ()), None);
+    assert!(Half::WINDOW % (2 << 20) != 0, "see Memfd::adopt");
+}
+
+#[test]
+fn flags_are_taken_once() {
+    let (_, mut producer, mut consumer) = ring();
+    assert!(!producer.must_ring());
+    consumer.announce_sleep();
+    producer.push(&[0; 3], &Payload::default()).unwrap();
+    wake_fence();
+    assert!(producer.must_ring());
+    assert!(!producer.must_ring());
+    consumer.announce_sleep();
+    consumer.retract_sleep();
+    assert!(!producer.must_ring());
+
+    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    assert_eq!(producer.has_room(), Ok(false));
+    let mut rings = 0;
+    while consumer.peek().unwrap().is_some() {
+        rings += u32::from(consumer.release());
+    }
+    assert_eq!(rings, 1);
+    assert_eq!(producer.has_room(), Ok(true));
+    assert!(!consumer.settle());
+}
+
+#[test]
+fn two_threads() {
+    let (_, mut producer, mut consumer) = ring();
+    let count = if cfg!(miri) { 40 } else { 200_000 };
+    let writer = std::thread::spawn(move || {
+        let mut random = Random(3);
+        for n in 0..count {
+            let (head, len) = (header(&mut random, n), some_len(&mut random) / 8);
+            let data = bytes(n, len);
+            while let Err(e) = producer.push(&head, &Payload { prefix: &data, spans: &[] }) {
+                assert_eq!(e, PushError::Full);
+                std::thread::yield_now();
+            }
+        }
+        producer
+    });
+    let mut random = Random(3);
+    for n in 0..count {
+        let (head, len) = (header(&mut random, n), some_len(&mut random) / 8);
+        let record = loop {
+            match consumer.peek().unwrap() {
+                Some(record) => break record,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(record.header(), head);
+        assert!(payload(&consumer, &record) == bytes(n, len));
+        let _ = consumer.release();
+    }
+    assert!(consumer.peek().unwrap().is_none());
+    let producer = writer.join().unwrap();
+    assert!(producer.taken(count));
+}
+
+#[test]
+fn anything_in_the_window_is_survived() {
+    let mut random = Random(99);
+    for _ in 0..if cfg!(miri) { 3 } else { 2000 } {
+        let (half, mut producer, mut consumer) = ring();
+        for slot in 0..if cfg!(miri) { 4 } else { 32 } {
+            let lap = if random.below(8) == 0 { random.next() } else { 1 };
+            let low = if random.below(2) == 0 { random.below(40) } else { random.next() >> 32 };
+            half.stamp(slot).store(lap << 32 | low, Ordering::Relaxed);
+            half.store_body(slot, &[random.next(); 7]);
+        }
+        half.consumed().store(random.below(20), Ordering::Relaxed);
+        while let Ok(Some(record)) = consumer.peek() {
+            assert_eq!(payload(&consumer, &record).len(), record.len as usize);
+            let _ = consumer.release();
+        }
+        let _ = producer.push(&[1; 3], &Payload { prefix: &[1; 100], spans: &[] });
+        let _ = producer.has_room();
+    }
+}

@@ -48,9 +48,11 @@ enum Direction {
 
 fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), StraightError> {
     let (mut l, mut r) = (Cursor::new(ours), Cursor::new(theirs));
+    // After a fault one vector at a time: the kernel refuses a whole call for an impossible address in any of them.
+    let mut batch = BATCH;
     loop {
         let (mut local, mut remote) = ([EMPTY; BATCH], [EMPTY; BATCH]);
-        let (locals, remotes) = (gather(l.clone(), &mut local), gather(r.clone(), &mut remote));
+        let (locals, remotes) = (gather(l.clone(), &mut local[..batch]), gather(r.clone(), &mut remote[..batch]));
         if locals == 0 || remotes == 0 {
             return Ok(());
         }
@@ -62,6 +64,7 @@ fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> R
             // A transfer that ends early in front of a bad page succeeds with what it did; the next call tells.
             Ok(_) => return Err(StraightError::Denied),
             Err(libc::EINTR | libc::EAGAIN) => {}
+            Err(libc::EFAULT) if batch > 1 => batch = 1,
             Err(libc::EFAULT) => {
                 // The kernel does not say which side. Ours can be asked for.
                 return Err(match l.piece() {
@@ -83,9 +86,9 @@ fn present(piece: Span, theirs: &Cursor<'_>, direction: Direction) -> bool {
 
 const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec; BATCH]) -> usize {
+fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec]) -> usize {
     let mut n = 0;
-    while n < BATCH
+    while n < to.len()
         && let Some(piece) = from.piece()
     {
         to[n] = libc::iovec {
