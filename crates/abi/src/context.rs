@@ -1,0 +1,169 @@
+//! An open device, and what its imports share.
+
+use core::cell::UnsafeCell;
+use core::mem::{offset_of, size_of};
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_int;
+use nic::Nic;
+use parking_lot::Mutex;
+use sys::{ibv_context, verbs_context};
+use verbs::{CtxId, Errno, MrId, PdId, Result};
+
+use crate::dm::Memory;
+use crate::entry::Zeroed;
+use crate::{device, table};
+
+/// Completion vectors. They spread interrupts over processors on hardware; programs choose among them, here without
+/// an effect.
+pub const COMP_VECTORS: c_int = 2;
+
+/// What can be imported by its handle (`ibv_import_pd(3)` and its siblings), and what is needed for that.
+#[derive(Default)]
+pub struct Handles {
+    /// Protection domains.
+    pub pds: HashMap<u32, PdId>,
+    /// Regions, with their keys and lengths.
+    pub mrs: HashMap<u32, (MrId, u32, u32, usize)>,
+    /// Device memory.
+    pub dms: HashMap<u32, Arc<Memory>>,
+    /// The last handle of device memory that was given out.
+    pub last_dm: u32,
+}
+
+/// The part of an open device that all its `ibv_context`s have in common.
+pub struct Shared {
+    /// The NIC's side.
+    pub context: Arc<nic::Context>,
+    /// Objects by handle.
+    pub handles: Mutex<Handles>,
+    /// How many `ibv_context`s there are.
+    opens: AtomicU32,
+}
+
+/// Open devices of this process, for `ibv_import_device`.
+static OPEN: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
+
+/// An `ibv_context` and what is ours around it. Reached from C by the address of `v.context`.
+#[repr(C)]
+pub struct Context {
+    v: UnsafeCell<verbs_context>,
+    /// Where some providers keep private data; programs that are built against one provider's direct verbs look.
+    private: [u64; 64],
+    nic: &'static Nic,
+    /// What imports share.
+    pub shared: Arc<Shared>,
+    /// The command descriptor that `ibv_import_device` was given and owns since.
+    imported_fd: Option<c_int>,
+}
+
+impl Context {
+    /// Opens the device.
+    pub fn open() -> Result<*mut ibv_context> {
+        let nic = Nic::get()?;
+        let context = nic.open()?;
+        let shared = Arc::new(Shared { context, handles: Mutex::default(), opens: AtomicU32::new(1) });
+        OPEN.lock().push(shared.clone());
+        Ok(Self::create(nic, shared, None))
+    }
+
+    /// A second `ibv_context` for the open device that this command descriptor belongs to. EINVAL if there is none in
+    /// this process.
+    pub fn import(cmd_fd: c_int) -> Result<*mut ibv_context> {
+        let nic = Nic::get()?;
+        // SAFETY: fcntl reads no memory, whatever the number is.
+        if unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } < 0 {
+            return Err(Errno::EBADF);
+        }
+        // SAFETY: open, as just seen, and the caller's for the duration of the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
+        let open = OPEN.lock();
+        let shared = open.iter().find(|s| s.context.is_cmd_fd(fd)).ok_or(Errno::EINVAL)?.clone();
+        shared.opens.fetch_add(1, Ordering::Relaxed);
+        Ok(Self::create(nic, shared, Some(cmd_fd)))
+    }
+
+    fn create(nic: &'static Nic, shared: Arc<Shared>, imported_fd: Option<c_int>) -> *mut ibv_context {
+        let (cmd_fd, async_fd) = (imported_fd.unwrap_or(shared.context.cmd_fd()), shared.context.async_fd());
+        let mut v = verbs_context::zeroed();
+        table::fill(&mut v);
+        v.sz = size_of::<verbs_context>();
+        v.context.device = device::the_device();
+        v.context.cmd_fd = cmd_fd;
+        v.context.async_fd = async_fd;
+        v.context.num_comp_vectors = COMP_VECTORS;
+        v.context.abi_compat = sys::VERBS_ABI_IS_EXTENDED;
+        let this = Box::into_raw(Box::new(Context {
+            v: UnsafeCell::new(v),
+            private: [0; 64],
+            nic,
+            shared,
+            imported_fd,
+        }));
+        // SAFETY: just made; nobody else has it.
+        unsafe {
+            (*(*this).v.get()).priv_ = (&raw mut (*this).private).cast();
+            &raw mut (*(*this).v.get()).context
+        }
+    }
+
+    /// Ours around a pointer of the program's; EINVAL for NULL.
+    ///
+    /// # Safety
+    /// `context` is NULL or came from here and is not closed.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> Result<&'a Context> {
+        if context.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let this = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<Context>();
+        // SAFETY: `create` made it with the verbs_context first; live (caller).
+        Ok(unsafe { &*this })
+    }
+
+    /// The NIC; ENODEV in a forked child, which owns nothing of its parent's device.
+    pub fn nic(&self) -> Result<&'static Nic> {
+        alive(self.nic)
+    }
+
+    /// The NIC's number for this context.
+    pub fn id(&self) -> CtxId {
+        self.shared.context.id
+    }
+
+    /// The pointer that the program has.
+    pub fn c(&self) -> *mut ibv_context {
+        // SAFETY: within our own structure.
+        unsafe { &raw mut (*self.v.get()).context }
+    }
+
+    /// Closes; the last one closes the device.
+    ///
+    /// # Safety
+    /// As for [`Context::of`]; the pointer is dead afterwards.
+    pub unsafe fn close(context: *mut ibv_context) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let this = unsafe { Context::of(context) }?;
+        let nic = this.nic()?;
+        if this.shared.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
+            OPEN.lock().retain(|s| !Arc::ptr_eq(s, &this.shared));
+            nic.close(&this.shared.context)?;
+        }
+        if let Some(fd) = this.imported_fd {
+            // SAFETY: ours since the import; nobody uses it any more.
+            unsafe { libc::close(fd) };
+        }
+        let raw = core::ptr::from_ref(this).cast_mut();
+        // SAFETY: made by Box::into_raw, and dead from here on (caller).
+        drop(unsafe { Box::from_raw(raw) });
+        Ok(())
+    }
+}
+
+/// ENODEV in a forked child.
+pub fn alive(nic: &'static Nic) -> Result<&'static Nic> {
+    if nic.alive() { Ok(nic) } else { Err(Errno::ENODEV) }
+}
+

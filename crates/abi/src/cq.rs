@@ -1,0 +1,210 @@
+//! Completion queues.
+
+use core::cell::UnsafeCell;
+
+use libc::{c_int, c_void};
+use nic::{CqOpts, Nic};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
+use verbs::{Completion, CqId, Errno, Result};
+
+use crate::channel::Channel;
+use crate::context::{COMP_VECTORS, Context, alive};
+use crate::entry::{Zeroed, argument, number, object, pointer};
+use crate::pd::Pd;
+
+/// A completion queue. All are extended ones inside; what `ibv_create_cq` gives out is the front of it.
+#[repr(C)]
+pub struct Cq {
+    c: UnsafeCell<ibv_cq_ex>,
+    /// The NIC.
+    pub nic: &'static Nic,
+    id: CqId,
+    channel: *mut ibv_comp_channel,
+    parent_domain: *mut sys::ibv_pd,
+    /// Held from start_poll to end_poll, unless the program promised to use one thread.
+    pub polling: RawMutex,
+    /// The program's promise.
+    pub single_threaded: bool,
+    /// What the extended poll stands at.
+    pub current: UnsafeCell<Completion>,
+}
+
+/// What a queue is made with.
+pub struct CqInit {
+    /// Entries asked for.
+    pub cqe: u32,
+    /// The program's pointer.
+    pub user: *mut c_void,
+    /// Or NULL.
+    pub channel: *mut ibv_comp_channel,
+    /// Below [`COMP_VECTORS`].
+    pub vector: i64,
+    /// Options.
+    pub opts: CqOpts,
+    /// Or NULL.
+    pub parent_domain: *mut sys::ibv_pd,
+}
+
+impl Cq {
+    /// The engine's name for it.
+    pub fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// The one behind a pointer of the program's.
+    ///
+    /// # Safety
+    /// `cq` is NULL or live.
+    pub unsafe fn of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq> {
+        // SAFETY: the caller's promise; a Cq begins with its C structure.
+        unsafe { object::<Cq, _>(cq) }
+    }
+
+    /// The C structure.
+    pub fn c(&self) -> *mut ibv_cq_ex {
+        self.c.get()
+    }
+
+    fn context(&self) -> Result<&Context> {
+        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        unsafe { Context::of((*self.c()).context) }
+    }
+
+    /// `ibv_ack_cq_events(3)`.
+    pub fn acknowledge(&self, count: u32) {
+        if self.nic.alive() {
+            self.nic.ack_cq_events(self.id, count);
+        }
+    }
+
+    /// Makes one.
+    ///
+    /// # Safety
+    /// The pointers are NULL or live.
+    pub unsafe fn create(context: *mut ibv_context, init: CqInit) -> Result<*mut Cq> {
+        // SAFETY: the caller's promise.
+        let ctx = unsafe { Context::of(context) }?;
+        let nic = ctx.nic()?;
+        if !(0..i64::from(COMP_VECTORS)).contains(&init.vector) {
+            return Err(Errno::EINVAL);
+        }
+        let mut c = ibv_cq_ex::zeroed();
+        c.context = context;
+        c.channel = init.channel;
+        c.cq_context = init.user;
+        crate::cq_ex::fill(&mut c);
+        let cq = Box::into_raw(Box::new(Cq {
+            c: UnsafeCell::new(c),
+            nic,
+            id: CqId { index: u32::MAX, generation: 0 },
+            channel: init.channel,
+            parent_domain: init.parent_domain,
+            polling: RawMutex::INIT,
+            single_threaded: init.opts.single_threaded,
+            current: UnsafeCell::new(Completion::default()),
+        }));
+        // The token of its events is the address of its structure.
+        let has_channel = !init.channel.is_null();
+        let made = nic.lock().create_cq(ctx.id(), init.cqe, cq as u64, init.opts);
+        let (id, cqe) = match made {
+            Ok(made) => made,
+            Err(errno) => {
+                // SAFETY: made above; nobody else has it.
+                drop(unsafe { Box::from_raw(cq) });
+                return Err(errno);
+            }
+        };
+        // SAFETY: nobody else has it yet; the channel and the domain are live (caller).
+        unsafe {
+            (*cq).id = id;
+            let c = (*cq).c.get();
+            (*c).handle = id.index;
+            (*c).cqe = cqe as c_int;
+            if has_channel {
+                let channel = object::<Channel, _>(init.channel)?;
+                nic.bind_cq_channel(id, &channel.inner);
+                channel.count(1);
+            }
+            if let Some(domain) = init.parent_domain.as_mut() {
+                Pd::of(domain)?.hold();
+            }
+        }
+        Ok(cq)
+    }
+}
+
+/// `ibv_create_cq(3)`.
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    user: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let (opts, parent_domain) = (CqOpts::default(), core::ptr::null_mut());
+        let init = CqInit { cqe, user, channel, vector: vector.into(), opts, parent_domain };
+        // SAFETY: live or NULL (man page).
+        unsafe { Cq::create(context, init) }.map(|cq| cq.cast())
+    })
+}
+
+/// `ibv_resize_cq(3)`.
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    number(|| {
+        // SAFETY: live or NULL (man page).
+        let this = unsafe { Cq::of(cq) }?;
+        let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let real = alive(this.nic)?.lock().resize_cq(this.id, cqe)?;
+        // SAFETY: the public field; programs do not resize one queue from two threads.
+        unsafe { (*this.c()).cqe = real as c_int };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq(3)`: EBUSY while queue pairs complete there; waits for the acknowledgement of its events.
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    number(|| {
+        // SAFETY: live or NULL (man page).
+        let this = unsafe { Cq::of(cq) }?;
+        let ctx = this.context()?.id();
+        alive(this.nic)?.destroy_cq(ctx, this.id)?;
+        // SAFETY: both were counted at creation, and so are live; the queue was made by Box::into_raw and is not used
+        // afterwards (man page).
+        unsafe {
+            if let Ok(channel) = object::<Channel, _>(this.channel) {
+                channel.count(-1);
+            }
+            Pd::release(this.parent_domain);
+            drop(Box::from_raw(cq.cast::<Cq>()));
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_req_notify_cq(3)`.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    number(|| {
+        // SAFETY: live or NULL (man page).
+        let this = unsafe { Cq::of(cq) }?;
+        alive(this.nic)?.arm_cq(this.id, solicited_only != 0)
+    })
+}
+
+/// `ibv_modify_cq(3)`: moderation.
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    number(|| {
+        // SAFETY: live or NULL (man page).
+        let this = unsafe { Cq::of(cq) }?;
+        // SAFETY: the caller's structure or NULL.
+        let attr = unsafe { argument(attr) }?;
+        if attr.attr_mask != sys::IBV_CQ_ATTR_MODERATE {
+            return Err(if attr.attr_mask == 0 { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+        }
+        let moderate = attr.moderate;
+        alive(this.nic)?.lock().moderate_cq(this.id, moderate.cq_count, moderate.cq_period)
+    })
+}

@@ -1,0 +1,128 @@
+//! The device: listing, opening, importing.
+
+use std::sync::OnceLock;
+
+use libc::{c_char, c_int};
+use nic::Nic;
+use sys::{ibv_context, ibv_device};
+use verbs::{Errno, Result};
+
+use crate::context::Context;
+use crate::entry::{Zeroed, minus_one, pointer, shielded};
+
+/// The device's name, as in `/sys/class/infiniband`.
+pub const NAME: &str = "softrnic0";
+/// The name of its command device, as in `/sys/class/infiniband_verbs` and `/dev/infiniband`.
+pub const UVERBS: &str = "uverbs0";
+
+/// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at what lies behind it, to see whether the
+/// device is one of theirs.
+#[repr(C)]
+struct Device {
+    c: ibv_device,
+    behind: [u64; 512],
+}
+
+fn put(field: &mut [c_char], text: &str) {
+    for (to, from) in field.iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// The one device. It is never freed: programs keep the pointer beyond `ibv_free_device_list`.
+pub fn the_device() -> *mut ibv_device {
+    static DEVICE: OnceLock<usize> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let mut c = ibv_device::zeroed();
+        c._ops._dummy1 = Some(no_open);
+        c._ops._dummy2 = Some(no_close);
+        c.node_type = sys::IBV_NODE_CA;
+        c.transport_type = sys::IBV_TRANSPORT_IB;
+        put(&mut c.name, NAME);
+        put(&mut c.dev_name, UVERBS);
+        put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{UVERBS}"));
+        put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
+        Box::into_raw(Box::new(Device { c, behind: [0; 512] })) as usize
+    }) as *mut ibv_device
+}
+
+unsafe extern "C" fn no_open(_device: *mut ibv_device, _cmd_fd: c_int) -> *mut ibv_context {
+    pointer(|| Err(Errno::EOPNOTSUPP))
+}
+
+unsafe extern "C" fn no_close(_context: *mut ibv_context) {}
+
+fn known(device: *mut ibv_device) -> Result<()> {
+    if device == the_device() { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// `ibv_get_device_list(3)`.
+pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    pointer(|| {
+        if !num_devices.is_null() {
+            // SAFETY: the caller's variable, optional by the man page.
+            unsafe { *num_devices = 0 };
+        }
+        Nic::get()?;
+        let list: Box<[*mut ibv_device; 2]> = Box::new([the_device(), core::ptr::null_mut()]);
+        if !num_devices.is_null() {
+            // SAFETY: as above.
+            unsafe { *num_devices = 1 };
+        }
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+/// `ibv_free_device_list(3)`.
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    if !list.is_null() {
+        // SAFETY: made above with this type, and given back once (the man page).
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+    }
+}
+
+/// `ibv_get_device_name(3)`.
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    if device.is_null() {
+        return core::ptr::null();
+    }
+    // SAFETY: a device from the list, never freed; the name is terminated by the zeros that follow it.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_guid(3)`: in network byte order; 0 on failure.
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    shielded(|| {
+        known(device)?;
+        Ok(Nic::get()?.guid().to_be())
+    })
+    .unwrap_or(0)
+}
+
+/// `ibv_get_device_index(3)`; -1 for a device that is not ours.
+pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    if known(device).is_ok() { 0 } else { -1 }
+}
+
+/// `ibv_open_device(3)`.
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| {
+        known(device)?;
+        Context::open()
+    })
+}
+
+/// `ibv_close_device(3)`.
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    minus_one(|| {
+        // SAFETY: a live context, not used afterwards (the man page).
+        unsafe { Context::close(context) }?;
+        Ok(0)
+    })
+}
+
+/// `ibv_import_device(3)`: within this process only; EINVAL for the descriptor of another one.
+pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer(|| Context::import(cmd_fd))
+}
+

@@ -1,0 +1,115 @@
+//! The boundary between C and Rust: errors become what the man page says, and no panic crosses.
+//!
+//! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set.
+//! A panic (a bug of ours) becomes EIO where the build unwinds; the release profile aborts instead.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libc::c_int;
+use verbs::{Errno, Result};
+
+/// A number that `verbs::Errno` has no name for: nothing is stored there.
+pub const ENODATA: Errno = Errno(libc::ENODATA);
+
+/// Sets the C library's errno of this thread.
+pub fn set_errno(errno: Errno) {
+    // SAFETY: the C library gives a valid pointer to this thread's own variable.
+    unsafe { *libc::__errno_location() = errno.0 }
+}
+
+/// Runs `call`; a panic becomes EIO.
+pub fn shielded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::EIO))
+}
+
+/// NULL and errno on failure.
+pub fn pointer<T>(call: impl FnOnce() -> Result<*mut T>) -> *mut T {
+    shielded(call).unwrap_or_else(|errno| {
+        set_errno(errno);
+        core::ptr::null_mut()
+    })
+}
+
+/// 0, or the errno.
+pub fn number(call: impl FnOnce() -> Result<()>) -> c_int {
+    match shielded(call) {
+        Ok(()) => 0,
+        Err(errno) => errno.0,
+    }
+}
+
+/// A value that is not negative, or -1 and errno.
+pub fn minus_one(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    shielded(call).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// Nothing to say to the caller.
+pub fn silent(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
+}
+
+/// A shared reference to one of our objects behind a pointer from the program; EINVAL for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or came from the function that makes `T` and has not been destroyed, as the man pages demand.
+pub unsafe fn object<'a, T, C>(pointer: *mut C) -> Result<&'a T> {
+    // SAFETY: every object of ours begins with its C structure, so the addresses are the same; it is live (caller).
+    unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::EINVAL)
+}
+
+/// A reference to a plain argument; EINVAL for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or points to a `T` that nobody writes during the call.
+pub unsafe fn argument<'a, T>(pointer: *const T) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or(Errno::EINVAL)
+}
+
+/// A reference to something to fill in; EINVAL for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or points to a `T` that nobody else uses during the call.
+pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or(Errno::EINVAL)
+}
+
+/// A C structure of which every bit pattern of zeros is a valid, empty value.
+///
+/// # Safety
+/// Only for types made of integers, raw pointers and `Option`s of function pointers.
+pub unsafe trait Zeroed: Sized {
+    /// All zeros: NULL pointers, missing functions, mutexes in the state of `PTHREAD_MUTEX_INITIALIZER`.
+    fn zeroed() -> Self {
+        // SAFETY: the trait's promise.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+macro_rules! zeroed {
+    ($($ty:ty),* $(,)?) => {
+        // SAFETY: generated from C structures; integers, raw pointers and optional function pointers only.
+        $(unsafe impl Zeroed for $ty {})*
+    };
+}
+
+zeroed!(
+    sys::verbs_context,
+    sys::ibv_device,
+    sys::ibv_device_attr,
+    sys::ibv_device_attr_ex,
+    sys::ibv_port_attr,
+    sys::ibv_pd,
+    sys::ibv_mr,
+    sys::ibv_dm,
+    sys::ibv_cq_ex,
+    sys::ibv_qp_ex,
+    sys::ibv_qp_attr,
+    sys::ibv_qp_init_attr_ex,
+    sys::ibv_srq,
+    sys::ibv_ah_attr,
+);

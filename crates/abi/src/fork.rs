@@ -1,0 +1,23 @@
+//! fork: the child owns nothing of the parent's device, and no page is pinned, so there is nothing to protect.
+
+use libc::{c_int, c_void, size_t};
+
+/// `ibv_fork_init(3)`.
+pub extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+/// `ibv_is_fork_initialized(3)`: copy-on-write cannot take memory away from this device.
+pub extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
+    sys::IBV_FORK_UNNEEDED
+}
+
+/// Marks memory as not to be copied to a child. Not needed here.
+pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: size_t) -> c_int {
+    0
+}
+
+/// The opposite of [`ibv_dontfork_range`].
+pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: size_t) -> c_int {
+    0
+}

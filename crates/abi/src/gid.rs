@@ -1,0 +1,105 @@
+//! The GID table.
+
+use core::mem::size_of;
+
+use libc::{c_int, size_t, ssize_t};
+use sys::{IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
+use verbs::{Errno, Result};
+
+use crate::context::Context;
+use crate::entry::{minus_one, number, output, shielded};
+use crate::query::check_port;
+
+fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
+    let nic = context.nic()?;
+    check_port(port)?;
+    let gids = nic.gids();
+    let found = gids.get(index as usize).ok_or(Errno::EINVAL)?;
+    Ok(convert(found, index))
+}
+
+fn convert(found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: found.gid.0 },
+        gid_index: index,
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: found.ifindex,
+    }
+}
+
+/// `ibv_query_gid(3)`.
+pub unsafe extern "C" fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+    minus_one(|| {
+        // SAFETY: live or NULL (man page).
+        let context = unsafe { Context::of(context) }?;
+        let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let found = entry(context, port.into(), index)?;
+        // SAFETY: the caller's structure or NULL.
+        *unsafe { output(gid) }? = found.gid;
+        Ok(0)
+    })
+}
+
+/// `ibv_query_gid_ex(3)`. The table has no empty entries, so ENODATA never comes; EINVAL beyond its end.
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    out: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: size_t,
+) -> c_int {
+    number(|| {
+        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
+            return Err(if flags != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+        }
+        // SAFETY: live or NULL (man page).
+        let context = unsafe { Context::of(context) }?;
+        let found = entry(context, port, index)?;
+        // SAFETY: the caller's structure or NULL.
+        *unsafe { output(out) }? = found;
+        Ok(())
+    })
+}
+
+/// `ibv_query_gid_table(3)`: how many, or a negative errno; EINVAL when there are more than fit.
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: size_t,
+    flags: u32,
+    entry_size: size_t,
+) -> ssize_t {
+    let result = shielded(|| {
+        if flags != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: live or NULL (man page).
+        let gids = unsafe { Context::of(context) }?.nic()?.gids();
+        if entries.is_null() || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
+            return Err(Errno::EINVAL);
+        }
+        for (i, gid) in gids.iter().enumerate() {
+            // SAFETY: the caller has `max_entries` of `entry_size` bytes each; a newer header's are larger than ours.
+            unsafe { entries.byte_add(i * entry_size).write(convert(gid, i as u32)) };
+        }
+        Ok(gids.len() as ssize_t)
+    });
+    result.unwrap_or_else(|errno| -(errno.0 as ssize_t))
+}
+
+/// `enum ibv_gid_type_sysfs` of rdma-core's private interface: RoCE v2.
+const SYSFS_ROCE_V2: u32 = 1;
+
+/// A private function that others use: the type of a GID as sysfs tells it.
+pub unsafe extern "C" fn ibv_query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
+    minus_one(|| {
+        // SAFETY: live or NULL.
+        let context = unsafe { Context::of(context) }?;
+        entry(context, port.into(), index).map_err(|e| if e == Errno::EINVAL { Errno::ENOENT } else { e })?;
+        // SAFETY: the caller's variable or NULL.
+        *unsafe { output(kind) }? = SYSFS_ROCE_V2;
+        Ok(0)
+    })
+}

@@ -1,0 +1,57 @@
+//! libsoftrnic.so: the C ABI of libibverbs, for a NIC in software. It translates, calls, and maps the error.
+//!
+//! Preload it (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by interposition. It has no
+//! SONAME, so the system's libibverbs stays loaded beside it for the libraries that need its private symbols. Loading
+//! does nothing; the device comes into being at the first verb.
+//!
+//! Where things are: `exports.txt` lists the symbols with their versions, `table.rs` the members of `ibv_context` and
+//! `verbs_context` that the header's inline functions call. One file for each kind of object; `post.rs`, `qp_ex.rs` and
+//! `poll.rs` are the data path.
+//!
+//! Every object that C sees is the front of a structure of ours in a `Box`: the pointer in C's hands is the `Box`'s. A
+//! pointer from a program is trusted to be live, as every verbs library trusts it; NULL is EINVAL.
+//!
+//! Functions that the ABI declares unsafe by nature have no "Safety" section of their own: their man page is it.
+#![allow(clippy::missing_safety_doc)]
+#![cfg_attr(test, allow(dead_code))]
+
+mod ah;
+mod attr;
+mod buf;
+mod channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod dm;
+mod entry;
+mod events;
+// A test program is no cdylib: it has no version map, and exports nothing.
+#[cfg(not(test))]
+mod exports;
+mod fork;
+mod gid;
+mod kern;
+mod legacy;
+mod mr;
+mod mw;
+mod neighbour;
+mod pd;
+mod poll;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod rate;
+mod srq;
+mod strings;
+mod sysfs;
+mod table;
+mod unsupported;
+mod xrcd;
+
+// The interposers of libc's path functions, which show programs the device's files below /sys and /dev. Naming the
+// crate is enough: its `#[no_mangle]` functions are exported without a version (see build.rs and exports.txt, which
+// must not name them), where they answer references to any version of their name.
+#[cfg(not(test))]
+use hooks as _;

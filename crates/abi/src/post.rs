@@ -1,0 +1,223 @@
+//! Posting, the fast way in: requests are translated on the stack, without allocation, under one lock for a list.
+
+use core::mem::{MaybeUninit, offset_of, size_of};
+use core::ops::DerefMut;
+
+use libc::c_int;
+use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
+use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
+
+use crate::ah::Ah;
+use crate::entry::{object, shielded};
+use crate::mw;
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+const _: () = {
+    assert!(size_of::<ibv_sge>() == size_of::<Sge>());
+    assert!(offset_of!(ibv_sge, addr) == offset_of!(Sge, addr));
+    assert!(offset_of!(ibv_sge, length) == offset_of!(Sge, length));
+    assert!(offset_of!(ibv_sge, lkey) == offset_of!(Sge, lkey));
+};
+
+/// Pieces of inline data that fit into one request.
+type Pieces<'a> = [MaybeUninit<&'a [u8]>; limits::MAX_SGE as usize];
+
+/// A C list of scatter/gather entries as ours; the layout is the same. An entry of length 0 names no bytes on this
+/// device (some adapters take it for 2^31).
+///
+/// # Safety
+/// `list` has `count` entries, or `count` is 0.
+unsafe fn sges<'a>(list: *mut ibv_sge, count: c_int) -> Result<&'a [Sge]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(_) if list.is_null() => Err(Errno::EINVAL),
+        // SAFETY: the caller's promise; same layout, asserted above.
+        Ok(n) => Ok(unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), n) }),
+        Err(_) => Err(Errno::EINVAL),
+    }
+}
+
+/// The bytes that an inline request's entries name: addresses of this process, keys are ignored.
+///
+/// # Safety
+/// Every entry names readable memory.
+unsafe fn inline<'a, 'p>(list: &'a [Sge], pieces: &'p mut Pieces<'a>) -> Result<&'p [&'a [u8]]> {
+    if list.len() > pieces.len() {
+        return Err(Errno::EINVAL);
+    }
+    for (piece, sge) in pieces.iter_mut().zip(list) {
+        let bytes: &[u8] = if sge.length == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller's promise. The program must not write them during the post; they are copied.
+            unsafe { core::slice::from_raw_parts(sge.addr as usize as *const u8, sge.length as usize) }
+        };
+        piece.write(bytes);
+    }
+    // SAFETY: the first `list.len()` were written just now.
+    Ok(unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) })
+}
+
+/// # Safety
+/// `wr` is a request as `ibv_post_send(3)` describes it: the pointers that its operation uses are live.
+unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
+    // SAFETY: the operation says which members of the unions are meant; all are integers and pointers, so reading the
+    // wrong one would give a wrong number, nothing worse. Pointers are live (caller).
+    unsafe {
+        Ok(match opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
+                SendBody::Rdma { remote_addr: wr.wr.rdma.remote_addr, rkey: RKey(wr.wr.rdma.rkey) }
+            }
+            Opcode::Send | Opcode::SendWithImm if qp.ty == QpType::Ud => SendBody::Datagram {
+                ah: object::<Ah, _>(wr.wr.ud.ah)?.id,
+                remote_qpn: verbs::Qpn::new(wr.wr.ud.remote_qpn),
+                remote_qkey: wr.wr.ud.remote_qkey,
+            },
+            Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv | Opcode::LocalInv => SendBody::Plain,
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd => SendBody::Atomic {
+                remote_addr: wr.wr.atomic.remote_addr,
+                rkey: RKey(wr.wr.atomic.rkey),
+                compare_add: wr.wr.atomic.compare_add,
+                swap: wr.wr.atomic.swap,
+            },
+            Opcode::BindMw => {
+                let bind = &wr.anon_2.bind_mw;
+                // Windows of type 1 are bound by ibv_bind_mw alone.
+                if object::<mw::Mw, _>(bind.mw)?.kind() != sys::IBV_MW_TYPE_2 {
+                    return Err(Errno::EINVAL);
+                }
+                mw::bind_body(bind.mw, bind.rkey, &bind.bind_info)?
+            }
+            // The structure has no members for it; it is posted with ibv_wr_flush.
+            Opcode::Flush => return Err(Errno::EINVAL),
+        })
+    }
+}
+
+/// Posts one request.
+///
+/// # Safety
+/// As [`body`].
+unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr) -> Result<()> {
+    let opcode = Opcode::from_raw(wr.opcode).ok_or(Errno::EINVAL)?;
+    let mut pieces: Pieces = [MaybeUninit::uninit(); limits::MAX_SGE as usize];
+    // SAFETY: the caller's promise.
+    let list = unsafe { sges(wr.sg_list, wr.num_sge) }?;
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    let data = if flags.contains(SendFlags::INLINE) {
+        // SAFETY: the caller's promise.
+        SendData::Inline(unsafe { inline(list, &mut pieces) }?)
+    } else {
+        SendData::Sges(list)
+    };
+    let request = SendWr {
+        wr_id: wr.wr_id,
+        opcode,
+        flags,
+        // SAFETY: the immediate value or the rkey: both 32 bits, passed on as they are.
+        imm_or_rkey: unsafe { wr.anon_1.imm_data },
+        // SAFETY: the only member; ignored for other services than XRC.
+        remote_srqn: unsafe { wr.qp_type.xrc.remote_srqn },
+        // SAFETY: the caller's promise.
+        body: unsafe { body(qp, opcode, wr) }?,
+        data,
+    };
+    core.post_send(qp.id, &request, nic::now())
+}
+
+/// `ibv_post_send(3)`.
+pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: live or NULL (man page).
+    let qp = unsafe { Qp::of(qp) };
+    // SAFETY: a list as the man page describes it.
+    unsafe {
+        walk(
+            wr,
+            bad,
+            |wr| wr.next,
+            || {
+                let qp = qp?;
+                Ok((qp, crate::context::alive(qp.nic)?.lock()))
+            },
+            |(qp, core), wr| send_one(core, qp, wr),
+        )
+    }
+}
+
+/// `ibv_post_recv(3)`.
+pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: live or NULL (man page).
+    let qp = unsafe { Qp::of(qp) };
+    // SAFETY: a list as the man page describes it.
+    unsafe {
+        walk(
+            wr,
+            bad,
+            |wr| wr.next,
+            || {
+                let qp = qp?;
+                Ok((qp, crate::context::alive(qp.nic)?.lock()))
+            },
+            |(qp, core), wr| {
+                let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
+                core.deref_mut().post_recv(qp.id, &request, nic::now())
+            },
+        )
+    }
+}
+
+/// `ibv_post_srq_recv(3)`.
+pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: live or NULL (man page).
+    let srq = unsafe { Srq::of(srq) };
+    // SAFETY: a list as the man page describes it.
+    unsafe {
+        walk(
+            wr,
+            bad,
+            |wr| wr.next,
+            || {
+                let srq = srq?;
+                Ok((srq, crate::context::alive(srq.nic)?.lock()))
+            },
+            |(srq, core), wr| {
+                let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
+                core.deref_mut().post_srq_recv(srq.id(), &request)
+            },
+        )
+    }
+}
+
+/// Walks a list of requests; stops at the first that fails and names it in `bad`.
+///
+/// # Safety
+/// `first` is NULL or a list linked by `next`; `bad` is NULL or the caller's variable.
+unsafe fn walk<W, S>(
+    first: *mut W,
+    bad: *mut *mut W,
+    next: impl Fn(&W) -> *mut W,
+    begin: impl FnOnce() -> Result<S>,
+    mut each: impl FnMut(&mut S, &W) -> Result<()>,
+) -> c_int {
+    let mut at = first;
+    let result = shielded(|| {
+        let mut state = begin()?;
+        // SAFETY: NULL or live (caller).
+        while let Some(wr) = unsafe { at.as_ref() } {
+            each(&mut state, wr)?;
+            at = next(wr);
+        }
+        Ok(())
+    });
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            if !bad.is_null() {
+                // SAFETY: the caller's variable.
+                unsafe { *bad = at };
+            }
+            errno.0
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The interface of functions for posting (`ibv_wr_post(3)`): builders, setters, and a section around them.
+//!
+//! Requests are collected in lists that keep their memory from one section to the next, so the steady state does not
+//! allocate. `wr_complete` posts all of them or none; the first error is remembered until then.
+
+use core::cell::UnsafeCell;
+use core::ops::Range;
+
+use libc::{c_int, c_void, size_t};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_sge};
+use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge};
+
+use crate::ah::Ah;
+use crate::context::alive;
+use crate::entry::{argument, object, shielded};
+use crate::mw::{Mw, bind_body};
+use crate::qp::Qp;
+
+/// Operations that a queue pair of this type can have built (`enum ibv_qp_create_send_ops_flags`).
+pub fn possible(ty: ibv_qp_type) -> u64 {
+    use sys::*;
+    let datagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let unreliable = datagram
+        | IBV_QP_EX_WITH_RDMA_WRITE
+        | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_BIND_MW;
+    let reliable = unreliable
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | IBV_QP_EX_WITH_FLUSH
+        | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    u64::from(match ty {
+        IBV_QPT_RC | IBV_QPT_XRC_SEND => reliable,
+        IBV_QPT_UC => unreliable,
+        IBV_QPT_UD => datagram,
+        _ => 0,
+    })
+}
+
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+struct Entry {
+    wr_id: u64,
+    opcode: Opcode,
+    flags: SendFlags,
+    imm_or_rkey: u32,
+    remote_srqn: u32,
+    body: SendBody,
+    data: Data,
+}
+
+/// Requests between wr_start and wr_complete.
+pub struct Batch {
+    section: RawMutex,
+    work: UnsafeCell<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    entries: Vec<Entry>,
+    sges: Vec<Sge>,
+    bytes: Vec<u8>,
+    error: Option<Errno>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch { section: RawMutex::INIT, work: UnsafeCell::default() }
+    }
+}
+
+impl Work {
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.error = None;
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.error.get_or_insert(errno);
+    }
+
+    fn last(&mut self) -> Option<&mut Entry> {
+        if self.entries.is_empty() {
+            self.fail(Errno::EINVAL);
+        }
+        self.entries.last_mut()
+    }
+}
+
+/// The queue pair and its lists.
+///
+/// # Safety
+/// `qp` is live, and the calling thread is inside its section: the section's lock makes the lists its own.
+unsafe fn inside<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Work) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let qp = &*qp.cast::<Qp>();
+        (qp, &mut *qp.batch.work.get())
+    }
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As [`inside`].
+unsafe fn build(qp: *mut ibv_qp_ex, op: u32, opcode: Opcode, imm_or_rkey: u32, body: Result<SendBody>) {
+    // SAFETY: the caller's promise; the two members are the program's to set before.
+    let ((this, work), wr_id, wr_flags) = unsafe { (inside(qp), (*qp).wr_id, (*qp).wr_flags) };
+    if this.send_ops.unwrap_or(0) & u64::from(op) == 0 {
+        return work.fail(Errno::EOPNOTSUPP);
+    }
+    match body {
+        Ok(body) => {
+            let at = work.sges.len();
+            work.entries.push(Entry {
+                wr_id,
+                opcode,
+                flags: SendFlags::from_bits_truncate(wr_flags) - SendFlags::INLINE,
+                imm_or_rkey,
+                remote_srqn: 0,
+                body,
+                data: Data::Sges(at..at),
+            });
+        }
+        Err(errno) => work.fail(errno),
+    }
+}
+
+macro_rules! builders {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) = $op:ident $opcode:ident, $imm:expr, $body:expr;)*) => {$(
+        $(#[$doc])*
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $ty)*) {
+            let (imm, body): (u32, Result<SendBody>) = ($imm, $body);
+            // SAFETY: live and inside its section (man page).
+            unsafe { build(qp, sys::$op, Opcode::$opcode, imm, body) }
+        }
+    )*};
+}
+
+builders! {
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP CmpAndSwp,
+        0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: compare, swap });
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD FetchAndAdd,
+        0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: add, swap: 0 });
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = IBV_QP_EX_WITH_BIND_MW BindMw,
+        0, bind(mw, rkey, info);
+    wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV LocalInv, rkey, Ok(SendBody::Plain);
+    wr_rdma_read(rkey: u32, remote_addr: u64) = IBV_QP_EX_WITH_RDMA_READ RdmaRead,
+        0, Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) });
+    wr_rdma_write(rkey: u32, remote_addr: u64) = IBV_QP_EX_WITH_RDMA_WRITE RdmaWrite,
+        0, Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) });
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: u32) = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM RdmaWriteWithImm,
+        imm, Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) });
+    wr_send() = IBV_QP_EX_WITH_SEND Send, 0, Ok(SendBody::Plain);
+    wr_send_imm(imm: u32) = IBV_QP_EX_WITH_SEND_WITH_IMM SendWithImm, imm, Ok(SendBody::Plain);
+    wr_send_inv(rkey: u32) = IBV_QP_EX_WITH_SEND_WITH_INV SendWithInv, rkey, Ok(SendBody::Plain);
+    wr_flush(rkey: u32, remote_addr: u64, len: size_t, kind: u8, level: u8) = IBV_QP_EX_WITH_FLUSH Flush,
+        0, flush(rkey, remote_addr, len, kind, level);
+}
+
+fn bind(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Result<SendBody> {
+    // SAFETY: live or NULL (man page).
+    unsafe {
+        // Windows of type 1 are bound by ibv_bind_mw alone.
+        if object::<Mw, _>(mw)?.kind() != sys::IBV_MW_TYPE_2 {
+            return Err(Errno::EINVAL);
+        }
+        bind_body(mw, rkey, argument(info)?)
+    }
+}
+
+fn flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8) -> Result<SendBody> {
+    let known = sys::IBV_FLUSH_GLOBAL | sys::IBV_FLUSH_PERSISTENT;
+    if placement == 0 || u32::from(placement) & !known != 0 || u32::from(level) > sys::IBV_FLUSH_MR {
+        return Err(Errno::EINVAL);
+    }
+    // The length field of a FLUSH has 32 bits (IBTA vol. 1 release 1.5, annex A19.4.1); level MR ignores it.
+    let whole = u32::from(level) == sys::IBV_FLUSH_MR;
+    let length = if whole { 0 } else { u32::try_from(len).map_err(|_| Errno::EINVAL)? };
+    Ok(SendBody::Flush { remote_addr, rkey: RKey(rkey), length, placement, level })
+}
+
+/// Segmentation is for raw packets.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
+    // SAFETY: live and inside its section (man page).
+    unsafe { inside(qp) }.1.fail(Errno::EOPNOTSUPP);
+}
+
+/// 8 bytes, copied now.
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: *const c_void) {
+    let body = if value.is_null() { Err(Errno::EINVAL) } else { Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) }) };
+    // SAFETY: live and inside its section; the caller has 8 bytes there (man page).
+    unsafe {
+        let before = inside(qp).1.entries.len();
+        build(qp, sys::IBV_QP_EX_WITH_ATOMIC_WRITE, Opcode::AtomicWrite, 0, body);
+        if inside(qp).1.entries.len() > before {
+            append(qp, [(value, 8)].into_iter());
+        }
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: live and inside its section; the handle is live or NULL (man page).
+    unsafe {
+        let (this, work) = inside(qp);
+        match object::<Ah, _>(ah) {
+            Ok(ah) if this.ty == QpType::Ud => {
+                if let Some(entry) = work.last() {
+                    entry.body =
+                        SendBody::Datagram { ah: ah.id, remote_qpn: Qpn::new(remote_qpn), remote_qkey };
+                }
+            }
+            _ => work.fail(Errno::EINVAL),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: live and inside its section (man page).
+    if let Some(entry) = unsafe { inside(qp) }.1.last() {
+        entry.remote_srqn = remote_srqn;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: live and inside its section (man page).
+    unsafe { set_sges(qp, &[Sge { addr, length, lkey: LKey(lkey) }]) }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
+    // SAFETY: live and inside its section; the list is the caller's (man page) and has our layout (asserted in post).
+    unsafe {
+        if count > 0 && list.is_null() {
+            return inside(qp).1.fail(Errno::EINVAL);
+        }
+        set_sges(qp, if count == 0 { &[] } else { core::slice::from_raw_parts(list.cast(), count) });
+    }
+}
+
+/// # Safety
+/// As [`inside`].
+unsafe fn set_sges(qp: *mut ibv_qp_ex, list: &[Sge]) {
+    // SAFETY: the caller's promise.
+    let (this, work) = unsafe { inside(qp) };
+    if list.len() > this.cap.max_send_sge as usize {
+        return work.fail(Errno::EINVAL);
+    }
+    let start = work.sges.len();
+    if let Some(entry) = work.last() {
+        entry.data = Data::Sges(start..start + list.len());
+        work.sges.extend_from_slice(list);
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
+    // SAFETY: live and inside its section; the bytes are the caller's (man page).
+    unsafe { append(qp, [(addr.cast_const(), length)].into_iter()) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
+    // SAFETY: live and inside its section; the list and the bytes are the caller's (man page).
+    unsafe {
+        if count > 0 && list.is_null() {
+            return inside(qp).1.fail(Errno::EINVAL);
+        }
+        let list: &[ibv_data_buf] = if count == 0 { &[] } else { core::slice::from_raw_parts(list, count) };
+        append(qp, list.iter().map(|b| (b.addr.cast_const(), b.length)));
+    }
+}
+
+/// Copies inline data of the last request.
+///
+/// # Safety
+/// As [`inside`]; every piece is readable.
+unsafe fn append(qp: *mut ibv_qp_ex, pieces: impl Iterator<Item = (*const c_void, usize)>) {
+    // SAFETY: the caller's promise.
+    let (this, work) = unsafe { inside(qp) };
+    let start = work.bytes.len();
+    for (addr, length) in pieces {
+        let total = (work.bytes.len() - start).saturating_add(length);
+        if total > this.cap.max_inline_data as usize || (addr.is_null() && length > 0) {
+            return work.fail(Errno::EINVAL);
+        }
+        if length > 0 {
+            // SAFETY: the caller's promise.
+            work.bytes.extend_from_slice(unsafe { core::slice::from_raw_parts(addr.cast(), length) });
+        }
+    }
+    let end = work.bytes.len();
+    if let Some(entry) = work.last() {
+        entry.data = Data::Inline(start..end);
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: live (man page).
+    unsafe { &*qp.cast::<Qp>() }.batch.section.lock();
+    // SAFETY: locked just now.
+    unsafe { inside(qp) }.1.clear();
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: live, and locked by this thread's wr_start (man page).
+    unsafe { (*qp.cast::<Qp>()).batch.section.unlock() }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: live and inside its section (man page).
+    let (this, work) = unsafe { inside(qp) };
+    let result = shielded(|| post(this, work));
+    // SAFETY: locked by this thread's wr_start (man page).
+    unsafe { this.batch.section.unlock() };
+    result.map_or_else(|errno| errno.0, |()| 0)
+}
+
+/// All or nothing: every request is checked before the first one is queued.
+fn post(qp: &Qp, work: &Work) -> Result<()> {
+    if let Some(errno) = work.error {
+        return Err(errno);
+    }
+    let mut core = alive(qp.nic)?.lock();
+    if work.entries.len() > core.send_room(qp.id)? as usize {
+        return Err(Errno::ENOMEM);
+    }
+    // A lone request is checked by the post itself.
+    let passes: &[bool] = if work.entries.len() > 1 { &[false, true] } else { &[true] };
+    for &for_real in passes {
+        for entry in &work.entries {
+            let piece;
+            let data = match &entry.data {
+                Data::Sges(range) => SendData::Sges(&work.sges[range.clone()]),
+                Data::Inline(range) => {
+                    piece = [&work.bytes[range.clone()]];
+                    SendData::Inline(&piece)
+                }
+            };
+            let wr = SendWr {
+                wr_id: entry.wr_id,
+                opcode: entry.opcode,
+                flags: entry.flags,
+                imm_or_rkey: entry.imm_or_rkey,
+                remote_srqn: entry.remote_srqn,
+                body: entry.body,
+                data,
+            };
+            if for_real {
+                core.post_send(qp.id, &wr, nic::now())?;
+            } else {
+                core.check_send(qp.id, &wr)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sets the members that the header's inline functions call.
+pub fn fill(c: &mut ibv_qp_ex) {
+    c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_local_inv = Some(wr_local_inv);
+    c.wr_rdma_read = Some(wr_rdma_read);
+    c.wr_rdma_write = Some(wr_rdma_write);
+    c.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    c.wr_send = Some(wr_send);
+    c.wr_send_imm = Some(wr_send_imm);
+    c.wr_send_inv = Some(wr_send_inv);
+    c.wr_send_tso = Some(wr_send_tso);
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+    c.wr_atomic_write = Some(wr_atomic_write);
+    c.wr_flush = Some(wr_flush);
+}
