@@ -192,11 +192,16 @@ struct Expected {
 }
 
 /// What perftest says on stderr or stdout without meaning harm.
-const HARMLESS: &[&str] = &["Max msg size in UD is MTU", "Changing to this MTU", "Post List requested"];
+const HARMLESS: &[&str] = &[
+    "Max msg size in UD is MTU",
+    "Changing to this MTU",
+    "Post List requested",
+    // It measures the processor's clock first, and says so when the machine is busy.
+    "Correlation coefficient",
+];
 
 /// What it says when something is wrong, sometimes with an exit status of 0.
-const HARMFUL: &[&str] =
-    &["Completion with error", "rror", "ail", "Couldn't", "Unable", "Problem", "timeout", "nan", "inf"];
+const HARMFUL: &[&str] = &["Completion with error", "rror", "ail", "Couldn't", "Unable", "Problem", "timeout"];
 
 fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String> {
     let harmless = |line: &str| line.trim().is_empty() || HARMLESS.iter().any(|word| line.contains(word));
@@ -235,6 +240,7 @@ fn rows(stdout: &str) -> Vec<Vec<f64>> {
 
 /// Bytes, iterations, and then: bandwidth peak, average, message rate; or latency minimum, maximum, typical, average...
 fn sane(row: &[f64], expected: &Expected) -> Result<(), &'static str> {
+    // The deviation is left out: perftest's own arithmetic makes it NaN at times.
     let positive = |n: &f64| n.is_finite() && *n > 0.0;
     if !row[..2].iter().all(positive) {
         return Err("no bytes or no iterations");

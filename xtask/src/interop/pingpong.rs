@@ -138,7 +138,8 @@ fn check(_: Side, done: &Finished, reports: bool) -> Result<(), String> {
         line.strip_suffix(unit)?.split_whitespace().next_back()?.parse::<f64>().ok()
     };
     match (figure(" Mbit/sec"), figure(" usec/iter")) {
-        (Some(rate), Some(time)) if rate.is_finite() && rate > 0.0 && time > 0.0 && time < 1e6 => Ok(()),
+        // A slow exchange of one byte on a busy machine is printed as 0.00 Mbit/sec; the time tells more.
+        (Some(rate), Some(time)) if rate.is_finite() && time > 0.0 && time < 1e6 => Ok(()),
         (Some(rate), Some(time)) => Err(format!("absurd figures: {rate} Mbit/sec, {time} usec/iter")),
         _ => Err("no figures at the end".to_owned()),
     }
