@@ -69,6 +69,9 @@ impl<P: Platform> Engine<P> {
     /// Takes the oldest request out and completes it.
     fn complete_send(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
         let Some(e) = qp.inflight.pop_front() else { return };
+        if e.by_ref && status != WcStatus::Success {
+            qp.ticket.void();
+        }
         qp.cursor = qp.cursor.saturating_sub(1);
         if e.by_ref {
             self.hold_straight(&e, -1);
@@ -129,6 +132,9 @@ impl<P: Platform> Engine<P> {
 
     /// Completes all send requests with a flush error, in order (10.3.1.7: also those that were not signaled).
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp, now: Nanos) {
+        if qp.inflight.iter().any(|e| e.by_ref) {
+            qp.ticket.void();
+        }
         while !qp.inflight.is_empty() {
             self.complete_send_flushed(qp, now);
         }

@@ -17,11 +17,13 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when it cannot.
-    pub(crate) fn list_spans(&mut self) -> bool {
+    pub(crate) fn list_spans(&mut self, qp: &Qp) -> bool {
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
             return false;
         }
         self.bytes.clear();
+        self.bytes.extend_from_slice(&qp.ticket.addr().to_le_bytes());
+        self.bytes.extend_from_slice(&qp.ticket.value().to_le_bytes());
         for span in &self.spans {
             self.bytes.extend_from_slice(&span.addr.to_le_bytes());
             self.bytes.extend_from_slice(&span.len.to_le_bytes());
@@ -86,15 +88,19 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Spans of a list that a packet by reference carried; `None` when it is malformed or does not have `len` bytes.
-    pub(crate) fn referenced(&mut self, rx: P::Rx, len: u32) -> Option<()> {
+    /// Takes in the list that a packet by reference carried, and gives its ticket; `None` when it is malformed or does not have `len` bytes.
+    pub(crate) fn referenced(&mut self, rx: P::Rx, len: u32) -> Option<(u64, u64)> {
         let bytes = self.platform.rx_len(rx);
         self.remote_spans.clear();
-        if bytes % 16 != 0 || bytes / 16 > limits::MAX_SGE {
+        if bytes < 16 || bytes % 16 != 0 || bytes / 16 > limits::MAX_SGE + 1 {
             return None;
         }
+        let mut ticket = [0u8; 16];
+        self.platform.rx_fetch(rx, 0, &mut ticket);
+        let word = |at: usize| Some(u64::from_le_bytes(ticket[at..at + 8].try_into().ok()?));
+        let ticket = (word(0)?, word(8)?);
         let mut total = 0u64;
-        for i in 0..bytes / 16 {
+        for i in 1..bytes / 16 {
             let mut entry = [0u8; 16];
             self.platform.rx_fetch(rx, i * 16, &mut entry);
             let addr = u64::from_le_bytes(entry[..8].try_into().ok()?);
@@ -102,6 +108,6 @@ impl<P: Platform> Engine<P> {
             total += u64::from(len);
             self.remote_spans.push(Span { addr, len, guarded: true });
         }
-        (total == u64::from(len)).then_some(())
+        (total == u64::from(len)).then_some(ticket)
     }
 }

@@ -90,6 +90,8 @@ pub struct Engine<P: Platform> {
     remote_spans: Vec<Span>,
     bytes: Vec<u8>,
     links: Vec<LinkId>,
+    /// Words for new queue pairs' tickets.
+    tickets: Vec<&'static std::sync::atomic::AtomicU64>,
 }
 
 impl<P: Platform> Engine<P> {
@@ -117,6 +119,7 @@ impl<P: Platform> Engine<P> {
             remote_spans: Vec::new(),
             bytes: Vec::new(),
             links: Vec::new(),
+            tickets: Vec::new(),
         }
     }
 

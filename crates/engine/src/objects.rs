@@ -426,6 +426,8 @@ impl<P: Platform> Engine<P> {
         let cap = self.check_init(ctx, init)?;
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
+        // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
+        let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::default()));
         let id = self
             .qps
             .insert_with(|id| {
@@ -451,6 +453,7 @@ impl<P: Platform> Engine<P> {
                     rnr_until: None,
                     ack_deadline: None,
                     sent_mark: 0,
+                    ticket: crate::qp::Ticket::new(ticket),
                     halted: false,
                     no_straight: false,
                     timer_at: None,
@@ -554,6 +557,7 @@ impl<P: Platform> Engine<P> {
         }
         let Some(mut qp) = self.qps.remove(id) else { return };
         self.release_straight(&mut qp);
+        self.tickets.push(qp.ticket.word());
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, id);
         }

@@ -119,8 +119,10 @@ pub mod packet_flags {
     pub const SOLICITED: u8 = 1 << 4;
     /// An acknowledgement is wanted.
     pub const ACK_REQ: u8 = 1 << 5;
-    /// The payload is not the data but a list of 16-byte entries (address u64, length u32, 0 u32; little endian):
-    /// where the data lie in the initiator. READ responses with this flag carry nothing: the data have been put there.
+    /// The payload is not the data but 16-byte entries, little endian. The first is the ticket: the address of a word of
+    /// the initiator and the value that it holds for as long as the request lives. The others (address u64, length
+    /// u32, 0 u32) say where the data lie in the initiator. READ responses with this flag carry nothing: the data have
+    /// been put there.
     pub const BY_REF: u8 = 1 << 6;
     /// The initiator uses XRC: `srqn` is valid.
     pub const XRC: u8 = 1 << 7;
@@ -253,6 +255,9 @@ pub trait Platform {
     fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]);
     /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
+
+    /// Reads an aligned word of the peer's memory.
+    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError>;
 
     // ---- straight copies; both lists have the same number of bytes ----
 

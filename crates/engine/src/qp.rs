@@ -1,6 +1,7 @@
 //! What a queue pair is made of.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
@@ -72,6 +73,33 @@ pub(crate) struct WriteProgress {
     pub offset: u32,
 }
 
+/// Tells targets of requests by reference whether the requests still live: a target that was stopped and goes on later
+/// must not write to memory that the program has taken back. The word is never freed, so that a late look finds it.
+pub(crate) struct Ticket(&'static AtomicU64);
+
+impl Ticket {
+    pub fn new(word: &'static AtomicU64) -> Self {
+        Ticket(word)
+    }
+
+    pub fn word(&self) -> &'static AtomicU64 {
+        self.0
+    }
+
+    pub fn addr(&self) -> u64 {
+        std::ptr::from_ref(self.0) as u64
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// All requests that carry the present value are dead.
+    pub fn void(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Something that the responder owes its peer, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Response {
@@ -109,6 +137,7 @@ pub(crate) struct Qp {
     pub rnr_until: Option<Nanos>,
     pub ack_deadline: Option<Nanos>,
     pub sent_mark: u64,
+    pub ticket: Ticket,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
     /// The peer may not read our memory for this queue pair.

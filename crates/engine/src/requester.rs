@@ -241,7 +241,7 @@ impl<P: Platform> Engine<P> {
                     by_ref = caps.straight
                         && !qp.no_straight
                         && packet.dma_len > caps.straight_above
-                        && self.list_spans();
+                        && self.list_spans(qp);
                     self.spans.clear();
                 }
                 _ => {
@@ -271,7 +271,7 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    if straight && self.list_spans() {
+                    if straight && self.list_spans(qp) {
                         by_ref = true;
                         self.spans.clear();
                     } else if straight {
@@ -375,6 +375,7 @@ impl<P: Platform> Engine<P> {
 
     /// All requests of a queue pair are over: no peer reaches our memory for them.
     pub(crate) fn release_straight(&mut self, qp: &mut Qp) {
+        qp.ticket.void();
         for e in &mut qp.inflight {
             if std::mem::take(&mut e.by_ref) {
                 for sge in &e.sges {

@@ -275,17 +275,27 @@ impl<P: Platform> Engine<P> {
                 .scatter(rx, 0)
                 .map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
-        self.referenced(rx, packet.len).ok_or(INVALID)?;
+        let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
         let Some(link) = qp.link else { return Err(Refused::Drop) };
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
             // Into the null region: what lands there is discarded, span by span.
             return self.place_around_null(link);
         }
         match self.platform.pull(link, &self.remote_spans, &self.spans) {
-            Ok(()) => Ok(()),
+            // Looked at after the copy: if the request lived until then, the data were its data.
+            Ok(()) => self.still_lives(link, ticket),
             Err(StraightError::Local) => Err(Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr)),
             Err(StraightError::Remote) => Err(Refused::Source(NAK_SOURCE_FAULT)),
             Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
+        }
+    }
+
+    /// Asks the initiator's memory whether its request still lives; a dead one is dropped, nobody waits for it.
+    fn still_lives(&mut self, link: crate::platform::LinkId, (addr, value): (u64, u64)) -> Result<(), Refused> {
+        match self.platform.remote_word(link, addr) {
+            Ok(word) if word == value => Ok(()),
+            Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
+            _ => Err(Refused::Source(NAK_SOURCE_FAULT)),
         }
     }
 
@@ -481,15 +491,16 @@ impl<P: Platform> Engine<P> {
             return Err(INVALID); // 9.7.4.1.7: more than were agreed on
         }
         let span = self.check_read(qp, packet.rkey, packet.remote_addr, len)?;
-        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        let msn = qp.msn;
+        let msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         if packet.has(flag::BY_REF) && len > 0 {
-            self.referenced(rx, len).ok_or(INVALID)?;
+            let ticket = self.referenced(rx, len).ok_or(INVALID)?;
             let Some(link) = qp.link else { return Err(Refused::Drop) };
+            self.still_lives(link, ticket)?;
             self.spans.clear();
             self.spans.extend(span);
             match self.platform.push(link, &self.spans, &self.remote_spans) {
                 Ok(()) => {
+                    qp.msn = msn;
                     qp.responses.push_back(Response::ReadDone { psn: packet.psn, len, msn });
                     return Ok(());
                 }
@@ -500,6 +511,7 @@ impl<P: Platform> Engine<P> {
                 Err(StraightError::Denied) => return Err(Refused::Source(NAK_STRAIGHT)),
             }
         }
+        qp.msn = msn;
         qp.responses.push_back(Response::Read {
             psn: packet.psn,
             addr: packet.remote_addr,

@@ -1,1 +1,202 @@
+use std::collections::HashSet;
 
+use engine::platform::{AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError};
+use verbs::{Gid, Psn, Qpn};
+
+use super::*;
+use crate::Config;
+
+fn platform() -> WindowPlatform {
+    WindowPlatform::new(Config::default()).unwrap()
+}
+
+fn gid(ip: &str) -> Gid {
+    Gid::from_ip(ip.parse().unwrap())
+}
+
+fn span(bytes: &mut [u8]) -> Span {
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
+}
+
+const NOWHERE: Span = Span { addr: 4096, len: 4, guarded: true };
+
+#[test]
+fn several_hundred_blocks() {
+    let mut platform = platform();
+    let claimed: HashSet<u32> = (0..400).map(|_| platform.claim_block().unwrap()).collect();
+    assert_eq!(claimed.len(), 400);
+    for first in &claimed {
+        assert!(first % BLOCK_QPNS == 0 && *first >= 4096 && *first <= 0xffe000);
+        for qpn in [*first, first + 4095] {
+            assert_eq!(platform.resolve(&gid("127.0.0.1"), Qpn::new(qpn)), Some(LinkId::LOOPBACK));
+        }
+    }
+    // What is freed can be claimed again, by others only then.
+    let block = (*claimed.iter().next().unwrap() >> 12) as u16;
+    assert_eq!(socket::bind(&rendezvous::block_name(block), 1).err(), Some(Errno::EADDRINUSE));
+    drop(platform);
+    socket::bind(&rendezvous::block_name(block), 1).unwrap();
+}
+
+#[test]
+fn only_local_addresses_and_numbers_that_exist() {
+    let mut platform = platform();
+    let qpn = Qpn::new(platform.claim_block().unwrap());
+    let there = |p: &mut WindowPlatform, ip: &str| p.resolve(&gid(ip), qpn).is_some();
+    assert!(there(&mut platform, "127.0.0.1") && there(&mut platform, "127.1.2.3") && there(&mut platform, "::1"));
+    assert!(!there(&mut platform, "192.0.2.1") && !there(&mut platform, "fe80::1") && !there(&mut platform, "::"));
+    platform.set_local_gids(vec![gid("192.0.2.1"), gid("fe80::1")]);
+    assert!(there(&mut platform, "192.0.2.1") && there(&mut platform, "fe80::1") && !there(&mut platform, "192.0.2.2"));
+    for qpn in [0, 1, 4095, 0xfff000, 0xffffff] {
+        assert_eq!(platform.resolve(&gid("::1"), Qpn::new(qpn)), None);
+    }
+}
+
+#[test]
+fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
+    let (mut platform, mut other) = (platform(), platform());
+    // Free with certainty: claimed and given back.
+    let first = other.claim_block().unwrap();
+    other.own_blocks.clear();
+    let qpn = Qpn::new(first);
+    let start = monotonic();
+    assert_eq!(platform.resolve(&gid("::1"), qpn), None);
+    let block = (first >> 12) as u16;
+    let listener = socket::bind(&rendezvous::block_name(block), 1).unwrap();
+    let early = platform.resolve(&gid("::1"), qpn);
+    assert!(early.is_none() || monotonic() - start >= RETRY_FIRST);
+    while platform.resolve(&gid("::1"), qpn).is_none() {
+        assert!(monotonic() - start < 1_000_000_000);
+    }
+    drop(listener);
+}
+
+#[test]
+fn the_loopback_link() {
+    let mut platform = platform();
+    let link = LinkId::LOOPBACK;
+    let caps = platform.caps(link);
+    assert!(caps.straight && caps.segment == 16384);
+    let mut packet = Packet::new(PacketOp::Write, Qpn::new(5), Qpn::new(6), Psn::new(7));
+    for len in [0u32, 8, 40, 16384] {
+        packet.len = len;
+        packet.remote_addr = 99;
+        let mut data = vec![len as u8 + 1; len as usize];
+        platform.send(link, &packet, Payload { prefix: &[], spans: &[span(&mut data)] }).unwrap();
+        assert!(platform.any_ready());
+        assert!(!platform.announce_sleep(), "there is work");
+        let mark = platform.sent_mark(link);
+        let (seen, rx) = platform.peek(link).unwrap();
+        assert_eq!((seen, platform.rx_len(rx)), (packet, len));
+        let mut out = vec![0; len as usize];
+        platform.rx_fetch(rx, 0, &mut out);
+        assert!(out == data);
+        out.fill(0);
+        let (a, b) = out.split_at_mut(len as usize / 3);
+        let spans = [span(a), span(b)];
+        platform.rx_scatter(rx, 0, &spans).unwrap();
+        assert!(out == data);
+        if len > 0 {
+            assert_eq!(platform.rx_scatter(rx, 0, &[NOWHERE]), Err(Fault));
+        }
+        platform.release(link);
+        assert!(platform.peek(link).is_none());
+        assert!(platform.taken(link, mark));
+    }
+    assert!(platform.announce_sleep());
+    platform.suppress_doorbells();
+    platform.kick();
+    assert_eq!(platform.stats().rings, 0);
+    assert_eq!(platform.send(LinkId(77), &packet, Payload::default()), Err(SendError::Down));
+    assert_eq!(platform.send(LinkId(1 << 16), &packet, Payload::default()), Err(SendError::Down));
+    let lost = platform.send(link, &packet, Payload { prefix: &[], spans: &[NOWHERE] });
+    assert_eq!(lost, Err(SendError::Fault));
+}
+
+#[test]
+fn straight_copies_inside_the_process() {
+    let mut platform = platform();
+    let link = LinkId::LOOPBACK;
+    let (mut a, mut b) = (vec![3u8; 5000], vec![0u8; 5000]);
+    let (from, to) = ([span(&mut a)], [span(&mut b)]);
+    platform.pull(link, &from, &to).unwrap();
+    assert!(a == b);
+    let mut four = [1; 4];
+    let good = [span(&mut four)];
+    assert_eq!(platform.pull(link, &[NOWHERE], &good), Err(StraightError::Remote));
+    assert_eq!(platform.pull(link, &good, &[NOWHERE]), Err(StraightError::Local));
+    assert_eq!(platform.push(link, &[NOWHERE], &good), Err(StraightError::Local));
+    assert_eq!(platform.push(link, &good, &[NOWHERE]), Err(StraightError::Remote));
+    assert_eq!(platform.pull(LinkId(3), &good, &good), Err(StraightError::Denied));
+    assert_eq!(platform.stats().straight_bytes, 5000);
+    assert_eq!(platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
+}
+
+#[test]
+fn groups_have_members() {
+    let (mut a, mut b) = (platform(), platform());
+    let group = gid("ff0e::4711");
+    assert_eq!(a.announce_multicast(&group, true), Err(Errno::ENODEV), "no QP, no member");
+    a.claim_block().unwrap();
+    b.claim_block().unwrap();
+    a.announce_multicast(&group, true).unwrap();
+    a.announce_multicast(&group, true).unwrap();
+    let members = |p: &mut WindowPlatform| {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let mut links = Vec::new();
+        p.resolve_multicast(&group, &mut links);
+        links
+    };
+    assert_eq!(members(&mut a), [LinkId::LOOPBACK]);
+    let to_a = members(&mut b);
+    assert!(to_a.len() == 1 && to_a[0] != LinkId::LOOPBACK);
+    b.announce_multicast(&group, true).unwrap();
+    assert_eq!((members(&mut a).len(), members(&mut b).len()), (2, 2));
+    a.announce_multicast(&group, false).unwrap();
+    assert_eq!((members(&mut a).len(), members(&mut b)), (1, vec![LinkId::LOOPBACK]));
+    drop(b);
+    assert_eq!(members(&mut a), []);
+}
+
+#[test]
+fn settings() {
+    let with = |pairs: &'static [(&str, &str)]| {
+        Config::from_lookup(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    };
+    assert_eq!(with(&[]), Config::default());
+    assert!(!with(&[("SOFTRNIC_STRAIGHT", "0")]).straight);
+    assert!(with(&[("SOFTRNIC_STRAIGHT", "x")]).straight);
+    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]).straight_above, 4096);
+    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]).straight_above, 16384);
+    assert!(with(&[("SOFTRNIC_PEERS", "any")]).any_user);
+    assert!(!with(&[("SOFTRNIC_PEERS", "user")]).any_user);
+}
+
+#[test]
+fn tokens_survive_packing() {
+    for token in [
+        Token::Doorbell,
+        Token::Listener(0xffe),
+        Token::HalfOpen(u32::MAX),
+        Token::Socket(LinkId(u32::MAX)),
+        Token::Process(LinkId(7 << 16 | 3)),
+    ] {
+        assert_eq!(Token::unpack(token.pack()), Some(token));
+    }
+    assert_eq!(Token::unpack(u64::MAX), None);
+}
+
+#[test]
+fn random_numbers_differ() {
+    let mut platform = platform();
+    let seen: HashSet<u64> = (0..1000).map(|_| platform.random()).collect();
+    assert_eq!(seen.len(), 1000);
+}
+
+#[test]
+fn what_a_descriptor_is() {
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    assert!(socket::is_eventfd(&bell));
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(!socket::is_eventfd(&file));
+}

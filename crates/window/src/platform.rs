@@ -502,6 +502,18 @@ impl Platform for WindowPlatform {
         self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
+    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError> {
+        let mut word = [0u8; 8];
+        if link == LinkId::LOOPBACK {
+            // Guarded, because the address comes from a ring, and rings are not trusted.
+            local::load(addr, true, &mut word).map_err(|_| StraightError::Remote)?;
+        } else {
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            straight::peek(pid, addr, &mut word)?;
+        }
+        Ok(u64::from_ne_bytes(word))
+    }
+
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
             let side = |source| if source { StraightError::Remote } else { StraightError::Local };

@@ -133,7 +133,7 @@ pub fn members(proc_net_unix: &str, group: &Gid) -> Vec<u16> {
     let mut found: Vec<u16> = proc_net_unix
         .lines()
         .filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str()))
-        .filter(|digits| digits.len() == 3)
+        .filter(|digits| digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
         .filter_map(|digits| u16::from_str_radix(digits, 16).ok())
         .filter(|block| BLOCKS.contains(block))
         .collect();

@@ -1,1 +1,89 @@
+use super::*;
 
+fn greeting() -> Greeting {
+    Greeting {
+        instance: core::array::from_fn(|i| i as u8),
+        cookie_addr: 0x0102_0304_0506_0708,
+        cookie: [0xcc; 64],
+        straight: true,
+    }
+}
+
+#[test]
+fn bytes_of_each_message() {
+    let note = |kind, flags| [&b"softrnic\x01\0\0\0"[..], &[kind, flags, 0, 0]].concat();
+    assert_eq!(emit(&Message::Ring), note(4, 0));
+    assert_eq!(emit(&Message::Probed(true)), note(3, 1));
+    assert_eq!(emit(&Message::Probed(false)), note(3, 0));
+    let hello = emit(&Message::Hello(greeting()));
+    assert_eq!(hello.len(), GREETING_BYTES);
+    assert_eq!(hello[..16], note(1, 1));
+    assert_eq!(hello[16..32], greeting().instance);
+    assert_eq!(hello[32..40], [8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(hello[40..], [0xcc; 64]);
+    assert_eq!(emit(&Message::Welcome(greeting()))[12], 2);
+}
+
+#[test]
+fn what_is_written_can_be_read() {
+    let refused = Greeting { straight: false, ..greeting() };
+    for message in [
+        Message::Hello(greeting()),
+        Message::Hello(refused.clone()),
+        Message::Welcome(greeting()),
+        Message::Welcome(refused),
+        Message::Probed(true),
+        Message::Probed(false),
+        Message::Ring,
+    ] {
+        let bytes = emit(&message);
+        assert_eq!(parse(&bytes), Ok(message));
+        for short in 0..bytes.len() {
+            assert_eq!(parse(&bytes[..short]), Err(Malformed));
+        }
+        assert_eq!(parse(&[&bytes[..], &[0]].concat()), Err(Malformed));
+    }
+}
+
+#[test]
+fn every_bit_of_the_head_counts() {
+    for message in [Message::Hello(greeting()), Message::Ring] {
+        let good = emit(&message);
+        for bit in 0..NOTE_BYTES * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(parse(&bad), Ok(message.clone()), "bit {bit}");
+        }
+    }
+    let mut bad = emit(&Message::Ring);
+    bad[13] = 1;
+    assert_eq!(parse(&bad), Err(Malformed));
+}
+
+#[test]
+fn names() {
+    assert_eq!(block_name(0x0ab), "softrnic/1/qpn/0ab");
+    let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
+    assert_eq!(member_name(&group, 0xffe), "softrnic/1/mc/ff0e0000000000000000ffffe0000005/ffe");
+}
+
+#[test]
+fn members_of_a_group() {
+    let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
+    let text = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/1/qpn/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000006/00d
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/000
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/fff
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/+12
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/1234
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/1/mc/ff0e0000000000000000ffffe0000005/010
+0000000000000000: 00000003 00000000 00000000 0001 03 21040
+";
+    assert_eq!(members(text, &group), [0x00c, 0x0ab]);
+    assert!(members("", &group).is_empty());
+}

@@ -187,3 +187,26 @@ fn completion_queue_overrun() {
     assert_eq!(w.nodes[0].engine.qp_state(qa), Ok(QpState::Err));
     assert_eq!(w.poll(0).len(), 3);
 }
+
+/// A target that comes late (it was stopped) must not write into memory that the program has taken back, nor deliver
+/// what lies there now as a message.
+#[test]
+fn late_target_leaves_dead_requests_alone() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    w.write(1, 0, &[7; 20_000]);
+    let back = [w.sge(0, 0, 20_000)];
+    let body = w.rdma(1, 0);
+    w.post(0, qa, Opcode::RdmaRead, body, &back, 1).unwrap();
+    let into = [w.sge(1, 0x10_0000, 20_000)];
+    w.recv(1, qb, &into, 7).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &back, 2).unwrap();
+    let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+    attr.state = QpState::Err;
+    w.modify(0, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+    w.settle();
+    assert_eq!(statuses(&mut w, 0), [St::WrFlushErr, St::WrFlushErr]);
+    assert_eq!(w.read(0, 0, 20_000), [0; 20_000]);
+    assert!(w.poll(1).is_empty());
+}

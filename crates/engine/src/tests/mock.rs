@@ -39,6 +39,7 @@ pub struct Net {
     pub deny_straight: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
+    pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
 }
 
 impl Net {
@@ -192,6 +193,11 @@ impl Platform for Mock {
         }
         Ok(())
     }
+    fn remote_word(&mut self, _: LinkId, addr: u64) -> std::result::Result<u64, StraightError> {
+        // The engines of all nodes live in this process: their tickets are known by address.
+        let net = self.net.borrow();
+        net.tickets.get(&addr).map(|t| t.load(std::sync::atomic::Ordering::SeqCst)).ok_or(StraightError::Remote)
+    }
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> std::result::Result<(), StraightError> {
         if self.net.borrow().deny_straight {
             return Err(StraightError::Denied);
@@ -260,6 +266,7 @@ impl World {
             deny_straight: false,
             groups: HashMap::new(),
             lost: 0,
+            tickets: HashMap::new(),
         }));
         let nodes = (0..count)
             .map(|me| {
@@ -293,6 +300,8 @@ impl World {
             sq_sig_all: sig,
         };
         let (id, created) = n.engine.create_qp(n.ctx, &init, 1).unwrap();
+        let ticket = n.engine.ticket(id);
+        self.net.borrow_mut().tickets.insert(std::ptr::from_ref(ticket) as u64, ticket);
         (id, created.qpn)
     }
 
@@ -444,5 +453,11 @@ impl World {
         let got = n.engine.poll(n.cq, &mut out);
         out.truncate(got);
         out
+    }
+}
+
+impl Engine<Mock> {
+    fn ticket(&self, qp: QpId) -> &'static std::sync::atomic::AtomicU64 {
+        self.qps.get(qp).unwrap().ticket.word()
     }
 }
