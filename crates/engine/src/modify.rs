@@ -35,6 +35,13 @@ impl<P: Platform> Engine<P> {
     }
 
     fn modify(&mut self, qp: &mut Qp, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
+        // Programs set both sides of an XRC connection alike; Linux takes what has no meaning for a side out before it
+        // asks the table (uverbs, `modify_qp_mask`).
+        let mask = match qp.init.qp_type {
+            QpType::XrcIni => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+            QpType::XrcTgt => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
+            _ => mask,
+        };
         let from = if mask.contains(M::CUR_STATE) {
             // The caller may state what it believes; only between RTS and SQE can it be ahead of the truth.
             let ahead = qp.state == S::Sqe && attr.cur_state == S::Rts;
