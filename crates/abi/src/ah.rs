@@ -72,7 +72,9 @@ fn header(bytes: &[u8; 40]) -> Result<Header> {
         gid.0.copy_from_slice(&bytes[at..at + 16]);
         gid
     };
-    let v4 = |at: usize| Gid::from_ip(std::net::Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into());
+    let v4 = |at: usize| {
+        Gid::from_ip(std::net::Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into())
+    };
     if bytes[0] >> 4 == 6 {
         let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         return Ok(Header {

@@ -3,8 +3,6 @@
 use sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 use verbs::{Access, AhAttr, Errno, Gid, QpAttr, QpAttrMask, QpCap, QpState, Result};
 
-use crate::entry::Zeroed;
-
 /// From C.
 pub fn cap(c: &ibv_qp_cap) -> QpCap {
     QpCap {
@@ -151,6 +149,5 @@ pub fn c_qp(a: &QpAttr) -> ibv_qp_attr {
         alt_port_num: a.alt_port_num,
         alt_timeout: a.alt_timeout,
         rate_limit: a.rate_limit,
-        ..ibv_qp_attr::zeroed()
     }
 }

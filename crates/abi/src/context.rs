@@ -96,13 +96,8 @@ impl Context {
         v.context.async_fd = async_fd;
         v.context.num_comp_vectors = COMP_VECTORS;
         v.context.abi_compat = sys::VERBS_ABI_IS_EXTENDED;
-        let this = Box::into_raw(Box::new(Context {
-            v: UnsafeCell::new(v),
-            private: [0; 64],
-            nic,
-            shared,
-            imported_fd,
-        }));
+        let this =
+            Box::into_raw(Box::new(Context { v: UnsafeCell::new(v), private: [0; 64], nic, shared, imported_fd }));
         // SAFETY: just made; nobody else has it.
         unsafe {
             (*(*this).v.get()).priv_ = (&raw mut (*this).private).cast();
@@ -166,4 +161,3 @@ impl Context {
 pub fn alive(nic: &'static Nic) -> Result<&'static Nic> {
     if nic.alive() { Ok(nic) } else { Err(Errno::ENODEV) }
 }
-

@@ -52,7 +52,13 @@ impl Mr {
         Ok(Self::wrap(pd, context, made, memory, false))
     }
 
-    fn wrap(pd: *mut ibv_pd, context: &Context, made: Made, memory: Option<Arc<Memory>>, imported: bool) -> *mut ibv_mr {
+    fn wrap(
+        pd: *mut ibv_pd,
+        context: &Context,
+        made: Made,
+        memory: Option<Arc<Memory>>,
+        imported: bool,
+    ) -> *mut ibv_mr {
         let c = UnsafeCell::new(ibv_mr {
             context: context.c(),
             pd,
@@ -132,8 +138,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_a
         // mask bit says that the caller's header has it.
         let attr = if attr.is_null() { return Err(Errno::EINVAL) } else { attr };
         // SAFETY: as above.
-        let (mask, length, rights, addr) =
-            unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access, (*attr).addr) };
+        let (mask, length, rights, addr) = unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access, (*attr).addr) };
         if mask & !(IOVA | ADDR | FD | DMAH | BUF) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -181,8 +186,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         if flags == 0 || flags & !sys::IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
             return Err(Errno::EINVAL);
         }
-        let translation = (flags & sys::IBV_REREG_MR_CHANGE_TRANSLATION != 0)
-            .then_some((addr as u64, length as u64, addr as u64));
+        let translation =
+            (flags & sys::IBV_REREG_MR_CHANGE_TRANSLATION != 0).then_some((addr as u64, length as u64, addr as u64));
         if translation.is_some() && (addr.is_null() || length == 0) {
             return Err(Errno::EINVAL);
         }
@@ -257,8 +262,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv
         let domain = unsafe { Pd::of(pd) }?;
         let context = domain.context()?;
         context.nic()?;
-        let (id, lkey, rkey, length) =
-            *context.shared.handles.lock().mrs.get(&handle).ok_or(Errno::ENOENT)?;
+        let (id, lkey, rkey, length) = *context.shared.handles.lock().mrs.get(&handle).ok_or(Errno::ENOENT)?;
         Ok(Mr::wrap(pd, context, Made { id, lkey, rkey, addr: null_mut(), length }, None, true))
     })
 }

@@ -2,8 +2,8 @@
 
 use core::cell::UnsafeCell;
 
-use nic::MwKind;
 use libc::c_int;
+use nic::MwKind;
 use sys::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_qp};
 use verbs::{Access, Errno, MwId, Opcode, RKey, Result, SendBody, SendData, SendFlags, SendWr};
 

@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use libc::{c_int, c_void};
 use nic::Nic;
 use parking_lot::Mutex;
-use sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wr_opcode,
-};
+use sys::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wr_opcode};
 use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
 
 use crate::attr;
@@ -93,12 +91,7 @@ impl Qp {
         }))
     }
 
-    fn create(
-        ctx: &Context,
-        pd: *mut ibv_pd,
-        init: &mut ibv_qp_init_attr,
-        extra: Extra,
-    ) -> Result<*mut ibv_qp> {
+    fn create(ctx: &Context, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extra: Extra) -> Result<*mut ibv_qp> {
         let nic = ctx.nic()?;
         let ty = match init.qp_type {
             sys::IBV_QPT_RAW_PACKET | sys::IBV_QPT_DRIVER => return Err(Errno::EOPNOTSUPP),
@@ -116,9 +109,8 @@ impl Qp {
             cap.max_inline_data = cap.max_inline_data.max(8);
         }
         // SAFETY: live or NULL (man page).
-        let (send_cq, recv_cq, srq) = unsafe {
-            (Cq::of(init.send_cq).ok(), Cq::of(init.recv_cq).ok(), Srq::of(init.srq).ok())
-        };
+        let (send_cq, recv_cq, srq) =
+            unsafe { (Cq::of(init.send_cq).ok(), Cq::of(init.recv_cq).ok(), Srq::of(init.srq).ok()) };
         let request = QpInit {
             pd: domain.map(|d| d.id),
             qp_type: ty,

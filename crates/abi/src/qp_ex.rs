@@ -216,8 +216,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
         match object::<Ah, _>(ah) {
             Ok(ah) if this.ty == QpType::Ud => {
                 if let Some(entry) = work.last() {
-                    entry.body =
-                        SendBody::Datagram { ah: ah.id, remote_qpn: Qpn::new(remote_qpn), remote_qkey };
+                    entry.body = SendBody::Datagram { ah: ah.id, remote_qpn: Qpn::new(remote_qpn), remote_qkey };
                 }
             }
             _ => work.fail(Errno::EINVAL),

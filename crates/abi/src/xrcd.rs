@@ -71,8 +71,7 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 
 /// `ibv_open_qp(3)`: another handle of an XRC target. EINVAL when the domain has none with this number.
 pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
-    const NEEDED: u32 =
-        sys::IBV_QP_OPEN_ATTR_NUM | sys::IBV_QP_OPEN_ATTR_XRCD | sys::IBV_QP_OPEN_ATTR_TYPE;
+    const NEEDED: u32 = sys::IBV_QP_OPEN_ATTR_NUM | sys::IBV_QP_OPEN_ATTR_XRCD | sys::IBV_QP_OPEN_ATTR_TYPE;
     pointer(|| {
         // SAFETY: live or NULL (man page).
         let ctx = unsafe { Context::of(context) }?;

@@ -1,0 +1,74 @@
+//! The finished library exports what `exports.txt` says, and nothing of libibverbs is missing.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// `name@@VERSION` and `name@VERSION` of the table.
+fn table() -> BTreeSet<String> {
+    let text = include_str!("../exports.txt");
+    let mut node = "";
+    let mut all = BTreeSet::new();
+    for line in text.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty()) {
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            node = name;
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let (name, at) = (words.next().expect("a name"), words.next().expect("@ or @@"));
+        assert!(all.insert(format!("{name}{at}{node}")), "{name}@{node} twice");
+    }
+    all
+}
+
+/// Defined dynamic symbols, versions themselves left out.
+fn exported(library: &Path) -> BTreeSet<String> {
+    support::tool("nm", &[Path::new("-D"), Path::new("--defined-only"), Path::new("--with-symbol-versions"), library])
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().rev();
+            let (name, kind) = (words.next()?, words.next()?);
+            (kind != "A").then(|| name.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn versioned_symbols_are_those_of_the_table() {
+    let found: BTreeSet<String> = exported(&support::library()).into_iter().filter(|s| s.contains('@')).collect();
+    assert_eq!(found, table());
+}
+
+#[test]
+fn unversioned_symbols_are_the_interposers() {
+    let found = exported(&support::library());
+    let plain: Vec<&String> = found.iter().filter(|s| !s.contains('@')).collect();
+    assert!(plain.iter().any(|s| *s == "open") && plain.iter().any(|s| *s == "stat"), "{plain:?}");
+    // Nothing of Rust's own, and no verb without a version.
+    let strange = |s: &str| ["ibv_", "_R", "_ZN", "__softrnic", "rust"].iter().any(|p| s.starts_with(p));
+    assert_eq!(plain.iter().filter(|s| strange(s)).collect::<Vec<_>>(), Vec::<&&String>::new());
+}
+
+#[test]
+fn no_soname() {
+    let dynamic = support::tool("readelf", &[Path::new("-d"), &support::library()]);
+    assert!(!dynamic.contains("SONAME"), "{dynamic}");
+    assert!(!dynamic.contains("libibverbs"), "{dynamic}");
+}
+
+#[test]
+fn nothing_of_the_installed_library_is_missing() {
+    if support::compiler("nothing_of_the_installed_library_is_missing").is_none() {
+        return;
+    }
+    let out = std::process::Command::new("cc").arg("-print-file-name=libibverbs.so").output().expect("run cc");
+    let theirs = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
+    let ours = table();
+    let missing: Vec<String> = exported(&theirs)
+        .into_iter()
+        .filter(|s| s.contains('@') && !s.contains("IBVERBS_PRIVATE"))
+        .filter(|s| !ours.contains(s))
+        .collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
