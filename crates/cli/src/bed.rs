@@ -133,7 +133,8 @@ impl Bed {
             mtu: self.mtu,
             access: rdma::Access::empty(),
             rd_atomic: 16,
-            timeout: 14,
+            // A second and more: on a busy machine the peer may not run for a while.
+            timeout: 18,
             rnr_retry: 7,
         }
     }

@@ -1,12 +1,120 @@
+//! `softrnic selftest`: every operation, on every kind of queue pair, in many sizes and shapes, and every byte compared.
+
+mod case;
+mod far;
+mod pattern;
+mod plan;
+mod refuse;
+mod report;
+mod shape;
+mod side;
+
 use std::process::ExitCode;
+use std::rc::Rc;
+
 use clap::Args;
-use crate::bed::DeviceOptions;
-use crate::link::Link;
-/// x
+
+use crate::bed::{Bed, DeviceOptions};
+use crate::link::{Link, Other};
+use case::Case;
+use far::{Pair, Place};
+use plan::{Plan, Row};
+use report::Report;
+
+/// Entries of the largest scatter/gather list that is tried.
+pub const MOST_ENTRIES: usize = 32;
+
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
     device: DeviceOptions,
+    /// Fewer sizes and shapes
+    #[arg(long)]
+    quick: bool,
+    /// Only what has this in its name, for instance "two processes, RC" or "WRITE of 4097"
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Name every case
+    #[arg(short, long)]
+    verbose: bool,
 }
-pub fn run(options: &Options) -> Result<ExitCode, String> { Err("later".into()) }
-pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> { Ok(()) }
+
+/// Runs all cases.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    let (library, device) = options.device.find()?;
+    let bed = Rc::new(options.device.open()?);
+    println!("{} ({}), address {} ({})", device.name(), library.path(), bed.gid_index, bed.gid.ip());
+    let caps = side::caps(&bed)?;
+    let mut report = Report::new(options.verbose);
+    for row in plan::rows() {
+        let plan = Plan { row, caps, quick: options.quick };
+        if let Some(reason) = plan.impossible() {
+            report.skip(reason, 1);
+            continue;
+        }
+        run_row(&bed, &plan, options, &mut report)?;
+    }
+    Ok(report.finish())
+}
+
+/// The far side's process.
+pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
+    far::serve(link, device)
+}
+
+/// Runs the cases of one row, on pairs that are made anew where one was broken.
+fn run_row(bed: &Rc<Bed>, plan: &Plan, options: &Options, report: &mut Report) -> Result<(), String> {
+    let Row { place, spec, .. } = plan.row;
+    let mut other: Option<Other> = None;
+    let mut cases: Option<std::vec::IntoIter<Case>> = None;
+    let mut broken = 0;
+    loop {
+        if place == Place::Process && other.is_none() {
+            other = Some(far::start(&options.device)?);
+        }
+        let mut pair = match Pair::build(bed, spec, place, other.as_mut()) {
+            Ok(pair) => pair,
+            Err(error) => {
+                report.fail(plan.row, None, &format!("cannot make or connect the queue pairs: {error}"));
+                return Ok(());
+            }
+        };
+        // How much data can go inline is known once there is a queue pair.
+        let cases = cases.get_or_insert_with(|| {
+            let wanted = |case: &Case| {
+                let filter = options.filter.as_deref().unwrap_or("");
+                format!("{}: {case}", plan.row).contains(filter)
+            };
+            let all = plan.cases(pair.near.inline, |reason, count| report.skip(reason, count));
+            all.into_iter().filter(wanted).collect::<Vec<_>>().into_iter()
+        });
+        let mut failed = false;
+        loop {
+            let Some(case) = cases.next() else { return Ok(()) };
+            match case.run(&mut pair) {
+                Ok(()) => report.pass(plan.row, &case),
+                Err(error) => {
+                    report.fail(plan.row, Some(&case), &error);
+                    failed = true;
+                }
+            }
+            if failed || case.breaks() {
+                break;
+            }
+        }
+        drop(pair);
+        if failed {
+            // Whatever state the other process is in.
+            other = None;
+            broken += 1;
+            if broken == MOST_FAILURES {
+                report.skip("rows given up after many failures", cases.len());
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// After so many failures in a row of the report, the rest would take long and tell nothing new.
+const MOST_FAILURES: usize = 20;
