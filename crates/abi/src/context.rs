@@ -123,6 +123,11 @@ impl Context {
         alive(self.nic)
     }
 
+    /// The NIC, for what never changes (names, limits, addresses): a forked child may ask, too.
+    pub fn facts(&self) -> &'static Nic {
+        self.nic
+    }
+
     /// The NIC's number for this context.
     pub fn id(&self) -> CtxId {
         self.shared.context.id

@@ -1,4 +1,5 @@
-//! Device memory: here, zeroed pages of this process that only the device hands out.
+//! Device memory: here, zeroed pages of this process that only the device hands out. Being the process's own, they can
+//! be had in a forked child too, through a context of its parent's (but not registered there).
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -16,6 +17,9 @@ use crate::pd::Pd;
 
 /// How much there is, in bytes, for the whole process.
 pub const MAX_SIZE: usize = 256 << 20;
+
+/// Behind empty regions.
+static NOTHING: AtomicUsize = AtomicUsize::new(0);
 
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -104,7 +108,6 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
     pointer(|| {
         // SAFETY: live or NULL (man page).
         let ctx = unsafe { Context::of(context) }?;
-        ctx.nic()?;
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { argument(attr) }?;
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > 30 {
@@ -131,7 +134,6 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         let (context, handle) = unsafe { ((*this.c.get()).context, (*this.c.get()).handle) };
         // SAFETY: as above.
         let ctx = unsafe { Context::of(context) }?;
-        ctx.nic()?;
         let mut handles = ctx.shared.handles.lock();
         // Regions hold the memory too; so do imports, which are told apart by being fewer than what is left.
         if Arc::strong_count(&this.memory) > 2 {
@@ -205,7 +207,9 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = dm.memory.range(offset, length)? as u64;
         let nic = domain.context()?.nic()?;
-        let (id, lkey, rkey) = nic.reg_mr(domain.id, addr, length as u64, 0, access)?;
+        // The engine knows no empty region; a word of nobody's stands in for one.
+        let (addr, bytes) = if length == 0 { (NOTHING.as_ptr() as u64, 1) } else { (addr, length as u64) };
+        let (id, lkey, rkey) = nic.reg_mr(domain.id, addr, bytes, 0, access)?;
         let made = Made { id, lkey: lkey.0, rkey: rkey.0, addr: null_mut(), length };
         Mr::create(pd, made, Some(dm.memory.clone()))
     })

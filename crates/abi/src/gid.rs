@@ -11,10 +11,8 @@ use crate::entry::{minus_one, number, output, shielded};
 use crate::query::check_port;
 
 fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
-    let nic = context.nic()?;
     check_port(port)?;
-    let gids = nic.gids();
-    let found = gids.get(index as usize).ok_or(Errno::EINVAL)?;
+    let found = context.facts().gids().get(index as usize).ok_or(Errno::EINVAL)?;
     Ok(convert(found, index))
 }
 
@@ -76,7 +74,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: live or NULL (man page).
-        let gids = unsafe { Context::of(context) }?.nic()?.gids();
+        let gids = unsafe { Context::of(context) }?.facts().gids();
         if entries.is_null() || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
             return Err(Errno::EINVAL);
         }

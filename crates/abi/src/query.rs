@@ -99,7 +99,7 @@ fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let nic = unsafe { Context::of(context) }?.nic()?;
+        let nic = unsafe { Context::of(context) }?.facts();
         // SAFETY: the caller's structure or NULL.
         *unsafe { output(attr) }? = device_attr(nic.guid());
         Ok(())
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         // SAFETY: live or NULL (man page).
-        let nic = unsafe { Context::of(context) }?.nic()?;
+        let nic = unsafe { Context::of(context) }?.facts();
         let all = device_attr_ex(nic.guid());
         // SAFETY: the caller has `size` bytes there.
         unsafe { copy_out(&all, attr.cast(), size) };
@@ -157,13 +157,12 @@ const SPEED_EDR: u8 = 32;
 /// What width and speed make together, in Mb/s.
 const MBPS: u64 = 100_000;
 
-fn port_attr(context: &Context) -> Result<ibv_port_attr> {
-    let nic = context.nic()?;
-    Ok(ibv_port_attr {
+fn port_attr(context: &Context) -> ibv_port_attr {
+    ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
-        gid_tbl_len: nic.gids().len() as c_int,
+        gid_tbl_len: context.facts().gids().len() as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MSG,
         pkey_tbl_len: limits::PKEYS,
@@ -175,7 +174,7 @@ fn port_attr(context: &Context) -> Result<ibv_port_attr> {
         link_layer: IBV_LINK_LAYER_ETHERNET as u8,
         flags: IBV_QPF_GRH_REQUIRED,
         ..ibv_port_attr::zeroed()
-    })
+    }
 }
 
 /// `ibv_query_port(3)`: as many bytes as the caller's header has.
@@ -192,7 +191,7 @@ pub unsafe extern "C" fn query_port(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        let all = port_attr(context)?;
+        let all = port_attr(context);
         // SAFETY: the caller has `size` bytes there.
         unsafe { copy_out(&all, attr.cast(), size) };
         Ok(())
@@ -213,7 +212,7 @@ pub unsafe extern "C" fn ibv_query_port(
 pub unsafe extern "C" fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        unsafe { Context::of(context) }?;
         check_port(port)?;
         // SAFETY: the caller's variable or NULL.
         *unsafe { output(speed) }? = MBPS / 100;
@@ -225,7 +224,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(context: *mut ibv_context, port: u
 pub unsafe extern "C" fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        unsafe { Context::of(context) }?;
         check_port(port.into())?;
         if !(0..c_int::from(limits::PKEYS)).contains(&index) {
             return Err(Errno::EINVAL);
@@ -240,7 +239,7 @@ pub unsafe extern "C" fn ibv_query_pkey(context: *mut ibv_context, port: u8, ind
 pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        unsafe { Context::of(context) }?;
         check_port(port.into())?;
         if u16::from_be(pkey) == limits::DEFAULT_PKEY { Ok(0) } else { Err(Errno::ENOENT) }
     })
@@ -250,7 +249,7 @@ pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8,
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        unsafe { Context::of(context) }?;
         // SAFETY: the caller's structure or NULL.
         let values = unsafe { output(values) }?;
         let asked = values.comp_mask;
