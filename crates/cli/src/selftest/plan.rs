@@ -171,6 +171,8 @@ impl Plan {
                         add(operation, 8, Shape::One, Shape::One, false);
                     }
                 }
+                // A queue pair that is its own peer fails on both sides at once; which error wins is not defined.
+                Operation::Invalidate | Operation::Refuse if place == Place::Itself => {}
                 Operation::Bind | Operation::Invalidate => {
                     add(operation, 1, Shape::One, Shape::One, false);
                     if self.caps.windows2 {
@@ -179,8 +181,7 @@ impl Plan {
                         skip("type 2 windows: not in device_cap_flags", 1);
                     }
                 }
-                // A queue pair that is its own peer fails on both sides at once; which error wins is not defined.
-                Operation::Refuse if place == Place::Itself || extent == Extent::Some => {}
+                Operation::Refuse if extent == Extent::Some => {}
                 Operation::Refuse => {
                     for number in 0..refuse::NAMES.len() {
                         if refuse::needs_atomics(number) && !self.caps.atomics {
