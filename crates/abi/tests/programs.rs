@@ -81,4 +81,4 @@ macro_rules! programs {
     };
 }
 
-programs!(badargs dlvsym link tables);
+programs!(badargs child cqx dlvsym link share tables wr);
