@@ -99,7 +99,7 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
 ///
 /// # Safety
 /// As [`body`].
-unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr) -> Result<()> {
+unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Result<()> {
     let opcode = Opcode::from_raw(wr.opcode).ok_or(Errno::EINVAL)?;
     let mut pieces: Pieces = [MaybeUninit::uninit(); limits::MAX_SGE as usize];
     // SAFETY: the caller's promise.
@@ -123,7 +123,7 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr) -> Result<()
         body: unsafe { body(qp, opcode, wr) }?,
         data,
     };
-    core.post_send(qp.id, &request, nic::now())
+    core.post_send(qp.id, &request, now)
 }
 
 /// `ibv_post_send(3)`.
@@ -138,9 +138,9 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
             |wr| wr.next,
             || {
                 let qp = qp?;
-                Ok((qp, crate::context::alive(qp.nic)?.lock()))
+                Ok((qp, crate::context::alive(qp.nic)?.lock(), nic::now()))
             },
-            |(qp, core), wr| send_one(core, qp, wr),
+            |(qp, core, now), wr| send_one(core, qp, wr, *now),
         )
     }
 }
@@ -157,11 +157,11 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
             |wr| wr.next,
             || {
                 let qp = qp?;
-                Ok((qp, crate::context::alive(qp.nic)?.lock()))
+                Ok((qp, crate::context::alive(qp.nic)?.lock(), nic::now()))
             },
-            |(qp, core), wr| {
+            |(qp, core, now), wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
-                core.deref_mut().post_recv(qp.id, &request, nic::now())
+                core.deref_mut().post_recv(qp.id, &request, *now)
             },
         )
     }

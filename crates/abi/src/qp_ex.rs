@@ -327,7 +327,7 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let Some(errno) = work.error {
         return Err(errno);
     }
-    let mut core = alive(qp.nic)?.lock();
+    let (mut core, now) = (alive(qp.nic)?.lock(), nic::now());
     if work.entries.len() > core.send_room(qp.id)? as usize {
         return Err(Errno::ENOMEM);
     }
@@ -353,7 +353,7 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
                 data,
             };
             if for_real {
-                core.post_send(qp.id, &wr, nic::now())?;
+                core.post_send(qp.id, &wr, now)?;
             } else {
                 core.check_send(qp.id, &wr)?;
             }
