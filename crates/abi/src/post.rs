@@ -183,7 +183,7 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
             },
             |(srq, core), wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
-                core.deref_mut().post_srq_recv(srq.id(), &request)
+                core.deref_mut().post_srq_recv(srq.id(), &request, nic::now())
             },
         )
     }

@@ -3,6 +3,7 @@
 
 use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 
+use crate::backlog::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
 use crate::qp::Qp;
@@ -12,7 +13,7 @@ impl<P: Platform> Engine<P> {
     // ---- responses ----
 
     /// An Ack, a READ response or an atomic's result has come.
-    pub(crate) fn response(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+    pub(crate) fn response(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         if !matches!(qp.state, QpState::Rts | QpState::Sqd)
             || !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
             || packet.src.get() != qp.attr.dest_qp_num
@@ -136,7 +137,7 @@ impl<P: Platform> Engine<P> {
         qp.cursor = first;
     }
 
-    fn read_response(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx) {
+    fn read_response(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>) {
         // A READ's response acknowledges what was before it (9.7.5.1).
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
@@ -152,7 +153,7 @@ impl<P: Platform> Engine<P> {
             if offset != u64::from(e.received) {
                 return; // a duplicate of an earlier try, or a gap: the timer repairs it
             }
-            let carried = self.platform.rx_len(rx);
+            let carried = self.payload_len(rx);
             if packet.len != carried || packet.len > e.len - e.received {
                 Some(WcStatus::BadRespErr)
             } else if !self.gather(qp, at, offset as u32, packet.len, true) {
@@ -223,6 +224,15 @@ impl<P: Platform> Engine<P> {
                 qp.rnr_until = None;
             } else {
                 self.arm_timer(qp, until);
+            }
+            return;
+        }
+        if let Some(until) = qp.give_up_at {
+            if until > now {
+                self.arm_timer(qp, until);
+            } else if qp.parked {
+                // Tried once more, and then lost.
+                self.unpark_one(qp);
             }
             return;
         }

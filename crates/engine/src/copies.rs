@@ -3,6 +3,7 @@
 use verbs::limits;
 
 use crate::Engine;
+use crate::backlog::Source;
 use crate::platform::{Fault, Platform, Span};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
@@ -61,7 +62,16 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Copies the payload of the packet being received from `offset` on to `self.spans`.
-    pub(crate) fn scatter(&mut self, rx: P::Rx, offset: u32) -> Result<(), Fault> {
+    pub(crate) fn scatter(&mut self, rx: Source<P::Rx>, offset: u32) -> Result<(), Fault> {
+        let rx = match rx {
+            Source::Wire(rx) => rx,
+            Source::Held => {
+                let held = std::mem::take(&mut self.held);
+                let result = self.store_spans(held.get(offset as usize..).unwrap_or_default());
+                self.held = held;
+                return result;
+            }
+        };
         if self.spans.iter().all(|s| s.addr != NULL_ADDR) {
             return self.platform.rx_scatter(rx, offset, &self.spans);
         }
@@ -89,20 +99,20 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes in the list that a packet by reference carried, and gives its ticket; `None` when it is malformed or does not have `len` bytes.
-    pub(crate) fn referenced(&mut self, rx: P::Rx, len: u32) -> Option<(u64, u64)> {
-        let bytes = self.platform.rx_len(rx);
+    pub(crate) fn referenced(&mut self, rx: Source<P::Rx>, len: u32) -> Option<(u64, u64)> {
+        let bytes = self.payload_len(rx);
         self.remote_spans.clear();
         if bytes < 16 || bytes % 16 != 0 || bytes / 16 > limits::MAX_SGE + 1 {
             return None;
         }
         let mut ticket = [0u8; 16];
-        self.platform.rx_fetch(rx, 0, &mut ticket);
+        self.payload_fetch(rx, 0, &mut ticket);
         let word = |at: usize| Some(u64::from_le_bytes(ticket[at..at + 8].try_into().ok()?));
         let ticket = (word(0)?, word(8)?);
         let mut total = 0u64;
         for i in 1..bytes / 16 {
             let mut entry = [0u8; 16];
-            self.platform.rx_fetch(rx, i * 16, &mut entry);
+            self.payload_fetch(rx, i * 16, &mut entry);
             let addr = u64::from_le_bytes(entry[..8].try_into().ok()?);
             let len = u32::from_le_bytes(entry[8..12].try_into().ok()?);
             total += u64::from(len);

@@ -2,47 +2,57 @@
 
 use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStatus, limits};
 
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, packet_flags as flag};
+use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
+use crate::requester::NoRoom;
 use crate::Engine;
+use crate::backlog::{HOLD, Source};
 
 /// Bytes in front of a datagram's data on a link: source and destination GID.
 const GIDS: u32 = 32;
 
 impl<P: Platform> Engine<P> {
-    /// Sends a datagram; it is done when it has left. A datagram that finds no room or no way is lost, as on a wire.
-    pub(crate) fn send_datagram(&mut self, qp: &mut Qp, e: &mut Inflight, _now: Nanos) -> Result<(), WcStatus> {
-        let SendBody::Datagram { ah, remote_qpn, remote_qkey } = e.body else { return Err(WcStatus::LocQpOpErr) };
+    /// Checks a datagram before it is sent.
+    pub(crate) fn check_datagram(&mut self, qp: &Qp, e: &Inflight) -> Result<(), WcStatus> {
+        let SendBody::Datagram { ah, .. } = e.body else { return Err(WcStatus::LocQpOpErr) };
         // 9.8.3.1: one packet, at most the port's MTU
         if e.len > limits::MAX_DATAGRAM {
             return Err(WcStatus::LocLenErr);
         }
-        let ah = self.ahs.get(ah).ok_or(WcStatus::LocQpOpErr)?.attr;
+        self.ahs.get(ah).ok_or(WcStatus::LocQpOpErr)?;
         self.spans.clear();
-        let inline = e.flags.contains(verbs::SendFlags::INLINE);
-        if !inline {
-            self.mem.local_spans(qp.init.pd, &e.sges, 0, e.len, false, &mut self.spans).map_err(|fault| {
-                match fault {
-                    LocalFault::Length => WcStatus::LocLenErr,
-                    LocalFault::Protection => WcStatus::LocProtErr,
-                }
-            })?;
+        if e.flags.contains(verbs::SendFlags::INLINE) {
+            return Ok(());
         }
+        self.mem.local_spans(qp.init.pd, &e.sges, 0, e.len, false, &mut self.spans).map_err(|fault| match fault {
+            LocalFault::Length => WcStatus::LocLenErr,
+            LocalFault::Protection => WcStatus::LocProtErr,
+        })
+    }
+
+    /// Sends the datagram at the cursor; it is done when it has left. One that has nowhere to go is lost, as on a
+    /// wire; one that finds the link full waits a while.
+    pub(crate) fn send_datagram(&mut self, qp: &mut Qp, at: usize, now: Nanos) -> Result<(), NoRoom> {
+        let e = &qp.inflight[at];
+        if let Err(status) = self.check_datagram(qp, e) {
+            self.fail_entry(qp, at, status);
+            return Ok(());
+        }
+        let SendBody::Datagram { ah, remote_qpn, remote_qkey } = e.body else { return Ok(()) };
+        let Some(ah) = self.ahs.get(ah).map(|ah| ah.attr) else { return Ok(()) };
         let source = self.gids.get(usize::from(ah.sgid_index)).copied().unwrap_or_default();
         self.bytes.clear();
         self.bytes.extend_from_slice(&source.0);
         self.bytes.extend_from_slice(&ah.dgid.0);
-        if inline {
+        if e.flags.contains(verbs::SendFlags::INLINE) {
             self.bytes.resize((GIDS + e.len) as usize, 0);
             qp.sq.inline_bytes(e.number, 0, &mut self.bytes[GIDS as usize..]);
-        } else if self.spans.iter().any(|s| s.addr == crate::region::NULL_ADDR) {
-            self.bytes.resize((GIDS + e.len) as usize, 0);
-            self.spans.clear();
         }
+        self.fill_null_spans();
         let multicast = ah.dgid.is_multicast();
         let dst = if multicast { Qpn::MULTICAST } else { remote_qpn };
-        let mut packet = Packet::new(PacketOp::Datagram, dst, qp.qpn, qp.next_psn);
+        let mut packet = Packet::new(PacketOp::Datagram, dst, qp.qpn, e.first_psn);
         packet.flags = flag::FIRST | flag::LAST;
         // 10.2.5: with the high bit set, the queue pair's own key is used
         packet.rkey = if remote_qkey >> 31 != 0 { qp.attr.qkey } else { remote_qkey };
@@ -56,9 +66,6 @@ impl<P: Platform> Engine<P> {
         if e.flags.contains(verbs::SendFlags::SOLICITED) {
             packet.flags |= flag::SOLICITED;
         }
-        e.psns = 0;
-        qp.next_psn = qp.next_psn.plus(1);
-        (e.out, e.done) = (true, true);
         let mut links = std::mem::take(&mut self.links);
         links.clear();
         if multicast {
@@ -66,55 +73,97 @@ impl<P: Platform> Engine<P> {
         } else {
             links.extend(self.platform.resolve(&ah.dgid, dst));
         }
-        let mut fault = false;
+        let (mut fault, mut full) = (false, None);
         for &link in &links {
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
-            fault |= self.platform.send(link, &packet, payload) == Err(crate::platform::SendError::Fault);
+            match self.platform.send(link, &packet, payload) {
+                Ok(()) => qp.lossy = false,
+                Err(SendError::Fault) => fault = true,
+                Err(SendError::Full) => full = Some(link),
+                Err(SendError::Down) => {}
+            }
         }
         self.links = links;
-        if fault { Err(WcStatus::LocProtErr) } else { Ok(()) }
+        if fault {
+            self.fail_entry(qp, at, WcStatus::LocProtErr);
+        } else if let Some(link) = full
+            && !multicast
+            && self.waits_for_room(qp, now)
+        {
+            qp.link = Some(link); // where it waits
+            return Err(NoRoom);
+        } else {
+            qp.give_up_at = None;
+            let e = &mut qp.inflight[at];
+            (e.out, e.done) = (true, true);
+        }
+        Ok(())
+    }
+
+    /// True if an unreliable packet should wait for room on its link: not for ever, since the peer may be stopped.
+    pub(crate) fn waits_for_room(&mut self, qp: &mut Qp, now: Nanos) -> bool {
+        if qp.lossy {
+            return false;
+        }
+        let until = *qp.give_up_at.get_or_insert(now + HOLD);
+        if until <= now {
+            (qp.lossy, qp.give_up_at) = (true, None);
+            return false;
+        }
+        self.arm_timer(qp, until);
+        true
     }
 
     /// A datagram has come.
-    pub(crate) fn datagram(&mut self, packet: &Packet, rx: P::Rx, now: Nanos) {
-        let len = self.platform.rx_len(rx);
+    pub(crate) fn datagram(&mut self, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
+        let len = self.payload_len(rx);
         if len < GIDS || len - GIDS != packet.len || packet.len > limits::MAX_DATAGRAM {
             return;
         }
         let mut gids = [0u8; GIDS as usize];
-        self.platform.rx_fetch(rx, 0, &mut gids);
-        let (mut source, mut dest) = (Gid::ZERO, Gid::ZERO);
-        source.0.copy_from_slice(&gids[..16]);
+        self.payload_fetch(rx, 0, &mut gids);
+        let mut dest = Gid::ZERO;
         dest.0.copy_from_slice(&gids[16..]);
         if packet.dst == Qpn::MULTICAST {
             let members: Vec<QpId> = self.groups.get(&dest).cloned().unwrap_or_default();
             for id in members {
-                self.deliver(id, packet, rx, &source, &dest, now);
+                self.deliver(id, packet, rx, now);
             }
         } else if let Some(id) = self.qpns.find(packet.dst) {
-            self.deliver(id, packet, rx, &source, &dest, now);
+            self.deliver(id, packet, rx, now);
         }
     }
 
-    fn deliver(&mut self, id: QpId, packet: &Packet, rx: P::Rx, source: &Gid, dest: &Gid, now: Nanos) {
+    fn deliver(&mut self, id: QpId, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let Some(mut qp) = self.qps.lend(id) else { return };
-        self.deliver_to(&mut qp, packet, rx, source, dest, now);
+        self.datagram_to(&mut qp, packet, rx, now);
         self.qps.put_back(id, qp);
     }
 
-    fn deliver_to(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, source: &Gid, dest: &Gid, now: Nanos) {
+    /// Delivers a datagram to one queue pair.
+    pub(crate) fn datagram_to(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         // 9.6.1.4: a wrong Q_Key drops the datagram silently
         if qp.init.qp_type != QpType::Ud || !receives || packet.rkey != qp.attr.qkey {
             return;
         }
+        if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
+            self.hold(qp, packet, rx, now); // behind what already waits
+            return;
+        }
         let (wqe, srq) = match qp.init.srq {
             None => match qp.rq.wqes.pop_front() {
                 Some(wqe) => (wqe, None),
-                None => return, // 9.8.3.2: dropped
+                None => {
+                    self.hold(qp, packet, rx, now); // 9.8.3.2: dropped, if it cannot wait
+                    return;
+                }
             },
             Some(id) => {
-                let Some((wqe, limit)) = self.srqs.get_mut(id).and_then(|s| s.take()) else { return };
+                let Some((wqe, limit)) = self.srqs.get_mut(id).and_then(|s| s.take()) else {
+                    self.hold(qp, packet, rx, now);
+                    return;
+                };
                 if limit && let Some(srq) = self.srqs.get(id) {
                     let (ctx, user) = (srq.ctx, srq.user);
                     let source = verbs::EventSource::Srq(id);
@@ -127,8 +176,9 @@ impl<P: Platform> Engine<P> {
             Some(id) => self.srqs.get(id).map(|s| s.pd),
             None => qp.init.pd,
         };
+        qp.fed_at = Some(now);
         let total = limits::GRH_BYTES + packet.len;
-        let placed = self.place_datagram(pd, &wqe.sges, packet, rx, source, dest);
+        let placed = self.place_datagram(pd, &wqe.sges, packet, rx);
         if let Err(status) = placed {
             self.push_recv_error(qp, wqe.wr_id, srq, status, now);
             self.enter_error(qp, now);
@@ -156,15 +206,16 @@ impl<P: Platform> Engine<P> {
         pd: Option<verbs::PdId>,
         sges: &[verbs::Sge],
         packet: &Packet,
-        rx: P::Rx,
-        source: &Gid,
-        dest: &Gid,
+        rx: Source<P::Rx>,
     ) -> Result<(), WcStatus> {
         let status = |fault| match fault {
             LocalFault::Length => WcStatus::LocLenErr,
             LocalFault::Protection => WcStatus::LocProtErr,
         };
-        let grh = route_header(packet, source, dest);
+        let (mut source, mut dest) = (Gid::ZERO, Gid::ZERO);
+        self.payload_fetch(rx, 0, &mut source.0);
+        self.payload_fetch(rx, 16, &mut dest.0);
+        let grh = route_header(packet, &source, &dest);
         self.spans.clear();
         self.mem.local_spans(pd, sges, 0, limits::GRH_BYTES, true, &mut self.spans).map_err(status)?;
         // The data are checked before anything is written.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod acknowledge;
+mod backlog;
 mod complete;
 mod copies;
 mod cq;
@@ -90,6 +91,10 @@ pub struct Engine<P: Platform> {
     remote_spans: Vec<Span>,
     bytes: Vec<u8>,
     links: Vec<LinkId>,
+    /// Payload of a packet that had waited, while it is being received.
+    held: Vec<u8>,
+    /// Queue pairs for which packets wait.
+    starving: Vec<QpId>,
     /// Words for new queue pairs' tickets.
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
 }
@@ -119,6 +124,8 @@ impl<P: Platform> Engine<P> {
             remote_spans: Vec::new(),
             bytes: Vec::new(),
             links: Vec::new(),
+            held: Vec::new(),
+            starving: Vec::new(),
             tickets: Vec::new(),
         }
     }

@@ -122,7 +122,7 @@ impl<P: Platform> Engine<P> {
             return Ok((u64::MAX, 0));
         }
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        if length == 0 || addr.checked_add(length).is_none() || iova.checked_add(length).is_none() {
+        if addr.checked_add(length).is_none() || iova.checked_add(length).is_none() {
             return Err(Errno::EINVAL);
         }
         Ok((length, iova))
@@ -455,6 +455,8 @@ impl<P: Platform> Engine<P> {
                     sent_mark: 0,
                     ticket: crate::qp::Ticket::new(ticket),
                     halted: false,
+                    lossy: false,
+                    give_up_at: None,
                     no_straight: false,
                     timer_at: None,
                     epsn: Psn::default(),
@@ -463,6 +465,8 @@ impl<P: Platform> Engine<P> {
                     recv: None,
                     write: None,
                     dropping: false,
+                    backlog: VecDeque::new(),
+                    fed_at: None,
                     responses: VecDeque::new(),
                     atomics: VecDeque::new(),
                     comm_est: false,

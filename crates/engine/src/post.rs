@@ -131,11 +131,14 @@ impl<P: Platform> Engine<P> {
             self.flush_recvs(&mut qp, now);
             self.qps.put_back(id, qp);
         }
+        self.feed(now);
         Ok(())
     }
 
     /// Queues a receive request of a shared receive queue.
-    pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<()> {
-        self.srqs.get_mut(id).ok_or(Errno::EINVAL)?.queue.push(wr)
+    pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>, now: Nanos) -> Result<()> {
+        self.srqs.get_mut(id).ok_or(Errno::EINVAL)?.queue.push(wr)?;
+        self.feed(now);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
 
+use crate::backlog::Held;
 use crate::platform::{LinkId, Nanos};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
@@ -140,6 +141,10 @@ pub(crate) struct Qp {
     pub ticket: Ticket,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
+    /// UC and UD: what finds no room on the link is lost at once, until something goes through.
+    pub lossy: bool,
+    /// UC and UD: until when the present packet waits for room.
+    pub give_up_at: Option<Nanos>,
     /// The peer may not read our memory for this queue pair.
     pub no_straight: bool,
     /// The earliest entry for this queue pair in the timer heap.
@@ -153,6 +158,9 @@ pub(crate) struct Qp {
     pub write: Option<WriteProgress>,
     /// UC: the rest of a message whose beginning was lost is dropped.
     pub dropping: bool,
+    /// UC and UD: packets that wait for a receive, and when the last receive was taken.
+    pub backlog: VecDeque<Held>,
+    pub fed_at: Option<Nanos>,
     pub responses: VecDeque<Response>,
     /// Results of the latest atomics, for duplicates.
     pub atomics: VecDeque<(Psn, u64)>,
@@ -185,6 +193,10 @@ impl Qp {
         self.recv = None;
         self.write = None;
         self.dropping = false;
+        self.backlog.clear();
+        self.fed_at = None;
+        self.lossy = false;
+        self.give_up_at = None;
         self.responses.clear();
         self.atomics.clear();
         self.comm_est = false;

@@ -34,7 +34,11 @@ impl<P: Platform> Engine<P> {
         loop {
             while qp.cursor < qp.inflight.len() {
                 if !qp.inflight[qp.cursor].out {
-                    self.send_entry(qp)?;
+                    if qp.init.qp_type == QpType::Ud {
+                        self.send_datagram(qp, qp.cursor, now)?;
+                    } else {
+                        self.send_entry(qp, now)?;
+                    }
                 }
                 qp.cursor += 1;
             }
@@ -42,7 +46,7 @@ impl<P: Platform> Engine<P> {
             if qp.state == QpState::Sqd || qp.halted {
                 return Ok(());
             }
-            match self.fetch(qp, now) {
+            match self.fetch(qp) {
                 Fetched::Yes => {}
                 Fetched::No => return Ok(()),
             }
@@ -50,7 +54,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes the next entry out of the send queue, if it may begin.
-    fn fetch(&mut self, qp: &mut Qp, now: Nanos) -> Fetched {
+    fn fetch(&mut self, qp: &mut Qp) -> Fetched {
         let Some(next) = qp.sq.peek() else { return Fetched::No };
         if let Some(wqe) = &next {
             let read_like = matches!(
@@ -95,7 +99,7 @@ impl<P: Platform> Engine<P> {
             by_ref: false,
             error: None,
         };
-        match self.admit(qp, &mut entry, len, now) {
+        match self.admit(qp, &mut entry, len) {
             Ok(()) => {
                 qp.next_psn = qp.next_psn.plus(entry.psns);
                 if entry.is_read_like() {
@@ -113,7 +117,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Checks a fetched request, executes it if it is local, and numbers its packets.
-    fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64, now: Nanos) -> Result<(), WcStatus> {
+    fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
         if !crate::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
         }
@@ -148,7 +152,8 @@ impl<P: Platform> Engine<P> {
             _ => {}
         }
         if qp.init.qp_type == QpType::Ud {
-            return self.send_datagram(qp, e, now);
+            e.psns = 1;
+            return self.check_datagram(qp, e);
         }
         if e.inline_len == 0 && !e.flags.contains(SendFlags::INLINE) {
             let writes = matches!(e.opcode, Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd);
@@ -168,7 +173,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends the packets of the entry at the cursor, from where it stopped.
-    fn send_entry(&mut self, qp: &mut Qp) -> Result<(), NoRoom> {
+    fn send_entry(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         self.find_link(qp);
         let at = qp.cursor;
         let Some(link) = qp.link else {
@@ -303,8 +308,14 @@ impl<P: Platform> Engine<P> {
             }
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.platform.send(link, &packet, payload) {
-                Ok(()) => {}
-                Err(SendError::Full) => return Err(NoRoom),
+                Ok(()) => (qp.lossy, qp.give_up_at) = (false, None),
+                Err(SendError::Full) => {
+                    if qp.init.qp_type == QpType::Uc && !self.waits_for_room(qp, now) {
+                        self.mark_out(qp, at); // the rest of the message is lost
+                        return Ok(());
+                    }
+                    return Err(NoRoom);
+                }
                 Err(SendError::Fault) => {
                     self.fail_entry(qp, at, WcStatus::LocProtErr);
                     return Ok(());

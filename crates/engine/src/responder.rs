@@ -7,6 +7,7 @@ use verbs::{
 };
 
 use crate::Engine;
+use crate::backlog::Source;
 use crate::cq::{Cqe, Frees};
 use crate::platform::{
     AtomicOp, Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag,
@@ -61,7 +62,7 @@ const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, 
 
 impl<P: Platform> Engine<P> {
     /// A request for a connected queue pair has come.
-    pub(crate) fn request(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+    pub(crate) fn request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         let legal = match qp.init.qp_type {
             QpType::Rc => !packet.has(flag::XRC),
@@ -202,7 +203,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Executes the expected packet.
-    fn execute(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+    fn execute(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
         // 9.7.4.1.3: the sequence of first, middle and last
         let in_message = qp.recv.is_some() || qp.write.is_some();
         let continues = !packet.has(flag::FIRST);
@@ -226,9 +227,10 @@ impl<P: Platform> Engine<P> {
 
     // ---- SEND ----
 
-    fn execute_send(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+    fn execute_send(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
         if packet.has(flag::FIRST) {
             qp.recv = Some(self.take_recv(qp, packet)?);
+            qp.fed_at = Some(now);
         }
         let Some(progress) = &qp.recv else { return Err(INVALID) };
         let (srq, offset) = (progress.srq, progress.offset);
@@ -266,9 +268,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Brings the data of a SEND or WRITE packet to `self.spans`.
-    fn place(&mut self, qp: &Qp, packet: &Packet, rx: P::Rx) -> Result<(), Refused> {
+    fn place(&mut self, qp: &Qp, packet: &Packet, rx: Source<P::Rx>) -> Result<(), Refused> {
         if !packet.has(flag::BY_REF) {
-            if self.platform.rx_len(rx) != packet.len {
+            if self.payload_len(rx) != packet.len {
                 return Err(INVALID);
             }
             return self
@@ -419,7 +421,7 @@ impl<P: Platform> Engine<P> {
 
     // ---- RDMA WRITE ----
 
-    fn execute_write(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) -> Result<(), Refused> {
+    fn execute_write(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
         let progress = if packet.has(flag::FIRST) {
             if packet.dma_len > limits::MAX_MSG {
                 return Err(INVALID);
@@ -456,6 +458,7 @@ impl<P: Platform> Engine<P> {
         if immediate {
             // The receive is taken first: without one nothing of this packet happens.
             qp.recv = Some(self.take_recv(qp, packet)?);
+            qp.fed_at = Some(now);
         }
         if packet.len > 0
             && let Err(refused) = self.place(qp, packet, rx)
@@ -485,7 +488,7 @@ impl<P: Platform> Engine<P> {
             .count()
     }
 
-    fn execute_read(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx) -> Result<(), Refused> {
+    fn execute_read(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>) -> Result<(), Refused> {
         let len = packet.dma_len;
         if len > limits::MAX_MSG || Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
             return Err(INVALID); // 9.7.4.1.7: more than were agreed on
@@ -617,9 +620,15 @@ impl<P: Platform> Engine<P> {
     // ---- unreliable connection ----
 
     /// UC (IBTA vol. 1, 9.8.2): no acknowledgements; a message with a gap or without a receive is dropped whole.
-    fn unreliable_request(&mut self, qp: &mut Qp, packet: &Packet, rx: P::Rx, now: Nanos) {
+    pub(crate) fn unreliable_request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
+        if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
+            // Behind what already waits, to keep the order; if there is no room, it is lost.
+            self.hold(qp, packet, rx, now);
+            return;
+        }
         self.established(qp);
-        let expected = packet.psn == qp.epsn;
+        let before = qp.epsn;
+        let expected = packet.psn == before;
         qp.epsn = packet.psn.plus(qp.psns(packet.len));
         if packet.has(flag::FIRST) {
             qp.dropping = false;
@@ -636,6 +645,7 @@ impl<P: Platform> Engine<P> {
                 self.fail_recv(qp, status, now);
                 self.enter_error(qp, now);
             }
+            Err(Refused::NotReady) if self.hold(qp, packet, rx, now) => qp.epsn = before,
             Err(_) => {
                 qp.dropping = true;
                 self.abandon(qp);

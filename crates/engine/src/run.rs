@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 
 use crate::Engine;
+use crate::backlog::Source;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
 use crate::qp::Qp;
 
 impl<P: Platform> Engine<P> {
     /// A packet has come over a link. Its payload is named by `rx` until this returns.
     pub fn receive(&mut self, _link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
+        let rx = Source::Wire(rx);
         if packet.op == PacketOp::Datagram {
             self.datagram(packet, rx, now);
             return;
@@ -52,6 +54,14 @@ impl<P: Platform> Engine<P> {
             }
             self.qps.put_back(id, qp);
         }
+    }
+
+    /// Takes a queue pair out of those that wait for room.
+    pub(crate) fn unpark_one(&mut self, qp: &mut Qp) {
+        if let Some(waiting) = qp.link.and_then(|link| self.parked.get_mut(&link)) {
+            waiting.retain(|id| *id != qp.id);
+        }
+        qp.parked = false;
     }
 
     fn unpark(&mut self) {

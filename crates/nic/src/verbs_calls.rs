@@ -160,12 +160,15 @@ impl Nic {
     /// # Errors
     /// As [`engine::Engine::post_srq_recv`].
     pub fn post_srq_recv(&self, srq: SrqId, wr: &RecvWr<'_>) -> Result<()> {
-        self.lock().post_srq_recv(srq, wr)
+        self.lock().post_srq_recv(srq, wr, now())
     }
 }
 
 fn check_memory(addr: u64, length: u64, access: Access) -> Result<()> {
-    if access.contains(Access::ON_DEMAND) || length == 0 {
+    if length == 0 {
+        return Err(Errno::EINVAL); // Linux pins nothing and says so; only device memory has regions of no bytes
+    }
+    if access.contains(Access::ON_DEMAND) {
         return Ok(());
     }
     memory::local::populate(addr, length, access.contains(Access::LOCAL_WRITE))

@@ -190,3 +190,71 @@ fn unreliable_connection_and_datagrams() {
     assert_eq!((got.len(), got[0].byte_len, got[0].wr_id), (1, 140, 9));
     assert_eq!(w.read(1, 0x1028, 100), data[..100]);
 }
+
+/// A receiver that is late loses nothing that a wire would still carry; one that posts no receives does.
+#[test]
+fn late_receiver() {
+    for ty in [QpType::Uc, QpType::Ud] {
+        let mut w = World::new(2, 4);
+        let (qa, qb) = if ty == QpType::Uc {
+            w.pair(0, 1, ty)
+        } else {
+            let ((a, _), (b, nb)) = (w.qp(0, ty), w.qp(1, ty));
+            w.connect(0, a, World::attr(nb, 0, 0));
+            w.connect(1, b, World::attr(nb, 0, 0));
+            (a, b)
+        };
+        let body = if ty == QpType::Uc {
+            SendBody::Plain
+        } else {
+            let attr = World::attr(verbs::Qpn::new(0), 0, 0).ah;
+            let pd = w.nodes[0].pd;
+            let ah = w.nodes[0].engine.create_ah(pd, &attr).unwrap();
+            let remote_qpn = verbs::Qpn::new(2 * crate::QPN_BLOCK);
+            SendBody::Datagram { ah, remote_qpn, remote_qkey: 0x11 }
+        };
+        let into = [w.sge(1, 0x1000, 4200)];
+        w.recv(1, qb, &into, 0).unwrap();
+        for i in 0..10u8 {
+            w.write(0, u64::from(i) * 100, &[i; 100]);
+            let from = [w.sge(0, u64::from(i) * 100, 100)];
+            w.post(0, qa, Opcode::Send, body, &from, u64::from(i)).unwrap();
+        }
+        w.settle();
+        assert_eq!(w.poll(1).len(), 1, "{ty:?}");
+        for i in 1..10u8 {
+            w.recv(1, qb, &into, u64::from(i)).unwrap();
+            let got = w.poll(1);
+            assert_eq!(got.len(), 1, "{ty:?} {i}");
+            assert_eq!(w.read(1, 0x1000 + if ty == QpType::Ud { 40 } else { 0 }, 100), [i; 100], "{ty:?}");
+        }
+        let from = [w.sge(0, 0, 100)];
+        w.post(0, qa, Opcode::Send, body, &from, 0).unwrap();
+        w.run_for(SECOND); // too late for the next one
+        w.recv(1, qb, &into, 0).unwrap();
+        assert!(w.poll(1).is_empty(), "{ty:?}");
+    }
+}
+
+/// A datagram waits for room on a full link, and is lost when none comes.
+#[test]
+fn full_link_of_a_stopped_peer() {
+    let mut w = World::new(2, 4);
+    w.net.borrow_mut().room = 4;
+    let ((a, _), (b, nb)) = (w.qp(0, QpType::Ud), w.qp(1, QpType::Ud));
+    w.connect(0, a, World::attr(nb, 0, 0));
+    w.connect(1, b, World::attr(nb, 0, 0));
+    let (pd, attr) = (w.nodes[0].pd, World::attr(nb, 0, 0).ah);
+    let ah = w.nodes[0].engine.create_ah(pd, &attr).unwrap();
+    let body = SendBody::Datagram { ah, remote_qpn: nb, remote_qkey: 0x11 };
+    let from = [w.sge(0, 0, 100)];
+    for i in 0..10 {
+        w.post(0, a, Opcode::Send, body, &from, i).unwrap();
+    }
+    assert_eq!(w.poll(0).len(), 4);
+    w.now += SECOND;
+    let now = w.now;
+    w.nodes[0].engine.expire(now);
+    w.nodes[0].engine.run(now);
+    assert_eq!(w.poll(0).len(), 6);
+}

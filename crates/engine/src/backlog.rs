@@ -1,0 +1,127 @@
+//! The wire's buffer in front of unreliable queue pairs.
+//!
+//! A message for UC or UD that finds no receive posted is lost (IBTA vol. 1, 9.8.2, 9.8.3). On an adapter the sender is
+//! held back by the speed of the wire and the receiver has a core of its own; here a receiver that is only waiting for
+//! its turn on the processor would lose what a wire would still be carrying. So a message for a queue pair that had
+//! receives a moment ago waits for the next one, for at most [`HOLD`] and within [`MOST_PACKETS`] and [`MOST_BYTES`].
+//! A queue pair whose program posts no receives loses its messages at once.
+
+use verbs::{QpId, QpState, QpType};
+
+use crate::Engine;
+use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
+use crate::qp::Qp;
+
+/// How long a packet waits, and how long ago the last receive may have been taken.
+pub(crate) const HOLD: Nanos = 200_000_000;
+const MOST_PACKETS: usize = 1024;
+const MOST_BYTES: usize = 4 << 20;
+
+/// Where the payload of the packet being received lies.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<Rx> {
+    /// On the wire.
+    Wire(Rx),
+    /// In the engine: it had to wait.
+    Held,
+}
+
+/// A packet that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    packet: Packet,
+    bytes: Vec<u8>,
+    since: Nanos,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Bytes of the payload.
+    pub(crate) fn payload_len(&self, rx: Source<P::Rx>) -> u32 {
+        match rx {
+            Source::Wire(rx) => self.platform.rx_len(rx),
+            Source::Held => self.held.len() as u32,
+        }
+    }
+
+    /// Copies a part of the payload; the caller stays inside it.
+    pub(crate) fn payload_fetch(&mut self, rx: Source<P::Rx>, offset: u32, dst: &mut [u8]) {
+        match rx {
+            Source::Wire(rx) => self.platform.rx_fetch(rx, offset, dst),
+            Source::Held => {
+                let at = offset as usize;
+                if let Some(part) = self.held.get(at..at + dst.len()) {
+                    dst.copy_from_slice(part);
+                }
+            }
+        }
+    }
+
+    fn has_receive(&self, qp: &Qp) -> bool {
+        match qp.init.srq {
+            Some(id) => self.srqs.get(id).is_some_and(|srq| !srq.queue.wqes.is_empty()),
+            None => !qp.rq.wqes.is_empty(),
+        }
+    }
+
+    /// Keeps a packet that found no receive. False when it is lost.
+    pub(crate) fn hold(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> bool {
+        let Source::Wire(_) = rx else { return false };
+        while qp.backlog.front().is_some_and(|h| h.since + HOLD < now) {
+            qp.backlog.pop_front();
+        }
+        let len = self.payload_len(rx);
+        let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();
+        let fed = qp.fed_at.is_some_and(|at| now <= at + HOLD);
+        if !fed || qp.backlog.len() >= MOST_PACKETS || held + len as usize > MOST_BYTES {
+            return false;
+        }
+        let mut bytes = vec![0; len as usize];
+        self.payload_fetch(rx, 0, &mut bytes);
+        if qp.backlog.is_empty() {
+            self.starving.push(qp.id);
+        }
+        qp.backlog.push_back(Held { packet: *packet, bytes, since: now });
+        true
+    }
+
+    /// Receives were posted: what waits for them is delivered.
+    pub(crate) fn feed(&mut self, now: Nanos) {
+        if self.starving.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut self.starving) {
+            self.feed_one(id, now);
+        }
+    }
+
+    fn feed_one(&mut self, id: QpId, now: Nanos) {
+        let Some(mut qp) = self.qps.lend(id) else { return };
+        if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            qp.backlog.clear();
+        }
+        while let Some(front) = qp.backlog.front() {
+            let needs = match front.packet.op {
+                PacketOp::Write => front.packet.has(flag::LAST) && front.packet.has(flag::IMM),
+                _ => front.packet.has(flag::FIRST),
+            };
+            let expired = front.since + HOLD < now;
+            if !expired && needs && !self.has_receive(&qp) {
+                break;
+            }
+            let Some(held) = qp.backlog.pop_front() else { break };
+            if expired {
+                continue;
+            }
+            self.held = held.bytes;
+            if qp.init.qp_type == QpType::Ud {
+                self.datagram_to(&mut qp, &held.packet, Source::Held, now);
+            } else {
+                self.unreliable_request(&mut qp, &held.packet, Source::Held, now);
+            }
+        }
+        if !qp.backlog.is_empty() {
+            self.starving.push(id);
+        }
+        self.qps.put_back(id, qp);
+    }
+}
