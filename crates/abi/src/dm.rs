@@ -18,9 +18,6 @@ use crate::pd::Pd;
 /// How much there is, in bytes, for the whole process.
 pub const MAX_SIZE: usize = 256 << 20;
 
-/// Behind empty regions.
-static NOTHING: AtomicUsize = AtomicUsize::new(0);
-
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Mapped pages. Freed with the last `ibv_dm` and the last region upon them.
@@ -207,9 +204,8 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = dm.memory.range(offset, length)? as u64;
         let nic = domain.context()?.nic()?;
-        // The engine knows no empty region; a word of nobody's stands in for one.
-        let (addr, bytes) = if length == 0 { (NOTHING.as_ptr() as u64, 1) } else { (addr, length as u64) };
-        let (id, lkey, rkey) = nic.reg_mr(domain.id, addr, bytes, 0, access)?;
+        // Straight to the engine: this memory is there. The region may be empty, as on adapters.
+        let (id, lkey, rkey) = nic.lock().reg_mr(domain.id, addr, length as u64, 0, access)?;
         let made = Made { id, lkey: lkey.0, rkey: rkey.0, addr: null_mut(), length };
         Mr::create(pd, made, Some(dm.memory.clone()))
     })
