@@ -179,11 +179,11 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
             |wr| wr.next,
             || {
                 let srq = srq?;
-                Ok((srq, crate::context::alive(srq.nic)?.lock()))
+                Ok((srq, crate::context::alive(srq.nic)?.lock(), nic::now()))
             },
-            |(srq, core), wr| {
+            |(srq, core, now), wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
-                core.deref_mut().post_srq_recv(srq.id(), &request, nic::now())
+                core.deref_mut().post_srq_recv(srq.id(), &request, *now)
             },
         )
     }
