@@ -209,20 +209,30 @@ impl<M: RingMemory> Producer<M> {
             if len > 0 {
                 gather(payload, &mut body, header.len()).map_err(|Fault| PushError::Fault)?;
             }
-            self.memory.store_body(slot, &body[..header.len() + len.div_ceil(8) as usize]);
+            self.memory
+                .store_body(slot, &body[..header.len() + len.div_ceil(8) as usize]);
             None
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
-            self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
+            self.memory
+                .store_bulk(at, payload)
+                .map_err(|Fault| PushError::Fault)?;
             self.memory.store_body(slot, header);
             self.head = start + u64::from(bulk);
             Some(at / GRAIN)
         };
         self.ends[slot as usize] = self.head;
-        let stamp = Stamp { lap: self.at.lap, code, len, grain };
+        let stamp = Stamp {
+            lap: self.at.lap,
+            code,
+            len,
+            grain,
+        };
         // Release: whoever sees the stamp sees the body and the payload.
-        self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
+        self.memory
+            .stamp(slot)
+            .store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
         Ok(len)
     }
@@ -231,7 +241,11 @@ impl<M: RingMemory> Producer<M> {
     fn place(&self, bulk: u32) -> u64 {
         let size = u64::from(M::BULK);
         let left = size - self.head % size;
-        if u64::from(bulk) > left { self.head + left } else { self.head }
+        if u64::from(bulk) > left {
+            self.head + left
+        } else {
+            self.head
+        }
     }
 
     fn fits(&self, bulk: u32) -> bool {
@@ -415,7 +429,12 @@ impl<M: RingMemory> Consumer<M> {
     /// True if a record is there. One load.
     #[inline]
     pub fn ready(&self) -> bool {
-        (self.memory.stamp(self.at.slot(M::SLOTS)).load(Ordering::Acquire) >> 32) as u32 == self.at.lap
+        (self
+            .memory
+            .stamp(self.at.slot(M::SLOTS))
+            .load(Ordering::Acquire)
+            >> 32) as u32
+            == self.at.lap
     }
 
     /// The next record; the same one again until [`Consumer::release`]. When there is none, makes everything taken so
@@ -435,13 +454,18 @@ impl<M: RingMemory> Consumer<M> {
             if self.published != self.at.count {
                 self.published = self.at.count;
                 // Release: our reads of the slots are over.
-                self.memory.consumed().store(self.published, Ordering::Release);
+                self.memory
+                    .consumed()
+                    .store(self.published, Ordering::Release);
             }
             return Ok(None);
         }
         let header_words = HEADER_WORDS[stamp.code as usize];
         let (place, room) = match stamp.grain {
-            None => (Place::Body(u32::from(header_words) * 8), BODY - u32::from(header_words) * 8),
+            None => (
+                Place::Body(u32::from(header_words) * 8),
+                BODY - u32::from(header_words) * 8,
+            ),
             Some(grain) => {
                 let at = grain * GRAIN;
                 (Place::Bulk(at), M::BULK.saturating_sub(at).min(M::SEGMENT))
@@ -451,8 +475,17 @@ impl<M: RingMemory> Consumer<M> {
             self.broken = true;
             return Err(Broken);
         }
-        self.peeked = Some(if stamp.grain.is_some() { round_up(stamp.len) } else { 0 });
-        Ok(Some(Record { header_words, body: self.memory.load_body(slot), len: stamp.len, place }))
+        self.peeked = Some(if stamp.grain.is_some() {
+            round_up(stamp.len)
+        } else {
+            0
+        });
+        Ok(Some(Record {
+            header_words,
+            body: self.memory.load_body(slot),
+            len: stamp.len,
+            place,
+        }))
     }
 
     /// Gives the peeked record's place back. True if the producer waits for room and must be rung now. Without a
@@ -460,7 +493,9 @@ impl<M: RingMemory> Consumer<M> {
     #[inline]
     #[must_use]
     pub fn release(&mut self) -> bool {
-        let Some(bulk) = self.peeked.take() else { return false };
+        let Some(bulk) = self.peeked.take() else {
+            return false;
+        };
         self.at.step(M::SLOTS);
         self.unfenced += 1;
         self.unfenced_bulk += bulk;
@@ -473,7 +508,9 @@ impl<M: RingMemory> Consumer<M> {
         self.published = self.at.count;
         self.unfenced = 0;
         self.unfenced_bulk = 0;
-        self.memory.consumed().store(self.published, Ordering::Release);
+        self.memory
+            .consumed()
+            .store(self.published, Ordering::Release);
         // With the fence in `Producer::wait_for`: either it sees our count, or we see that it waits.
         fence(Ordering::SeqCst);
         let waiting = self.memory.waiting();

@@ -16,7 +16,10 @@ use verbs::{Psn, Qpn};
 #[inline]
 pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     let words = [
-        p.op as u64 | u64::from(p.flags) << 8 | u64::from(p.syndrome) << 16 | u64::from(p.dst.get()) << 24,
+        p.op as u64
+            | u64::from(p.flags) << 8
+            | u64::from(p.syndrome) << 16
+            | u64::from(p.dst.get()) << 24,
         u64::from(p.src.get()) | u64::from(p.psn.get()) << 24,
         u64::from(p.imm) | u64::from(p.len) << 32,
         u64::from(p.rkey) | u64::from(p.dma_len) << 32,
@@ -65,7 +68,12 @@ mod tests {
 
     #[test]
     fn every_field_survives() {
-        let mut p = Packet::new(PacketOp::CompareSwap, Qpn::new(0xabcdef), Qpn::new(0x123456), Psn::new(0xfedcba));
+        let mut p = Packet::new(
+            PacketOp::CompareSwap,
+            Qpn::new(0xabcdef),
+            Qpn::new(0x123456),
+            Psn::new(0xfedcba),
+        );
         assert_eq!(encode(&p).1, 3);
         (p.flags, p.syndrome, p.imm, p.len) = (0xa5, 0x7f, 0xdead_beef, u32::MAX);
         assert_eq!(encode(&p).1, 3);

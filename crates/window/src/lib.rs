@@ -4,7 +4,7 @@
 //!   they say on the socket. `socket` holds the system calls for it.
 //! * `codec`: a packet as the words of a ring record.
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
-//! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group.
+//! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
 //! Nothing here blocks, and nothing that a peer says or does is trusted.
@@ -17,6 +17,7 @@ mod multicast;
 mod peers;
 mod platform;
 pub mod rendezvous;
+mod sleep;
 mod socket;
 
 pub use config::Config;

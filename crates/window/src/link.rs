@@ -61,7 +61,10 @@ impl Remote {
     pub fn gone(&self) -> bool {
         let readable = |fd: &TrackedFd, flags: PollFlags| {
             let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let now = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
             rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
         };
         match &self.pidfd {
@@ -130,14 +133,21 @@ impl Link {
 
     /// The next packet. `Err` if there will be no more on this link.
     #[inline]
-    pub(crate) fn peek(&mut self, id: engine::platform::LinkId) -> Result<Option<(Packet, Rx)>, Broken> {
+    pub(crate) fn peek(
+        &mut self,
+        id: engine::platform::LinkId,
+    ) -> Result<Option<(Packet, Rx)>, Broken> {
         if self.state == State::Dead {
             return Err(Broken);
         }
         match self.consumer.peek()? {
             Some(record) => {
                 let packet = codec::decode(record.header()).ok_or(Broken)?;
-                let rx = Rx { link: id, place: record.place, len: record.len };
+                let rx = Rx {
+                    link: id,
+                    place: record.place,
+                    len: record.len,
+                };
                 self.record = Some(record);
                 Ok(Some((packet, rx)))
             }
@@ -181,7 +191,9 @@ impl Link {
             Place::Bulk(at) => self.consumer.memory().fetch(at.saturating_add(offset), dst),
             Place::Body(at) => {
                 let bytes = self.body();
-                let from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
+                let from = bytes
+                    .get(at.saturating_add(offset) as usize..)
+                    .unwrap_or(&[]);
                 let n = dst.len().min(from.len());
                 dst[..n].copy_from_slice(&from[..n]);
             }
@@ -191,10 +203,15 @@ impl Link {
     /// Copies payload bytes of the peeked packet to local memory.
     pub(crate) fn scatter(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         match rx.place {
-            Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
+            Place::Bulk(at) => self
+                .consumer
+                .memory()
+                .scatter(at.saturating_add(offset), spans),
             Place::Body(at) => {
                 let bytes = self.body();
-                let mut from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
+                let mut from = bytes
+                    .get(at.saturating_add(offset) as usize..)
+                    .unwrap_or(&[]);
                 for span in spans {
                     let (now, rest) = from.split_at(from.len().min(span.len as usize));
                     memory::local::store(span.addr, span.guarded, now)?;

@@ -33,7 +33,10 @@ const RETRY_LAST: Nanos = 50_000_000;
 pub(crate) enum Route {
     Link(LinkId),
     /// It could not be reached: not to be tried again before `at`; the pause after that.
-    Retry { at: Nanos, pause: Nanos },
+    Retry {
+        at: Nanos,
+        pause: Nanos,
+    },
 }
 
 /// A connection that has not said HELLO.
@@ -81,7 +84,13 @@ impl Token {
 }
 
 pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-    epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
+    epoll::add(
+        epoll,
+        fd,
+        epoll::EventData::new_u64(token.pack()),
+        epoll::EventFlags::IN,
+    )
+    .map_err(errno)
 }
 
 /// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
@@ -93,7 +102,9 @@ pub(crate) fn unwatch(epoll: &TrackedFd, fd: impl AsFd) {
 /// keep the epoll instance readable for ever.
 pub(crate) fn spare_fd(fds: &Arc<FdSet>) -> Option<TrackedFd> {
     let flags = rustix::event::EventfdFlags::CLOEXEC;
-    rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, fds))
+    rustix::event::eventfd(0, flags)
+        .ok()
+        .map(|fd| TrackedFd::new(fd, fds))
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, for pauses between attempts.
@@ -152,7 +163,10 @@ impl WindowPlatform {
         let found = self.connect(block);
         let route = match found {
             Ok(id) => Route::Link(id),
-            Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST) },
+            Err(_) => Route::Retry {
+                at: monotonic() + pause,
+                pause: (pause * 2).min(RETRY_LAST),
+            },
         };
         self.routes.insert(block, route);
         found.ok()
@@ -174,7 +188,10 @@ impl WindowPlatform {
         // blocks that are not his.
         if pid != 0 && pid != std::process::id() && same_user {
             let known = self.live.iter().copied().find(|&id| {
-                let remote = self.link(id).filter(|l| l.state == State::Up).and_then(|l| l.remote.as_ref());
+                let remote = self
+                    .link(id)
+                    .filter(|l| l.state == State::Up)
+                    .and_then(|l| l.remote.as_ref());
                 remote.is_some_and(|r| r.pid == pid && r.same_user && !r.gone())
             });
             if let Some(id) = known {
@@ -205,7 +222,9 @@ impl WindowPlatform {
         let pidfd = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+            .and_then(|pid| {
+                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+            })
             .map(|fd| TrackedFd::new(fd, &self.fds));
         Remote {
             socket,
@@ -219,7 +238,12 @@ impl WindowPlatform {
         }
     }
 
-    fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
+    fn install(
+        &mut self,
+        window: Arc<dyn Backing>,
+        side: Side,
+        remote: Remote,
+    ) -> Result<LinkId, Errno> {
         let id = self.add_link(Link::new(window, side, remote)?)?;
         let watched = match self.link(id).and_then(|l| l.remote.as_ref()) {
             Some(remote) => {
@@ -247,7 +271,10 @@ impl WindowPlatform {
                 flags: epoll::EventFlags::empty(),
                 data: epoll::EventData::new_u64(0),
             }; 64];
-            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let zero = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
             let n = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&zero)).unwrap_or(0);
             for event in &events[..n] {
                 let (data, flags) = (event.data, event.flags);
@@ -278,8 +305,16 @@ impl WindowPlatform {
         let mut count = [0u8; 8];
         // NOWAIT: a peer holds this eventfd too, and could have cleared its O_NONBLOCK.
         let mut into = [IoSliceMut::new(&mut count)];
-        let read = rustix::io::preadv2(&self.doorbell, &mut into, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT);
-        if matches!(read, Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)) {
+        let read = rustix::io::preadv2(
+            &self.doorbell,
+            &mut into,
+            u64::MAX,
+            rustix::io::ReadWriteFlags::NOWAIT,
+        );
+        if matches!(
+            read,
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)
+        ) {
             let _ = rustix::io::read(&self.doorbell, &mut count);
         }
     }
@@ -287,11 +322,15 @@ impl WindowPlatform {
     /// The peer of this link is gone, or has broken the rules of the socket.
     fn lose(&mut self, id: LinkId) {
         let epoll = &self.epoll;
-        let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else { return };
+        let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
+            return;
+        };
         if u32::from(entry.generation) != id.0 >> 16 {
             return;
         }
-        let Some(link) = entry.link.as_deref_mut() else { return };
+        let Some(link) = entry.link.as_deref_mut() else {
+            return;
+        };
         link.drain();
         if let Some(remote) = &link.remote {
             // Level-triggered: it would be reported for ever.
@@ -304,7 +343,9 @@ impl WindowPlatform {
 
     fn accept(&mut self, block: u16, now: Nanos) {
         for _ in 0..TURN {
-            let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) else { return };
+            let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) else {
+                return;
+            };
             match socket::accept(listener) {
                 Ok(fd) => {
                     let socket = TrackedFd::new(fd, &self.fds);
@@ -314,7 +355,9 @@ impl WindowPlatform {
                 Err(Errno::EMFILE | Errno(23)) => {
                     // Out of descriptors: with the spare one, turn the connection away. Its maker tries again later.
                     self.spare = None;
-                    if let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) {
+                    if let Some((_, listener)) =
+                        self.own_blocks.iter().find(|(own, _)| *own == block)
+                    {
                         drop(socket::accept(listener));
                     }
                     self.spare = spare_fd(&self.fds);
@@ -327,13 +370,17 @@ impl WindowPlatform {
 
     /// A new connection: HELLO is usually there already.
     fn admit(&mut self, socket: TrackedFd, now: Nanos) {
-        let Ok((pid, uid)) = peer_credentials(&socket) else { return };
+        let Ok((pid, uid)) = peer_credentials(&socket) else {
+            return;
+        };
         let same_user = uid == self.uid;
         if !same_user && !self.config.any_user {
             return;
         }
         match socket::receive(&socket) {
-            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, pid, same_user, &hello, fds),
+            Received::Message(Message::Hello(hello), fds) => {
+                self.welcome(socket, pid, same_user, &hello, fds)
+            }
             Received::Nothing => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
                     let oldest = self.half_open.remove(0);
@@ -343,7 +390,13 @@ impl WindowPlatform {
                 let serial = self.next_serial;
                 if watch(&self.epoll, &socket, Token::HalfOpen(serial)).is_ok() {
                     let deadline = now.saturating_add(HELLO_TIMEOUT);
-                    self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
+                    self.half_open.push(HalfOpen {
+                        serial,
+                        socket,
+                        pid,
+                        same_user,
+                        deadline,
+                    });
                 }
             }
             _ => {}
@@ -351,7 +404,9 @@ impl WindowPlatform {
     }
 
     fn hear_half_open(&mut self, serial: u32) {
-        let Some(index) = self.half_open.iter().position(|half| half.serial == serial) else { return };
+        let Some(index) = self.half_open.iter().position(|half| half.serial == serial) else {
+            return;
+        };
         match socket::receive(&self.half_open[index].socket) {
             Received::Nothing => {}
             heard => {
@@ -365,14 +420,25 @@ impl WindowPlatform {
     }
 
     /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<OwnedFd>) {
+    fn welcome(
+        &mut self,
+        socket: TrackedFd,
+        pid: u32,
+        same_user: bool,
+        hello: &Greeting,
+        fds: Vec<OwnedFd>,
+    ) {
         let mut fds = fds.into_iter();
-        let (memfd, doorbell, None) = (fds.next(), fds.next(), fds.next()) else { return };
+        let (memfd, doorbell, None) = (fds.next(), fds.next(), fds.next()) else {
+            return;
+        };
         let Some(memfd) = memfd else { return };
         if doorbell.is_some() != same_user {
             return;
         }
-        let Ok(window) = Memfd::adopt(&memfd, Half::WINDOW) else { return };
+        let Ok(window) = Memfd::adopt(&memfd, Half::WINDOW) else {
+            return;
+        };
         let mut remote = self.remote(socket, pid, same_user, false);
         let answer = Message::Welcome(self.greeting());
         let own = [self.doorbell.as_fd()];
@@ -399,9 +465,13 @@ impl WindowPlatform {
     /// Messages of a peer that we have a link to.
     fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
         for _ in 0..TURN {
-            let Some(remote) = self.link(id).and_then(|l| l.remote.as_ref()) else { return };
+            let Some(remote) = self.link(id).and_then(|l| l.remote.as_ref()) else {
+                return;
+            };
             match socket::receive(&remote.socket) {
-                Received::Nothing if flags.contains(epoll::EventFlags::HUP) => return self.lose(id),
+                Received::Nothing if flags.contains(epoll::EventFlags::HUP) => {
+                    return self.lose(id);
+                }
                 Received::Nothing => return,
                 Received::Message(message, fds) => {
                     if !self.obey(id, &message, fds) {
@@ -416,18 +486,25 @@ impl WindowPlatform {
     /// Does what a message says. False if it has no place here.
     fn obey(&mut self, id: LinkId, message: &Message, fds: Vec<OwnedFd>) -> bool {
         let mut fds = fds.into_iter();
-        let (doorbell, None) = (fds.next(), fds.next()) else { return false };
+        let (doorbell, None) = (fds.next(), fds.next()) else {
+            return false;
+        };
         match message {
             Message::Ring => doorbell.is_none(),
             Message::Probed(ok) => {
-                let Some(remote) = self.link_mut(id).and_then(|l| l.remote.as_mut()) else { return false };
+                let Some(remote) = self.link_mut(id).and_then(|l| l.remote.as_mut()) else {
+                    return false;
+                };
                 remote.it_permitted = *ok;
                 doorbell.is_none()
             }
             Message::Welcome(greeting) => {
                 // Out of its link for a moment: the greeting is answered with what is the platform's.
-                let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else { return false };
-                let expected = std::mem::take(&mut remote.awaits_welcome) && doorbell.is_some() == remote.same_user;
+                let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
+                    return false;
+                };
+                let expected = std::mem::take(&mut remote.awaits_welcome)
+                    && doorbell.is_some() == remote.same_user;
                 if expected {
                     self.meet(&mut remote, greeting, doorbell);
                 }
@@ -441,6 +518,6 @@ impl WindowPlatform {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 #[path = "peers_tests.rs"]
 mod tests;

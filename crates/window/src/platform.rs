@@ -1,11 +1,11 @@
 //! The window wire as the engine's platform.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span,
+    StraightError,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -63,10 +63,10 @@ pub struct WindowPlatform {
     /// Links that are not dead, and dead ones until `take_dead_links`.
     pub(crate) live: Vec<LinkId>,
     dirty: Vec<LinkId>,
-    full: Vec<LinkId>,
-    any_dead: bool,
+    pub(crate) full: Vec<LinkId>,
+    pub(crate) any_dead: bool,
     /// The sleep is announced on the links.
-    asleep: bool,
+    pub(crate) asleep: bool,
 
     pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
     pub(crate) routes: HashMap<u16, Route>,
@@ -87,7 +87,10 @@ impl WindowPlatform {
     /// `EMFILE` or `ENOMEM`.
     pub fn new(config: Config) -> Result<Self, Errno> {
         let fds = FdSet::new();
-        let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
+        let epoll = TrackedFd::new(
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?,
+            &fds,
+        );
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = TrackedFd::new(rustix::event::eventfd(0, flags).map_err(errno)?, &fds);
         peers::watch(&epoll, &doorbell, peers::Token::Doorbell)?;
@@ -100,7 +103,10 @@ impl WindowPlatform {
             epoll,
             doorbell,
             spare,
-            entries: vec![Entry { generation: 0, link: Some(Box::new(Link::loopback()?)) }],
+            entries: vec![Entry {
+                generation: 0,
+                link: Some(Box::new(Link::loopback()?)),
+            }],
             live: vec![LinkId::LOOPBACK],
             dirty: Vec::new(),
             full: Vec::new(),
@@ -140,13 +146,21 @@ impl WindowPlatform {
     #[inline]
     pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
         let entry = self.entries.get((id.0 & 0xffff) as usize)?;
-        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref() } else { None }
+        if u32::from(entry.generation) == id.0 >> 16 {
+            entry.link.as_deref()
+        } else {
+            None
+        }
     }
 
     #[inline]
     pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
         let entry = self.entries.get_mut((id.0 & 0xffff) as usize)?;
-        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref_mut() } else { None }
+        if u32::from(entry.generation) == id.0 >> 16 {
+            entry.link.as_deref_mut()
+        } else {
+            None
+        }
     }
 
     /// Takes a new link into the table.
@@ -155,7 +169,10 @@ impl WindowPlatform {
         let index = match free {
             Some(index) => index,
             None if self.entries.len() < peers::MAX_LINKS => {
-                self.entries.push(Entry { generation: 0, link: None });
+                self.entries.push(Entry {
+                    generation: 0,
+                    link: None,
+                });
                 self.entries.len() - 1
             }
             None => return Err(Errno::ENOSPC),
@@ -206,12 +223,17 @@ impl WindowPlatform {
     /// True if a packet is there on any link. One load per link.
     #[inline]
     pub fn any_ready(&self) -> bool {
-        self.live.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
+        self.live.iter().any(|&id| {
+            self.link(id)
+                .is_some_and(|l| l.state != State::Dead && l.consumer.ready())
+        })
     }
 
     /// Nothing comes or goes on this link any more. The peer notices by the socket.
     pub(crate) fn bury(&mut self, id: LinkId) {
-        let Some(link) = self.link_mut(id) else { return };
+        let Some(link) = self.link_mut(id) else {
+            return;
+        };
         if link.state == State::Dead {
             return;
         }
@@ -239,7 +261,9 @@ impl WindowPlatform {
             }
         }
         for id in &dead[before..] {
-            let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else { continue };
+            let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
+                continue;
+            };
             entry.generation = entry.generation.wrapping_add(1);
             if let Some(remote) = entry.link.take().and_then(|link| link.remote) {
                 peers::unwatch(&self.epoll, &remote.socket);
@@ -249,65 +273,8 @@ impl WindowPlatform {
             }
         }
         let gone = &dead[before..];
-        self.routes.retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
-    }
-
-    // ---- sleeping ----
-
-    /// The one descriptor to wait on for everything that can happen here: readable when
-    /// [`WindowPlatform::handle_events`] has something to do.
-    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-
-    /// The doorbell that peers ring. It is part of [`WindowPlatform::epoll_fd`]; writing 8 bytes (a `u64` of 1) to it
-    /// wakes whoever waits there.
-    pub fn doorbell_fd(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
-    }
-
-    /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
-    /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
-    pub fn announce_sleep(&mut self) -> bool {
-        for i in 0..self.live.len() {
-            let id = self.live[i];
-            let Some(link) = self.link_mut(id) else { continue };
-            link.consumer.announce_sleep();
-            if link.consumer.settle() {
-                link.ring();
-                self.stats.rings += 1;
-            }
-        }
-        self.asleep = true;
-        wake_fence();
-        let mut busy = self.any_dead || self.any_ready();
-        for i in 0..self.live.len() {
-            let id = self.live[i];
-            // Drained to the end by now, unless ready: the caller is to hear of the death.
-            busy |= self.link(id).is_some_and(|l| matches!(l.state, State::Draining(_)));
-        }
-        for i in 0..self.full.len() {
-            let id = self.full[i];
-            busy |= self.link_mut(id).is_none_or(|l| l.state != State::Up || l.producer.has_room() != Ok(false));
-        }
-        if busy {
-            self.suppress_doorbells();
-        }
-        !busy
-    }
-
-    /// Takes the announcement back: this process polls. Costs nothing if nothing is announced.
-    #[inline]
-    pub fn suppress_doorbells(&mut self) {
-        if !self.asleep {
-            return;
-        }
-        self.asleep = false;
-        for &id in &self.live {
-            if let Some(link) = self.link(id) {
-                link.consumer.retract_sleep();
-            }
-        }
+        self.routes
+            .retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
     }
 
     /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are
@@ -334,8 +301,15 @@ impl WindowPlatform {
 
     /// What has passed so far.
     pub fn stats(&self) -> Stats {
-        let links = self.live.iter().filter(|&&id| self.link(id).is_some_and(|l| l.state != State::Dead)).count();
-        Stats { links, ..self.stats }
+        let links = self
+            .live
+            .iter()
+            .filter(|&&id| self.link(id).is_some_and(|l| l.state != State::Dead))
+            .count();
+        Stats {
+            links,
+            ..self.stats
+        }
     }
 
     pub(crate) fn fill_random(&mut self, out: &mut [u8]) {
@@ -345,7 +319,8 @@ impl WindowPlatform {
                 while filled < self.entropy.len() {
                     let flags = rustix::rand::GetRandomFlags::empty();
                     // Fails only when interrupted, or before the kernel has any randomness at all.
-                    filled += rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
+                    filled +=
+                        rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
                 }
                 self.entropy_left = self.entropy.len();
             }
@@ -384,7 +359,11 @@ impl Platform for WindowPlatform {
     }
 
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
-        if self.is_local(gid) { self.resolve_block((qpn.get() >> 12) as u16) } else { None }
+        if self.is_local(gid) {
+            self.resolve_block((qpn.get() >> 12) as u16)
+        } else {
+            None
+        }
     }
 
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
@@ -399,10 +378,18 @@ impl Platform for WindowPlatform {
         // Inside one process a straight copy is a memcpy, and saves one. Below 1 KiB the span list costs as much.
         let (straight, straight_above) = match self.link(link) {
             None => (false, self.config.straight_above),
-            Some(Link { remote: None, .. }) => (self.config.straight, self.config.straight_above.min(1024)),
-            Some(Link { remote: Some(r), .. }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
+            Some(Link { remote: None, .. }) => {
+                (self.config.straight, self.config.straight_above.min(1024))
+            }
+            Some(Link {
+                remote: Some(r), ..
+            }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
         };
-        LinkCaps { segment: Half::SEGMENT, straight, straight_above }
+        LinkCaps {
+            segment: Half::SEGMENT,
+            straight,
+            straight_above,
+        }
     }
 
     #[inline]
@@ -443,7 +430,9 @@ impl Platform for WindowPlatform {
         wake_fence();
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
-            let Some(link) = self.link_mut(id) else { continue };
+            let Some(link) = self.link_mut(id) else {
+                continue;
+            };
             link.dirty = false;
             if link.remote.is_some() && link.producer.must_ring() {
                 link.ring();
@@ -461,7 +450,8 @@ impl Platform for WindowPlatform {
 
     fn taken(&self, link: LinkId, mark: u64) -> bool {
         // On a dead link nothing will ever be taken, but sending again makes sense: it finds that out.
-        self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
+        self.link(link)
+            .is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
     }
 
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
@@ -499,7 +489,8 @@ impl Platform for WindowPlatform {
     }
 
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
+        self.link(rx.link)
+            .map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
     fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError> {
@@ -508,7 +499,10 @@ impl Platform for WindowPlatform {
             // Guarded, because the address comes from a ring, and rings are not trusted.
             local::load(addr, true, &mut word).map_err(|_| StraightError::Remote)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            let pid = self
+                .link(link)
+                .and_then(Link::straight_pid)
+                .ok_or(StraightError::Denied)?;
             straight::peek(pid, addr, &mut word)?;
         }
         Ok(u64::from_ne_bytes(word))
@@ -516,10 +510,19 @@ impl Platform for WindowPlatform {
 
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
-            let side = |source| if source { StraightError::Remote } else { StraightError::Local };
+            let side = |source| {
+                if source {
+                    StraightError::Remote
+                } else {
+                    StraightError::Local
+                }
+            };
             local::copy(remote, local).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            let pid = self
+                .link(link)
+                .and_then(Link::straight_pid)
+                .ok_or(StraightError::Denied)?;
             straight::pull(pid, remote, local)?;
         }
         self.straight_done(local);
@@ -528,10 +531,19 @@ impl Platform for WindowPlatform {
 
     fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
-            let side = |source| if source { StraightError::Local } else { StraightError::Remote };
+            let side = |source| {
+                if source {
+                    StraightError::Local
+                } else {
+                    StraightError::Remote
+                }
+            };
             local::copy(local, remote).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
+            let pid = self
+                .link(link)
+                .and_then(Link::straight_pid)
+                .ok_or(StraightError::Denied)?;
             straight::push(pid, local, remote)?;
         }
         self.straight_done(local);

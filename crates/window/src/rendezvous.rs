@@ -74,7 +74,9 @@ pub struct Malformed;
 /// [`Malformed`].
 pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let (head, rest) = bytes.split_first_chunk::<NOTE_BYTES>().ok_or(Malformed)?;
-    let [magic @ .., v0, v1, v2, v3, kind, flags, 0, 0] = *head else { return Err(Malformed) };
+    let [magic @ .., v0, v1, v2, v3, kind, flags, 0, 0] = *head else {
+        return Err(Malformed);
+    };
     if magic != MAGIC || u32::from_le_bytes([v0, v1, v2, v3]) != VERSION || flags > 1 {
         return Err(Malformed);
     }
@@ -92,7 +94,12 @@ fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
     let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
     let cookie = <[u8; 64]>::try_from(rest).map_err(|_| Malformed)?;
-    Ok(Greeting { instance: *instance, cookie_addr: u64::from_le_bytes(*addr), cookie, straight })
+    Ok(Greeting {
+        instance: *instance,
+        cookie_addr: u64::from_le_bytes(*addr),
+        cookie,
+        straight,
+    })
 }
 
 /// Writes a message.

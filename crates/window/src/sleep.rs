@@ -1,0 +1,72 @@
+//! Going to sleep without missing anything, and being woken.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use memory::ring::wake_fence;
+
+use crate::WindowPlatform;
+use crate::link::State;
+
+impl WindowPlatform {
+    /// The one descriptor to wait on for everything that can happen here: readable when
+    /// [`WindowPlatform::handle_events`] has something to do.
+    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The doorbell that peers ring. It is part of [`WindowPlatform::epoll_fd`]; writing 8 bytes (a `u64` of 1) to it
+    /// wakes whoever waits there.
+    pub fn doorbell_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
+    /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
+    pub fn announce_sleep(&mut self) -> bool {
+        for i in 0..self.live.len() {
+            let id = self.live[i];
+            let Some(link) = self.link_mut(id) else {
+                continue;
+            };
+            link.consumer.announce_sleep();
+            if link.consumer.settle() {
+                link.ring();
+                self.stats.rings += 1;
+            }
+        }
+        self.asleep = true;
+        wake_fence();
+        let mut busy = self.any_dead || self.any_ready();
+        for i in 0..self.live.len() {
+            let id = self.live[i];
+            // Drained to the end by now, unless ready: the caller is to hear of the death.
+            busy |= self
+                .link(id)
+                .is_some_and(|l| matches!(l.state, State::Draining(_)));
+        }
+        for i in 0..self.full.len() {
+            let id = self.full[i];
+            busy |= self
+                .link_mut(id)
+                .is_none_or(|l| l.state != State::Up || l.producer.has_room() != Ok(false));
+        }
+        if busy {
+            self.suppress_doorbells();
+        }
+        !busy
+    }
+
+    /// Takes the announcement back: this process polls. Costs nothing if nothing is announced.
+    #[inline]
+    pub fn suppress_doorbells(&mut self) {
+        if !self.asleep {
+            return;
+        }
+        self.asleep = false;
+        for &id in &self.live {
+            if let Some(link) = self.link(id) {
+                link.consumer.retract_sleep();
+            }
+        }
+    }
+}
