@@ -146,8 +146,11 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let bad = if packet.has(flag::BY_REF) {
-            // The data have been put in place; the whole rest at once.
-            (!e.by_ref || packet.len != e.len - e.received).then_some(WcStatus::BadRespErr)
+            // The data have been put in place.
+            if packet.remote_addr != u64::from(e.received) {
+                return;
+            }
+            (!e.by_ref || packet.len > e.len - e.received).then_some(WcStatus::BadRespErr)
         } else {
             let offset = packet.remote_addr;
             if offset != u64::from(e.received) {

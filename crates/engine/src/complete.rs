@@ -24,7 +24,9 @@ const fn wc_opcode(opcode: Opcode) -> WcOpcode {
 /// What a failed send request says of its program (IBTA vol. 1, 11.6.2).
 const fn send_rule(status: WcStatus) -> &'static str {
     match status {
-        WcStatus::LocLenErr => "the message is longer than the service or the port allows, or an atomic's result is not 8 bytes",
+        WcStatus::LocLenErr => {
+            "the message is longer than the service or the port allows, or an atomic's result is not 8 bytes"
+        }
         WcStatus::LocQpOpErr => "the entry is no request that this queue pair can execute",
         WcStatus::LocProtErr => {
             "a scatter/gather entry is outside its region, has a wrong lkey or protection domain, or lacks LOCAL_WRITE"
@@ -34,9 +36,15 @@ const fn send_rule(status: WcStatus) -> &'static str {
         WcStatus::RemInvReqErr => {
             "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation not allowed"
         }
-        WcStatus::RemAccessErr => "the rkey does not allow this access at the responder: key, bounds, rights, queue pair's access flags",
-        WcStatus::RemOpErr => "the responder could not complete the request: its receive has a bad scatter/gather entry",
-        WcStatus::RetryExcErr => "no acknowledgement within (retry_cnt + 1) timeouts: peer dead, stopped, in the wrong state, or wrong QPN or PSN",
+        WcStatus::RemAccessErr => {
+            "the rkey does not allow this access at the responder: key, bounds, rights, queue pair's access flags"
+        }
+        WcStatus::RemOpErr => {
+            "the responder could not complete the request: its receive has a bad scatter/gather entry"
+        }
+        WcStatus::RetryExcErr => {
+            "no acknowledgement within (retry_cnt + 1) timeouts: peer dead, stopped, in the wrong state, or wrong QPN or PSN"
+        }
         WcStatus::RnrRetryExcErr => "the responder had no receive posted for rnr_retry + 1 tries",
         _ => "the request failed",
     }
@@ -86,11 +94,8 @@ impl<P: Platform> Engine<P> {
             self.done.broken(qp.qpn, Some(e.wr_id), status, send_rule(status));
         }
         let opcode = wc_opcode(e.opcode);
-        let byte_len = if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd) {
-            e.len
-        } else {
-            0
-        };
+        let byte_len =
+            if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd) { e.len } else { 0 };
         self.push_send(qp, e.number, e.wr_id, opcode, status, byte_len, now);
     }
 

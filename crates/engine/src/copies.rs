@@ -12,9 +12,7 @@ impl<P: Platform> Engine<P> {
     /// The memory of bytes `offset..offset+len` of an entry, into `self.spans`; false when it is not (any more) ours.
     pub(crate) fn gather(&mut self, qp: &Qp, at: usize, offset: u32, len: u32, write: bool) -> bool {
         self.spans.clear();
-        self.mem
-            .local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans)
-            .is_ok()
+        self.mem.local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans).is_ok()
     }
 
     /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when it cannot.
@@ -119,5 +117,22 @@ impl<P: Platform> Engine<P> {
             self.remote_spans.push(Span { addr, len, guarded: true });
         }
         (total == u64::from(len)).then_some(ticket)
+    }
+}
+
+/// Appends the pieces behind bytes `offset .. offset + len` of a list to `out`.
+pub(crate) fn cut(list: &[Span], mut offset: u32, mut len: u32, out: &mut Vec<Span>) {
+    for span in list {
+        if offset >= span.len {
+            offset -= span.len;
+            continue;
+        }
+        let take = (span.len - offset).min(len);
+        if take == 0 {
+            return;
+        }
+        out.push(Span { addr: span.addr.wrapping_add(u64::from(offset)), len: take, guarded: span.guarded });
+        len -= take;
+        offset = 0;
     }
 }

@@ -2,12 +2,12 @@
 
 use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStatus, limits};
 
+use crate::Engine;
+use crate::backlog::{HOLD, Source};
 use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
 use crate::requester::NoRoom;
-use crate::Engine;
-use crate::backlog::{HOLD, Source};
 
 /// Bytes in front of a datagram's data on a link: source and destination GID.
 const GIDS: u32 = 32;

@@ -91,6 +91,8 @@ pub struct Engine<P: Platform> {
     remote_spans: Vec<Span>,
     bytes: Vec<u8>,
     links: Vec<LinkId>,
+    /// Bytes copied straight since somebody asked.
+    moved: u64,
     /// Payload of a packet that had waited, while it is being received.
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
@@ -124,6 +126,7 @@ impl<P: Platform> Engine<P> {
             remote_spans: Vec::new(),
             bytes: Vec::new(),
             links: Vec::new(),
+            moved: 0,
             held: Vec::new(),
             starving: Vec::new(),
             tickets: Vec::new(),

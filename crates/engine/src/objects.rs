@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use verbs::{
-    Access, AhAttr, AhId, CqId, CtxId, Errno, Gid, LKey, MrId, MwId, PdId, Psn, QpAttr, QpCap, QpCreated, QpId,
-    QpInit, QpState, QpType, Qpn, RKey, Result, SrqAttr, SrqId, SrqInit, XrcdId, limits,
+    Access, AhAttr, AhId, CqId, CtxId, Errno, Gid, LKey, MrId, MwId, PdId, Psn, QpAttr, QpCap, QpCreated, QpId, QpInit,
+    QpState, QpType, Qpn, RKey, Result, SrqAttr, SrqId, SrqInit, XrcdId, limits,
 };
 
 use crate::cq::CqOpts;
@@ -554,8 +554,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn drop_qp(&mut self, id: QpId) {
-        let groups: Vec<Gid> =
-            self.groups.iter().filter(|(_, qps)| qps.contains(&id)).map(|(gid, _)| *gid).collect();
+        let groups: Vec<Gid> = self.groups.iter().filter(|(_, qps)| qps.contains(&id)).map(|(gid, _)| *gid).collect();
         for gid in groups {
             let _ = self.detach_mcast(id, &gid);
         }

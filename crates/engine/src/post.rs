@@ -1,7 +1,9 @@
 //! Posting work requests: the checks that a post makes at once (`ibv_post_send(3)`, `ibv_post_recv(3)`), and the
 //! legal operations of each transport service.
 
-use verbs::{AhId, Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits};
+use verbs::{
+    AhId, Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits,
+};
 
 use crate::platform::{Nanos, Platform};
 use crate::qp::Qp;
@@ -13,10 +15,7 @@ pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
     use Opcode::*;
     match ty {
         QpType::Rc | QpType::XrcIni => true,
-        QpType::Uc => matches!(
-            opcode,
-            Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | BindMw | LocalInv
-        ),
+        QpType::Uc => matches!(opcode, Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | BindMw | LocalInv),
         QpType::Ud => matches!(opcode, Send | SendWithImm),
         QpType::XrcTgt => false,
     }
@@ -66,9 +65,7 @@ impl<P: Platform> Engine<P> {
             }
         }
         let fits = match wr.opcode {
-            Opcode::Send | Opcode::SendWithImm => {
-                matches!(wr.body, SendBody::Datagram { .. }) == (ty == QpType::Ud)
-            }
+            Opcode::Send | Opcode::SendWithImm => matches!(wr.body, SendBody::Datagram { .. }) == (ty == QpType::Ud),
             Opcode::SendWithInv | Opcode::LocalInv => matches!(wr.body, SendBody::Plain),
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
                 matches!(wr.body, SendBody::Rdma { .. })

@@ -1,13 +1,14 @@
 //! What a queue pair is made of.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
 
 use crate::backlog::Held;
-use crate::platform::{LinkId, Nanos};
+use crate::platform::{LinkId, Nanos, Span};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
 
@@ -101,14 +102,41 @@ impl Ticket {
     }
 }
 
+/// Where the data of a READ go in the initiator, and its ticket.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Into {
+    pub spans: Arc<[Span]>,
+    pub ticket: (u64, u64),
+}
+
 /// Something that the responder owes its peer, in order.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Response {
-    Ack { psn: Psn, msn: u32 },
-    Nak { psn: Psn, syndrome: u8, msn: u32 },
-    Read { psn: Psn, addr: u64, rkey: u32, len: u32, sent: u32, msn: u32, first_offset: u32 },
-    ReadDone { psn: Psn, len: u32, msn: u32 },
-    Atomic { psn: Psn, value: u64, msn: u32 },
+    Ack {
+        psn: Psn,
+        msn: u32,
+    },
+    Nak {
+        psn: Psn,
+        syndrome: u8,
+        msn: u32,
+    },
+    /// With `into`, the data are put straight to where that list says.
+    Read {
+        psn: Psn,
+        addr: u64,
+        rkey: u32,
+        len: u32,
+        sent: u32,
+        msn: u32,
+        first_offset: u32,
+        into: Option<Into>,
+    },
+    Atomic {
+        psn: Psn,
+        value: u64,
+        msn: u32,
+    },
 }
 
 pub(crate) struct Qp {
@@ -207,9 +235,7 @@ impl Qp {
 
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
-        !self.responses.is_empty()
-            || self.cursor < self.inflight.len()
-            || self.sq.fetched < self.sq.posted
+        !self.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
     }
 
     /// True if a completion of a send is still to come.

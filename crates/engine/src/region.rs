@@ -151,8 +151,7 @@ impl Regions {
     ) -> Result<(MrId, u32)> {
         let key = self.new_key(random);
         info.key = key;
-        let id =
-            self.mrs.insert(Mr { ctx, info, backing, windows: 0, straight: 0 }).ok_or(Errno::ENOMEM)?;
+        let id = self.mrs.insert(Mr { ctx, info, backing, windows: 0, straight: 0 }).ok_or(Errno::ENOMEM)?;
         self.keys.insert(key >> 8, (key, Keyed::Mr(id)));
         Ok((id, key))
     }

@@ -8,6 +8,10 @@ use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, pac
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
 
+/// Bytes of one piece of a message that goes straight: a fraction of the shortest sensible timeout. A multiple of
+/// every MTU.
+pub(crate) const STRAIGHT_CHUNK: u32 = 1 << 20;
+
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
 
@@ -243,10 +247,8 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    by_ref = caps.straight
-                        && !qp.no_straight
-                        && packet.dma_len > caps.straight_above
-                        && self.list_spans(qp);
+                    by_ref =
+                        caps.straight && !qp.no_straight && packet.dma_len > caps.straight_above && self.list_spans(qp);
                     self.spans.clear();
                 }
                 _ => {
@@ -256,8 +258,7 @@ impl<P: Platform> Engine<P> {
                     }
                     let offset = e.sent;
                     packet.psn = e.first_psn.plus(offset / qp.mtu);
-                    packet.remote_addr =
-                        if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
+                    packet.remote_addr = if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
                     if qp.init.qp_type == QpType::XrcIni {
                         packet.swap = u64::from(e.srqn);
                     }
@@ -268,7 +269,7 @@ impl<P: Platform> Engine<P> {
                         && !inline
                         && qp.init.qp_type.is_reliable()
                         && rest > caps.straight_above;
-                    chunk = if straight { rest } else { rest.min(caps.segment) };
+                    chunk = rest.min(if straight { STRAIGHT_CHUNK } else { caps.segment });
                     if inline {
                         self.bytes.resize(chunk as usize, 0);
                         qp.sq.inline_bytes(e.number, offset, &mut self.bytes);
@@ -304,7 +305,8 @@ impl<P: Platform> Engine<P> {
                 }
             }
             if by_ref {
-                packet.flags |= flag::BY_REF;
+                // Each piece is acknowledged: a long copy must not look like a dead peer.
+                packet.flags |= flag::BY_REF | flag::ACK_REQ;
             }
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.platform.send(link, &packet, payload) {

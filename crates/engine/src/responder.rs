@@ -12,9 +12,10 @@ use crate::cq::{Cqe, Frees};
 use crate::platform::{
     AtomicOp, Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag,
 };
-use crate::qp::{Qp, RecvProgress, Response, WriteProgress};
+use crate::qp::{Into, Qp, RecvProgress, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
-use crate::requester::NoRoom;
+use crate::requester::{NoRoom, STRAIGHT_CHUNK};
+use crate::run::BURST;
 
 /// NAK codes (IBTA vol. 1, table 46).
 pub(crate) const NAK_SEQUENCE: u8 = 0;
@@ -38,8 +39,12 @@ const fn refusal_rule(code: u8) -> &'static str {
         NAK_INVALID_REQUEST => {
             "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned atomic, more reads than max_dest_rd_atomic"
         }
-        NAK_REMOTE_ACCESS => "responder: the rkey does not allow the access: key, bounds, domain, rights of region or queue pair",
-        _ => "responder: the receive cannot take the data: bad scatter/gather entry, or the key to invalidate is not valid",
+        NAK_REMOTE_ACCESS => {
+            "responder: the rkey does not allow the access: key, bounds, domain, rights of region or queue pair"
+        }
+        _ => {
+            "responder: the receive cannot take the data: bad scatter/gather entry, or the key to invalidate is not valid"
+        }
     }
 }
 
@@ -95,11 +100,8 @@ impl<P: Platform> Engine<P> {
         match self.execute(qp, packet, rx, now) {
             Ok(()) => {
                 qp.nak_sent = false;
-                let psns = if packet.op == PacketOp::ReadRequest {
-                    qp.psns(packet.dma_len)
-                } else {
-                    qp.psns(packet.len)
-                };
+                let psns =
+                    if packet.op == PacketOp::ReadRequest { qp.psns(packet.dma_len) } else { qp.psns(packet.len) };
                 qp.epsn = packet.psn.plus(psns);
                 if packet.has(flag::ACK_REQ) && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
                     let psn = qp.epsn.plus(0xff_ffff);
@@ -183,6 +185,7 @@ impl<P: Platform> Engine<P> {
                     sent: 0,
                     msn: qp.msn,
                     first_offset: packet.imm,
+                    into: None,
                 };
                 let limit = usize::from(qp.attr.max_dest_rd_atomic).max(1) * 2;
                 let end = packet.psn.plus(qp.psns(packet.dma_len));
@@ -239,13 +242,13 @@ impl<P: Platform> Engine<P> {
         }
         let pd = self.recv_pd(qp, srq);
         self.spans.clear();
-        self.mem.local_spans(pd, &progress.wqe.sges, offset, packet.len, true, &mut self.spans).map_err(
-            |fault| match fault {
+        self.mem.local_spans(pd, &progress.wqe.sges, offset, packet.len, true, &mut self.spans).map_err(|fault| {
+            match fault {
                 // 9.9.3, table 59: the message is too long for the receive
                 LocalFault::Length => Refused::Local(NAK_INVALID_REQUEST, WcStatus::LocLenErr),
                 LocalFault::Protection => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
-            },
-        )?;
+            }
+        })?;
         let placed = self.place(qp, packet, rx);
         if let Err(refused @ Refused::Source(_)) = placed {
             self.give_back_recv(qp);
@@ -273,9 +276,7 @@ impl<P: Platform> Engine<P> {
             if self.payload_len(rx) != packet.len {
                 return Err(INVALID);
             }
-            return self
-                .scatter(rx, 0)
-                .map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
+            return self.scatter(rx, 0).map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
         let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
         let Some(link) = qp.link else { return Err(Refused::Drop) };
@@ -283,6 +284,7 @@ impl<P: Platform> Engine<P> {
             // Into the null region: what lands there is discarded, span by span.
             return self.place_around_null(link);
         }
+        self.moved += u64::from(packet.len);
         match self.platform.pull(link, &self.remote_spans, &self.spans) {
             // Looked at after the copy: if the request lived until then, the data were its data.
             Ok(()) => self.still_lives(link, ticket),
@@ -290,6 +292,20 @@ impl<P: Platform> Engine<P> {
             Err(StraightError::Remote) => Err(Refused::Source(NAK_SOURCE_FAULT)),
             Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
         }
+    }
+
+    /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
+    fn put(&mut self, link: crate::platform::LinkId, into: &Into, offset: u32) -> Result<(), Refused> {
+        self.still_lives(link, into.ticket)?;
+        let len: u32 = self.spans.iter().map(|s| s.len).sum();
+        self.remote_spans.clear();
+        crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
+        self.moved += u64::from(len);
+        self.platform.push(link, &self.spans, &self.remote_spans).map_err(|error| match error {
+            StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
+            StraightError::Remote => Refused::Source(NAK_SOURCE_FAULT),
+            StraightError::Denied => Refused::Source(NAK_STRAIGHT),
+        })
     }
 
     /// Asks the initiator's memory whether its request still lives; a dead one is dropped, nobody waits for it.
@@ -482,10 +498,7 @@ impl<P: Platform> Engine<P> {
     // ---- RDMA READ ----
 
     fn reads_owed(qp: &Qp) -> usize {
-        qp.responses
-            .iter()
-            .filter(|r| matches!(r, Response::Read { .. } | Response::ReadDone { .. } | Response::Atomic { .. }))
-            .count()
+        qp.responses.iter().filter(|r| matches!(r, Response::Read { .. } | Response::Atomic { .. })).count()
     }
 
     fn execute_read(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>) -> Result<(), Refused> {
@@ -493,57 +506,34 @@ impl<P: Platform> Engine<P> {
         if len > limits::MAX_MSG || Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
             return Err(INVALID); // 9.7.4.1.7: more than were agreed on
         }
-        let span = self.check_read(qp, packet.rkey, packet.remote_addr, len)?;
-        let msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        self.check_read(qp, packet.rkey, packet.remote_addr, len)?;
+        let mut into = None;
         if packet.has(flag::BY_REF) && len > 0 {
             let ticket = self.referenced(rx, len).ok_or(INVALID)?;
-            let Some(link) = qp.link else { return Err(Refused::Drop) };
-            self.still_lives(link, ticket)?;
-            self.spans.clear();
-            self.spans.extend(span);
-            match self.platform.push(link, &self.spans, &self.remote_spans) {
-                Ok(()) => {
-                    qp.msn = msn;
-                    qp.responses.push_back(Response::ReadDone { psn: packet.psn, len, msn });
-                    return Ok(());
-                }
-                Err(StraightError::Local) => {
-                    return Err(Refused::Nak(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr, EventKind::QpFatal));
-                }
-                Err(StraightError::Remote) => return Err(Refused::Source(NAK_SOURCE_FAULT)),
-                Err(StraightError::Denied) => return Err(Refused::Source(NAK_STRAIGHT)),
-            }
+            into = Some(Into { spans: self.remote_spans.as_slice().into(), ticket });
         }
-        qp.msn = msn;
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         qp.responses.push_back(Response::Read {
             psn: packet.psn,
             addr: packet.remote_addr,
             rkey: packet.rkey,
             len,
             sent: 0,
-            msn,
+            msn: qp.msn,
             first_offset: packet.imm,
+            into,
         });
         Ok(())
     }
 
-    fn check_read(
-        &self,
-        qp: &Qp,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-    ) -> Result<Option<crate::platform::Span>, Refused> {
+    fn check_read(&self, qp: &Qp, rkey: u32, addr: u64, len: u32) -> Result<Option<crate::platform::Span>, Refused> {
         if len == 0 {
             return Ok(None); // C9-88
         }
         if !qp.attr.access.contains(Access::REMOTE_READ) {
             return Err(ACCESS);
         }
-        self.mem
-            .remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, Access::REMOTE_READ)
-            .map(Some)
-            .ok_or(ACCESS)
+        self.mem.remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, Access::REMOTE_READ).map(Some).ok_or(ACCESS)
     }
 
     // ---- atomics, FLUSH ----
@@ -564,8 +554,7 @@ impl<P: Platform> Engine<P> {
             return Err(ACCESS);
         }
         let rkey = RKey(packet.rkey);
-        let span =
-            self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need).ok_or(ACCESS)?;
+        let span = self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need).ok_or(ACCESS)?;
         if !span.addr.is_multiple_of(8) || span.addr == NULL_ADDR {
             return Err(INVALID);
         }
@@ -672,7 +661,10 @@ impl<P: Platform> Engine<P> {
             return Ok(());
         };
         let dst = Qpn::new(qp.attr.dest_qp_num);
-        while let Some(response) = qp.responses.front().copied() {
+        while let Some(response) = qp.responses.front().cloned() {
+            if self.moved > BURST {
+                return Ok(()); // others have their turn; the rest follows
+            }
             let mut packet;
             self.spans.clear();
             match response {
@@ -688,14 +680,10 @@ impl<P: Platform> Engine<P> {
                     packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
                     (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
                 }
-                Response::ReadDone { psn, len, msn } => {
-                    packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm, packet.len) = (ACK, msn, len);
-                    packet.flags = flag::FIRST | flag::LAST | flag::BY_REF;
-                }
-                Response::Read { psn, addr, rkey, len, sent, msn, first_offset } => {
+                Response::Read { psn, addr, rkey, len, sent, msn, first_offset, into } => {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                    packet.len = (len - sent).min(self.platform.caps(link).segment);
+                    let piece = if into.is_some() { STRAIGHT_CHUNK } else { self.platform.caps(link).segment };
+                    packet.len = (len - sent).min(piece);
                     (packet.syndrome, packet.imm) = (ACK, msn);
                     packet.remote_addr = u64::from(first_offset) + u64::from(sent);
                     if sent == 0 {
@@ -715,6 +703,21 @@ impl<P: Platform> Engine<P> {
                         Err(_) => {
                             packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
                             (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
+                        }
+                    }
+                    if let Some(into) = &into
+                        && packet.op == PacketOp::ReadResponse
+                    {
+                        let code = match self.put(link, into, sent) {
+                            Ok(()) => None,
+                            Err(Refused::Source(code) | Refused::Local(code, _)) => Some(code),
+                            Err(_) => Some(NAK_REMOTE_OPERATIONAL),
+                        };
+                        self.spans.clear();
+                        packet.flags |= flag::BY_REF;
+                        if let Some(code) = code {
+                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                            (packet.syndrome, packet.imm) = (NAK | code, msn);
                         }
                     }
                 }

@@ -7,7 +7,16 @@ use crate::backlog::Source;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
 use crate::qp::Qp;
 
+/// Straight copies in one turn, in bytes: then acknowledgements go out, others have their turn, and the clock is read
+/// again.
+pub(crate) const BURST: u64 = 2 << 20;
+
 impl<P: Platform> Engine<P> {
+    /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
+    pub fn is_winded(&self) -> bool {
+        self.moved > BURST
+    }
+
     /// A packet has come over a link. Its payload is named by `rx` until this returns.
     pub fn receive(&mut self, _link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         let rx = Source::Wire(rx);
@@ -38,10 +47,14 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Sends what can be sent: responses first, then requests. Calls after posts, after packets, after time.
+    /// Sends what can be sent: responses first, then requests. To be called after posts, after packets, after time; and
+    /// again while [`Engine::has_ready`].
     pub fn run(&mut self, now: Nanos) {
         self.unpark();
-        while let Some(id) = self.ready.pop_front() {
+        self.moved = 0;
+        while !self.is_winded()
+            && let Some(id) = self.ready.pop_front()
+        {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             qp.queued = false;
             let mut blocked = self.run_responses(&mut qp).is_err();
@@ -51,6 +64,10 @@ impl<P: Platform> Engine<P> {
             if blocked && let Some(link) = qp.link {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
+            }
+            if !blocked && !qp.responses.is_empty() {
+                qp.queued = true; // it was winded
+                self.ready.push_back(id);
             }
             self.qps.put_back(id, qp);
         }

@@ -79,9 +79,6 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (H, &T)> {
-        self.places
-            .iter()
-            .enumerate()
-            .filter_map(|(i, p)| Some((H::from((i as u32, p.generation)), p.value.as_ref()?)))
+        self.places.iter().enumerate().filter_map(|(i, p)| Some((H::from((i as u32, p.generation)), p.value.as_ref()?)))
     }
 }

@@ -141,10 +141,13 @@ impl SendQueue {
             }
         }
         let flags_kept = flags.bits() as u8;
-        self.put(base, u64::from(wr.opcode as u8)
-            | u64::from(flags_kept) << 8
-            | u64::from(sges) << 16
-            | u64::from(wr.imm_or_rkey) << 32);
+        self.put(
+            base,
+            u64::from(wr.opcode as u8)
+                | u64::from(flags_kept) << 8
+                | u64::from(sges) << 16
+                | u64::from(wr.imm_or_rkey) << 32,
+        );
         self.put(base + 1, wr.wr_id);
         self.put(base + 2, w2);
         self.put(base + 3, u64::from(key) | u64::from(extra) << 32);
@@ -244,16 +247,7 @@ impl SendQueue {
             let second = self.get(at + 1);
             sges.push(Sge { addr: self.get(at), length: second as u32, lkey: LKey((second >> 32) as u32) });
         }
-        Some(Wqe {
-            wr_id: w[1],
-            opcode,
-            flags,
-            imm: (w[0] >> 32) as u32,
-            srqn: w[4] as u32,
-            body,
-            sges,
-            inline_len,
-        })
+        Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
 
     /// Everything is forgotten (RESET).

@@ -1,5 +1,5 @@
 //! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
 
+mod errors;
 mod mock;
 mod traffic;
-mod errors;

@@ -75,11 +75,7 @@ impl CompChannel {
 impl Nic {
     /// Makes a channel.
     pub fn create_channel(&self) -> Result<Arc<CompChannel>> {
-        Ok(Arc::new(CompChannel {
-            bell: Bell::new()?,
-            queue: Mutex::default(),
-            users: AtomicU32::new(0),
-        }))
+        Ok(Arc::new(CompChannel { bell: Bell::new()?, queue: Mutex::default(), users: AtomicU32::new(0) }))
     }
 
     /// EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).

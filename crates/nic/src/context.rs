@@ -176,8 +176,7 @@ impl Nic {
             queue.forget(object);
         }
         let mut unacked = self.unacked.lock();
-        while unacked.objects.contains_key(&object)
-            || matches!(object, Object::Cq(cq) if unacked.cqs.contains_key(&cq))
+        while unacked.objects.contains_key(&object) || matches!(object, Object::Cq(cq) if unacked.cqs.contains_key(&cq))
         {
             self.acked.wait(&mut unacked);
         }

@@ -89,8 +89,9 @@ impl Nic {
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
         let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
         engine.set_diagnostics(!matches!(log.as_str(), "" | "0" | "off"));
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
-            .map_err(errno)?;
+        let wake =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+                .map_err(errno)?;
         Ok(Nic {
             core: Mutex::new(Core::new(engine)),
             wake,

@@ -28,7 +28,7 @@ const BUDGET: u32 = 64;
 
 impl Core {
     /// Takes in what has come, runs what it set free, lets time pass.
-    pub(crate) fn progress(&mut self, now: u64) {
+    pub(crate) fn progress(&mut self, mut now: u64) {
         let mut at = 0; // by index: handling a packet may add links
         while let Some(&link) = self.engine.platform().links().get(at) {
             at += 1;
@@ -36,6 +36,11 @@ impl Core {
                 let Some((packet, rx)) = self.engine.platform_mut().peek(link) else { break };
                 self.engine.receive(link, &packet, rx, now);
                 self.engine.platform_mut().release(link);
+                if self.engine.is_winded() {
+                    self.engine.run(now);
+                    self.engine.platform_mut().kick();
+                    now = crate::now();
+                }
             }
         }
         self.engine.platform_mut().take_dead_links(&mut self.dead);
@@ -116,6 +121,10 @@ impl Nic {
 
     /// The NIC thread must not sleep past the next deadline. In polled mode it wakes by itself often enough.
     pub(crate) fn mind_deadline(&self, core: &mut Core) {
+        if core.engine.has_ready() {
+            // More than one turn's work: if no poll continues it, the thread must.
+            self.wake_thread(core);
+        }
         if core.mode == Mode::Armed
             && let Some(at) = core.engine.next_deadline()
             && at < core.thread_wakes_at
@@ -154,8 +163,11 @@ impl Nic {
                     core.progress(now);
                     let quiet = core.go_armed(now);
                     let half_open = core.engine.platform().deadline().unwrap_or(u64::MAX);
-                    core.thread_wakes_at =
-                        if quiet { core.engine.next_deadline().unwrap_or(u64::MAX).min(half_open) } else { now };
+                    core.thread_wakes_at = if quiet && !core.engine.has_ready() {
+                        core.engine.next_deadline().unwrap_or(u64::MAX).min(half_open)
+                    } else {
+                        now
+                    };
                 }
                 core.thread_wakes_at
             };

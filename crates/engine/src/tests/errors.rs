@@ -1,6 +1,6 @@
 //! Requests that fail: status on both sides, state, flush order, events.
 
-use verbs::{EventKind, Opcode, QpState, QpType, RKey, SendBody, Sge, LKey, WcStatus as St};
+use verbs::{EventKind, LKey, Opcode, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
 
 use super::mock::*;
 use crate::Notice;

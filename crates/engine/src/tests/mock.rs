@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use verbs::{
-    Access, AhAttr, Completion, CqId, CtxId, Errno, Gid, LKey, Opcode, PdId, QpAttr, QpAttrMask as M, QpCap,
-    QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, SrqId,
+    Access, AhAttr, Completion, CqId, CtxId, Errno, Gid, LKey, Opcode, PdId, QpAttr, QpAttrMask as M, QpCap, QpId,
+    QpInit, QpState, QpType, Qpn, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, SrqId,
 };
 
 use crate::platform::*;
@@ -77,7 +77,13 @@ impl Mock {
         }
         Ok(())
     }
-    fn copy(&mut self, from: usize, source: &[Span], to: usize, target: &[Span]) -> std::result::Result<(), (bool, Fault)> {
+    fn copy(
+        &mut self,
+        from: usize,
+        source: &[Span],
+        to: usize,
+        target: &[Span],
+    ) -> std::result::Result<(), (bool, Fault)> {
         let mut net = self.net.borrow_mut();
         let mut bytes = Vec::new();
         for s in source {
@@ -333,8 +339,7 @@ impl World {
     /// Brings a queue pair to RTS.
     pub fn connect(&mut self, node: usize, qp: QpId, mut attr: QpAttr) {
         let ty = self.nodes[node].engine.query_qp(qp).unwrap().1.qp_type;
-        for (from, to) in
-            [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)]
+        for (from, to) in [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)]
         {
             attr.state = to;
             let (required, _) = verbs::state::transition(ty, from, to).unwrap();

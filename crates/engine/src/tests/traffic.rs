@@ -44,7 +44,11 @@ fn exchange(w: &mut World, a: usize, b: usize, label: &str) {
         w.post(a, qa, Opcode::RdmaRead, body, &back, 2).unwrap();
         w.run_for(20 * SECOND);
         let got = w.poll(a);
-        assert_eq!(got.iter().map(|c| c.status).collect::<Vec<_>>(), [WcStatus::Success; 2], "{label} rdma {len}: {got:?}");
+        assert_eq!(
+            got.iter().map(|c| c.status).collect::<Vec<_>>(),
+            [WcStatus::Success; 2],
+            "{label} rdma {len}: {got:?}"
+        );
         assert_eq!(w.read(b, landing, len), data, "{label} write {len}");
         assert_eq!(w.read(a, 0x10_0000, len), data, "{label} read {len}");
     }
@@ -95,12 +99,8 @@ fn bad_network_pipelined() {
         let mut w = World::new(2, seed * 77);
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (40, 40);
         let (qa, qb) = w.pair(0, 1, QpType::Rc);
-        let atomic = SendBody::Atomic {
-            remote_addr: BASE + 0x1_0000,
-            rkey: RKey(w.nodes[1].key),
-            compare_add: 3,
-            swap: 0,
-        };
+        let atomic =
+            SendBody::Atomic { remote_addr: BASE + 0x1_0000, rkey: RKey(w.nodes[1].key), compare_add: 3, swap: 0 };
         let (mut sent, mut received, mut done) = (0u64, Vec::new(), 0);
         for round in 0..8u64 {
             for i in 0..16 {
