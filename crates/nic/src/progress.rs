@@ -12,6 +12,8 @@ use ::verbs::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
+use engine::platform::Platform;
+
 use crate::core::{Core, Mode};
 use crate::{Nic, fork, now};
 
