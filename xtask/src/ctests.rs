@@ -1,7 +1,7 @@
 //! The C tests: `crates/abi/tests/c/*.c`, programs written against libibverbs-dev's headers and run like any other.
 //!
 //! Exit status 0 is a pass; 77 a skip, with the reason as the last line. A file may say in its first lines
-//! `// flags: ...` (for the compiler), `// args: ...` (for the program; `@lib@` stands for the library's path) and
+//! `// flags: ...` (for the compiler), `// args: ...` (for the program; `@lib@` stands for the library's path in both) and
 //! `// run: alone` (without `softrnic run`: the test looks after the loading itself).
 
 use std::fs;
@@ -89,7 +89,7 @@ fn test(build: &Build, place: &Place, name: &str, source: &Path) -> Result<(Outc
         .args(COMMON)
         .args(build.flags)
         .args([source, Path::new("-o"), &binary])
-        .args(note(&text, "flags"))
+        .args(note(&text, "flags").map(|word| word.replace("@lib@", &place.library())))
         .args(["-libverbs", "-ldl"])
         .run(LIMIT)
         .map_err(|e| e.to_string())?;

@@ -103,7 +103,7 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
         clients: 1,
         around: [Around::Plain; 2],
         order,
-        limit: Duration::from_secs(30),
+        limit: Duration::from_secs(60),
         check: Box::new(move |side, done| check(side, done, reports)),
     }
 }

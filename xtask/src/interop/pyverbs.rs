@@ -56,6 +56,7 @@ pub fn run(suite: &mut Suite, stage: &Stage, options: &Options, mode: Mode) {
         Err(e) => return suite.fail("the suite's files", e),
     };
     let runner = Runner { stage, folder };
+    let _pages = HugePages::reserve();
     let mut rows = Vec::new();
     for module in MODULES {
         let names = match runner.list(module) {
@@ -183,6 +184,30 @@ impl Runner<'_> {
         let why = "not run: the process had to be started too often".to_owned();
         rows.extend(left.iter().map(|name| (Row::new(name, Outcome::Failed(why.clone())), PathBuf::from(module))));
         rows
+    }
+}
+
+/// A few huge pages for the tests that want some, if we may reserve them; given back at the end.
+struct HugePages {
+    before: String,
+}
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    fn reserve() -> Option<Self> {
+        let before = fs::read_to_string(HUGE_PAGES).ok()?;
+        if before.trim() != "0" {
+            return None;
+        }
+        fs::write(HUGE_PAGES, "16").ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(HUGE_PAGES, &self.before);
     }
 }
 
