@@ -6,6 +6,7 @@ use clap::Args;
 use rdma::sys;
 
 use crate::bed::{DeviceOptions, PORT, text};
+use crate::out::say;
 
 /// Options of the command.
 #[derive(Args)]
@@ -22,21 +23,21 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let port = context.query_port(PORT).map_err(text)?;
     let chars: Vec<u8> = attr.fw_ver.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
 
-    println!("device          {}", device.name());
+    say!("device          {}", device.name());
     row("library", library.path());
     row("node GUID", view::tree::format_guid(device.guid()));
     row("firmware", String::from_utf8_lossy(&chars));
     row("vendor, part", format_args!("{:#08x}, {:#x}", attr.vendor_id, attr.vendor_part_id));
     row("sysfs", device.sysfs_path());
 
-    println!("\nport {PORT}");
+    say!("\nport {PORT}");
     row("state", port_state(port.state));
     row("link layer", if port.link_layer == 2 { "Ethernet (RoCE)" } else { "InfiniBand" });
     row("MTU", format_args!("{} (largest {})", mtu(port.active_mtu), mtu(port.max_mtu)));
     row("speed", speed(port.active_speed, port.active_width));
     row("largest message", bytes(port.max_msg_sz.into()));
 
-    println!("\naddresses (index, GID, type, interface)");
+    say!("\naddresses (index, GID, type, interface)");
     for gid in context.gids(PORT).map_err(text)? {
         let kind = match gid.kind {
             Some(0) => "IB",
@@ -45,10 +46,10 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
             _ => "?",
         };
         let ifname = interface(gid.ifindex).unwrap_or_default();
-        println!("  {:<3} {}  {kind}  {ifname:<8} {}", gid.index, gid.gid, gid.gid.ip());
+        say!("  {:<3} {}  {kind}  {ifname:<8} {}", gid.index, gid.gid, gid.gid.ip());
     }
 
-    println!("\nlimits");
+    say!("\nlimits");
     row("queue pairs", attr.max_qp);
     row("requests", format_args!("{} a queue, {} entries each", attr.max_qp_wr, attr.max_sge));
     row("CQs", format_args!("{} of {} entries", attr.max_cq, attr.max_cqe));
@@ -64,9 +65,9 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         .collect();
     row("can", can.join(", "));
 
-    println!("\ndata between processes of this machine");
-    println!("  small and medium messages go through shared memory.");
-    println!("  large ones {}", straight());
+    say!("\ndata between processes of this machine");
+    say!("  small and medium messages go through shared memory.");
+    say!("  large ones {}", straight());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -81,7 +82,7 @@ const CAPABILITIES: [(u32, &str); 7] = [
 ];
 
 fn row(name: &str, value: impl std::fmt::Display) {
-    println!("  {name:<15} {value}");
+    say!("  {name:<15} {value}");
 }
 
 fn port_state(state: u32) -> &'static str {

@@ -7,6 +7,7 @@ mod devinfo;
 mod elf;
 mod link;
 mod locate;
+mod out;
 mod run;
 mod selftest;
 mod settings;

@@ -28,12 +28,34 @@ pub enum Operation {
     CompareSwap,
 }
 
+impl Operation {
+    /// The name of its column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Send => "SEND",
+            Operation::Write => "WRITE",
+            Operation::Read => "READ",
+            Operation::ReadIdle => "READ*",
+            Operation::FetchAdd => "FETCH_ADD",
+            Operation::FetchAddIdle => "FETCH_ADD*",
+            Operation::CompareSwap => "CMP_SWAP",
+        }
+    }
+
+    /// True for those that a device may lack.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Operation::FetchAdd | Operation::FetchAddIdle | Operation::CompareSwap)
+    }
+}
+
 /// A latency.
 pub struct Latency {
     /// Half of all are shorter.
     pub median: Duration,
     /// One of a hundred is longer.
     pub p99: Duration,
+    /// The longest of all, there and back.
+    pub longest: Duration,
 }
 
 /// A bandwidth.
@@ -45,9 +67,11 @@ pub struct Bandwidth {
 }
 
 /// Round trips to find out how many fit into the time.
-const WARM_UP: u32 = 200;
+const WARM_UP: u32 = 100;
+/// Fewer at a time are not worth telling the target.
+const FEWEST: f64 = 10.0;
 /// More samples than this tell nothing new.
-const MOST: u32 = 100_000;
+const MOST: usize = 100_000;
 /// Bytes under way.
 const IN_FLIGHT: usize = 4 << 20;
 /// READs under way: what the queue pairs were connected with.
@@ -62,13 +86,27 @@ pub fn latency(
     size: usize,
     budget: Duration,
 ) -> Result<Latency, String> {
-    let mut warm = round(end, peer, link, operation, size, WARM_UP)?;
-    let (median, _) = percentiles(&mut warm);
-    let count = (budget.as_secs_f64() / median.as_secs_f64().max(1e-9)) as u32;
-    let mut samples = round(end, peer, link, operation, size, count.clamp(WARM_UP, MOST))?;
+    let began = Instant::now();
+    let mut samples: Vec<Duration> = Vec::new();
+    let mut count = WARM_UP;
+    loop {
+        let round = round(end, peer, link, operation, size, count)?;
+        let mean = round.iter().sum::<Duration>().as_secs_f64() / f64::from(count);
+        let left = budget.saturating_sub(began.elapsed());
+        // The first round warms up, unless it has taken most of the time.
+        if count != WARM_UP || left < budget / 2 {
+            samples.extend(round);
+        }
+        if left.is_zero() || samples.len() >= MOST {
+            break;
+        }
+        let fitting = (left.as_secs_f64() / mean.max(1e-9)).clamp(FEWEST, MOST as f64) as u32;
+        count = if fitting == WARM_UP { WARM_UP + 1 } else { fitting };
+    }
     let (median, p99) = percentiles(&mut samples);
+    let longest = samples.last().copied().unwrap_or_default();
     let ways = if matches!(operation, Operation::Send | Operation::Write) { 2 } else { 1 };
-    Ok(Latency { median: median / ways, p99: p99 / ways })
+    Ok(Latency { median: median / ways, p99: p99 / ways, longest })
 }
 
 /// The times of `count` round trips.
@@ -186,7 +224,7 @@ pub fn bandwidth(
     let mut measured_from = None;
     let mut watch = Watch::new();
     loop {
-        if measured_from.is_none() && tally.sent >= warm_up {
+        if measured_from.is_none() && (tally.sent >= warm_up || start.elapsed() > budget) {
             measured_from = Some(tally.sent);
             start = Instant::now();
         }

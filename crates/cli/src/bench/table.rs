@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::out::say;
+
 /// A table that grows by cells and rows.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -10,8 +12,8 @@ pub struct Table {
 
 impl Table {
     /// With a heading.
-    pub fn new(heading: &[&str]) -> Self {
-        Table { rows: vec![heading.iter().map(|text| (*text).to_owned()).collect()], current: Vec::new() }
+    pub fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
+        Table { rows: vec![heading.into_iter().map(str::to_owned).collect()], current: Vec::new() }
     }
 
     /// The next cell of the row.
@@ -41,7 +43,7 @@ impl Table {
     /// Prints it.
     pub fn print(&self) {
         for line in self.lines() {
-            println!("  {line}");
+            say!("  {line}");
         }
     }
 }
@@ -52,7 +54,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_to_the_right() {
-        let mut table = Table::new(&["bytes", "us"]);
+        let mut table = Table::new(["bytes", "us"]);
         table.cell(8);
         table.cell(format_args!("{:.2}", 12.345));
         table.end_row();

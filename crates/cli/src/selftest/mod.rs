@@ -16,6 +16,7 @@ use clap::Args;
 
 use crate::bed::{Bed, DeviceOptions};
 use crate::link::{Link, Other};
+use crate::out::say;
 use case::Case;
 use far::{Pair, Place};
 use plan::{Plan, Row};
@@ -44,7 +45,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let (library, device) = options.device.find()?;
     let bed = Rc::new(options.device.open()?);
-    println!("{} ({}), address {} ({})", device.name(), library.path(), bed.gid_index, bed.gid.ip());
+    say!("{} ({}), address {} ({})", device.name(), library.path(), bed.gid_index, bed.gid.ip());
     let caps = side::caps(&bed)?;
     let mut report = Report::new(options.verbose);
     for row in plan::rows() {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::case::{Case, Operation};
 use super::plan::Row;
+use crate::out::say;
 
 /// Passed and failed.
 #[derive(Clone, Copy, Default)]
@@ -42,7 +43,7 @@ impl Report {
     /// A case passed.
     pub fn pass(&mut self, row: Row, case: &Case) {
         if self.verbose {
-            println!("  ok    {row}: {case}");
+            say!("  ok    {row}: {case}");
         }
         self.count(row, case.operation).passed += 1;
     }
@@ -53,7 +54,7 @@ impl Report {
             Some(case) => format!("{row}: {case} (case {}): {error}", case.number),
             None => format!("{row}: {error}"),
         };
-        println!("  FAIL  {text}");
+        say!("  FAIL  {text}");
         self.count(row, case.map_or(Operation::Send, |case| case.operation)).failed += 1;
         self.failures.push(text);
     }
@@ -88,9 +89,9 @@ impl Report {
         let line = |name: &str, cells: &[&str]| {
             let cells: Vec<String> =
                 cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
-            println!("{name:<first$}  {}", cells.join("  "));
+            say!("{name:<first$}  {}", cells.join("  "));
         };
-        println!();
+        say!("");
         line("cases passed", &Operation::ALL.map(Operation::name));
         for (name, cells) in &rows {
             line(name, &cells.iter().map(String::as_str).collect::<Vec<_>>());
@@ -100,18 +101,18 @@ impl Report {
             total.fold((0, 0), |(passed, failed), count| (passed + count.passed, failed + count.failed));
         let skipped: usize = self.skipped.values().sum();
         if !self.skipped.is_empty() {
-            println!("\nskipped");
+            say!("\nskipped");
             for (reason, count) in &self.skipped {
-                println!("  {count:>4}  {reason}");
+                say!("  {count:>4}  {reason}");
             }
         }
         if !self.failures.is_empty() {
-            println!("\nfailed");
+            say!("\nfailed");
             for failure in &self.failures {
-                println!("  {failure}");
+                say!("  {failure}");
             }
         }
-        println!(
+        say!(
             "\n{passed} passed, {failed} failed, {skipped} skipped, in {:.1} s",
             self.start.elapsed().as_secs_f32()
         );
