@@ -22,15 +22,11 @@ fuzz_target!(|input: &[u8]| {
     let mut bytes = vec![0xa5u8; Half::SEGMENT as usize];
     for step in input.chunks_exact(10) {
         let (what, place) = (step[0], u32::from(step[1]));
-        let value = u64::from_le_bytes([
-            step[2], step[3], step[4], step[5], step[6], step[7], step[8], step[9],
-        ]);
+        let value = u64::from_le_bytes([step[2], step[3], step[4], step[5], step[6], step[7], step[8], step[9]]);
         match what % 12 {
             0 => inward.stamp(place).store(value, Ordering::Release),
             // The lap that the consumer waits for, and any lengths and places.
-            1 => inward
-                .stamp(place)
-                .store(1 << 32 | value & 0xffff_ffff, Ordering::Release),
+            1 => inward.stamp(place).store(1 << 32 | value & 0xffff_ffff, Ordering::Release),
             2 => inward.store_body(place, &[value; 7]),
             3 => out.consumed().store(value, Ordering::Release),
             4 => out.consumed().store(value % 2048, Ordering::Release),
@@ -39,13 +35,7 @@ fuzz_target!(|input: &[u8]| {
             7 => {
                 let len = (value % u64::from(Half::SEGMENT + 1)) as usize;
                 let words = [3, 4, 5, 7][place as usize % 4];
-                let _ = producer.push(
-                    &[value; 7][..words],
-                    &Payload {
-                        prefix: &bytes[..len],
-                        spans: &[],
-                    },
-                );
+                let _ = producer.push(&[value; 7], words, &Payload { prefix: &bytes[..len], spans: &[] });
                 let _ = producer.must_ring();
             }
             8 => {
@@ -59,7 +49,7 @@ fuzz_target!(|input: &[u8]| {
                 consumer.retract_sleep();
             }
             _ => {
-                if let Ok(Some(record)) = consumer.peek() {
+                if let Ok(Some(record)) = consumer.peek().map(|record| record.copied()) {
                     assert!(record.len <= Half::SEGMENT);
                     match record.place {
                         Place::Body(at) => assert!(at + record.len <= 56),
@@ -67,14 +57,7 @@ fuzz_target!(|input: &[u8]| {
                             assert!(at + record.len <= Half::BULK);
                             inward.fetch(at, &mut bytes[..record.len as usize]);
                             let addr = bytes.as_mut_ptr().expose_provenance() as u64;
-                            let _ = inward.scatter(
-                                at,
-                                &[Span {
-                                    addr,
-                                    len: record.len,
-                                    guarded: false,
-                                }],
-                            );
+                            let _ = inward.scatter(at, &[Span { addr, len: record.len, guarded: false }]);
                         }
                     }
                 }

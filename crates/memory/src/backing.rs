@@ -34,14 +34,10 @@ pub struct Heap {
 impl Heap {
     /// Allocates `len` bytes, at least 1.
     pub fn new(len: usize) -> Self {
-        let layout = Layout::from_size_align(len.max(1), 4096)
-            .expect("windows are far smaller than isize::MAX");
+        let layout = Layout::from_size_align(len.max(1), 4096).expect("windows are far smaller than isize::MAX");
         // SAFETY: the layout's size is not 0.
         let raw = unsafe { alloc_zeroed(layout) };
-        Heap {
-            base: NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout)),
-            layout,
-        }
+        Heap { base: NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout)), layout }
     }
 }
 
@@ -74,9 +70,7 @@ pub struct Memfd {
 }
 
 /// What must be sealed: a peer that could truncate the file could make our accesses a SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memfd {
     /// Makes a window of `len` bytes, zeroed, and maps it; the descriptor is for the peer. A forked child does not
@@ -85,11 +79,8 @@ impl Memfd {
     /// # Errors
     /// `EMFILE`, `ENOMEM` or what else the kernel answers.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
-        let fd = rustix::fs::memfd_create(
-            c"softrnic-window",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )
-        .map_err(errno)?;
+        let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(errno)?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(errno)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;
         let map = Self::map(&fd, len)?;
@@ -118,20 +109,10 @@ impl Memfd {
     fn map(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let base = unsafe {
-            rustix::mm::mmap(
-                core::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
+            rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
         }
         .map_err(errno)?;
-        let map = Memfd {
-            base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?,
-            len,
-        };
+        let map = Memfd { base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?, len };
         // SAFETY: the range is the mapping just made; DONTFORK changes nothing in this process. A child that kept the
         // window would keep it alive for nothing.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) }.map_err(errno)?;

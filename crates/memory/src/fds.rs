@@ -21,17 +21,11 @@ impl FdSet {
     /// An empty set.
     pub fn new() -> Arc<Self> {
         let words = (0..LIMIT / 64).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(FdSet {
-            words,
-            used: AtomicU64::new(0),
-        })
+        Arc::new(FdSet { words, used: AtomicU64::new(0) })
     }
 
     fn set(&self, fd: RawFd, present: bool) -> bool {
-        let Some(word) = usize::try_from(fd)
-            .ok()
-            .and_then(|fd| self.words.get(fd / 64))
-        else {
+        let Some(word) = usize::try_from(fd).ok().and_then(|fd| self.words.get(fd / 64)) else {
             return false;
         };
         let bit = 1u64 << (fd % 64);
@@ -71,10 +65,7 @@ impl TrackedFd {
     /// Takes a descriptor. One above [`LIMIT`] is kept open but not tracked.
     pub fn new(fd: OwnedFd, set: &Arc<FdSet>) -> Self {
         set.set(fd.as_raw_fd(), true);
-        TrackedFd {
-            fd: Some(fd),
-            set: Arc::clone(set),
-        }
+        TrackedFd { fd: Some(fd), set: Arc::clone(set) }
     }
 }
 
@@ -103,11 +94,7 @@ impl Drop for TrackedFd {
 /// The kernel's errno if it is no unix socket.
 pub fn peer_credentials(socket: impl AsFd) -> Result<(u32, u32), verbs::Errno> {
     // Not rustix's: its `Pid` cannot hold the 0 that the kernel gives for a process of a foreign namespace.
-    let mut credentials = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: both pointers are to live locals of the size that `len` says.
     let failed = unsafe {
@@ -120,11 +107,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<(u32, u32), verbs::Errno> {
         ) != 0
     };
     if failed || len as usize != size_of::<libc::ucred>() {
-        return Err(verbs::Errno(
-            std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO),
-        ));
+        return Err(verbs::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)));
     }
     Ok((u32::try_from(credentials.pid).unwrap_or(0), credentials.uid))
 }

@@ -36,12 +36,7 @@ pub fn store(addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
 /// # Safety
 /// `dst` is valid for writes of `len` bytes.
 #[inline]
-pub(crate) unsafe fn load_raw(
-    addr: u64,
-    guarded: bool,
-    dst: *mut u8,
-    len: usize,
-) -> Result<(), Fault> {
+pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize) -> Result<(), Fault> {
     if guarded {
         return straight::own(addr, dst.expose_provenance() as u64, len);
     }
@@ -56,23 +51,12 @@ pub(crate) unsafe fn load_raw(
 /// # Safety
 /// `src` is valid for reads of `len` bytes.
 #[inline]
-pub(crate) unsafe fn store_raw(
-    addr: u64,
-    guarded: bool,
-    src: *const u8,
-    len: usize,
-) -> Result<(), Fault> {
+pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: usize) -> Result<(), Fault> {
     if guarded {
         return straight::own(src.expose_provenance() as u64, addr, len);
     }
     // SAFETY: as in `load_raw`, with the directions exchanged.
-    unsafe {
-        ptr::copy(
-            src,
-            ptr::with_exposed_provenance_mut::<u8>(addr as usize),
-            len,
-        )
-    };
+    unsafe { ptr::copy(src, ptr::with_exposed_provenance_mut::<u8>(addr as usize), len) };
     Ok(())
 }
 
@@ -183,20 +167,11 @@ pub fn populate(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
         return Err(Errno::EFAULT);
     }
     let bytes = (last | (page - 1)) - start + 1;
-    let advice = if write {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
-    };
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     loop {
         // SAFETY: populating changes no contents and unmaps nothing, whatever the range.
-        let failed = unsafe {
-            libc::madvise(
-                ptr::with_exposed_provenance_mut(start as usize),
-                bytes as usize,
-                advice,
-            ) != 0
-        };
+        let failed =
+            unsafe { libc::madvise(ptr::with_exposed_provenance_mut(start as usize), bytes as usize, advice) != 0 };
         if !failed {
             return Ok(());
         }
@@ -243,8 +218,7 @@ fn mapped_writable(addr: u64, end: u64) -> bool {
         let Some((from, to)) = range.split_once('-') else {
             continue;
         };
-        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16))
-        else {
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
             continue;
         };
         if to <= at {

@@ -14,25 +14,12 @@ impl Pages {
         // SAFETY: new anonymous mappings at places of the kernel's choice, parts of which are unmapped again at once.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let base = libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            );
+            let base = libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(base, libc::MAP_FAILED);
             // PROT_NONE rather than munmap: nothing else can come to lie there while the test runs.
             let rest = len - mapped * PAGE as usize;
-            assert_eq!(
-                libc::mprotect(base.byte_add(mapped * PAGE as usize), rest, libc::PROT_NONE),
-                0
-            );
-            Pages {
-                base: base.expose_provenance() as u64,
-                len,
-            }
+            assert_eq!(libc::mprotect(base.byte_add(mapped * PAGE as usize), rest, libc::PROT_NONE), 0);
+            Pages { base: base.expose_provenance() as u64, len }
         }
     }
 
@@ -49,12 +36,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which nobody uses any more.
-        unsafe {
-            libc::munmap(
-                ptr::with_exposed_provenance_mut(self.base as usize),
-                self.len,
-            )
-        };
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.base as usize), self.len) };
     }
 }
 
@@ -80,20 +62,10 @@ fn load_and_store() {
 fn guarded_memory_that_is_not_there_is_a_fault() {
     let pages = Pages::new(3, 1);
     let mut out = [0; 8];
-    for addr in [
-        0,
-        8,
-        pages.base + PAGE,
-        pages.base + PAGE - 4,
-        u64::MAX - 3,
-        1 << 63,
-    ] {
+    for addr in [0, 8, pages.base + PAGE, pages.base + PAGE - 4, u64::MAX - 3, 1 << 63] {
         assert_eq!(load(addr, true, &mut out), Err(Fault), "{addr:#x}");
         assert_eq!(store(addr, true, &out), Err(Fault), "{addr:#x}");
-        assert_eq!(
-            atomic(addr & !7, true, AtomicOp::FetchAdd(1)).is_err(),
-            addr != pages.base + PAGE - 4
-        );
+        assert_eq!(atomic(addr & !7, true, AtomicOp::FetchAdd(1)).is_err(), addr != pages.base + PAGE - 4);
     }
     pages.read_only(0);
     assert_eq!(load(pages.base, true, &mut out), Ok(()));
@@ -143,34 +115,20 @@ fn copies_between_span_lists() {
     let data: Vec<u8> = (0..100).collect();
     store(pages.base, false, &data).unwrap();
     for guarded in [false, true] {
-        let from = [
-            span(pages.base, 30, false),
-            span(0, 0, false),
-            span(pages.base + 30, 70, guarded),
-        ];
-        let to = [
-            span(pages.base + PAGE, 1, guarded),
-            span(pages.base + PAGE + 1, 99, false),
-        ];
+        let from = [span(pages.base, 30, false), span(0, 0, false), span(pages.base + 30, 70, guarded)];
+        let to = [span(pages.base + PAGE, 1, guarded), span(pages.base + PAGE + 1, 99, false)];
         copy(&from, &to).unwrap();
         let mut back = [0; 100];
         load(pages.base + PAGE, false, &mut back).unwrap();
         assert_eq!(back[..], data[..]);
         store(pages.base + PAGE, false, &[0; 100]).unwrap();
     }
-    let (here, nowhere) = (
-        [span(pages.base, 50, false)],
-        [span(pages.base + 3 * PAGE - 10, 50, true)],
-    );
+    let (here, nowhere) = ([span(pages.base, 50, false)], [span(pages.base + 3 * PAGE - 10, 50, true)]);
     assert_eq!(copy(&nowhere, &here), Err(true));
     assert_eq!(copy(&here, &nowhere), Err(false));
     // Overlap is as with memmove.
     store(pages.base, false, &data).unwrap();
-    copy(
-        &[span(pages.base, 90, false)],
-        &[span(pages.base + 10, 90, false)],
-    )
-    .unwrap();
+    copy(&[span(pages.base, 90, false)], &[span(pages.base + 10, 90, false)]).unwrap();
     let mut back = [0; 90];
     load(pages.base + 10, false, &mut back).unwrap();
     assert_eq!(back[..], data[..90]);

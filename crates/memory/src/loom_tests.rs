@@ -63,15 +63,13 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
     }
     fn store_body(&self, slot: u32, words: &[u64]) {
         // SAFETY: loom checks that nobody reads or writes meanwhile.
-        self.bodies[slot as usize]
-            .with_mut(|body| unsafe { (&mut (*body))[..words.len()].copy_from_slice(words) });
+        self.bodies[slot as usize].with_mut(|body| unsafe { (&mut (*body))[..words.len()].copy_from_slice(words) });
     }
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(&payload.prefix[..8]);
         // SAFETY: loom checks that nobody reads or writes meanwhile.
-        self.grains[at as usize / 64]
-            .with_mut(|grain| unsafe { *grain = u64::from_ne_bytes(eight) });
+        self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = u64::from_ne_bytes(eight) });
         Ok(())
     }
 }
@@ -81,24 +79,17 @@ fn push<M: RingMemory>(producer: &mut Producer<M>, n: u64, bulk: bool) -> Result
     let mut bytes = [0u8; 64];
     bytes[..8].copy_from_slice(&(n ^ 0xff).to_ne_bytes());
     let prefix = if bulk { &bytes[..] } else { &bytes[..8] };
-    producer
-        .push(&[n, 0, 0], &Payload { prefix, spans: &[] })
-        .map(drop)
+    producer.push(&[n, 0, 0, 0, 0, 0, 0], 3, &Payload { prefix, spans: &[] }).map(drop)
 }
 
 /// Takes a record if there is one, checks that it is the `n`th, and says whether the producer must be rung.
-fn take<const S: u32, const B: u32>(
-    consumer: &mut Consumer<Arc<Model<S, B>>>,
-    n: u64,
-) -> Option<bool> {
-    let record = consumer.peek().expect("the producer is honest")?;
+fn take<const S: u32, const B: u32>(consumer: &mut Consumer<Arc<Model<S, B>>>, n: u64) -> Option<bool> {
+    let record = consumer.peek().expect("the producer is honest").copied()?;
     assert_eq!(record.header()[0], n);
     let payload = match record.place {
         Place::Body(_) => record.body[3],
         // SAFETY: loom checks that nobody writes meanwhile.
-        Place::Bulk(at) => {
-            consumer.memory().grains[at as usize / 64].with(|grain| unsafe { *grain })
-        }
+        Place::Bulk(at) => consumer.memory().grains[at as usize / 64].with(|grain| unsafe { *grain }),
     };
     assert_eq!(payload, n ^ 0xff);
     Some(consumer.release())

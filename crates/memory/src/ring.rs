@@ -174,14 +174,14 @@ impl<M: RingMemory> Producer<M> {
         self.broken
     }
 
-    /// Appends a record: a header of 3, 4, 5 or 7 words and a payload. It is visible to the consumer at once; see
-    /// [`Producer::must_ring`]. Gives the payload's length.
+    /// Appends a record: a header of the first 3, 4, 5 or 7 of these words, and a payload. It is visible to the
+    /// consumer at once; see [`Producer::must_ring`]. Gives the payload's length.
     ///
     /// # Errors
     /// [`PushError`]. Nothing has been appended then.
     #[inline]
-    pub fn push(&mut self, header: &[u64], payload: &Payload<'_>) -> Result<u32, PushError> {
-        let code = match header.len() {
+    pub fn push(&mut self, header: &[u64; 7], words: usize, payload: &Payload<'_>) -> Result<u32, PushError> {
+        let code = match words {
             3 => 0,
             4 => 1,
             5 => 2,
@@ -196,7 +196,7 @@ impl<M: RingMemory> Producer<M> {
             return Err(PushError::Length);
         }
         let len = total as u32;
-        let inside = len <= BODY - 8 * header.len() as u32;
+        let inside = len <= BODY - 8 * words as u32;
         let bulk = if inside { 0 } else { round_up(len) };
         if !self.fits(bulk) {
             self.wait_for(bulk)?;
@@ -204,35 +204,26 @@ impl<M: RingMemory> Producer<M> {
 
         let slot = self.at.slot(M::SLOTS);
         let grain = if inside {
-            let mut body = [0u64; 7];
-            body[..header.len()].copy_from_slice(header);
-            if len > 0 {
-                gather(payload, &mut body, header.len()).map_err(|Fault| PushError::Fault)?;
+            if len == 0 {
+                self.memory.store_body(slot, &header[..words]);
+            } else {
+                let mut body = *header;
+                gather(payload, &mut body, words).map_err(|Fault| PushError::Fault)?;
+                self.memory.store_body(slot, &body[..words + len.div_ceil(8) as usize]);
             }
-            self.memory
-                .store_body(slot, &body[..header.len() + len.div_ceil(8) as usize]);
             None
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
-            self.memory
-                .store_bulk(at, payload)
-                .map_err(|Fault| PushError::Fault)?;
-            self.memory.store_body(slot, header);
+            self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
+            self.memory.store_body(slot, &header[..words]);
             self.head = start + u64::from(bulk);
             Some(at / GRAIN)
         };
         self.ends[slot as usize] = self.head;
-        let stamp = Stamp {
-            lap: self.at.lap,
-            code,
-            len,
-            grain,
-        };
+        let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
-        self.memory
-            .stamp(slot)
-            .store(stamp.pack(), Ordering::Release);
+        self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
         Ok(len)
     }
@@ -241,11 +232,7 @@ impl<M: RingMemory> Producer<M> {
     fn place(&self, bulk: u32) -> u64 {
         let size = u64::from(M::BULK);
         let left = size - self.head % size;
-        if u64::from(bulk) > left {
-            self.head + left
-        } else {
-            self.head
-        }
+        if u64::from(bulk) > left { self.head + left } else { self.head }
     }
 
     fn fits(&self, bulk: u32) -> bool {
@@ -397,8 +384,10 @@ pub struct Consumer<M> {
     /// Records and bulk bytes taken since the last publication with a fence.
     unfenced: u32,
     unfenced_bulk: u32,
-    /// Bulk bytes of the record that was peeked last, and whether there is one.
-    peeked: Option<u32>,
+    /// The record that was peeked last. It is handed out by reference: it is larger than a cache line.
+    record: Record,
+    /// There is one.
+    peeked: bool,
     broken: bool,
 }
 
@@ -411,7 +400,8 @@ impl<M: RingMemory> Consumer<M> {
             published: 0,
             unfenced: 0,
             unfenced_bulk: 0,
-            peeked: None,
+            record: Record { header_words: 3, body: [0; 7], len: 0, place: Place::Body(24) },
+            peeked: false,
             broken: false,
         }
     }
@@ -429,12 +419,7 @@ impl<M: RingMemory> Consumer<M> {
     /// True if a record is there. One load.
     #[inline]
     pub fn ready(&self) -> bool {
-        (self
-            .memory
-            .stamp(self.at.slot(M::SLOTS))
-            .load(Ordering::Acquire)
-            >> 32) as u32
-            == self.at.lap
+        (self.memory.stamp(self.at.slot(M::SLOTS)).load(Ordering::Acquire) >> 32) as u32 == self.at.lap
     }
 
     /// The next record; the same one again until [`Consumer::release`]. When there is none, makes everything taken so
@@ -443,7 +428,7 @@ impl<M: RingMemory> Consumer<M> {
     /// # Errors
     /// [`Broken`] if the producer wrote nonsense; from then on always.
     #[inline]
-    pub fn peek(&mut self) -> Result<Option<Record>, Broken> {
+    pub fn peek(&mut self) -> Result<Option<&Record>, Broken> {
         let slot = self.at.slot(M::SLOTS);
         // Acquire: pairs with the producer's release of the stamp.
         let stamp = Stamp::unpack(self.memory.stamp(slot).load(Ordering::Acquire));
@@ -454,18 +439,13 @@ impl<M: RingMemory> Consumer<M> {
             if self.published != self.at.count {
                 self.published = self.at.count;
                 // Release: our reads of the slots are over.
-                self.memory
-                    .consumed()
-                    .store(self.published, Ordering::Release);
+                self.memory.consumed().store(self.published, Ordering::Release);
             }
             return Ok(None);
         }
         let header_words = HEADER_WORDS[stamp.code as usize];
         let (place, room) = match stamp.grain {
-            None => (
-                Place::Body(u32::from(header_words) * 8),
-                BODY - u32::from(header_words) * 8,
-            ),
+            None => (Place::Body(u32::from(header_words) * 8), BODY - u32::from(header_words) * 8),
             Some(grain) => {
                 let at = grain * GRAIN;
                 (Place::Bulk(at), M::BULK.saturating_sub(at).min(M::SEGMENT))
@@ -475,17 +455,15 @@ impl<M: RingMemory> Consumer<M> {
             self.broken = true;
             return Err(Broken);
         }
-        self.peeked = Some(if stamp.grain.is_some() {
-            round_up(stamp.len)
-        } else {
-            0
-        });
-        Ok(Some(Record {
-            header_words,
-            body: self.memory.load_body(slot),
-            len: stamp.len,
-            place,
-        }))
+        self.record = Record { header_words, body: self.memory.load_body(slot), len: stamp.len, place };
+        self.peeked = true;
+        Ok(Some(&self.record))
+    }
+
+    /// The record that was peeked last, until it is released.
+    #[inline]
+    pub fn peeked(&self) -> Option<&Record> {
+        self.peeked.then_some(&self.record)
     }
 
     /// Gives the peeked record's place back. True if the producer waits for room and must be rung now. Without a
@@ -493,8 +471,12 @@ impl<M: RingMemory> Consumer<M> {
     #[inline]
     #[must_use]
     pub fn release(&mut self) -> bool {
-        let Some(bulk) = self.peeked.take() else {
+        if !std::mem::take(&mut self.peeked) {
             return false;
+        }
+        let bulk = match self.record.place {
+            Place::Body(_) => 0,
+            Place::Bulk(_) => round_up(self.record.len),
         };
         self.at.step(M::SLOTS);
         self.unfenced += 1;
@@ -508,9 +490,7 @@ impl<M: RingMemory> Consumer<M> {
         self.published = self.at.count;
         self.unfenced = 0;
         self.unfenced_bulk = 0;
-        self.memory
-            .consumed()
-            .store(self.published, Ordering::Release);
+        self.memory.consumed().store(self.published, Ordering::Release);
         // With the fence in `Producer::wait_for`: either it sees our count, or we see that it waits.
         fence(Ordering::SeqCst);
         let waiting = self.memory.waiting();

@@ -14,11 +14,7 @@ const ROUNDS: u64 = if cfg!(miri) { 60 } else { 20_000 };
 fn ring() -> (Half, Producer<Half>, Consumer<Half>) {
     let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::BYTES));
     let half = Half::new(&heap, 0).unwrap();
-    (
-        half.clone(),
-        Producer::new(half.clone()),
-        Consumer::new(half),
-    )
+    (half.clone(), Producer::new(half.clone()), Consumer::new(half))
 }
 
 struct Random(u64);
@@ -40,12 +36,22 @@ fn bytes(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-fn span(bytes: &mut [u8]) -> Span {
-    Span {
-        addr: bytes.as_mut_ptr().expose_provenance() as u64,
-        len: bytes.len() as u32,
-        guarded: false,
+/// [`Producer::push`] with a header of any length.
+fn push(producer: &mut Producer<Half>, header: &[u64], payload: &Payload<'_>) -> Result<u32, PushError> {
+    let mut words = [0xdead; 7];
+    for (to, from) in words.iter_mut().zip(header) {
+        *to = *from;
     }
+    producer.push(&words, header.len(), payload)
+}
+
+/// [`Consumer::peek`], copied.
+fn peek(consumer: &mut Consumer<Half>) -> Result<Option<Record>, Broken> {
+    consumer.peek().map(|record| record.copied())
+}
+
+fn span(bytes: &mut [u8]) -> Span {
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
 }
 
 /// The payload of a record.
@@ -93,13 +99,7 @@ fn what_goes_in_comes_out_in_order() {
             let result = {
                 let (prefix, rest) = data.split_at_mut(cut);
                 let (a, b) = rest.split_at_mut(rest.len() / 2);
-                producer.push(
-                    &head,
-                    &Payload {
-                        prefix,
-                        spans: &[span(a), span(b)],
-                    },
-                )
+                push(&mut producer, &head, &Payload { prefix, spans: &[span(a), span(b)] })
             };
             match result {
                 Ok(len) => {
@@ -122,16 +122,13 @@ fn what_goes_in_comes_out_in_order() {
             }
         } else {
             assert_eq!(consumer.ready(), !inside.is_empty());
-            let record = consumer.peek().unwrap();
+            let record = peek(&mut consumer).unwrap();
             assert_eq!(record.is_some(), !inside.is_empty());
             if let Some(record) = record {
                 let (head, data) = inside.pop_front().unwrap();
                 assert_eq!(record.header(), head);
-                assert!(
-                    payload(&consumer, &record) == data,
-                    "payload of record {taken}"
-                );
-                let again = consumer.peek().unwrap().unwrap();
+                assert!(payload(&consumer, &record) == data, "payload of record {taken}");
+                let again = peek(&mut consumer).unwrap().unwrap();
                 assert_eq!(again.body, record.body);
                 let _ = consumer.release();
                 taken += 1;
@@ -150,16 +147,8 @@ fn a_small_message_is_one_cache_line() {
     for (words, room) in [(3, 32), (4, 24), (5, 16), (7, 0)] {
         let head = vec![5; words];
         for (len, inside) in [(room, true), (room + 1, false)] {
-            producer
-                .push(
-                    &head,
-                    &Payload {
-                        prefix: &bytes(1, len),
-                        spans: &[],
-                    },
-                )
-                .unwrap();
-            let record = consumer.peek().unwrap().unwrap();
+            push(&mut producer, &head, &Payload { prefix: &bytes(1, len), spans: &[] }).unwrap();
+            let record = peek(&mut consumer).unwrap().unwrap();
             assert_eq!(matches!(record.place, Place::Body(_)), inside);
             assert_eq!(payload(&consumer, &record), bytes(1, len));
             let _ = consumer.release();
@@ -174,38 +163,13 @@ fn a_small_message_is_one_cache_line() {
 fn what_does_not_fit_the_rules_is_refused() {
     let (_, mut producer, mut consumer) = ring();
     let long = vec![0; Half::SEGMENT as usize + 1];
-    assert_eq!(
-        producer.push(
-            &[0; 3],
-            &Payload {
-                prefix: &long,
-                spans: &[]
-            }
-        ),
-        Err(PushError::Length)
-    );
-    let endless = [Span {
-        addr: 0,
-        len: u32::MAX,
-        guarded: false,
-    }; 3];
-    assert_eq!(
-        producer.push(
-            &[0; 3],
-            &Payload {
-                prefix: &[],
-                spans: &endless
-            }
-        ),
-        Err(PushError::Length)
-    );
+    assert_eq!(push(&mut producer, &[0; 3], &Payload { prefix: &long, spans: &[] }), Err(PushError::Length));
+    let endless = [Span { addr: 0, len: u32::MAX, guarded: false }; 3];
+    assert_eq!(push(&mut producer, &[0; 3], &Payload { prefix: &[], spans: &endless }), Err(PushError::Length));
     for words in [0, 1, 2, 6, 8] {
-        assert_eq!(
-            producer.push(&vec![0; words], &Payload::default()),
-            Err(PushError::Length)
-        );
+        assert_eq!(push(&mut producer, &vec![0; words], &Payload::default()), Err(PushError::Length));
     }
-    assert_eq!(consumer.peek().unwrap().map(|r| r.len), None);
+    assert_eq!(peek(&mut consumer).unwrap().map(|r| r.len), None);
     assert!(!consumer.release(), "nothing was peeked");
     assert_eq!(consumer.count(), 0);
 }
@@ -215,37 +179,13 @@ fn what_does_not_fit_the_rules_is_refused() {
 fn a_payload_that_is_not_there_leaves_no_trace() {
     let (_, mut producer, mut consumer) = ring();
     for len in [8, 5000] {
-        let nowhere = [Span {
-            addr: 4096,
-            len,
-            guarded: true,
-        }];
-        assert_eq!(
-            producer.push(
-                &[1; 3],
-                &Payload {
-                    prefix: b"x",
-                    spans: &nowhere
-                }
-            ),
-            Err(PushError::Fault)
-        );
+        let nowhere = [Span { addr: 4096, len, guarded: true }];
+        assert_eq!(push(&mut producer, &[1; 3], &Payload { prefix: b"x", spans: &nowhere }), Err(PushError::Fault));
     }
     assert!(!consumer.ready());
-    producer
-        .push(
-            &[2; 3],
-            &Payload {
-                prefix: &bytes(9, 5000),
-                spans: &[],
-            },
-        )
-        .unwrap();
-    let record = consumer.peek().unwrap().unwrap();
-    assert_eq!(
-        (record.header(), record.place),
-        (&[2; 3][..], Place::Bulk(0))
-    );
+    push(&mut producer, &[2; 3], &Payload { prefix: &bytes(9, 5000), spans: &[] }).unwrap();
+    let record = peek(&mut consumer).unwrap().unwrap();
+    assert_eq!((record.header(), record.place), (&[2; 3][..], Place::Bulk(0)));
 }
 
 #[test]
@@ -254,12 +194,7 @@ fn stamps_survive_packing() {
         for code in 0..4 {
             for len in [0, 1, 16384, 32767] {
                 for grain in [None, Some(0), Some(4095)] {
-                    let stamp = Stamp {
-                        lap,
-                        code,
-                        len,
-                        grain,
-                    };
+                    let stamp = Stamp { lap, code, len, grain };
                     assert_eq!(Stamp::unpack(stamp.pack()), stamp);
                 }
             }
@@ -271,21 +206,13 @@ fn stamps_survive_packing() {
 fn laps_wrap_and_skip_zero() {
     let (half, mut producer, mut consumer) = ring();
     let count = u64::from(u32::MAX - 1) * u64::from(Half::SLOTS) - 2;
-    let late = Position {
-        count,
-        lap: u32::MAX - 1,
-    };
-    (
-        producer.at,
-        producer.consumed,
-        consumer.at,
-        consumer.published,
-    ) = (late, count, late, count);
+    let late = Position { count, lap: u32::MAX - 1 };
+    (producer.at, producer.consumed, consumer.at, consumer.published) = (late, count, late, count);
     half.consumed().store(count, Ordering::Relaxed);
     let mut seen = Vec::new();
     for n in 0..if cfg!(miri) { 6 } else { 3000 } {
-        producer.push(&[n, 0, 0], &Payload::default()).unwrap();
-        assert_eq!(consumer.peek().unwrap().unwrap().header()[0], n);
+        push(&mut producer, &[n, 0, 0], &Payload::default()).unwrap();
+        assert_eq!(peek(&mut consumer).unwrap().unwrap().header()[0], n);
         let _ = consumer.release();
         seen.push(consumer.at.lap);
     }
@@ -300,14 +227,11 @@ fn laps_wrap_and_skip_zero() {
 fn a_consumer_that_lies_breaks_the_ring() {
     for lie in [1025, u64::MAX, 1 << 63] {
         let (half, mut producer, _) = ring();
-        while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+        while push(&mut producer, &[0; 3], &Payload::default()).is_ok() {}
         half.consumed().store(lie, Ordering::Relaxed);
         assert!(!producer.taken(1024));
         assert_eq!(producer.has_room(), Err(Broken));
-        assert_eq!(
-            producer.push(&[0; 3], &Payload::default()),
-            Err(PushError::Broken)
-        );
+        assert_eq!(push(&mut producer, &[0; 3], &Payload::default()), Err(PushError::Broken));
         // It stays so, even if the count becomes good again.
         half.consumed().store(10, Ordering::Relaxed);
         assert_eq!(producer.has_room(), Err(Broken));
@@ -315,64 +239,35 @@ fn a_consumer_that_lies_breaks_the_ring() {
     }
     // A count must not go back.
     let (half, mut producer, _) = ring();
-    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    while push(&mut producer, &[0; 3], &Payload::default()).is_ok() {}
     half.consumed().store(100, Ordering::Relaxed);
     assert_eq!(producer.has_room(), Ok(true));
-    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    while push(&mut producer, &[0; 3], &Payload::default()).is_ok() {}
     half.consumed().store(99, Ordering::Relaxed);
     assert_eq!(producer.has_room(), Err(Broken));
 }
 
 #[test]
 fn a_producer_that_lies_breaks_the_ring() {
-    let good = Stamp {
-        lap: 1,
-        code: 0,
-        len: 0,
-        grain: None,
-    };
+    let good = Stamp { lap: 1, code: 0, len: 0, grain: None };
     for bad in [
         Stamp { len: 33, ..good },
-        Stamp {
-            code: 3,
-            len: 1,
-            ..good
-        },
-        Stamp {
-            len: 16385,
-            grain: Some(0),
-            ..good
-        },
-        Stamp {
-            len: 32767,
-            grain: Some(0),
-            ..good
-        },
-        Stamp {
-            len: 65,
-            grain: Some(4095),
-            ..good
-        },
+        Stamp { code: 3, len: 1, ..good },
+        Stamp { len: 16385, grain: Some(0), ..good },
+        Stamp { len: 32767, grain: Some(0), ..good },
+        Stamp { len: 65, grain: Some(4095), ..good },
     ] {
         let (half, _, mut consumer) = ring();
         half.stamp(0).store(bad.pack(), Ordering::Relaxed);
-        assert_eq!(consumer.peek().map(|_| ()), Err(Broken), "{bad:?}");
+        assert_eq!(peek(&mut consumer).map(|_| ()), Err(Broken), "{bad:?}");
         // It stays so.
         half.stamp(0).store(0, Ordering::Relaxed);
-        assert_eq!(consumer.peek().map(|_| ()), Err(Broken));
+        assert_eq!(peek(&mut consumer).map(|_| ()), Err(Broken));
     }
-    for fine in [
-        good,
-        Stamp { len: 32, ..good },
-        Stamp {
-            len: 64,
-            grain: Some(4095),
-            ..good
-        },
-    ] {
+    for fine in [good, Stamp { len: 32, ..good }, Stamp { len: 64, grain: Some(4095), ..good }] {
         let (half, _, mut consumer) = ring();
         half.stamp(0).store(fine.pack(), Ordering::Relaxed);
-        assert_eq!(consumer.peek().unwrap().unwrap().len, fine.len);
+        assert_eq!(peek(&mut consumer).unwrap().unwrap().len, fine.len);
     }
 }
 
@@ -385,16 +280,7 @@ fn copies_stay_within_the_bulk_area() {
     half.fetch(u32::MAX, &mut out);
     assert_eq!(out[10], 7);
     assert_eq!(half.scatter(Half::BULK - 10, &[span(&mut out)]), Ok(()));
-    assert_eq!(
-        half.store_bulk(
-            Half::BULK,
-            &Payload {
-                prefix: &out,
-                spans: &[]
-            }
-        ),
-        Ok(())
-    );
+    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }), Ok(()));
 }
 
 #[test]
@@ -403,20 +289,11 @@ fn halves_do_not_overlap() {
     assert!(Half::new(&heap, 2).is_err() && Half::new(&heap, usize::MAX).is_err());
     let (a, b) = (Half::new(&heap, 0).unwrap(), Half::new(&heap, 1).unwrap());
     let mut to_b = Producer::new(a.clone());
-    while to_b
-        .push(
-            &[u64::MAX; 3],
-            &Payload {
-                prefix: &[255; 300],
-                spans: &[],
-            },
-        )
-        .is_ok()
-    {}
+    while push(&mut to_b, &[u64::MAX; 3], &Payload { prefix: &[255; 300], spans: &[] }).is_ok() {}
     let mut nothing = [1; 64];
     b.fetch(0, &mut nothing);
     assert_eq!(nothing, [0; 64]);
-    assert_eq!(Consumer::new(b).peek().unwrap().map(|_| ()), None);
+    assert_eq!(peek(&mut Consumer::new(b)).unwrap().map(|_| ()), None);
     const { assert!(!Half::WINDOW.is_multiple_of(2 << 20), "see Memfd::adopt") };
 }
 
@@ -425,7 +302,7 @@ fn flags_are_taken_once() {
     let (_, mut producer, mut consumer) = ring();
     assert!(!producer.must_ring());
     consumer.announce_sleep();
-    producer.push(&[0; 3], &Payload::default()).unwrap();
+    push(&mut producer, &[0; 3], &Payload::default()).unwrap();
     wake_fence();
     assert!(producer.must_ring());
     assert!(!producer.must_ring());
@@ -433,10 +310,10 @@ fn flags_are_taken_once() {
     consumer.retract_sleep();
     assert!(!producer.must_ring());
 
-    while producer.push(&[0; 3], &Payload::default()).is_ok() {}
+    while push(&mut producer, &[0; 3], &Payload::default()).is_ok() {}
     assert_eq!(producer.has_room(), Ok(false));
     let mut rings = 0;
-    while consumer.peek().unwrap().is_some() {
+    while peek(&mut consumer).unwrap().is_some() {
         rings += u32::from(consumer.release());
     }
     assert_eq!(rings, 1);
@@ -453,13 +330,7 @@ fn two_threads() {
         for n in 0..count {
             let (head, len) = (header(&mut random, n), some_len(&mut random) / 8);
             let data = bytes(n, len);
-            while let Err(e) = producer.push(
-                &head,
-                &Payload {
-                    prefix: &data,
-                    spans: &[],
-                },
-            ) {
+            while let Err(e) = push(&mut producer, &head, &Payload { prefix: &data, spans: &[] }) {
                 assert_eq!(e, PushError::Full);
                 std::thread::yield_now();
             }
@@ -470,7 +341,7 @@ fn two_threads() {
     for n in 0..count {
         let (head, len) = (header(&mut random, n), some_len(&mut random) / 8);
         let record = loop {
-            match consumer.peek().unwrap() {
+            match peek(&mut consumer).unwrap() {
                 Some(record) => break record,
                 None => std::thread::yield_now(),
             }
@@ -479,7 +350,7 @@ fn two_threads() {
         assert!(payload(&consumer, &record) == bytes(n, len));
         let _ = consumer.release();
     }
-    assert!(consumer.peek().unwrap().is_none());
+    assert!(peek(&mut consumer).unwrap().is_none());
     let producer = writer.join().unwrap();
     assert!(producer.taken(count));
 }
@@ -490,31 +361,17 @@ fn anything_in_the_window_is_survived() {
     for _ in 0..if cfg!(miri) { 3 } else { 2000 } {
         let (half, mut producer, mut consumer) = ring();
         for slot in 0..if cfg!(miri) { 4 } else { 32 } {
-            let lap = if random.below(8) == 0 {
-                random.next()
-            } else {
-                1
-            };
-            let low = if random.below(2) == 0 {
-                random.below(40)
-            } else {
-                random.next() >> 32
-            };
+            let lap = if random.below(8) == 0 { random.next() } else { 1 };
+            let low = if random.below(2) == 0 { random.below(40) } else { random.next() >> 32 };
             half.stamp(slot).store(lap << 32 | low, Ordering::Relaxed);
             half.store_body(slot, &[random.next(); 7]);
         }
         half.consumed().store(random.below(20), Ordering::Relaxed);
-        while let Ok(Some(record)) = consumer.peek() {
+        while let Ok(Some(record)) = peek(&mut consumer) {
             assert_eq!(payload(&consumer, &record).len(), record.len as usize);
             let _ = consumer.release();
         }
-        let _ = producer.push(
-            &[1; 3],
-            &Payload {
-                prefix: &[1; 100],
-                spans: &[],
-            },
-        );
+        let _ = push(&mut producer, &[1; 3], &Payload { prefix: &[1; 100], spans: &[] });
         let _ = producer.has_room();
     }
 }

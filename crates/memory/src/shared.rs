@@ -43,18 +43,12 @@ impl Half {
     /// `EINVAL` if the memory is too small for it.
     pub fn new(backing: &Arc<dyn Backing>, index: usize) -> Result<Self, Errno> {
         let offset = index.checked_mul(Half::BYTES).ok_or(Errno::EINVAL)?;
-        if offset
-            .checked_add(Half::BYTES)
-            .is_none_or(|end| end > backing.len())
-        {
+        if offset.checked_add(Half::BYTES).is_none_or(|end| end > backing.len()) {
             return Err(Errno::EINVAL);
         }
         // SAFETY: `offset` lies within the backing, checked above.
         let base = unsafe { backing.base().as_ptr().add(offset) };
-        Ok(Half {
-            base,
-            _backing: Arc::clone(backing),
-        })
+        Ok(Half { base, _backing: Arc::clone(backing) })
     }
 
     fn word64(&self, at: usize) -> &AtomicU64 {
@@ -75,10 +69,7 @@ impl Half {
         let at = at.min(Self::BULK);
         let len = len.min(Self::BULK - at);
         // SAFETY: `at` is at most BULK, so the sum is within the half or one past its end (with `len` 0 then).
-        (
-            unsafe { self.base.add(BULK_AT + at as usize) },
-            len as usize,
-        )
+        (unsafe { self.base.add(BULK_AT + at as usize) }, len as usize)
     }
 
     /// Copies from the bulk area. Beyond its end nothing is copied.

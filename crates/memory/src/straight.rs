@@ -36,20 +36,8 @@ pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), StraightErr
 /// As [`pull`].
 pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
     let len = u32::try_from(dst.len()).map_err(|_| StraightError::Local)?;
-    let ours = Span {
-        addr: dst.as_mut_ptr().expose_provenance() as u64,
-        len,
-        guarded: false,
-    };
-    pull(
-        pid,
-        &[Span {
-            addr,
-            len,
-            guarded: false,
-        }],
-        &[ours],
-    )
+    let ours = Span { addr: dst.as_mut_ptr().expose_provenance() as u64, len, guarded: false };
+    pull(pid, &[Span { addr, len, guarded: false }], &[ours])
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,30 +46,17 @@ enum Direction {
     Push,
 }
 
-fn transfer(
-    pid: u32,
-    direction: Direction,
-    ours: &[Span],
-    theirs: &[Span],
-) -> Result<(), StraightError> {
+fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), StraightError> {
     let (mut l, mut r) = (Cursor::new(ours), Cursor::new(theirs));
     // After a fault one vector at a time: the kernel refuses a whole call for an impossible address in any of them.
     let mut batch = BATCH;
     loop {
         let (mut local, mut remote) = ([EMPTY; BATCH], [EMPTY; BATCH]);
-        let (locals, remotes) = (
-            gather(l.clone(), &mut local[..batch]),
-            gather(r.clone(), &mut remote[..batch]),
-        );
+        let (locals, remotes) = (gather(l.clone(), &mut local[..batch]), gather(r.clone(), &mut remote[..batch]));
         if locals == 0 || remotes == 0 {
             return Ok(());
         }
-        match call(
-            pid as libc::pid_t,
-            direction,
-            &local[..locals],
-            &remote[..remotes],
-        ) {
+        match call(pid as libc::pid_t, direction, &local[..locals], &remote[..remotes]) {
             Ok(moved) if moved > 0 => {
                 skip(&mut l, moved);
                 skip(&mut r, moved);
@@ -105,17 +80,11 @@ fn transfer(
 /// True if our side of the vector that failed is there. Only as much of it is asked for as the remote vector covers:
 /// the transfer stops at the first bad one.
 fn present(piece: Span, theirs: &Cursor<'_>, direction: Direction) -> bool {
-    let reach = theirs
-        .clone()
-        .piece()
-        .map_or(piece.len, |p| p.len.min(piece.len));
+    let reach = theirs.clone().piece().map_or(piece.len, |p| p.len.min(piece.len));
     local::populate(piece.addr, u64::from(reach), direction == Direction::Pull).is_ok()
 }
 
-const EMPTY: libc::iovec = libc::iovec {
-    iov_base: ptr::null_mut(),
-    iov_len: 0,
-};
+const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec]) -> usize {
     let mut n = 0;
@@ -142,12 +111,7 @@ fn skip(cursor: &mut Cursor<'_>, mut bytes: usize) {
     }
 }
 
-fn call(
-    pid: libc::pid_t,
-    direction: Direction,
-    l: &[libc::iovec],
-    r: &[libc::iovec],
-) -> Result<usize, i32> {
+fn call(pid: libc::pid_t, direction: Direction, l: &[libc::iovec], r: &[libc::iovec]) -> Result<usize, i32> {
     let (ln, rn) = (l.len() as libc::c_ulong, r.len() as libc::c_ulong);
     // SAFETY: the kernel checks every address on both sides. What is written lies in registered memory of this process
     // (pull; see the crate's page), or in memory of a peer which has named it to us (push).
@@ -164,17 +128,10 @@ fn call(
 pub(crate) fn own(source: u64, target: u64, len: usize) -> Result<(), Fault> {
     let (mut from, mut to, mut left) = (source, target, len);
     while left > 0 {
-        let vector = |addr: u64| libc::iovec {
-            iov_base: ptr::with_exposed_provenance_mut(addr as usize),
-            iov_len: left,
-        };
+        let vector =
+            |addr: u64| libc::iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: left };
         // A thread's own memory: PTRACE checks are skipped by the kernel for a process's own threads.
-        match call(
-            std::process::id() as libc::pid_t,
-            Direction::Pull,
-            &[vector(to)],
-            &[vector(from)],
-        ) {
+        match call(std::process::id() as libc::pid_t, Direction::Pull, &[vector(to)], &[vector(from)]) {
             Ok(0) => return Err(Fault),
             Ok(moved) => {
                 from += moved as u64;
@@ -193,10 +150,7 @@ pub(crate) fn own(source: u64, target: u64, len: usize) -> Result<(), Fault> {
 /// [`own`] where `process_vm_readv` is forbidden: a pipe's `write` and `read` check addresses just as well.
 fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
     let (rx, tx) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|_| Fault)?;
-    let (rx, tx) = (
-        std::os::fd::AsRawFd::as_raw_fd(&rx),
-        std::os::fd::AsRawFd::as_raw_fd(&tx),
-    );
+    let (rx, tx) = (std::os::fd::AsRawFd::as_raw_fd(&rx), std::os::fd::AsRawFd::as_raw_fd(&tx));
     let mut done = 0;
     while done < len {
         // One page always fits into an empty pipe, so neither call can block.

@@ -1,11 +1,7 @@
 use super::*;
 
 fn span(bytes: &mut [u8]) -> Span {
-    Span {
-        addr: bytes.as_mut_ptr().expose_provenance() as u64,
-        len: bytes.len() as u32,
-        guarded: false,
-    }
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
 }
 
 // The process itself stands for the peer: the kernel's part is the same.
@@ -14,13 +10,7 @@ fn span(bytes: &mut [u8]) -> Span {
 fn lists_of_any_shape() {
     let mut source: Vec<u8> = (0..300_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let expected = source.clone();
-    for (cut_local, cut_remote) in [
-        (1000, 1),
-        (1, 997),
-        (300_000, 300_000),
-        (64, 65),
-        (4096, 333),
-    ] {
+    for (cut_local, cut_remote) in [(1000, 1), (1, 997), (300_000, 300_000), (64, 65), (4096, 333)] {
         for pushes in [false, true] {
             let mut target = vec![0u8; 300_000];
             let limit = 3000 * cut_local.min(cut_remote);
@@ -45,23 +35,13 @@ fn the_bad_side_is_named() {
     let mut bytes = [0u8; 64];
     let good = [span(&mut bytes)];
     for addr in [0, 4096, u64::MAX - 63] {
-        let bad = [Span {
-            addr,
-            len: 64,
-            guarded: false,
-        }];
+        let bad = [Span { addr, len: 64, guarded: false }];
         assert_eq!(pull(me, &bad, &good), Err(StraightError::Remote));
         assert_eq!(pull(me, &good, &bad), Err(StraightError::Local));
         assert_eq!(push(me, &bad, &good), Err(StraightError::Local));
         assert_eq!(push(me, &good, &bad), Err(StraightError::Remote));
-        assert_eq!(
-            pull(me, &[good[0], bad[0]], &[good[0], good[0]]),
-            Err(StraightError::Remote)
-        );
-        assert_eq!(
-            pull(me, &[good[0], good[0]], &[good[0], bad[0]]),
-            Err(StraightError::Local)
-        );
+        assert_eq!(pull(me, &[good[0], bad[0]], &[good[0], good[0]]), Err(StraightError::Remote));
+        assert_eq!(pull(me, &[good[0], good[0]], &[good[0], bad[0]]), Err(StraightError::Local));
     }
     assert_eq!(pull(0x3fff_ffff, &good, &good), Err(StraightError::Denied));
     assert_eq!(pull(u32::MAX, &good, &good), Err(StraightError::Denied));

@@ -17,11 +17,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            straight: true,
-            straight_above: 16384,
-            any_user: false,
-        }
+        Config { straight: true, straight_above: 16384, any_user: false }
     }
 }
 

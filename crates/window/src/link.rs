@@ -7,7 +7,7 @@ use engine::platform::{Fault, Packet, Span};
 use memory::Half;
 use memory::backing::{Backing, Heap};
 use memory::fds::TrackedFd;
-use memory::ring::{Broken, Consumer, Place, Producer, Record};
+use memory::ring::{Broken, Consumer, Place, Producer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -61,10 +61,7 @@ impl Remote {
     pub fn gone(&self) -> bool {
         let readable = |fd: &TrackedFd, flags: PollFlags| {
             let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
-            let now = Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
         };
         match &self.pidfd {
@@ -81,8 +78,6 @@ pub(crate) struct Link {
     pub consumer: Consumer<Half>,
     /// `None` for the loopback link.
     pub remote: Option<Remote>,
-    /// The record that was peeked last: payload that came with the header is read from here.
-    pub record: Option<Record>,
     /// In the platform's list of links to ring.
     pub dirty: bool,
     /// In the platform's list of links without room.
@@ -118,7 +113,6 @@ impl Link {
             producer: Producer::new(out),
             consumer: Consumer::new(inward),
             remote,
-            record: None,
             dirty: false,
             full: false,
         }
@@ -133,23 +127,15 @@ impl Link {
 
     /// The next packet. `Err` if there will be no more on this link.
     #[inline]
-    pub(crate) fn peek(
-        &mut self,
-        id: engine::platform::LinkId,
-    ) -> Result<Option<(Packet, Rx)>, Broken> {
+    pub(crate) fn peek(&mut self, id: engine::platform::LinkId) -> Result<Option<(Packet, Rx)>, Broken> {
         if self.state == State::Dead {
             return Err(Broken);
         }
         match self.consumer.peek()? {
             Some(record) => {
-                let packet = codec::decode(record.header()).ok_or(Broken)?;
-                let rx = Rx {
-                    link: id,
-                    place: record.place,
-                    len: record.len,
-                };
-                self.record = Some(record);
-                Ok(Some((packet, rx)))
+                let words = usize::from(record.header_words);
+                let packet = codec::decode(&record.body, words).ok_or(Broken)?;
+                Ok(Some((packet, Rx { link: id, place: record.place, len: record.len })))
             }
             None if self.state == State::Up => Ok(None),
             None => Err(Broken),
@@ -159,9 +145,6 @@ impl Link {
     /// Gives the peeked packet's place back, and rings if the peer waits for it. False if the link's life is over.
     #[inline]
     pub(crate) fn release(&mut self) -> bool {
-        if self.record.take().is_none() {
-            return true;
-        }
         if self.consumer.release() {
             self.ring();
         }
@@ -191,9 +174,7 @@ impl Link {
             Place::Bulk(at) => self.consumer.memory().fetch(at.saturating_add(offset), dst),
             Place::Body(at) => {
                 let bytes = self.body();
-                let from = bytes
-                    .get(at.saturating_add(offset) as usize..)
-                    .unwrap_or(&[]);
+                let from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
                 let n = dst.len().min(from.len());
                 dst[..n].copy_from_slice(&from[..n]);
             }
@@ -203,15 +184,10 @@ impl Link {
     /// Copies payload bytes of the peeked packet to local memory.
     pub(crate) fn scatter(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         match rx.place {
-            Place::Bulk(at) => self
-                .consumer
-                .memory()
-                .scatter(at.saturating_add(offset), spans),
+            Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
             Place::Body(at) => {
                 let bytes = self.body();
-                let mut from = bytes
-                    .get(at.saturating_add(offset) as usize..)
-                    .unwrap_or(&[]);
+                let mut from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
                 for span in spans {
                     let (now, rest) = from.split_at(from.len().min(span.len as usize));
                     memory::local::store(span.addr, span.guarded, now)?;
@@ -225,7 +201,7 @@ impl Link {
     /// The peeked record's body as bytes.
     fn body(&self) -> [u8; 56] {
         let mut bytes = [0u8; 56];
-        if let Some(record) = &self.record {
+        if let Some(record) = self.consumer.peeked() {
             for (to, word) in bytes.chunks_exact_mut(8).zip(record.body) {
                 to.copy_from_slice(&word.to_ne_bytes());
             }

@@ -35,9 +35,7 @@ impl WindowPlatform {
         } else if !self.multicast.announced.contains_key(group) {
             let first = self.own_blocks.first().ok_or(Errno::ENODEV)?.0;
             let bound = socket::bind(&rendezvous::member_name(group, first), 0)?;
-            self.multicast
-                .announced
-                .insert(*group, TrackedFd::new(bound, &self.fds));
+            self.multicast.announced.insert(*group, TrackedFd::new(bound, &self.fds));
         }
         // Our own change is to be seen at once.
         self.multicast.seen.remove(group);
@@ -53,9 +51,7 @@ impl WindowPlatform {
                 blocks
             }
             _ => {
-                self.multicast
-                    .seen
-                    .retain(|_, (at, _)| now.saturating_sub(*at) < FRESH);
+                self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < FRESH);
                 // Names are arbitrary bytes; those of others may be no UTF-8.
                 let raw = std::fs::read("/proc/net/unix").unwrap_or_default();
                 let blocks = rendezvous::members(&String::from_utf8_lossy(&raw), group);

@@ -84,13 +84,7 @@ impl Token {
 }
 
 pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-    epoll::add(
-        epoll,
-        fd,
-        epoll::EventData::new_u64(token.pack()),
-        epoll::EventFlags::IN,
-    )
-    .map_err(errno)
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
 }
 
 /// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
@@ -102,9 +96,7 @@ pub(crate) fn unwatch(epoll: &TrackedFd, fd: impl AsFd) {
 /// keep the epoll instance readable for ever.
 pub(crate) fn spare_fd(fds: &Arc<FdSet>) -> Option<TrackedFd> {
     let flags = rustix::event::EventfdFlags::CLOEXEC;
-    rustix::event::eventfd(0, flags)
-        .ok()
-        .map(|fd| TrackedFd::new(fd, fds))
+    rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, fds))
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, for pauses between attempts.
@@ -163,10 +155,7 @@ impl WindowPlatform {
         let found = self.connect(block);
         let route = match found {
             Ok(id) => Route::Link(id),
-            Err(_) => Route::Retry {
-                at: monotonic() + pause,
-                pause: (pause * 2).min(RETRY_LAST),
-            },
+            Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST) },
         };
         self.routes.insert(block, route);
         found.ok()
@@ -188,10 +177,7 @@ impl WindowPlatform {
         // blocks that are not his.
         if pid != 0 && pid != std::process::id() && same_user {
             let known = self.live.iter().copied().find(|&id| {
-                let remote = self
-                    .link(id)
-                    .filter(|l| l.state == State::Up)
-                    .and_then(|l| l.remote.as_ref());
+                let remote = self.link(id).filter(|l| l.state == State::Up).and_then(|l| l.remote.as_ref());
                 remote.is_some_and(|r| r.pid == pid && r.same_user && !r.gone())
             });
             if let Some(id) = known {
@@ -222,9 +208,7 @@ impl WindowPlatform {
         let pidfd = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
-            .and_then(|pid| {
-                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-            })
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
             .map(|fd| TrackedFd::new(fd, &self.fds));
         Remote {
             socket,
@@ -238,12 +222,7 @@ impl WindowPlatform {
         }
     }
 
-    fn install(
-        &mut self,
-        window: Arc<dyn Backing>,
-        side: Side,
-        remote: Remote,
-    ) -> Result<LinkId, Errno> {
+    fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
         let id = self.add_link(Link::new(window, side, remote)?)?;
         let watched = match self.link(id).and_then(|l| l.remote.as_ref()) {
             Some(remote) => {
@@ -267,14 +246,9 @@ impl WindowPlatform {
     pub(crate) fn poll_events(&mut self, now: Nanos) {
         // A few rounds at most, so that a peer that never stops cannot keep us here.
         for _ in 0..4 {
-            let mut events = [epoll::Event {
-                flags: epoll::EventFlags::empty(),
-                data: epoll::EventData::new_u64(0),
-            }; 64];
-            let zero = Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
             let n = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&zero)).unwrap_or(0);
             for event in &events[..n] {
                 let (data, flags) = (event.data, event.flags);
@@ -305,16 +279,8 @@ impl WindowPlatform {
         let mut count = [0u8; 8];
         // NOWAIT: a peer holds this eventfd too, and could have cleared its O_NONBLOCK.
         let mut into = [IoSliceMut::new(&mut count)];
-        let read = rustix::io::preadv2(
-            &self.doorbell,
-            &mut into,
-            u64::MAX,
-            rustix::io::ReadWriteFlags::NOWAIT,
-        );
-        if matches!(
-            read,
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)
-        ) {
+        let read = rustix::io::preadv2(&self.doorbell, &mut into, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT);
+        if matches!(read, Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)) {
             let _ = rustix::io::read(&self.doorbell, &mut count);
         }
     }
@@ -355,9 +321,7 @@ impl WindowPlatform {
                 Err(Errno::EMFILE | Errno(23)) => {
                     // Out of descriptors: with the spare one, turn the connection away. Its maker tries again later.
                     self.spare = None;
-                    if let Some((_, listener)) =
-                        self.own_blocks.iter().find(|(own, _)| *own == block)
-                    {
+                    if let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) {
                         drop(socket::accept(listener));
                     }
                     self.spare = spare_fd(&self.fds);
@@ -378,9 +342,7 @@ impl WindowPlatform {
             return;
         }
         match socket::receive(&socket) {
-            Received::Message(Message::Hello(hello), fds) => {
-                self.welcome(socket, pid, same_user, &hello, fds)
-            }
+            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, pid, same_user, &hello, fds),
             Received::Nothing => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
                     let oldest = self.half_open.remove(0);
@@ -390,13 +352,7 @@ impl WindowPlatform {
                 let serial = self.next_serial;
                 if watch(&self.epoll, &socket, Token::HalfOpen(serial)).is_ok() {
                     let deadline = now.saturating_add(HELLO_TIMEOUT);
-                    self.half_open.push(HalfOpen {
-                        serial,
-                        socket,
-                        pid,
-                        same_user,
-                        deadline,
-                    });
+                    self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
                 }
             }
             _ => {}
@@ -420,14 +376,7 @@ impl WindowPlatform {
     }
 
     /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    fn welcome(
-        &mut self,
-        socket: TrackedFd,
-        pid: u32,
-        same_user: bool,
-        hello: &Greeting,
-        fds: Vec<OwnedFd>,
-    ) {
+    fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let (memfd, doorbell, None) = (fds.next(), fds.next(), fds.next()) else {
             return;
@@ -503,8 +452,7 @@ impl WindowPlatform {
                 let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
                     return false;
                 };
-                let expected = std::mem::take(&mut remote.awaits_welcome)
-                    && doorbell.is_some() == remote.same_user;
+                let expected = std::mem::take(&mut remote.awaits_welcome) && doorbell.is_some() == remote.same_user;
                 if expected {
                     self.meet(&mut remote, greeting, doorbell);
                 }

@@ -1,8 +1,6 @@
 use std::collections::HashSet;
 
-use engine::platform::{
-    AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError,
-};
+use engine::platform::{AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError};
 use verbs::{Gid, Psn, Qpn};
 
 use super::*;
@@ -17,18 +15,10 @@ fn gid(ip: &str) -> Gid {
 }
 
 fn span(bytes: &mut [u8]) -> Span {
-    Span {
-        addr: bytes.as_mut_ptr().expose_provenance() as u64,
-        len: bytes.len() as u32,
-        guarded: false,
-    }
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
 }
 
-const NOWHERE: Span = Span {
-    addr: 4096,
-    len: 4,
-    guarded: true,
-};
+const NOWHERE: Span = Span { addr: 4096, len: 4, guarded: true };
 
 #[test]
 fn several_hundred_blocks() {
@@ -38,18 +28,12 @@ fn several_hundred_blocks() {
     for first in &claimed {
         assert!(first % BLOCK_QPNS == 0 && *first >= 4096 && *first <= 0xffe000);
         for qpn in [*first, first + 4095] {
-            assert_eq!(
-                platform.resolve(&gid("127.0.0.1"), Qpn::new(qpn)),
-                Some(LinkId::LOOPBACK)
-            );
+            assert_eq!(platform.resolve(&gid("127.0.0.1"), Qpn::new(qpn)), Some(LinkId::LOOPBACK));
         }
     }
     // What is freed can be claimed again, by others only then.
     let block = (*claimed.iter().next().unwrap() >> 12) as u16;
-    assert_eq!(
-        socket::bind(&rendezvous::block_name(block), 1).err(),
-        Some(Errno::EADDRINUSE)
-    );
+    assert_eq!(socket::bind(&rendezvous::block_name(block), 1).err(), Some(Errno::EADDRINUSE));
     drop(platform);
     socket::bind(&rendezvous::block_name(block), 1).unwrap();
 }
@@ -59,22 +43,10 @@ fn only_local_addresses_and_numbers_that_exist() {
     let mut platform = platform();
     let qpn = Qpn::new(platform.claim_block().unwrap());
     let there = |p: &mut WindowPlatform, ip: &str| p.resolve(&gid(ip), qpn).is_some();
-    assert!(
-        there(&mut platform, "127.0.0.1")
-            && there(&mut platform, "127.1.2.3")
-            && there(&mut platform, "::1")
-    );
-    assert!(
-        !there(&mut platform, "192.0.2.1")
-            && !there(&mut platform, "fe80::1")
-            && !there(&mut platform, "::")
-    );
+    assert!(there(&mut platform, "127.0.0.1") && there(&mut platform, "127.1.2.3") && there(&mut platform, "::1"));
+    assert!(!there(&mut platform, "192.0.2.1") && !there(&mut platform, "fe80::1") && !there(&mut platform, "::"));
     platform.set_local_gids(vec![gid("192.0.2.1"), gid("fe80::1")]);
-    assert!(
-        there(&mut platform, "192.0.2.1")
-            && there(&mut platform, "fe80::1")
-            && !there(&mut platform, "192.0.2.2")
-    );
+    assert!(there(&mut platform, "192.0.2.1") && there(&mut platform, "fe80::1") && !there(&mut platform, "192.0.2.2"));
     for qpn in [0, 1, 4095, 0xfff000, 0xffffff] {
         assert_eq!(platform.resolve(&gid("::1"), Qpn::new(qpn)), None);
     }
@@ -110,16 +82,7 @@ fn the_loopback_link() {
         packet.len = len;
         packet.remote_addr = 99;
         let mut data = vec![len as u8 + 1; len as usize];
-        platform
-            .send(
-                link,
-                &packet,
-                Payload {
-                    prefix: &[],
-                    spans: &[span(&mut data)],
-                },
-            )
-            .unwrap();
+        platform.send(link, &packet, Payload { prefix: &[], spans: &[span(&mut data)] }).unwrap();
         assert!(platform.any_ready());
         assert!(!platform.announce_sleep(), "there is work");
         let mark = platform.sent_mark(link);
@@ -144,22 +107,9 @@ fn the_loopback_link() {
     platform.suppress_doorbells();
     platform.kick();
     assert_eq!(platform.stats().rings, 0);
-    assert_eq!(
-        platform.send(LinkId(77), &packet, Payload::default()),
-        Err(SendError::Down)
-    );
-    assert_eq!(
-        platform.send(LinkId(1 << 16), &packet, Payload::default()),
-        Err(SendError::Down)
-    );
-    let lost = platform.send(
-        link,
-        &packet,
-        Payload {
-            prefix: &[],
-            spans: &[NOWHERE],
-        },
-    );
+    assert_eq!(platform.send(LinkId(77), &packet, Payload::default()), Err(SendError::Down));
+    assert_eq!(platform.send(LinkId(1 << 16), &packet, Payload::default()), Err(SendError::Down));
+    let lost = platform.send(link, &packet, Payload { prefix: &[], spans: &[NOWHERE] });
     assert_eq!(lost, Err(SendError::Fault));
 }
 
@@ -173,42 +123,20 @@ fn straight_copies_inside_the_process() {
     assert!(a == b);
     let mut four = [1; 4];
     let good = [span(&mut four)];
-    assert_eq!(
-        platform.pull(link, &[NOWHERE], &good),
-        Err(StraightError::Remote)
-    );
-    assert_eq!(
-        platform.pull(link, &good, &[NOWHERE]),
-        Err(StraightError::Local)
-    );
-    assert_eq!(
-        platform.push(link, &[NOWHERE], &good),
-        Err(StraightError::Local)
-    );
-    assert_eq!(
-        platform.push(link, &good, &[NOWHERE]),
-        Err(StraightError::Remote)
-    );
-    assert_eq!(
-        platform.pull(LinkId(3), &good, &good),
-        Err(StraightError::Denied)
-    );
+    assert_eq!(platform.pull(link, &[NOWHERE], &good), Err(StraightError::Remote));
+    assert_eq!(platform.pull(link, &good, &[NOWHERE]), Err(StraightError::Local));
+    assert_eq!(platform.push(link, &[NOWHERE], &good), Err(StraightError::Local));
+    assert_eq!(platform.push(link, &good, &[NOWHERE]), Err(StraightError::Remote));
+    assert_eq!(platform.pull(LinkId(3), &good, &good), Err(StraightError::Denied));
     assert_eq!(platform.stats().straight_bytes, 5000);
-    assert_eq!(
-        platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)),
-        Err(Fault)
-    );
+    assert_eq!(platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
 }
 
 #[test]
 fn groups_have_members() {
     let (mut a, mut b) = (platform(), platform());
     let group = gid("ff0e::4711");
-    assert_eq!(
-        a.announce_multicast(&group, true),
-        Err(Errno::ENODEV),
-        "no QP, no member"
-    );
+    assert_eq!(a.announce_multicast(&group, true), Err(Errno::ENODEV), "no QP, no member");
     a.claim_block().unwrap();
     b.claim_block().unwrap();
     a.announce_multicast(&group, true).unwrap();
@@ -225,10 +153,7 @@ fn groups_have_members() {
     b.announce_multicast(&group, true).unwrap();
     assert_eq!((members(&mut a).len(), members(&mut b).len()), (2, 2));
     a.announce_multicast(&group, false).unwrap();
-    assert_eq!(
-        (members(&mut a).len(), members(&mut b)),
-        (1, vec![LinkId::LOOPBACK])
-    );
+    assert_eq!((members(&mut a).len(), members(&mut b)), (1, vec![LinkId::LOOPBACK]));
     drop(b);
     assert_eq!(members(&mut a), []);
 }
@@ -236,24 +161,13 @@ fn groups_have_members() {
 #[test]
 fn settings() {
     let with = |pairs: &'static [(&str, &str)]| {
-        Config::from_lookup(|name| {
-            pairs
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| (*v).to_owned())
-        })
+        Config::from_lookup(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
     };
     assert_eq!(with(&[]), Config::default());
     assert!(!with(&[("SOFTRNIC_STRAIGHT", "0")]).straight);
     assert!(with(&[("SOFTRNIC_STRAIGHT", "x")]).straight);
-    assert_eq!(
-        with(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]).straight_above,
-        4096
-    );
-    assert_eq!(
-        with(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]).straight_above,
-        16384
-    );
+    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]).straight_above, 4096);
+    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]).straight_above, 16384);
     assert!(with(&[("SOFTRNIC_PEERS", "any")]).any_user);
     assert!(!with(&[("SOFTRNIC_PEERS", "user")]).any_user);
 }

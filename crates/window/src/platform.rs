@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span,
-    StraightError,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -87,10 +86,7 @@ impl WindowPlatform {
     /// `EMFILE` or `ENOMEM`.
     pub fn new(config: Config) -> Result<Self, Errno> {
         let fds = FdSet::new();
-        let epoll = TrackedFd::new(
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?,
-            &fds,
-        );
+        let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = TrackedFd::new(rustix::event::eventfd(0, flags).map_err(errno)?, &fds);
         peers::watch(&epoll, &doorbell, peers::Token::Doorbell)?;
@@ -103,10 +99,7 @@ impl WindowPlatform {
             epoll,
             doorbell,
             spare,
-            entries: vec![Entry {
-                generation: 0,
-                link: Some(Box::new(Link::loopback()?)),
-            }],
+            entries: vec![Entry { generation: 0, link: Some(Box::new(Link::loopback()?)) }],
             live: vec![LinkId::LOOPBACK],
             dirty: Vec::new(),
             full: Vec::new(),
@@ -146,21 +139,13 @@ impl WindowPlatform {
     #[inline]
     pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
         let entry = self.entries.get((id.0 & 0xffff) as usize)?;
-        if u32::from(entry.generation) == id.0 >> 16 {
-            entry.link.as_deref()
-        } else {
-            None
-        }
+        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref() } else { None }
     }
 
     #[inline]
     pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
         let entry = self.entries.get_mut((id.0 & 0xffff) as usize)?;
-        if u32::from(entry.generation) == id.0 >> 16 {
-            entry.link.as_deref_mut()
-        } else {
-            None
-        }
+        if u32::from(entry.generation) == id.0 >> 16 { entry.link.as_deref_mut() } else { None }
     }
 
     /// Takes a new link into the table.
@@ -169,10 +154,7 @@ impl WindowPlatform {
         let index = match free {
             Some(index) => index,
             None if self.entries.len() < peers::MAX_LINKS => {
-                self.entries.push(Entry {
-                    generation: 0,
-                    link: None,
-                });
+                self.entries.push(Entry { generation: 0, link: None });
                 self.entries.len() - 1
             }
             None => return Err(Errno::ENOSPC),
@@ -199,12 +181,7 @@ impl WindowPlatform {
     pub fn peek(&mut self, id: LinkId) -> Option<(Packet, Rx)> {
         let link = self.link_mut(id)?;
         match link.peek(id) {
-            Ok(None) => None,
-            Ok(Some((packet, rx))) => {
-                self.stats.received_packets += 1;
-                self.stats.received_bytes += u64::from(rx.len);
-                Some((packet, rx))
-            }
+            Ok(found) => found,
             Err(_) => {
                 self.bury(id);
                 None
@@ -215,7 +192,12 @@ impl WindowPlatform {
     /// Gives back what [`WindowPlatform::peek`] gave on this link.
     #[inline]
     pub fn release(&mut self, id: LinkId) {
-        if self.link_mut(id).is_some_and(|link| !link.release()) {
+        let Some(link) = self.link_mut(id) else { return };
+        let Some(len) = link.consumer.peeked().map(|record| record.len) else { return };
+        let alive = link.release();
+        self.stats.received_packets += 1;
+        self.stats.received_bytes += u64::from(len);
+        if !alive {
             self.bury(id);
         }
     }
@@ -223,10 +205,7 @@ impl WindowPlatform {
     /// True if a packet is there on any link. One load per link.
     #[inline]
     pub fn any_ready(&self) -> bool {
-        self.live.iter().any(|&id| {
-            self.link(id)
-                .is_some_and(|l| l.state != State::Dead && l.consumer.ready())
-        })
+        self.live.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
     }
 
     /// Nothing comes or goes on this link any more. The peer notices by the socket.
@@ -273,8 +252,7 @@ impl WindowPlatform {
             }
         }
         let gone = &dead[before..];
-        self.routes
-            .retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
+        self.routes.retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
     }
 
     /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are
@@ -301,15 +279,8 @@ impl WindowPlatform {
 
     /// What has passed so far.
     pub fn stats(&self) -> Stats {
-        let links = self
-            .live
-            .iter()
-            .filter(|&&id| self.link(id).is_some_and(|l| l.state != State::Dead))
-            .count();
-        Stats {
-            links,
-            ..self.stats
-        }
+        let links = self.live.iter().filter(|&&id| self.link(id).is_some_and(|l| l.state != State::Dead)).count();
+        Stats { links, ..self.stats }
     }
 
     pub(crate) fn fill_random(&mut self, out: &mut [u8]) {
@@ -319,8 +290,7 @@ impl WindowPlatform {
                 while filled < self.entropy.len() {
                     let flags = rustix::rand::GetRandomFlags::empty();
                     // Fails only when interrupted, or before the kernel has any randomness at all.
-                    filled +=
-                        rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
+                    filled += rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
                 }
                 self.entropy_left = self.entropy.len();
             }
@@ -359,11 +329,7 @@ impl Platform for WindowPlatform {
     }
 
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
-        if self.is_local(gid) {
-            self.resolve_block((qpn.get() >> 12) as u16)
-        } else {
-            None
-        }
+        if self.is_local(gid) { self.resolve_block((qpn.get() >> 12) as u16) } else { None }
     }
 
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
@@ -378,18 +344,10 @@ impl Platform for WindowPlatform {
         // Inside one process a straight copy is a memcpy, and saves one. Below 1 KiB the span list costs as much.
         let (straight, straight_above) = match self.link(link) {
             None => (false, self.config.straight_above),
-            Some(Link { remote: None, .. }) => {
-                (self.config.straight, self.config.straight_above.min(1024))
-            }
-            Some(Link {
-                remote: Some(r), ..
-            }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
+            Some(Link { remote: None, .. }) => (self.config.straight, self.config.straight_above.min(1024)),
+            Some(Link { remote: Some(r), .. }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
         };
-        LinkCaps {
-            segment: Half::SEGMENT,
-            straight,
-            straight_above,
-        }
+        LinkCaps { segment: Half::SEGMENT, straight, straight_above }
     }
 
     #[inline]
@@ -399,7 +357,7 @@ impl Platform for WindowPlatform {
             return Err(SendError::Down);
         }
         let (words, used) = crate::codec::encode(packet);
-        match link.producer.push(&words[..used], &payload) {
+        match link.producer.push(&words, used, &payload) {
             Ok(len) => {
                 if !std::mem::replace(&mut link.dirty, true) {
                     self.dirty.push(id);
@@ -450,8 +408,7 @@ impl Platform for WindowPlatform {
 
     fn taken(&self, link: LinkId, mark: u64) -> bool {
         // On a dead link nothing will ever be taken, but sending again makes sense: it finds that out.
-        self.link(link)
-            .is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
+        self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
     }
 
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
@@ -489,8 +446,7 @@ impl Platform for WindowPlatform {
     }
 
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        self.link(rx.link)
-            .map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
+        self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
     fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError> {
@@ -499,10 +455,7 @@ impl Platform for WindowPlatform {
             // Guarded, because the address comes from a ring, and rings are not trusted.
             local::load(addr, true, &mut word).map_err(|_| StraightError::Remote)?;
         } else {
-            let pid = self
-                .link(link)
-                .and_then(Link::straight_pid)
-                .ok_or(StraightError::Denied)?;
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
             straight::peek(pid, addr, &mut word)?;
         }
         Ok(u64::from_ne_bytes(word))
@@ -511,18 +464,11 @@ impl Platform for WindowPlatform {
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
             let side = |source| {
-                if source {
-                    StraightError::Remote
-                } else {
-                    StraightError::Local
-                }
+                if source { StraightError::Remote } else { StraightError::Local }
             };
             local::copy(remote, local).map_err(side)?;
         } else {
-            let pid = self
-                .link(link)
-                .and_then(Link::straight_pid)
-                .ok_or(StraightError::Denied)?;
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
             straight::pull(pid, remote, local)?;
         }
         self.straight_done(local);
@@ -532,18 +478,11 @@ impl Platform for WindowPlatform {
     fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
             let side = |source| {
-                if source {
-                    StraightError::Local
-                } else {
-                    StraightError::Remote
-                }
+                if source { StraightError::Local } else { StraightError::Remote }
             };
             local::copy(local, remote).map_err(side)?;
         } else {
-            let pid = self
-                .link(link)
-                .and_then(Link::straight_pid)
-                .ok_or(StraightError::Denied)?;
+            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
             straight::push(pid, local, remote)?;
         }
         self.straight_done(local);

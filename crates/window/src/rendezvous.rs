@@ -94,12 +94,7 @@ fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
     let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
     let cookie = <[u8; 64]>::try_from(rest).map_err(|_| Malformed)?;
-    Ok(Greeting {
-        instance: *instance,
-        cookie_addr: u64::from_le_bytes(*addr),
-        cookie,
-        straight,
-    })
+    Ok(Greeting { instance: *instance, cookie_addr: u64::from_le_bytes(*addr), cookie, straight })
 }
 
 /// Writes a message.

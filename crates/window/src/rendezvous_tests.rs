@@ -26,10 +26,7 @@ fn bytes_of_each_message() {
 
 #[test]
 fn what_is_written_can_be_read() {
-    let refused = Greeting {
-        straight: false,
-        ..greeting()
-    };
+    let refused = Greeting { straight: false, ..greeting() };
     for message in [
         Message::Hello(greeting()),
         Message::Hello(refused.clone()),
@@ -67,10 +64,7 @@ fn every_bit_of_the_head_counts() {
 fn names() {
     assert_eq!(block_name(0x0ab), "softrnic/1/qpn/0ab");
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
-    assert_eq!(
-        member_name(&group, 0xffe),
-        "softrnic/1/mc/ff0e0000000000000000ffffe0000005/ffe"
-    );
+    assert_eq!(member_name(&group, 0xffe), "softrnic/1/mc/ff0e0000000000000000ffffe0000005/ffe");
 }
 
 #[test]

@@ -40,15 +40,11 @@ impl WindowPlatform {
         for i in 0..self.live.len() {
             let id = self.live[i];
             // Drained to the end by now, unless ready: the caller is to hear of the death.
-            busy |= self
-                .link(id)
-                .is_some_and(|l| matches!(l.state, State::Draining(_)));
+            busy |= self.link(id).is_some_and(|l| matches!(l.state, State::Draining(_)));
         }
         for i in 0..self.full.len() {
             let id = self.full[i];
-            busy |= self
-                .link_mut(id)
-                .is_none_or(|l| l.state != State::Up || l.producer.has_room() != Ok(false));
+            busy |= self.link_mut(id).is_none_or(|l| l.state != State::Up || l.producer.has_room() != Ok(false));
         }
         if busy {
             self.suppress_doorbells();

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use verbs::Errno;
 
@@ -50,11 +50,7 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Sends a message with descriptors (at most 2).
-pub(crate) fn send(
-    socket: impl AsFd,
-    message: &Message,
-    fds: &[BorrowedFd<'_>],
-) -> Result<(), Errno> {
+pub(crate) fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let bytes = rendezvous::emit(message);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -62,13 +58,8 @@ pub(crate) fn send(
         return Err(Errno::EINVAL);
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags)
-        .map_err(errno)?;
-    if sent == bytes.len() {
-        Ok(())
-    } else {
-        Err(Errno::EIO)
-    }
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags).map_err(errno)?;
+    if sent == bytes.len() { Ok(()) } else { Err(Errno::EIO) }
 }
 
 /// What came from a socket.
@@ -91,12 +82,7 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = loop {
-        match rustix::net::recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut control,
-            flags,
-        ) {
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
             Ok(got) => break got,
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
@@ -113,10 +99,7 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     if got.bytes == 0 {
         return Received::Closed;
     }
-    if got
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Received::Garbage;
     }
     match bytes.get(..got.bytes).map(rendezvous::parse) {

@@ -13,8 +13,8 @@ use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
 };
 use window::rendezvous::{self, Greeting, Message};
 
@@ -36,14 +36,9 @@ impl Random {
 
 fn connect(node: &Node) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let name = rendezvous::block_name((node.qpn.get() >> 12) as u16);
-    rustix::net::connect(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
-    )
-    .unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     socket
 }
 
@@ -58,25 +53,15 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 fn hello() -> Vec<u8> {
-    rendezvous::emit(&Message::Hello(Greeting {
-        instance: [9; 16],
-        cookie_addr: 0,
-        cookie: [9; 64],
-        straight: true,
-    }))
+    rendezvous::emit(&Message::Hello(Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true }))
 }
 
 fn eventfd() -> OwnedFd {
-    rustix::event::eventfd(
-        0,
-        rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
-    )
-    .unwrap()
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK).unwrap()
 }
 
 fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
-    let fd = rustix::fs::memfd_create(c"hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .unwrap();
+    let fd = rustix::fs::memfd_create(c"hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, len).unwrap();
     rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
     fd
@@ -100,12 +85,7 @@ fn closed(socket: &OwnedFd) -> bool {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        match rustix::net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut control,
-            flags,
-        ) {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
             Ok(got) if got.bytes == 0 => return true,
             Ok(_) => {}
             Err(rustix::io::Errno::AGAIN) => return false,
@@ -239,12 +219,7 @@ fn silence(node: &mut Node) {
 }
 
 fn nonsense_after_hello(node: &mut Node) {
-    let greeting = Greeting {
-        instance: [9; 16],
-        cookie_addr: 0,
-        cookie: [9; 64],
-        straight: true,
-    };
+    let greeting = Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true };
     let bell = eventfd();
     for (bytes, fds) in [
         (hello(), 0),
@@ -262,11 +237,7 @@ fn nonsense_after_hello(node: &mut Node) {
         assert_eq!(peers(node), 1);
         // These two are fine.
         assert!(send(&socket, &rendezvous::emit(&Message::Ring), &[]));
-        assert!(send(
-            &socket,
-            &rendezvous::emit(&Message::Probed(true)),
-            &[]
-        ));
+        assert!(send(&socket, &rendezvous::emit(&Message::Probed(true)), &[]));
         assert_eq!(peers(node), 1);
         let link = node.platform.links()[1];
         // It says that it can copy from us; we cannot from it (its cookie is not where it says), so nobody does.
@@ -289,9 +260,7 @@ fn a_doorbell_that_is_none(node: &mut Node) {
     let link = node.platform.links()[1];
     // We sleep (the word is in the half towards us), so it wants to ring.
     rustix::io::pwrite(&fd, &1u32.to_ne_bytes(), (Half::BYTES + 128) as u64).unwrap();
-    node.platform
-        .send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default())
-        .unwrap();
+    node.platform.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
     let rings = node.platform.stats().rings;
     node.platform.kick();
     assert_eq!(node.platform.stats().rings, rings + 1);
@@ -317,10 +286,7 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
                     // Anything anywhere.
                     0 => (random.next(), random.below(Half::WINDOW as u64 - 8)),
                     // The control words.
-                    1 => (
-                        random.below(2000),
-                        random.below(2) * Half::BYTES as u64 + random.below(3) * 128,
-                    ),
+                    1 => (random.below(2000), random.below(2) * Half::BYTES as u64 + random.below(3) * 128),
                     // Good laps, bad rest.
                     2 => (1 << 32 | random.next() >> 32, 4096 + 64 * slot),
                     // What an honest producer might write.
@@ -349,10 +315,7 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
                 let _ = node.platform.send(
                     link,
                     &packet(from, from, seen, bytes.len()),
-                    Payload {
-                        prefix: &bytes,
-                        spans: &[],
-                    },
+                    Payload { prefix: &bytes, spans: &[] },
                 );
                 let mark = node.platform.sent_mark(link);
                 node.platform.taken(link, mark);
@@ -379,16 +342,9 @@ fn foreign_answers() {
     let (block, listener) = loop {
         let block = 1 + random.below(0xffe) as u16;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .unwrap();
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let name = rendezvous::block_name(block);
-        if rustix::net::bind(
-            &socket,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
-        )
-        .is_ok()
-        {
+        if rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).is_ok() {
             break (block, socket);
         }
     };
@@ -397,12 +353,7 @@ fn foreign_answers() {
     assert_eq!(node.platform.resolve(&common::LOCALHOST, qpn), None);
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();
-    let greeting = Greeting {
-        instance: [9; 16],
-        cookie_addr: 8,
-        cookie: [9; 64],
-        straight: true,
-    };
+    let greeting = Greeting { instance: [9; 16], cookie_addr: 8, cookie: [9; 64], straight: true };
     for (bytes, fds) in [
         (rendezvous::emit(&Message::Welcome(greeting.clone())), 0),
         (rendezvous::emit(&Message::Welcome(greeting.clone())), 2),
@@ -411,17 +362,14 @@ fn foreign_answers() {
     ] {
         let link = node.resolve(qpn);
         assert_ne!(link, LinkId::LOOPBACK);
-        let socket =
-            rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-                .unwrap();
+        let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
         assert!(send(&socket, &bytes, &[bell.as_fd(), bell.as_fd()][..fds]));
         node.until("the end", |node| node.dead == [link]);
         node.dead.clear();
     }
     // A good one, twice.
     let link = node.resolve(qpn);
-    let socket =
-        rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
+    let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
     let welcome = rendezvous::emit(&Message::Welcome(greeting));
     assert!(send(&socket, &welcome, &[bell.as_fd()]));
     assert_eq!(peers(&mut node), 1);
@@ -433,17 +381,7 @@ fn still_works(mut node: Node, mut honest: Node) {
     let link = honest.resolve(node.qpn);
     let bytes = pattern(3, 10_000);
     let p = packet(node.qpn, honest.qpn, 3, bytes.len());
-    honest
-        .platform
-        .send(
-            link,
-            &p,
-            Payload {
-                prefix: &bytes,
-                spans: &[],
-            },
-        )
-        .unwrap();
+    honest.platform.send(link, &p, Payload { prefix: &bytes, spans: &[] }).unwrap();
     let mut got = 0;
     node.round(|platform, _, _, rx| {
         assert!(common::payload(platform, rx) == bytes);

@@ -39,10 +39,7 @@ fn child() {
                         let len = node.platform.rx_len(rx) as usize;
                         node.platform.rx_fetch(rx, 0, &mut bytes[..len]);
                         node.platform.release(link);
-                        let payload = Payload {
-                            prefix: &bytes[..len],
-                            spans: &[],
-                        };
+                        let payload = Payload { prefix: &bytes[..len], spans: &[] };
                         node.platform.send(link, &p, payload).unwrap();
                         node.platform.kick();
                     }
@@ -58,13 +55,8 @@ fn child() {
             let link = node.resolve(parent);
             for n in 0..500 {
                 let bytes = pattern(n, 100);
-                let payload = Payload {
-                    prefix: &bytes,
-                    spans: &[],
-                };
-                node.platform
-                    .send(link, &packet(parent, node.qpn, n, 100), payload)
-                    .unwrap();
+                let payload = Payload { prefix: &bytes, spans: &[] };
+                node.platform.send(link, &packet(parent, node.qpn, n, 100), payload).unwrap();
             }
             std::process::abort();
         }
@@ -84,20 +76,11 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
             // A prefix and two spans.
             let (prefix, rest) = bytes.split_at_mut(sizes[sent] / 3);
             let (a, b) = rest.split_at_mut(rest.len() / 2);
-            let spans = [
-                span(a),
-                Span {
-                    guarded: true,
-                    ..span(b)
-                },
-            ];
+            let spans = [span(a), Span { guarded: true, ..span(b) }];
             match node.platform.send(
                 link,
                 &packet(peer, from, sent as u32, sizes[sent]),
-                Payload {
-                    prefix,
-                    spans: &spans,
-                },
+                Payload { prefix, spans: &spans },
             ) {
                 Ok(()) => sent += 1,
                 Err(SendError::Full) => break,
@@ -114,20 +97,11 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
                 let half = bytes.len() / 2;
                 platform.rx_fetch(rx, 0, &mut bytes[..half]);
                 let (c, d) = bytes[half..].split_at_mut(packet.len as usize / 4);
-                let spans = [
-                    span(c),
-                    Span {
-                        guarded: true,
-                        ..span(d)
-                    },
-                ];
+                let spans = [span(c), Span { guarded: true, ..span(d) }];
                 platform.rx_scatter(rx, half as u32, &spans).unwrap();
                 bytes
             };
-            assert!(
-                bytes == pattern(got as u32, sizes[got]),
-                "bytes of packet {got}"
-            );
+            assert!(bytes == pattern(got as u32, sizes[got]), "bytes of packet {got}");
             got += 1;
         });
         assert!(Instant::now() < deadline, "sent {sent}, got {got}");
@@ -162,16 +136,7 @@ fn a_peer_that_sleeps_is_woken() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let bytes = pattern(n, 8);
-        node.platform
-            .send(
-                link,
-                &packet(peer, from, n, 8),
-                Payload {
-                    prefix: &bytes,
-                    spans: &[],
-                },
-            )
-            .unwrap();
+        node.platform.send(link, &packet(peer, from, n, 8), Payload { prefix: &bytes, spans: &[] }).unwrap();
         node.platform.kick();
         let start = Instant::now();
         let mut back = false;
@@ -184,11 +149,7 @@ fn a_peer_that_sleeps_is_woken() {
                 node.sleep(Duration::from_secs(5));
             }
             // Both sides sleep 5 s at most: a lost wake-up would show.
-            assert!(
-                start.elapsed() < Duration::from_secs(3),
-                "round {n} took {:?}",
-                start.elapsed()
-            );
+            assert!(start.elapsed() < Duration::from_secs(3), "round {n} took {:?}", start.elapsed());
         }
     }
     assert!(node.platform.stats().rings > 0);
@@ -205,14 +166,7 @@ fn fill(len: usize) -> u32 {
     let (from, bytes) = (node.qpn, pattern(7, len));
     let mut sent = 0;
     let error = loop {
-        match node.platform.send(
-            link,
-            &packet(peer, from, sent, len),
-            Payload {
-                prefix: &bytes,
-                spans: &[],
-            },
-        ) {
+        match node.platform.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
             Ok(()) => sent += 1,
             Err(e) => break e,
         }
@@ -238,11 +192,7 @@ fn fill(len: usize) -> u32 {
             node.sleep(Duration::from_secs(5));
         }
         // Both sides sleep 5 s at most: a lost wake-up would show.
-        assert!(
-            start.elapsed() < Duration::from_secs(4),
-            "{back} of {sent} after {:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < Duration::from_secs(4), "{back} of {sent} after {:?}", start.elapsed());
     }
     assert_eq!(room, [link]);
     node.until("taken", |node| node.platform.taken(link, mark));
@@ -270,61 +220,28 @@ fn straight_copies() {
     let mut node = Node::new();
     let link = node.resolve(peer);
     assert!(!node.platform.caps(link).straight, "nothing is known yet");
-    assert_eq!(
-        node.platform.pull(link, &[], &[]),
-        Err(StraightError::Denied)
-    );
+    assert_eq!(node.platform.pull(link, &[], &[]), Err(StraightError::Denied));
     node.until("straight", |node| node.platform.caps(link).straight);
 
-    let at = |offset: u64, len: u32| Span {
-        addr: theirs + offset,
-        len,
-        guarded: false,
-    };
+    let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
     let (a, b) = ours.split_at_mut(300_001);
-    node.platform
-        .pull(
-            link,
-            &[at(0, 77), at(77, (1 << 20) - 77)],
-            &[span(a), span(b)],
-        )
-        .unwrap();
+    node.platform.pull(link, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
     assert!(ours == pattern(1, 1 << 20));
 
     let mut new = pattern(2, 5000);
-    node.platform
-        .push(link, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)])
-        .unwrap();
+    node.platform.push(link, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
     let mut back = vec![0; 1 << 20];
-    node.platform
-        .pull(link, &[at(0, 1 << 20)], &[span(&mut back)])
-        .unwrap();
+    node.platform.pull(link, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
     assert!(back[1000..5000] == new[..4000] && back[9000..10000] == new[4000..]);
     assert!(back[..1000] == ours[..1000] && back[10000..] == ours[10000..]);
 
-    let nowhere = Span {
-        addr: 4096,
-        len: 10,
-        guarded: false,
-    };
+    let nowhere = Span { addr: 4096, len: 10, guarded: false };
     let mut ten = [0; 10];
-    assert_eq!(
-        node.platform.pull(link, &[nowhere], &[span(&mut ten)]),
-        Err(StraightError::Remote)
-    );
-    assert_eq!(
-        node.platform.pull(link, &[at(0, 10)], &[nowhere]),
-        Err(StraightError::Local)
-    );
-    assert_eq!(
-        node.platform.push(link, &[nowhere], &[at(0, 10)]),
-        Err(StraightError::Local)
-    );
-    assert_eq!(
-        node.platform.push(link, &[span(&mut ten)], &[nowhere]),
-        Err(StraightError::Remote)
-    );
+    assert_eq!(node.platform.pull(link, &[nowhere], &[span(&mut ten)]), Err(StraightError::Remote));
+    assert_eq!(node.platform.pull(link, &[at(0, 10)], &[nowhere]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, &[nowhere], &[at(0, 10)]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, &[span(&mut ten)], &[nowhere]), Err(StraightError::Remote));
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
@@ -338,23 +255,13 @@ fn straight_copies_can_be_refused() {
         let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", theirs)]);
         let peer = Qpn::new(other.hear_number() as u32);
         let addr = other.hear_number();
-        let mut node = Node::with(window::Config {
-            straight: ours,
-            ..Default::default()
-        });
+        let mut node = Node::with(window::Config { straight: ours, ..Default::default() });
         let link = node.resolve(peer);
         exchange(&mut node, peer, &[10, 20000 / 2]);
         assert!(!node.platform.caps(link).straight);
         let mut ten = [0; 10];
-        let remote = [Span {
-            addr,
-            len: 10,
-            guarded: false,
-        }];
-        assert_eq!(
-            node.platform.pull(link, &remote, &[span(&mut ten)]),
-            Err(StraightError::Denied)
-        );
+        let remote = [Span { addr, len: 10, guarded: false }];
+        assert_eq!(node.platform.pull(link, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
     }
 }
 
@@ -367,9 +274,7 @@ fn death_is_noticed_and_the_block_can_be_found_again() {
     exchange(&mut node, peer, &[8; 100]);
     other.process.kill().unwrap();
     node.until("death", |node| node.dead == [link]);
-    let lost = node
-        .platform
-        .send(link, &packet(peer, node.qpn, 0, 0), Payload::default());
+    let lost = node.platform.send(link, &packet(peer, node.qpn, 0, 0), Payload::default());
     assert_eq!(lost, Err(SendError::Down));
     assert!(node.platform.taken(link, 1 << 40));
     assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
@@ -387,10 +292,7 @@ fn what_the_dead_had_sent_still_arrives() {
     let deadline = Instant::now() + Duration::from_secs(10);
     while node.dead.is_empty() {
         node.round(|platform, _, packet, rx| {
-            assert_eq!(
-                (packet.imm, payload(platform, rx)),
-                (got, pattern(got, 100))
-            );
+            assert_eq!((packet.imm, payload(platform, rx)), (got, pattern(got, 100)));
             got += 1;
         });
         assert!(Instant::now() < deadline);
@@ -411,18 +313,7 @@ fn kill_at_any_moment() {
         while !node.dead.contains(&link) {
             let len = n as usize * 7 % 16384;
             let bytes = pattern(n, len);
-            if node
-                .platform
-                .send(
-                    link,
-                    &packet(peer, from, n, len),
-                    Payload {
-                        prefix: &bytes,
-                        spans: &[],
-                    },
-                )
-                .is_ok()
-            {
+            if node.platform.send(link, &packet(peer, from, n, len), Payload { prefix: &bytes, spans: &[] }).is_ok() {
                 n += 1;
             }
             node.round(|platform, _, packet, rx| {
@@ -444,12 +335,8 @@ fn two_links_when_both_connect_at_once() {
     let (mut a, mut b) = (Node::new(), Node::new());
     let (ab, ba) = (a.resolve(b.qpn), b.resolve(a.qpn));
     for n in 0..10 {
-        a.platform
-            .send(ab, &packet(b.qpn, a.qpn, n, 0), Payload::default())
-            .unwrap();
-        b.platform
-            .send(ba, &packet(a.qpn, b.qpn, n, 0), Payload::default())
-            .unwrap();
+        a.platform.send(ab, &packet(b.qpn, a.qpn, n, 0), Payload::default()).unwrap();
+        b.platform.send(ba, &packet(a.qpn, b.qpn, n, 0), Payload::default()).unwrap();
     }
     let (mut at_a, mut at_b) = (0, 0);
     a.round(|_, _, p, _| {
@@ -492,13 +379,8 @@ fn speed() {
         for _ in 0..50 {
             let start = Instant::now();
             for n in 0..2000 {
-                let payload = Payload {
-                    prefix: &bytes,
-                    spans: &[],
-                };
-                node.platform
-                    .send(LinkId::LOOPBACK, &packet(from, from, n, len), payload)
-                    .unwrap();
+                let payload = Payload { prefix: &bytes, spans: &[] };
+                node.platform.send(LinkId::LOOPBACK, &packet(from, from, n, len), payload).unwrap();
                 let (_, rx) = node.platform.peek(LinkId::LOOPBACK).unwrap();
                 node.platform.rx_fetch(rx, 0, &mut out);
                 node.platform.release(LinkId::LOOPBACK);
@@ -515,13 +397,8 @@ fn speed() {
             let rounds = 20_000;
             let start = Instant::now();
             for n in 0..rounds {
-                let payload = Payload {
-                    prefix: &bytes,
-                    spans: &[],
-                };
-                node.platform
-                    .send(link, &packet(peer, from, n, len), payload)
-                    .unwrap();
+                let payload = Payload { prefix: &bytes, spans: &[] };
+                node.platform.send(link, &packet(peer, from, n, len), payload).unwrap();
                 node.platform.kick();
                 while node.platform.peek(link).is_none() {
                     std::hint::spin_loop();

@@ -41,21 +41,14 @@ impl Other {
             .unwrap();
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        Other {
-            process,
-            input,
-            output,
-        }
+        Other { process, input, output }
     }
 
     /// The next line that the other said with [`say`].
     pub fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert!(
-                self.output.read_line(&mut line).unwrap() > 0,
-                "the other process ended"
-            );
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the other process ended");
             if let Some((_, said)) = line.split_once("@@ ") {
                 return said.trim_end().to_owned();
             }
@@ -106,12 +99,7 @@ impl Node {
     pub fn with(config: Config) -> Self {
         let mut platform = WindowPlatform::new(config).unwrap();
         let qpn = Qpn::new(platform.claim_block().unwrap());
-        Node {
-            platform,
-            qpn,
-            start: Instant::now(),
-            dead: Vec::new(),
-        }
+        Node { platform, qpn, start: Instant::now(), dead: Vec::new() }
     }
 
     pub fn now(&self) -> u64 {
@@ -130,10 +118,7 @@ impl Node {
     }
 
     /// One round: events, then every packet that is there.
-    pub fn round(
-        &mut self,
-        mut take: impl FnMut(&mut WindowPlatform, LinkId, Packet, Rx),
-    ) -> usize {
+    pub fn round(&mut self, mut take: impl FnMut(&mut WindowPlatform, LinkId, Packet, Rx)) -> usize {
         let now = self.now();
         self.platform.handle_events(now);
         let mut taken = 0;
@@ -154,14 +139,8 @@ impl Node {
     pub fn sleep(&mut self, at_most: Duration) -> bool {
         let slept = self.platform.announce_sleep();
         if slept {
-            let timeout = Timespec {
-                tv_sec: at_most.as_secs() as i64,
-                tv_nsec: i64::from(at_most.subsec_nanos()),
-            };
-            let mut fds = [PollFd::from_borrowed_fd(
-                self.platform.epoll_fd(),
-                PollFlags::IN,
-            )];
+            let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+            let mut fds = [PollFd::from_borrowed_fd(self.platform.epoll_fd(), PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, Some(&timeout));
         }
         self.platform.suppress_doorbells();
@@ -188,11 +167,7 @@ pub fn packet(to: Qpn, from: Qpn, n: u32, len: usize) -> Packet {
 }
 
 pub fn span(bytes: &mut [u8]) -> Span {
-    Span {
-        addr: bytes.as_mut_ptr().expose_provenance() as u64,
-        len: bytes.len() as u32,
-        guarded: false,
-    }
+    Span { addr: bytes.as_mut_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
 }
 
 /// Bytes that belong to a number.
@@ -216,8 +191,7 @@ pub fn payload(platform: &mut WindowPlatform, rx: Rx) -> Vec<u8> {
 
 /// Sends everything that comes back where it came from, changed in nothing but the direction.
 pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
-    let mut queue: std::collections::VecDeque<(LinkId, Packet, Vec<u8>)> =
-        std::collections::VecDeque::new();
+    let mut queue: std::collections::VecDeque<(LinkId, Packet, Vec<u8>)> = std::collections::VecDeque::new();
     while !done() {
         let taken = node.round(|platform, link, mut packet, rx| {
             std::mem::swap(&mut packet.src, &mut packet.dst);
@@ -226,14 +200,7 @@ pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
         let mut stuck = false;
         while let Some((_, packet, bytes)) = queue.front() {
             let link = node.resolve(packet.dst);
-            match node.platform.send(
-                link,
-                packet,
-                Payload {
-                    prefix: bytes,
-                    spans: &[],
-                },
-            ) {
+            match node.platform.send(link, packet, Payload { prefix: bytes, spans: &[] }) {
                 Ok(()) => drop(queue.pop_front()),
                 Err(SendError::Full) => {
                     stuck = true;
