@@ -32,6 +32,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-view", "softrnic-hooks"]),
     // The program.
     ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view"]),
+    // Tests of the library through its C ABI.
+    ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.
     ("xtask",           &[]),
 ];

@@ -44,15 +44,37 @@ impl CompChannel {
     /// The next event, acknowledged: the cookie of the queue that has new completions. Waits for one, unless
     /// [`CompChannel::set_nonblocking`].
     pub fn event(&self) -> Result<u64> {
+        self.pending_event().map(|event| event.cookie)
+    }
+
+    /// The next event, acknowledged when the result is dropped: until then, the queue's destruction waits.
+    pub fn pending_event(&self) -> Result<PendingEvent> {
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let api = &self.context.library().api;
-        // SAFETY: a live channel and places for the results. The queue lives until the event is acknowledged:
-        // destroying it waits for that.
-        unsafe {
-            number("ibv_get_cq_event", (api.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie))?;
-            (api.ack_cq_events)(cq, 1);
-        }
-        Ok(cookie as u64)
+        // SAFETY: a live channel and places for the results.
+        let ret = unsafe { (api.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie) };
+        number("ibv_get_cq_event", ret)?;
+        Ok(PendingEvent { context: self.context.clone(), cq, cookie: cookie as u64 })
+    }
+}
+
+/// An event of a completion channel that is not acknowledged yet.
+pub struct PendingEvent {
+    context: Arc<Context>,
+    cq: *mut ibv_cq,
+    /// The cookie of the queue that has new completions.
+    pub cookie: u64,
+}
+
+// SAFETY: verbs are thread-safe.
+unsafe impl Send for PendingEvent {}
+// SAFETY: verbs are thread-safe.
+unsafe impl Sync for PendingEvent {}
+
+impl Drop for PendingEvent {
+    fn drop(&mut self) {
+        // SAFETY: the queue lives until the event is acknowledged: destroying it waits for that.
+        unsafe { (self.context.library().api.ack_cq_events)(self.cq, 1) };
     }
 }
 

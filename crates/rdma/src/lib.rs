@@ -21,7 +21,7 @@ mod qp;
 mod srq;
 
 pub use api::Library;
-pub use completion::{CompChannel, Cq, Status, Wc};
+pub use completion::{CompChannel, Cq, PendingEvent, Status, Wc};
 pub use device::{AsyncEvent, AsyncSource, Context, Device, GidEntry, Pd, Xrcd};
 pub use error::{Error, Result};
 pub use memory::{Mr, Mw, MwKind, Sge};

@@ -283,6 +283,12 @@ impl Qp {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
+    /// The state that the structure shows (`ibv_qp.state`): what the last modify or query left there.
+    pub fn shown_state(&self) -> Option<QpState> {
+        // SAFETY: a live queue pair; volatile, for a modify in another thread may change it.
+        QpState::from_raw(unsafe { (&raw const (*self.raw.as_ptr()).state).read_volatile() })
+    }
+
     /// Sizes that it really has.
     pub fn cap(&self) -> QpCap {
         self.cap

@@ -1,0 +1,135 @@
+//! The other process: the test program again, told by its environment which part to play.
+//!
+//! The two talk over a stream socket, which is the other process's standard input: the test harness writes to standard
+//! output, and nobody else uses the input.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::wait::PATIENCE;
+
+/// Says which part the process plays.
+const VARIABLE: &str = "SOFTRNIC_CONFORMANCE_PART";
+
+/// One end of the conversation: values as lines of JSON.
+pub struct Wire {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+}
+
+impl Wire {
+    fn new(stream: UnixStream) -> Self {
+        // Whoever waits longer than a hang is judged by waits for a process that hangs.
+        stream.set_read_timeout(Some(PATIENCE * 2)).expect("a socket");
+        let lines = BufReader::new(stream.try_clone().expect("a descriptor"));
+        Wire { stream, lines }
+    }
+
+    /// In the other process: the part that it plays and the wire to the test; `None` in the test itself.
+    pub fn to_test() -> Option<(String, Wire)> {
+        let part = std::env::var(VARIABLE).ok()?;
+        let input = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
+        Some((part, Wire::new(input.into())))
+    }
+
+    /// Tells something.
+    ///
+    /// # Panics
+    /// If the other process is gone.
+    pub fn tell<T: Serialize>(&mut self, value: &T) {
+        let mut line = serde_json::to_vec(value).expect("plain data");
+        line.push(b'\n');
+        self.stream.write_all(&line).expect("the other process lives");
+    }
+
+    /// Hears something; `None` when the other process is gone.
+    ///
+    /// # Panics
+    /// If it says nothing for long, or nonsense.
+    pub fn try_hear<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let mut line = String::new();
+        match self.lines.read_line(&mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("the other process says nothing: {error}"),
+        }
+    }
+
+    /// Hears something.
+    ///
+    /// # Panics
+    /// If the other process is gone or silent.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> T {
+        self.try_hear().expect("the other process ended")
+    }
+
+    /// Tells, then hears: the other side does the same.
+    pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, value: &T) -> T {
+        self.tell(value);
+        self.hear()
+    }
+}
+
+/// The other process, seen from the test. Killed when dropped.
+pub struct Far {
+    /// The wire to it.
+    pub wire: Wire,
+    child: Child,
+}
+
+impl Far {
+    /// Starts this program again. `entry` is the name of the ignored test that plays parts; `part` which one.
+    ///
+    /// # Panics
+    /// If that is not possible.
+    pub fn start(entry: &str, part: &str, env: &[(&str, &str)]) -> Far {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        let child = Command::new(std::env::current_exe().expect("the path of this program"))
+            .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
+            .env(VARIABLE, part)
+            .envs(env.iter().copied())
+            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a second process");
+        Far { wire: Wire::new(near), child }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).expect("a process id");
+        rustix::process::kill_process(pid, signal).expect("the process is a child of ours");
+    }
+
+    /// `kill -9`, and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end; true if it ended well.
+    pub fn ended_well(&mut self) -> bool {
+        let ended = crate::wait::until("the end of the other process", || self.child.try_wait().expect("a child"));
+        ended.success()
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
