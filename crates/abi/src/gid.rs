@@ -12,8 +12,20 @@ use crate::query::check_port;
 
 fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
     check_port(port)?;
-    let found = context.facts().gids().get(index as usize).ok_or(Errno::EINVAL)?;
-    Ok(convert(found, index))
+    let gids = context.facts().gids();
+    match gids.get(index as usize) {
+        Some(found) => Ok(convert(found, index)),
+        None if (index as usize) < table_len(gids.len()) => Err(ENODATA),
+        None => Err(Errno::EINVAL),
+    }
+}
+
+/// No GID at this index of the table.
+const ENODATA: Errno = Errno(libc::ENODATA);
+
+/// Entries of the port's GID table: like an adapter's, it has room for more than the host has addresses.
+pub(crate) fn table_len(gids: usize) -> usize {
+    (gids + 1).next_power_of_two().max(16)
 }
 
 fn convert(found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
@@ -32,14 +44,18 @@ pub unsafe extern "C" fn ibv_query_gid(context: *mut ibv_context, port: u8, inde
         // SAFETY: live or NULL (man page).
         let context = unsafe { Context::of(context) }?;
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let found = entry(context, port.into(), index)?;
+        let found = match entry(context, port.into(), index) {
+            // libibverbs gives the zero GID of an empty entry, not an error.
+            Err(ENODATA) => ibv_gid { raw: [0; 16] },
+            other => other?.gid,
+        };
         // SAFETY: the caller's structure or NULL.
-        *unsafe { output(gid) }? = found.gid;
+        *unsafe { output(gid) }? = found;
         Ok(0)
     })
 }
 
-/// `ibv_query_gid_ex(3)`. The table has no empty entries, so ENODATA never comes; EINVAL beyond its end.
+/// `ibv_query_gid_ex(3)`. ENODATA for an empty entry; EINVAL beyond the table's end.
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
     port: u32,

@@ -138,7 +138,9 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
             |wr| wr.next,
             || {
                 let qp = qp?;
-                Ok((qp, crate::context::alive(qp.nic)?.lock(), nic::now()))
+                let mut core = crate::context::alive(qp.nic)?.lock();
+                let now = core.time();
+                Ok((qp, core, now))
             },
             |(qp, core, now), wr| send_one(core, qp, wr, *now),
         )
@@ -157,7 +159,9 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
             |wr| wr.next,
             || {
                 let qp = qp?;
-                Ok((qp, crate::context::alive(qp.nic)?.lock(), nic::now()))
+                let mut core = crate::context::alive(qp.nic)?.lock();
+                let now = core.time();
+                Ok((qp, core, now))
             },
             |(qp, core, now), wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
@@ -179,7 +183,9 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
             |wr| wr.next,
             || {
                 let srq = srq?;
-                Ok((srq, crate::context::alive(srq.nic)?.lock(), nic::now()))
+                let mut core = crate::context::alive(srq.nic)?.lock();
+                let now = core.time();
+                Ok((srq, core, now))
             },
             |(srq, core, now), wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };

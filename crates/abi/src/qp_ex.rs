@@ -327,7 +327,8 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let Some(errno) = work.error {
         return Err(errno);
     }
-    let (mut core, now) = (alive(qp.nic)?.lock(), nic::now());
+    let mut core = alive(qp.nic)?.lock();
+    let now = core.time();
     if work.entries.len() > core.send_room(qp.id)? as usize {
         return Err(Errno::ENOMEM);
     }

@@ -33,6 +33,8 @@ pub struct Core {
     pub(crate) polls: u64,
     /// Polls since the adapter was armed.
     pub(crate) polls_armed: u32,
+    /// Polls without result in a row.
+    pub(crate) empty_polls: u32,
     /// When the NIC thread will look by itself; `u64::MAX`: when it is woken.
     pub(crate) thread_wakes_at: u64,
     /// The NIC thread was woken and has not looked yet.
@@ -40,6 +42,8 @@ pub struct Core {
     pub(crate) thread_runs: bool,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<LinkId>,
+    /// The time as last read under this hold of the lock; 0: not read yet.
+    pub(crate) clock: u64,
 }
 
 impl Core {
@@ -51,12 +55,22 @@ impl Core {
             mode: Mode::Armed,
             polls: 0,
             polls_armed: 0,
+            empty_polls: 0,
             thread_wakes_at: u64::MAX,
             thread_woken: false,
             thread_runs: false,
             notices: Vec::new(),
             dead: Vec::new(),
+            clock: 0,
         }
+    }
+
+    /// The time, read at most once while the lock is held (a reading costs as much as half a post).
+    pub fn time(&mut self) -> u64 {
+        if self.clock == 0 {
+            self.clock = now();
+        }
+        self.clock
     }
 
     /// Hands completions and events to those who wait for them.
@@ -87,7 +101,8 @@ impl Core {
     /// Sends what is ready and tells what happened.
     pub(crate) fn settle(&mut self) {
         if self.engine.has_ready() || self.engine.is_parked() {
-            self.engine.run(now());
+            let now = self.time();
+            self.engine.run(now);
         }
         self.engine.platform_mut().kick();
         if self.engine.has_notices() {
@@ -116,7 +131,8 @@ pub struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
-    pub(crate) fn new(nic: &'a Nic, core: MutexGuard<'a, Core>) -> Self {
+    pub(crate) fn new(nic: &'a Nic, mut core: MutexGuard<'a, Core>) -> Self {
+        core.clock = 0;
         Guard { nic, core }
     }
 }

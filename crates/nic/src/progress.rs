@@ -42,6 +42,7 @@ impl Core {
                     self.engine.run(now);
                     self.engine.platform_mut().kick();
                     now = crate::now();
+                    self.clock = now;
                 }
             }
         }
