@@ -174,7 +174,7 @@ fn indirect(suite: &mut Suite, options: &Options) {
 
 /// The workspace's folder.
 pub fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
 /// Where cargo builds.
