@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
             0 => inward.stamp(place).store(value, Ordering::Release),
             // The lap that the consumer waits for, and any lengths and places.
             1 => inward.stamp(place).store(1 << 32 | value & 0xffff_ffff, Ordering::Release),
-            2 => inward.store_body(place, &[value; 7]),
+            2 => inward.store_body(place, 0, &[value; 7]),
             3 => out.consumed().store(value, Ordering::Release),
             4 => out.consumed().store(value % 2048, Ordering::Release),
             5 => out.sleeping().store(value as u32, Ordering::Release),

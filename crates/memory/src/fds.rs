@@ -111,3 +111,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<(u32, u32), verbs::Errno> {
     }
     Ok((u32::try_from(credentials.pid).unwrap_or(0), credentials.uid))
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+#[path = "fds_tests.rs"]
+mod tests;

@@ -61,9 +61,10 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
         // SAFETY: loom checks that nobody writes meanwhile.
         self.bodies[slot as usize].with(|body| unsafe { *body })
     }
-    fn store_body(&self, slot: u32, words: &[u64]) {
+    fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
         // SAFETY: loom checks that nobody reads or writes meanwhile.
-        self.bodies[slot as usize].with_mut(|body| unsafe { (&mut (*body))[..words.len()].copy_from_slice(words) });
+        self.bodies[slot as usize]
+            .with_mut(|body| unsafe { (&mut (*body))[first..first + words.len()].copy_from_slice(words) });
     }
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
         let mut eight = [0; 8];

@@ -48,8 +48,8 @@ pub trait RingMemory {
     fn waiting(&self) -> &AtomicU32;
     /// Copies a slot's body out, once.
     fn load_body(&self, slot: u32) -> [u64; 7];
-    /// Writes the first words of a slot's body.
-    fn store_body(&self, slot: u32, words: &[u64]);
+    /// Writes words of a slot's body, from the `first` on.
+    fn store_body(&self, slot: u32, first: usize, words: &[u64]);
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
 }
@@ -204,22 +204,19 @@ impl<M: RingMemory> Producer<M> {
 
         let slot = self.at.slot(M::SLOTS);
         let grain = if inside {
-            if len == 0 {
-                self.memory.store_body(slot, &header[..words]);
-            } else {
-                let mut body = *header;
-                gather(payload, &mut body, words).map_err(|Fault| PushError::Fault)?;
-                self.memory.store_body(slot, &body[..words + len.div_ceil(8) as usize]);
+            if len > 0 {
+                let data = gather(payload).map_err(|Fault| PushError::Fault)?;
+                self.memory.store_body(slot, words, &data[..len.div_ceil(8) as usize]);
             }
             None
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
             self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
-            self.memory.store_body(slot, &header[..words]);
             self.head = start + u64::from(bulk);
             Some(at / GRAIN)
         };
+        self.memory.store_body(slot, 0, &header[..words]);
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
@@ -327,23 +324,18 @@ fn lower(flag: &AtomicU32) -> bool {
     flag.swap(0, Ordering::AcqRel) != 0
 }
 
-/// Copies a payload that fits into the body, behind the header.
-fn gather(payload: &Payload<'_>, body: &mut [u64; 7], header: usize) -> Result<(), Fault> {
-    let mut bytes = [0u8; BODY as usize];
-    let mut at = 0;
-    bytes[..payload.prefix.len()].copy_from_slice(payload.prefix);
-    at += payload.prefix.len();
+/// Copies a payload that fits into a body; as words, for the body is written word by word.
+fn gather(payload: &Payload<'_>) -> Result<[u64; 4], Fault> {
+    let mut bytes = [0u8; 32];
+    let mut at = payload.prefix.len();
+    bytes[..at].copy_from_slice(payload.prefix);
     for span in payload.spans {
         let end = at + span.len as usize;
         crate::local::load(span.addr, span.guarded, &mut bytes[at..end])?;
         at = end;
     }
-    for (word, chunk) in body[header..].iter_mut().zip(bytes.chunks_exact(8)) {
-        let mut eight = [0u8; 8];
-        eight.copy_from_slice(chunk);
-        *word = u64::from_ne_bytes(eight);
-    }
-    Ok(())
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(core::array::from_fn(|i| u64::from_ne_bytes(words[i])))
 }
 
 /// Where a record's payload is.

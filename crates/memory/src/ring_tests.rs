@@ -364,7 +364,7 @@ fn anything_in_the_window_is_survived() {
             let lap = if random.below(8) == 0 { random.next() } else { 1 };
             let low = if random.below(2) == 0 { random.below(40) } else { random.next() >> 32 };
             half.stamp(slot).store(lap << 32 | low, Ordering::Relaxed);
-            half.store_body(slot, &[random.next(); 7]);
+            half.store_body(slot, 0, &[random.next(); 7]);
         }
         half.consumed().store(random.below(20), Ordering::Relaxed);
         while let Ok(Some(record)) = peek(&mut consumer) {

@@ -128,10 +128,10 @@ impl RingMemory for Half {
     }
 
     #[inline]
-    fn store_body(&self, slot: u32, words: &[u64]) {
+    fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
         let at = SLOTS_AT + 64 * (slot % Self::SLOTS) as usize + 8;
-        for (i, word) in words.iter().take(7).enumerate() {
-            self.word64(at + 8 * i).store(*word, Ordering::Relaxed);
+        for (i, word) in words.iter().enumerate().take(7usize.saturating_sub(first)) {
+            self.word64(at + 8 * (first + i)).store(*word, Ordering::Relaxed);
         }
     }
 

@@ -200,3 +200,29 @@ fn what_a_descriptor_is() {
     let file = std::fs::File::open("/dev/null").unwrap();
     assert!(!socket::is_eventfd(&file));
 }
+
+#[test]
+fn a_doorbell_wakes_once() {
+    let mut platform = platform();
+    let readable = |platform: &WindowPlatform| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(platform.epoll_fd(), rustix::event::PollFlags::IN)];
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&zero)).unwrap() > 0
+    };
+    assert!(!readable(&platform));
+    for _ in 0..3 {
+        rustix::io::write(platform.doorbell_fd(), &1u64.to_ne_bytes()).unwrap();
+    }
+    assert!(readable(&platform));
+    platform.handle_events(0);
+    assert!(!readable(&platform));
+    // A peer that holds it could have made it blocking.
+    rustix::io::ioctl_fionbio(platform.doorbell_fd(), false).unwrap();
+    platform.drain_doorbell();
+}
+
+#[test]
+fn it_may_move_to_the_thread_that_holds_the_lock() {
+    fn is_send<T: Send>() {}
+    is_send::<WindowPlatform>();
+}

@@ -8,9 +8,14 @@ use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
 use engine::platform::{LinkId, Payload, Platform, SendError, Span, StraightError};
 use verbs::Qpn;
 
+fn open_fds() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
 #[test]
 fn child() {
     let Some(role) = common::role() else { return };
+    let at_first = open_fds();
     let mut node = Node::new();
     say(node.qpn.get());
     match role.as_str() {
@@ -48,6 +53,18 @@ fn child() {
                 let now = node.now();
                 node.platform.handle_events(now);
             }
+        }
+        // Does what a forked child does, and tells which descriptors are left.
+        "forked" => {
+            let mut other = Node::new();
+            other.resolve(node.qpn);
+            node.round(|_, _, _, _| {});
+            other.round(|_, _, _, _| {});
+            say(open_fds() > at_first + 10);
+            other.platform.close_after_fork();
+            node.platform.close_after_fork();
+            say(open_fds() == at_first);
+            std::process::abort();
         }
         // Connects to the parent, sends, and is gone.
         "brief" => {
@@ -327,6 +344,49 @@ fn kill_at_any_moment() {
         }
         node.dead.clear();
     }
+}
+
+#[test]
+fn after_fork_nothing_stays_open() {
+    let mut other = Other::start("forked");
+    other.hear();
+    assert_eq!((other.hear(), other.hear()), ("true".to_owned(), "true".to_owned()));
+}
+
+/// Needs root, to be two users.
+#[test]
+fn another_user_is_a_peer_only_if_so_configured() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let any = [("SOFTRNIC_PEERS", "any")];
+    let Some(mut other) = Other::start_as(65534, "memory", &any) else { return };
+    let peer = Qpn::new(other.hear_number() as u32);
+    let theirs = other.hear_number();
+    let mut node = Node::new();
+    assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
+    drop(node);
+
+    let mut node = Node::with(window::Config { any_user: true, ..Default::default() });
+    let link = node.resolve(peer);
+    // With sleeps on both sides: the doorbell is a message on the socket.
+    for n in 0..20 {
+        std::thread::sleep(Duration::from_millis(1));
+        exchange(&mut node, peer, &[n * 100]);
+    }
+    assert!(node.platform.stats().rings > 0);
+    // Root may read anybody's memory, but that is not what was agreed.
+    assert!(!node.platform.caps(link).straight);
+    let mut ten = [0; 10];
+    let remote = [Span { addr: theirs, len: 10, guarded: false }];
+    assert_eq!(node.platform.pull(link, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+    drop(node);
+
+    let Some(mut strict) = Other::start_as(65534, "sleeper", &[]) else { return };
+    let peer = Qpn::new(strict.hear_number() as u32);
+    let mut node = Node::with(window::Config { any_user: true, ..Default::default() });
+    let link = node.resolve(peer);
+    node.until("refusal", |node| node.dead == [link]);
 }
 
 #[test]

@@ -31,17 +31,32 @@ impl Other {
     }
 
     pub fn start_with(role: &str, env: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Self::spawn(Self::command(role, env)).unwrap()
+    }
+
+    /// As another user; `None` if that one may not run this binary.
+    pub fn start_as(uid: u32, role: &str, env: &[(&str, &str)]) -> Option<Self> {
+        let mut command = Self::command(role, env);
+        std::os::unix::process::CommandExt::uid(&mut command, uid);
+        Self::spawn(command).ok()
+    }
+
+    fn command(role: &str, env: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        command
+    }
+
+    fn spawn(mut command: Command) -> std::io::Result<Self> {
+        let mut process = command.spawn()?;
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        Other { process, input, output }
+        Ok(Other { process, input, output })
     }
 
     /// The next line that the other said with [`say`].
