@@ -23,12 +23,23 @@ const POLLS_BEFORE_POLLED: u32 = 16;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
+/// Empty polls per look at everything.
+const GLANCES: u64 = 32;
 /// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 const BUDGET: u32 = 64;
 
 impl Core {
+    /// What a poll that found nothing does: a look at each link costs one load, and all else that could have happened
+    /// (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
+    pub(crate) fn glance(&mut self) {
+        if self.engine.platform().any_ready() || self.engine.has_ready() || self.polls.is_multiple_of(GLANCES) {
+            let now = self.time();
+            self.progress(now);
+        }
+    }
+
     /// Takes in what has come, runs what it set free, lets time pass.
     pub(crate) fn progress(&mut self, mut now: u64) {
         let mut at = 0; // by index: handling a packet may add links

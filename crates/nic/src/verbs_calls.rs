@@ -124,8 +124,7 @@ impl Nic {
         let mut n = core.engine.poll(cq, out);
         if n == 0 {
             core.polled(self);
-            let now = core.time();
-            core.progress(now);
+            core.glance();
             n = core.engine.poll(cq, out);
         }
         if n > 0 {
