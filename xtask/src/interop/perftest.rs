@@ -223,6 +223,10 @@ fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String>
     if rows.len() != expected.rows {
         return Err(format!("{} rows of figures instead of {}", rows.len(), expected.rows));
     }
+    // Without a measure of the clock perftest prints infinite times.
+    if done.stderr.contains("Correlation coefficient") {
+        return Ok(());
+    }
     for row in rows {
         sane(&row, expected).map_err(|why| format!("{why}: {row:?}"))?;
     }
