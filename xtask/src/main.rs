@@ -53,6 +53,7 @@ const STEPS: &[Step] = &[
     Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
     Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },
     Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; regenerates docs/conformance.md" },
+    Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
         }
         ["list"] => {
             for step in STEPS {
-                println!("{:11} {}{}", step.name, step.about, if step.slow { " (not with --quick)" } else { "" });
+                println!("{:13} {}{}", step.name, step.about, if step.slow { " (not with --quick)" } else { "" });
             }
             ExitCode::SUCCESS
         }

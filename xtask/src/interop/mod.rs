@@ -100,7 +100,6 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Indirect);
     pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
     pairs(suite, options, Mode::Indirect, perftest::cases(options.quick));
-    pairs(suite, options, Mode::Every, surroundings());
     let Some(stage) = Mode::Indirect.stage(suite) else {
         return;
     };
@@ -109,7 +108,7 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
 
 /// What forbids straight copies without a word of ours: other namespaces, and a filter on the system calls. One side is
 /// surrounded, or both; the other way may still be allowed.
-fn surroundings() -> Vec<Pair> {
+pub fn surroundings(suite: &mut Suite, options: &Options) {
     use Around::{Namespaces, NoProcessVm, Plain};
     let places = [
         ([Namespaces, Plain], "server in other namespaces"),
@@ -128,7 +127,7 @@ fn surroundings() -> Vec<Pair> {
             cases.push(case);
         }
     }
-    cases
+    pairs(suite, options, Mode::Every, cases);
 }
 
 fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
