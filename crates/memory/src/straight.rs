@@ -6,7 +6,6 @@
 use core::ptr;
 
 use engine::platform::{Fault, Span, StraightError};
-use verbs::Errno;
 
 use crate::local::{self, Cursor};
 
@@ -175,14 +174,6 @@ fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
 pub fn permitted(pid: u32, addr: u64, cookie: &[u8; 64]) -> bool {
     let mut seen = [0u8; 64];
     peek(pid, addr, &mut seen).is_ok() && seen == *cookie
-}
-
-/// The error of a straight copy as an errno, for diagnostics.
-pub const fn errno(error: StraightError) -> Errno {
-    match error {
-        StraightError::Local | StraightError::Remote => Errno::EFAULT,
-        StraightError::Denied => Errno::EPERM,
-    }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
