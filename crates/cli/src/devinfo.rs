@@ -58,11 +58,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     row("READs, atomics", format_args!("{} outstanding a queue pair", attr.max_qp_rd_atom));
     row("atomics", ["none", "within the device", "with the CPU, too"].get(attr.atomic_cap as usize).unwrap_or(&"?"));
     row("multicast", format_args!("{} groups of {}", attr.max_mcast_grp, attr.max_mcast_qp_attach));
-    let can: Vec<&str> = CAPABILITIES
-        .iter()
-        .filter(|(bit, _)| attr.device_cap_flags & bit != 0)
-        .map(|(_, name)| *name)
-        .collect();
+    let can: Vec<&str> =
+        CAPABILITIES.iter().filter(|(bit, _)| attr.device_cap_flags & bit != 0).map(|(_, name)| *name).collect();
     row("can", can.join(", "));
 
     say!("\ndata between processes of this machine");
@@ -149,9 +146,11 @@ fn straight() -> String {
     match (scope, rustix::process::geteuid().is_root()) {
         (None | Some("0"), _) => format!("{go}, between processes of one user."),
         (Some("1" | "2"), true) => format!("{go} (you are root)."),
-        (Some("1"), false) => "go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is 1, so a process may \
+        (Some("1"), false) => {
+            "go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is 1, so a process may \
                                only reach its own children. (`sysctl kernel.yama.ptrace_scope=0` as root changes that.)"
-            .into(),
+                .into()
+        }
         (Some(other), _) => {
             format!("go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is {other}.")
         }

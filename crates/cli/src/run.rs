@@ -23,8 +23,8 @@ pub struct Options {
     /// Move all data through shared memory, never straight from process to process
     #[arg(long)]
     no_straight: bool,
-    /// What the device tells on stderr: off, error, warn, info, debug
-    #[arg(long, value_name = "LEVEL")]
+    /// What the device tells on stderr: nothing, or which request failed and which rule it broke
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error"])]
     log: Option<String>,
     /// The library, instead of the libsoftrnic.so beside this program
     #[arg(long, value_name = "PATH")]
@@ -81,8 +81,9 @@ fn view(options: &Options) -> Result<PathBuf, String> {
     if options.with_hardware {
         info.hardware = view::tree::Hardware::probe();
     }
-    view::place::make(&info)
-        .map_err(|error| format!("cannot make the files for /sys/class/infiniband in /tmp, /dev/shm or /var/tmp: {error}"))
+    view::place::make(&info).map_err(|error| {
+        format!("cannot make the files for /sys/class/infiniband in /tmp, /dev/shm or /var/tmp: {error}")
+    })
 }
 
 /// LD_PRELOAD with the library in front of what is there already.
@@ -126,13 +127,12 @@ fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
         };
     }
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&search)
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file() && executable(path))
-        .ok_or_else(|| {
+    std::env::split_paths(&search).map(|dir| dir.join(name)).find(|path| path.is_file() && executable(path)).ok_or_else(
+        || {
             let name = name.display();
             Refusal(NOT_FOUND, format!("there is no program {name} in PATH; for one in this directory write ./{name}"))
-        })
+        },
+    )
 }
 
 fn executable(path: &Path) -> bool {

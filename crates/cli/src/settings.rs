@@ -22,8 +22,9 @@ pub const SETTINGS: [Setting; 7] = [
     },
     Setting {
         name: "SOFTRNIC_LOG",
-        values: "off, error, warn, info, debug",
-        about: "What the device tells on stderr. The option --log of run sets it.",
+        values: "off, error",
+        about: "error: the device tells on stderr which request failed, and which rule it broke. The option --log of \
+                run sets it.",
     },
     Setting {
         name: "SOFTRNIC_PEERS",

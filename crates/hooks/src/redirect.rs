@@ -199,10 +199,30 @@ mod tests {
     #[test]
     fn all_others_stay() {
         for path in [
-            "", "/", ".", "/s", "/sys", "/sys/", "/sys/class", "/sys/class/infiniban", "/sys/class/infinibandx",
-            "/sys/class/infiniband_", "/sys/class/infiniband_verbs2", "/sys/class/net", "sys/class/infiniband",
-            "/dev", "/dev/null", "/dev/infiniband2", "/system/class/infiniband", "/sys./class/infiniband", "/..",
-            "/.", "/./", "/.hidden", "/etc/passwd", "./sys/class/infiniband",
+            "",
+            "/",
+            ".",
+            "/s",
+            "/sys",
+            "/sys/",
+            "/sys/class",
+            "/sys/class/infiniban",
+            "/sys/class/infinibandx",
+            "/sys/class/infiniband_",
+            "/sys/class/infiniband_verbs2",
+            "/sys/class/net",
+            "sys/class/infiniband",
+            "/dev",
+            "/dev/null",
+            "/dev/infiniband2",
+            "/system/class/infiniband",
+            "/sys./class/infiniband",
+            "/..",
+            "/.",
+            "/./",
+            "/.hidden",
+            "/etc/passwd",
+            "./sys/class/infiniband",
         ] {
             assert_eq!(classified(path), None, "{path}");
         }

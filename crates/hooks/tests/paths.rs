@@ -19,7 +19,8 @@ fn files_can_be_read() {
 
 #[test]
 fn directories_can_be_listed() {
-    let names: Vec<_> = fs::read_dir("/sys/class/infiniband").unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir("/sys/class/infiniband").unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["softrnic0"]);
     let gids = fs::read_dir(format!("{DEVICE}/ports/1/gids")).unwrap().count();
     assert_eq!(gids, view::hostaddr::gids().len());

@@ -111,10 +111,28 @@ impl Status {
 
 /// The names, as `verbs.h` has them.
 const STATUS_NAMES: [&str; 22] = [
-    "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR",
-    "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR",
-    "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR", "INV_EECN_ERR", "INV_EEC_STATE_ERR",
-    "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR",
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
 ];
 
 impl fmt::Display for Status {
@@ -220,17 +238,11 @@ impl Drop for Cq {
 
 impl Context {
     /// `ibv_create_cq(3)` with at least `cqe` entries. `cookie` is what [`CompChannel::event`] gives back.
-    pub fn create_cq(
-        self: &Arc<Self>,
-        cqe: u32,
-        channel: Option<&Arc<CompChannel>>,
-        cookie: u64,
-    ) -> Result<Arc<Cq>> {
+    pub fn create_cq(self: &Arc<Self>, cqe: u32, channel: Option<&Arc<CompChannel>>, cookie: u64) -> Result<Arc<Cq>> {
         let raw_channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
         let size = i32::try_from(cqe).unwrap_or(i32::MAX);
         // SAFETY: a live context and channel; the cookie is only handed back.
-        let raw =
-            unsafe { (self.library().api.create_cq)(self.raw(), size, cookie as *mut _, raw_channel, 0) };
+        let raw = unsafe { (self.library().api.create_cq)(self.raw(), size, cookie as *mut _, raw_channel, 0) };
         let raw = pointer("ibv_create_cq", raw)?;
         // SAFETY: the tables of a live context; every provider has this function.
         let poll = unsafe { (*self.raw()).ops.poll_cq }.expect("poll_cq");

@@ -23,9 +23,8 @@ impl Pages {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an adapter
         // does not pay for the pages.
-        let start = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE)
-        };
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE) };
         match start {
             Ok(start) => Ok(Pages { start: NonNull::new(start.cast()).expect("not at address 0"), mapped }),
             Err(errno) => Err(Error::new("mmap", errno.raw_os_error())),

@@ -170,79 +170,43 @@ impl Qp {
     /// Posts with a C list of `len` entries at `sges`, which outlives the call.
     #[inline]
     fn post_raw(&self, wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> Result<()> {
-        // SAFETY: plain data, for which zeroes are valid.
-        let mut raw: ibv_send_wr = unsafe { zeroed() };
-        raw.wr_id = wr.wr_id;
-        raw.sg_list = sges;
-        raw.num_sge = i32::try_from(len).unwrap_or(i32::MAX);
-        raw.send_flags = wr.flags.difference(SendFlags::INLINE).bits() | inline;
-        raw.opcode = match wr.op {
-            SendOp::Send => IBV_WR_SEND,
-            SendOp::SendImm(imm) => {
-                raw.anon_1.imm_data = imm.to_be();
-                IBV_WR_SEND_WITH_IMM
-            }
-            SendOp::SendInv(rkey) => {
-                raw.anon_1.invalidate_rkey = rkey;
-                IBV_WR_SEND_WITH_INV
-            }
-            SendOp::Write { addr, rkey } => {
-                raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
-                IBV_WR_RDMA_WRITE
-            }
-            SendOp::WriteImm { addr, rkey, imm } => {
-                raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
-                raw.anon_1.imm_data = imm.to_be();
-                IBV_WR_RDMA_WRITE_WITH_IMM
-            }
-            SendOp::Read { addr, rkey } => {
-                raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
-                IBV_WR_RDMA_READ
-            }
-            SendOp::CompareSwap { addr, rkey, compare, swap } => {
-                raw.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
-                    remote_addr: addr,
-                    compare_add: compare,
-                    swap,
-                    rkey,
-                };
-                IBV_WR_ATOMIC_CMP_AND_SWP
-            }
-            SendOp::FetchAdd { addr, rkey, add } => {
-                raw.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
-                    remote_addr: addr,
-                    compare_add: add,
-                    swap: 0,
-                    rkey,
-                };
-                IBV_WR_ATOMIC_FETCH_AND_ADD
-            }
-            SendOp::LocalInv(rkey) => {
-                raw.anon_1.invalidate_rkey = rkey;
-                IBV_WR_LOCAL_INV
-            }
-            SendOp::BindMw(bind) => {
-                raw.anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
-                    mw: bind.mw.as_ptr(),
-                    rkey: bind.rkey,
-                    bind_info: bind.info(),
-                };
-                IBV_WR_BIND_MW
-            }
-        };
-        if let Some((ah, qpn, qkey)) = wr.to {
-            raw.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-                ah: ah.as_ptr(),
-                remote_qpn: qpn,
-                remote_qkey: qkey,
-            };
-        }
-        raw.qp_type.xrc.remote_srqn = wr.srqn;
+        let mut raw = send(wr, sges, len, inline);
         let mut bad = null_mut();
         // SAFETY: a live queue pair and a request whose list lives during the call. Inline entries point at
         // borrowed bytes; all others are checked by the adapter against registered regions.
         let ret = unsafe { (self.post_send_fn)(self.as_ptr(), &mut raw, &mut bad) };
         number("ibv_post_send", ret)
+    }
+
+    /// `ibv_post_send(3)` with a list of requests. The error has the index of the first that was not posted beside it.
+    pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
+        let mut lists: Vec<Vec<ibv_sge>> = wrs
+            .iter()
+            .map(|wr| match wr.data {
+                Data::Sges(sges) => sges.iter().map(|sge| sge.0).collect(),
+                Data::Inline(pieces) => pieces.iter().map(|piece| inline_entry(piece)).collect(),
+            })
+            .collect();
+        let mut raws: Vec<ibv_send_wr> = wrs
+            .iter()
+            .zip(&mut lists)
+            .map(|(wr, list)| {
+                let inline = if matches!(wr.data, Data::Inline(_)) { IBV_SEND_INLINE } else { 0 };
+                send(wr, list.as_mut_ptr(), list.len(), inline)
+            })
+            .collect();
+        let first = raws.as_mut_ptr();
+        for i in 1..raws.len() {
+            raws[i - 1].next = first.wrapping_add(i);
+        }
+        if raws.is_empty() {
+            return Ok(());
+        }
+        let mut bad = null_mut();
+        // SAFETY: a live queue pair and requests whose lists live during the call; see `post_raw`.
+        let ret = unsafe { (self.post_send_fn)(self.as_ptr(), first, &mut bad) };
+        let at = raws.iter().position(|raw| std::ptr::eq(raw, bad)).unwrap_or(raws.len());
+        number("ibv_post_send", ret).map_err(|error| (at, error))
     }
 
     /// `ibv_post_recv(3)`.
@@ -276,6 +240,68 @@ impl Srq {
         // SAFETY: a live queue and a request whose list lives during the call.
         number("ibv_post_srq_recv", unsafe { post(self.as_ptr(), &mut raw, &mut bad) })
     }
+}
+
+/// The C form of a request whose list of `len` entries is at `sges`.
+#[inline]
+fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> ibv_send_wr {
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut raw: ibv_send_wr = unsafe { zeroed() };
+    raw.wr_id = wr.wr_id;
+    raw.sg_list = sges;
+    raw.num_sge = i32::try_from(len).unwrap_or(i32::MAX);
+    raw.send_flags = wr.flags.difference(SendFlags::INLINE).bits() | inline;
+    raw.opcode = match wr.op {
+        SendOp::Send => IBV_WR_SEND,
+        SendOp::SendImm(imm) => {
+            raw.anon_1.imm_data = imm.to_be();
+            IBV_WR_SEND_WITH_IMM
+        }
+        SendOp::SendInv(rkey) => {
+            raw.anon_1.invalidate_rkey = rkey;
+            IBV_WR_SEND_WITH_INV
+        }
+        SendOp::Write { addr, rkey } => {
+            raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
+            IBV_WR_RDMA_WRITE
+        }
+        SendOp::WriteImm { addr, rkey, imm } => {
+            raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
+            raw.anon_1.imm_data = imm.to_be();
+            IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        SendOp::Read { addr, rkey } => {
+            raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
+            IBV_WR_RDMA_READ
+        }
+        SendOp::CompareSwap { addr, rkey, compare, swap } => {
+            raw.wr.atomic =
+                ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr: addr, compare_add: compare, swap, rkey };
+            IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        SendOp::FetchAdd { addr, rkey, add } => {
+            raw.wr.atomic =
+                ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr: addr, compare_add: add, swap: 0, rkey };
+            IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        SendOp::LocalInv(rkey) => {
+            raw.anon_1.invalidate_rkey = rkey;
+            IBV_WR_LOCAL_INV
+        }
+        SendOp::BindMw(bind) => {
+            raw.anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+                mw: bind.mw.as_ptr(),
+                rkey: bind.rkey,
+                bind_info: bind.info(),
+            };
+            IBV_WR_BIND_MW
+        }
+    };
+    if let Some((ah, qpn, qkey)) = wr.to {
+        raw.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_ptr(), remote_qpn: qpn, remote_qkey: qkey };
+    }
+    raw.qp_type.xrc.remote_srqn = wr.srqn;
+    raw
 }
 
 fn inline_entry(piece: &[u8]) -> ibv_sge {

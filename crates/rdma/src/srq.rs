@@ -33,10 +33,8 @@ impl Drop for Srq {
 impl Pd {
     /// `ibv_create_srq(3)`. `cookie` is what an asynchronous event gives back.
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32, cookie: u64) -> Result<Arc<Srq>> {
-        let mut init = ibv_srq_init_attr {
-            srq_context: cookie as *mut _,
-            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
-        };
+        let mut init =
+            ibv_srq_init_attr { srq_context: cookie as *mut _, attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 } };
         // SAFETY: a live domain and valid attributes.
         let raw = unsafe { (self.context.library().api.create_srq)(self.raw.as_ptr(), &mut init) };
         Ok(Arc::new(Srq { pd: self.clone(), raw: pointer("ibv_create_srq", raw)?, _xrc: None }))
@@ -51,8 +49,7 @@ impl Pd {
         cq: &Arc<Cq>,
     ) -> Result<Arc<Srq>> {
         const CALL: &str = "ibv_create_srq_ex";
-        let create =
-            extended!(self.context.raw(), create_srq_ex).ok_or(Error::new(CALL, libc::EOPNOTSUPP))?;
+        let create = extended!(self.context.raw(), create_srq_ex).ok_or(Error::new(CALL, libc::EOPNOTSUPP))?;
         // SAFETY: plain data, for which zeroes are valid; then a live context and attributes that name live objects.
         let raw = unsafe {
             let mut init: ibv_srq_init_attr_ex = zeroed();

@@ -217,11 +217,7 @@ mod tests {
             loopback: ifname == "lo",
             what: What::Mac(mac),
         };
-        let found = [
-            mac("lo", true, [0; 6]),
-            mac("ifb0", false, [9; 6]),
-            mac("eth0", true, [0x02, 0xfc, 0, 0, 0, 1]),
-        ];
+        let found = [mac("lo", true, [0; 6]), mac("ifb0", false, [9; 6]), mac("eth0", true, [0x02, 0xfc, 0, 0, 0, 1])];
         assert_eq!(identity(&found), Some(0x00fc_00ff_fe00_0001));
         assert_eq!(identity(&found[..2]), Some(0x0b09_09ff_fe09_0909));
         assert_eq!(identity(&found[..1]), None);

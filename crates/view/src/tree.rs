@@ -33,17 +33,39 @@ const UVERBS_MINOR: u32 = 192;
 
 /// Port counters that monitoring programs read; static, because nothing in a file can count.
 const COUNTERS: [&str; 21] = [
-    "VL15_dropped", "excessive_buffer_overrun_errors", "link_downed", "link_error_recovery",
-    "local_link_integrity_errors", "multicast_rcv_packets", "multicast_xmit_packets", "port_rcv_constraint_errors",
-    "port_rcv_data", "port_rcv_errors", "port_rcv_packets", "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_xmit_data", "port_xmit_discards",
-    "port_xmit_packets", "port_xmit_wait", "symbol_error", "unicast_rcv_packets", "unicast_xmit_packets",
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
 ];
 
 /// Counters of the adapter, named as Linux's own software adapters name them.
 const HW_COUNTERS: [&str; 8] = [
-    "duplicate_request", "lifespan", "out_of_seq_request", "rcvd_pkts", "rcvd_seq_err", "retry_exceeded_err",
-    "send_err", "sent_pkts",
+    "duplicate_request",
+    "lifespan",
+    "out_of_seq_request",
+    "rcvd_pkts",
+    "rcvd_seq_err",
+    "retry_exceeded_err",
+    "send_err",
+    "sent_pkts",
 ];
 
 /// What the view tells.

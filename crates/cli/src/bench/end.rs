@@ -151,8 +151,7 @@ impl End {
             let mut data = [0u8; INLINE[0] as usize];
             self.mr.read(offset, &mut data[..size]);
             let pieces = [&data[..size]];
-            let wr =
-                SendWr { flags, ..SendWr::new(stands_for.into(), op, Data::Inline(&pieces)) };
+            let wr = SendWr { flags, ..SendWr::new(stands_for.into(), op, Data::Inline(&pieces)) };
             return self.qp.post_send(&wr).map_err(text);
         }
         let sges = [self.mr.sge(offset, size)];

@@ -99,7 +99,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Those of `operations` that are wanted and that the device has.
     fn wanted(&self, operations: &[Operation]) -> Vec<Operation> {
-        let wanted = |operation: &&Operation| self.only.is_empty() || self.only.iter().any(|name| name == operation.name());
+        let wanted =
+            |operation: &&Operation| self.only.is_empty() || self.only.iter().any(|name| name == operation.name());
         let possible = |operation: &&Operation| self.end.atomics || !operation.is_atomic();
         operations.iter().filter(wanted).filter(possible).copied().collect()
     }
@@ -107,7 +108,9 @@ impl Bench<'_> {
     fn latency(&mut self) -> Result<(), String> {
         let operations = self.wanted(&[Operation::Send, Operation::Write, Operation::Read, Operation::ReadIdle]);
         let atomics = self.wanted(&[Operation::FetchAdd, Operation::CompareSwap, Operation::FetchAddIdle]);
-        say!("Latency in microseconds: median, 99th percentile. SEND and WRITE: one way. READ and atomics: there and back.");
+        say!(
+            "Latency in microseconds: median, 99th percentile. SEND and WRITE: one way. READ and atomics: there and back."
+        );
         self.latency_table(&operations, &LATENCY_SIZES)?;
         self.latency_table(&atomics, &[8])?;
         say!("* the target's program sleeps; otherwise it polls its completion queue, or its memory for WRITE.\n");
@@ -130,11 +133,7 @@ impl Bench<'_> {
                 table.cell(format_args!("{:.2}", median.as_secs_f64() * 1e6));
                 table.cell(format_args!("{:.2}", p99.as_secs_f64() * 1e6));
                 if longest > NOTABLE {
-                    notes.push(format!(
-                        "  {} of {size} bytes: one took {} ms",
-                        operation.name(),
-                        longest.as_millis()
-                    ));
+                    notes.push(format!("  {} of {size} bytes: one took {} ms", operation.name(), longest.as_millis()));
                 }
             }
             table.end_row();

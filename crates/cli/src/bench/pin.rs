@@ -13,9 +13,8 @@ pub fn two_cores() -> Option<(usize, usize)> {
 
 /// Package and core, as far as the system tells.
 fn physical(cpu: usize) -> [Option<String>; 2] {
-    ["physical_package_id", "core_id"].map(|name| {
-        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}")).ok()
-    })
+    ["physical_package_id", "core_id"]
+        .map(|name| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}")).ok())
 }
 
 /// Stays on a core from now on, as the threads do that start later. It is no error if the system refuses.

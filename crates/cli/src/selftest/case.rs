@@ -203,20 +203,15 @@ impl Case {
     }
 
     /// Posts, waits for the completion, and takes the far receive.
-    fn exchange(
-        &self,
-        pair: &mut Pair<'_>,
-        op: SendOp<'_>,
-        pieces: &[Piece],
-        opcode: u32,
-    ) -> Result<Received, String> {
+    fn exchange(&self, pair: &mut Pair<'_>, op: SendOp<'_>, pieces: &[Piece], opcode: u32) -> Result<Received, String> {
         let solicited = self.number % 3 == 1;
         let flags = if solicited { SendFlags::SOLICITED } else { SendFlags::empty() };
         let take = Task::Take { solicited };
         if self.overlap() {
             pair.begin(take.clone())?;
         }
-        let sent = pair.near.post(self.number, op, flags, pieces, self.inline).and_then(|()| self.check_sent(pair, opcode));
+        let sent =
+            pair.near.post(self.number, op, flags, pieces, self.inline).and_then(|()| self.check_sent(pair, opcode));
         // The far side's answer must be taken, whatever happened here.
         let answer = if self.overlap() {
             pair.end()
@@ -239,13 +234,7 @@ impl Case {
         same("opcode of the completion", wc.opcode(), opcode)
     }
 
-    fn check_received(
-        &self,
-        pair: &Pair<'_>,
-        received: &Received,
-        opcode: u32,
-        len: usize,
-    ) -> Result<(), String> {
+    fn check_received(&self, pair: &Pair<'_>, received: &Received, opcode: u32, len: usize) -> Result<(), String> {
         same("status of the receive", Status(received.status), Status::SUCCESS)?;
         same("wr_id of the receive", received.wr_id, self.number)?;
         same("opcode of the receive", received.opcode, opcode)?;
@@ -325,11 +314,8 @@ impl Case {
     fn read(&self, pair: &mut Pair<'_>, rkey: u32) -> Result<(), String> {
         let offset = self.far_offset();
         pair.fill(offset, self.len, self.seed())?;
-        let pieces = if self.len == 0 && self.near == Shape::One {
-            Vec::new()
-        } else {
-            self.near.lay_out(self.len, BASE)
-        };
+        let pieces =
+            if self.len == 0 && self.near == Shape::One { Vec::new() } else { self.near.lay_out(self.len, BASE) };
         let whole = span(self.len, self.near.entries()) + GAP;
         pattern::fill(&pair.near.local, BASE - GAP, whole, self.seed() + AROUND, 0);
         let op = SendOp::Read { addr: pair.peer.addr + offset as u64, rkey };

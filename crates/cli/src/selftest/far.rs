@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::side::{Answer, Service, Side, Spec, Stretch, Task};
 use super::shape::Piece;
+use super::side::{Answer, Service, Side, Spec, Stretch, Task};
 use crate::bed::{Bed, DeviceOptions, Endpoint};
 use crate::link::{Link, Other, Role};
 

@@ -42,9 +42,8 @@ impl std::fmt::Display for Row {
 }
 
 /// Message sizes: around every boundary that an implementation may have.
-const SIZES: [usize; 19] = [
-    0, 1, 7, 8, 63, 64, 65, 255, 256, 1000, 4095, 4096, 4097, 16383, 16384, 16385, 65536, 1 << 20, LARGEST,
-];
+const SIZES: [usize; 19] =
+    [0, 1, 7, 8, 63, 64, 65, 255, 256, 1000, 4095, 4096, 4097, 16383, 16384, 16385, 65536, 1 << 20, LARGEST];
 /// Fewer, for variants of what was tested with all.
 const SOME: [usize; 7] = [0, 1, 64, 4097, 16385, 65536, LARGEST];
 /// Fewer, for those in a hurry.
@@ -57,12 +56,8 @@ const HUGE: usize = 64 << 20;
 /// All rows.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    let spec = |service, srq, events| Spec {
-        service,
-        srq,
-        events,
-        room: BASE + span(LARGEST, super::MOST_ENTRIES) + 4096,
-    };
+    let spec =
+        |service, srq, events| Spec { service, srq, events, room: BASE + span(LARGEST, super::MOST_ENTRIES) + 4096 };
     for place in [Place::Itself, Place::Neighbour, Place::Process] {
         for (spec, extent) in [
             (spec(Service::Rc, false, false), Extent::All),

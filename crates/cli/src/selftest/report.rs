@@ -87,8 +87,7 @@ impl Report {
             })
             .collect();
         let line = |name: &str, cells: &[&str]| {
-            let cells: Vec<String> =
-                cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+            let cells: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
             say!("{name:<first$}  {}", cells.join("  "));
         };
         say!("");
@@ -112,10 +111,7 @@ impl Report {
                 say!("  {failure}");
             }
         }
-        say!(
-            "\n{passed} passed, {failed} failed, {skipped} skipped, in {:.1} s",
-            self.start.elapsed().as_secs_f32()
-        );
+        say!("\n{passed} passed, {failed} failed, {skipped} skipped, in {:.1} s", self.start.elapsed().as_secs_f32());
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

@@ -1,0 +1,161 @@
+//! `softrnic run`: what it hands to the program, and how it refuses. The C library's `libm.so.6` stands in for
+//! the library, for any library can be preloaded; what the real one does is tested where it is built.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const STAND_IN: &str = "libm.so.6";
+
+fn softrnic(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softrnic"));
+    command.args(args).env_remove("LD_PRELOAD");
+    for setting in ["SOFTRNIC_LIB", "SOFTRNIC_LOG", "SOFTRNIC_STRAIGHT", "SOFTRNIC_VIEW", "SOFTRNIC_WITH_HARDWARE"] {
+        command.env_remove(setting);
+    }
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    softrnic(&[&["run", "--lib", STAND_IN], args].concat()).output().unwrap()
+}
+
+/// The exit status, and that the message has all of `words`.
+fn refused(output: Output, status: i32, words: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    assert!(message.starts_with("softrnic: "), "{message}");
+    for word in words {
+        assert!(message.contains(word), "no {word} in {message}");
+    }
+}
+
+/// A file that is gone at the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str, content: &[u8], mode: u32) -> Self {
+        let path = std::env::temp_dir().join(format!("softrnic-run-{}-{name}", std::process::id()));
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        Temporary(path)
+    }
+
+    /// A copy of a program. Made by another process: if this one had the file open for writing while another test forks,
+    /// the copy could not be run.
+    fn copy_of(name: &str, program: &str, mode: u32) -> Self {
+        let path = std::env::temp_dir().join(format!("softrnic-run-{}-{name}", std::process::id()));
+        assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        Temporary(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    assert_eq!(run(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(run(&["true"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_program_gets_its_arguments_its_name_and_the_library() {
+    let output =
+        run(&["sh", "-c", "echo $0 $1 --; echo $LD_PRELOAD; ls $SOFTRNIC_VIEW/class/infiniband", "a", "--lib"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().collect::<Vec<_>>(), ["a --lib --", STAND_IN, "softrnic0"]);
+}
+
+#[test]
+fn options_become_settings() {
+    let script = "echo $SOFTRNIC_STRAIGHT $SOFTRNIC_LOG $SOFTRNIC_WITH_HARDWARE";
+    let output = run(&["--no-straight", "--log", "error", "--with-hardware", "--", "sh", "-c", script]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 error 1\n");
+}
+
+#[test]
+fn other_preloaded_libraries_stay() {
+    let output = softrnic(&["run", "--lib", STAND_IN, "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", "libdl.so.2:libm.so.6")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "libm.so.6:libdl.so.2\n");
+}
+
+#[test]
+fn a_signal_that_the_program_does_not_handle_kills_it() {
+    use std::os::unix::process::ExitStatusExt;
+    // Rust ignores SIGPIPE; a program that is run must not.
+    assert_eq!(run(&["sh", "-c", "kill -PIPE $$"]).status.signal(), Some(13));
+}
+
+#[test]
+fn programs_that_are_not_there() {
+    refused(run(&["no-such-program"]), 127, &["no-such-program", "PATH"]);
+    refused(run(&["/no/such/program"]), 127, &["/no/such/program"]);
+    refused(run(&["/"]), 126, &["directory"]);
+    let file = Temporary::new("plain", b"text", 0o644);
+    refused(run(&[file.path()]), 126, &["chmod +x"]);
+}
+
+#[test]
+fn static_programs_are_refused() {
+    // A header of an ELF program for this machine, with no program headers.
+    let mut elf = fs::read(env!("CARGO_BIN_EXE_softrnic")).unwrap();
+    elf.truncate(64);
+    elf[56..58].fill(0);
+    let file = Temporary::new("static", &elf, 0o755);
+    refused(run(&[file.path()]), 125, &["statically linked", "dynamically"]);
+}
+
+#[test]
+fn programs_for_other_machines_are_refused() {
+    let mut elf = fs::read(env!("CARGO_BIN_EXE_softrnic")).unwrap();
+    elf.truncate(64);
+    elf[18] = 243;
+    let file = Temporary::new("foreign", &elf, 0o755);
+    // To know its own machine, the library must be a file with a path.
+    let own = env!("CARGO_BIN_EXE_softrnic");
+    let output = softrnic(&["run", "--lib", own, file.path()]).output().unwrap();
+    refused(output, 125, &["RISC-V", "--lib"]);
+}
+
+#[test]
+fn setuid_programs_are_refused() {
+    let file = Temporary::copy_of("setuid", "/bin/true", 0o4755);
+    // Of our own it changes nothing, and runs.
+    assert_eq!(run(&[file.path()]).status.code(), Some(0));
+    // Only root can make one of somebody else's.
+    if std::os::unix::fs::chown(&file.0, Some(65534), None).is_ok() {
+        fs::set_permissions(&file.0, PermissionsExt::from_mode(0o4755)).unwrap();
+        refused(run(&[file.path()]), 125, &["setuid", "LD_PRELOAD"]);
+    }
+}
+
+#[test]
+fn a_missing_library_says_how_to_make_it() {
+    let copy = Temporary::copy_of("alone", env!("CARGO_BIN_EXE_softrnic"), 0o755);
+    let output = Command::new(&copy.0).args(["run", "true"]).env_remove("SOFTRNIC_LIB").output().unwrap();
+    refused(output, 125, &["libsoftrnic.so", "cargo build --release"]);
+    let output = softrnic(&["run", "--lib", "/no/such/lib.so", "true"]).output().unwrap();
+    refused(output, 125, &["/no/such/lib.so"]);
+}
+
+#[test]
+fn the_help_names_every_setting() {
+    let output = softrnic(&["help"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["LIB", "LOG", "PEERS", "STRAIGHT", "STRAIGHT_ABOVE", "VIEW", "WITH_HARDWARE"] {
+        assert!(text.contains(&format!("SOFTRNIC_{name}=")), "{name}");
+    }
+}
