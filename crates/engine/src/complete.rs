@@ -5,7 +5,7 @@ use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags,
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
 use crate::platform::{Nanos, Platform};
-use crate::qp::Qp;
+use crate::qp::{Qp, Response};
 
 const fn wc_opcode(opcode: Opcode) -> WcOpcode {
     match opcode {
@@ -174,7 +174,10 @@ impl<P: Platform> Engine<P> {
     /// Goes to the error state: everything that is posted is flushed, sends first (10.3.1.7).
     pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
         qp.state = QpState::Err;
-        qp.responses.retain(|r| matches!(r, crate::qp::Response::Nak { .. }));
+        // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is owed
+        // for those goes out before it: without its result, an earlier READ or atomic would be tried until it fails.
+        let owed = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
+        qp.responses.truncate(owed);
         qp.write = None;
         self.flush_sends(qp, now);
         self.flush_recvs(qp, now);
