@@ -23,7 +23,11 @@ pub struct Wire {
 }
 
 impl Wire {
-    fn new(stream: UnixStream) -> Self {
+    /// Over a connected socket.
+    ///
+    /// # Panics
+    /// If there are no descriptors left.
+    pub fn new(stream: UnixStream) -> Self {
         // Whoever waits longer than a hang is judged by waits for a process that hangs.
         stream.set_read_timeout(Some(PATIENCE * 2)).expect("a socket");
         let lines = BufReader::new(stream.try_clone().expect("a descriptor"));
@@ -70,7 +74,7 @@ impl Wire {
     }
 
     /// Tells, then hears: the other side does the same.
-    pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, value: &T) -> T {
+    pub fn exchange<T: Serialize, U: DeserializeOwned>(&mut self, value: &T) -> U {
         self.tell(value);
         self.hear()
     }

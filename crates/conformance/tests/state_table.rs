@@ -221,7 +221,8 @@ fn names(mask: M) -> String {
 
 /// The graph as text.
 fn graph() -> String {
-    let mut text = String::from("# State, required attributes / permitted attributes. Generated from verbs::state::TABLE.\n");
+    let mut text =
+        String::from("# State, required attributes / permitted attributes. Generated from verbs::state::TABLE.\n");
     for ty in T::ALL {
         let _ = writeln!(text, "\n{ty:?}");
         for from in S::ALL {

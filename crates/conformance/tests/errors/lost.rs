@@ -1,0 +1,136 @@
+//! A peer that is not there any more: the request is repeated, and then fails (IBTA vol. 1, 9.7.6.1.3, 9.9.2.1.3).
+
+use std::time::{Duration, Instant};
+
+use conformance::{Bed, Far, Joint, Wire};
+use rdma::{Data, Gid, Qp, QpState, QpType, RecvWr, SendOp, SendWr, Status};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::pair::{End, region};
+
+/// How the peer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum How {
+    Destroyed,
+    Reset,
+    Error,
+    Killed,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Place {
+    qpn: u32,
+    gid: [u8; 16],
+    addr: u64,
+    rkey: u32,
+}
+
+/// 4.096 us * 2^12 is 17 ms; twice.
+const JOINT: fn() -> Joint = || Joint { timeout: 12, retries: 1, rnr_retries: 7, dest_reads: 1, ..Joint::default() };
+const LEN: usize = 200_000;
+
+/// The peer.
+pub fn far(mut wire: Wire) {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    while let Some(how) = wire.hear::<Option<How>>() {
+        let end = End::new(&bed, QpType::Rc, None);
+        let place = Place { qpn: end.qp.number(), gid: bed.gid.0, addr: mr.addr(), rkey: mr.rkey() };
+        let peer: Place = wire.exchange(&place);
+        JOINT().up(&end.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        for i in 0..4 {
+            end.qp.post_recv(&RecvWr { wr_id: i, sges: &[mr.sge(0, LEN)] }).expect("ibv_post_recv");
+        }
+        match how {
+            How::Destroyed => drop(end.qp),
+            How::Reset => end.qp.set_state(QpState::Reset).expect("to RESET"),
+            How::Error => end.qp.set_state(QpState::Err).expect("to ERR"),
+            How::Killed => {}
+        }
+        wire.tell(&());
+        let () = wire.hear();
+    }
+}
+
+fn connected(bed: &Bed, far: &mut Far, how: How, joint: &Joint) -> (End, Place) {
+    let end = End::new(bed, QpType::Rc, None);
+    far.wire.tell(&Some(how));
+    let place: Place = far.wire.exchange(&Place { qpn: end.qp.number(), gid: bed.gid.0, addr: 0, rkey: 0 });
+    joint.up(&end.qp, QpType::Rc, place.qpn, Gid(place.gid));
+    let () = far.wire.hear();
+    (end, place)
+}
+
+fn post_some(qp: &Qp, place: &Place, list: &[rdma::Sge]) {
+    let Place { addr, rkey, .. } = *place;
+    let ops = [SendOp::Send, SendOp::Write { addr, rkey }, SendOp::Read { addr, rkey }];
+    let wrs: Vec<SendWr<'_>> = (1..).zip(ops).map(|(id, op)| SendWr::new(id, op, Data::Sges(list))).collect();
+    qp.post_sends(&wrs).expect("ibv_post_send");
+}
+
+fn lose(straight: &str) {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for len in [64, LEN] {
+        for how in [How::Destroyed, How::Reset, How::Error, How::Killed] {
+            let (end, place) = connected(&bed, &mut far, how, &JOINT());
+            if how == How::Killed {
+                far.kill();
+            }
+            end.recv(200, &[]);
+            let start = Instant::now();
+            post_some(&end.qp, &place, &[mr.sge(0, len)]);
+            let flushed = Status::FLUSHED;
+            let wanted = [(1, Status::RETRIES), (2, flushed), (3, flushed), (200, flushed)];
+            assert_eq!(end.completions(4), wanted, "{how:?}, {len} bytes, straight {straight}");
+            assert_eq!(end.state(), QpState::Err);
+            let took = start.elapsed();
+            assert!(took > Duration::from_millis(16), "{how:?}: given up after {took:?}");
+            assert!(took < Duration::from_secs(2), "{how:?}: given up only after {took:?}");
+            match how {
+                How::Killed => far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]),
+                _ => far.wire.tell(&()),
+            }
+        }
+    }
+    far.wire.tell(&None::<How>);
+    assert!(far.ended_well());
+}
+
+#[test]
+fn lost_peers() {
+    lose("1");
+}
+
+#[test]
+fn lost_peers_without_straight_copies() {
+    lose("0");
+}
+
+/// 9.7.4.1.7: more READs than `max_dest_rd_atomic`. They arrive together because the target is stopped meanwhile.
+#[test]
+fn too_many_reads() {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    for (straight, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
+        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
+        // No timeout may pass while the target is stopped.
+        let (end, place) = connected(&bed, &mut far, How::Killed, &Joint::default());
+        far.signal(Signal::STOP);
+        let list = [mr.sge(0, len)];
+        let Place { addr, rkey, .. } = place;
+        let wrs: Vec<SendWr<'_>> =
+            (1..=4).map(|id| SendWr::new(id, SendOp::Read { addr, rkey }, Data::Sges(&list))).collect();
+        end.qp.post_sends(&wrs).expect("ibv_post_send");
+        far.signal(Signal::CONT);
+        let got = end.completions(4);
+        let refused = got.iter().position(|(_, status)| *status != Status::SUCCESS);
+        // The first is within the limit, and its data come before the refusal of another (9.7.5.1).
+        assert_eq!(got[0], (1, Status::SUCCESS), "straight {straight}, {len} bytes: {got:?}");
+        let refused = refused.unwrap_or_else(|| panic!("straight {straight}, {len} bytes: {got:?}"));
+        assert_eq!(got[refused].1, Status::REMOTE_INVALID_REQUEST, "straight {straight}, {len} bytes: {got:?}");
+        assert!(got[refused + 1..].iter().all(|(_, status)| *status == Status::FLUSHED), "{got:?}");
+    }
+}
