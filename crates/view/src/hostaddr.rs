@@ -8,8 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use verbs::Gid;
 
-/// More entries than this are cut off: `sgid_index` is eight bits wide in an address vector.
-pub const MAX_GIDS: usize = 256;
+/// More addresses than this are cut off: `sgid_index` is eight bits wide in an address vector.
+pub const MAX_GIDS: usize = 255;
+
+/// Entries of the port's GID table (`ibv_port_attr.gid_tbl_len`) with this many addresses: like an adapter's, it has room
+/// for more; the last ones are zero.
+pub fn table_len(gids: usize) -> usize {
+    (gids + 1).next_power_of_two().max(16)
+}
 
 /// One entry of the GID table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -221,6 +227,13 @@ mod tests {
         assert_eq!(identity(&found), Some(0x00fc_00ff_fe00_0001));
         assert_eq!(identity(&found[..2]), Some(0x0b09_09ff_fe09_0909));
         assert_eq!(identity(&found[..1]), None);
+    }
+
+    #[test]
+    fn every_index_fits_into_eight_bits() {
+        assert_eq!(table_len(1), 16);
+        assert_eq!(table_len(16), 32);
+        assert_eq!(table_len(MAX_GIDS), 256);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io;
 
+use verbs::Gid;
+
 use crate::hostaddr::{self, HostGid};
 
 /// Name of the device.
@@ -228,7 +230,7 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
         ("lid_mask_count", "0"),
         ("sm_lid", "0x0"),
         ("sm_sl", "0"),
-        ("cap_mask", "0x00010000"),
+        ("cap_mask", "0x04010000"),
     ] {
         b.file(&format!("{at}/{name}"), text);
     }
@@ -239,6 +241,10 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
         b.file(&format!("{at}/gids/{n}"), entry.gid);
         b.file(&format!("{at}/gid_attrs/types/{n}"), "RoCE v2");
         b.file(&format!("{at}/gid_attrs/ndevs/{n}"), &entry.ifname);
+    }
+    // Empty entries have a zero GID and no attributes.
+    for n in info.gids.len()..hostaddr::table_len(info.gids.len()) {
+        b.file(&format!("{at}/gids/{n}"), Gid::ZERO);
     }
     for n in 0..verbs::limits::PKEYS {
         b.file(&format!("{at}/pkeys/{n}"), format_args!("{:#06x}", verbs::limits::DEFAULT_PKEY));

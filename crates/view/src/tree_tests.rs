@@ -1,5 +1,4 @@
 use super::*;
-use verbs::Gid;
 
 pub(crate) fn info() -> ViewInfo {
     let gid = |ip: &str, ifname: &str, ifindex| HostGid {
@@ -45,6 +44,7 @@ fn files_say_what_sysfs_says() {
     assert_eq!(text("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:c000:0202\n");
     assert_eq!(text("ports/1/gid_attrs/types/2"), "RoCE v2\n");
     assert_eq!(text("ports/1/gid_attrs/ndevs/2"), "eth1\n");
+    assert_eq!(text("ports/1/gids/15"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
     assert_eq!(text("ports/1/pkeys/0"), "0xffff\n");
     assert_eq!(text("device/local_cpus"), "10f\n");
     assert_eq!(text("device/numa_node"), "-1\n");
