@@ -33,13 +33,3 @@ pub(crate) fn watch() {
         }
     });
 }
-
-/// Blocks all signals for the calling thread: handlers of the program must not run on the NIC thread.
-pub(crate) fn block_signals() {
-    // SAFETY: an all-zero sigset_t is a valid value to be filled; both calls only touch it and the thread's mask.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut set);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-    }
-}

@@ -13,6 +13,7 @@ mod context;
 mod core;
 mod fork;
 mod progress;
+mod thread;
 mod verbs_calls;
 
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use rustix::fd::AsFd;
 use engine::platform::Platform;
 
 use crate::core::{Core, Mode};
-use crate::{Nic, fork, now};
+use crate::{Nic, now, thread};
 
 /// Empty polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should
 /// not pay for the change.
@@ -149,7 +149,8 @@ impl Nic {
     }
 
     fn thread(&'static self) {
-        fork::block_signals();
+        thread::block_signals();
+        thread::ask_for_short_slice();
         let mut tick = TICK_MIN;
         let mut polls = 0;
         // A duplicate, because the platform itself is behind the lock.

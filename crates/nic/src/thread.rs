@@ -1,0 +1,36 @@
+//! What the NIC thread asks of the system for itself.
+#![allow(unsafe_code)]
+
+/// Blocks all signals for the calling thread: handlers of the program must not run on the NIC thread.
+pub(crate) fn block_signals() {
+    // SAFETY: an all-zero sigset_t is a valid value to be filled; both calls only touch it and the thread's mask.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+}
+
+/// `struct sched_attr` of sched_setattr(2), first version.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Asks for the shortest time slice (100 us, Linux 6.12): a thread that runs for microseconds at a time then gets its
+/// turn as soon as it is woken, also where programs spin on all processors. Older kernels ignore or refuse it.
+pub(crate) fn ask_for_short_slice() {
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    // SAFETY: sched_setattr reads `size` bytes at the pointer; 0 means this thread, no flags.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+    }
+}
