@@ -77,6 +77,7 @@ impl<P: Platform> Engine<P> {
             qp.rnr_retries -= 1;
         }
         self.rewind(qp, packet.psn);
+        qp.ack_deadline = None; // it is an answer; the next try is timed anew
         let until = now + rnr_nanos(packet.syndrome & 31);
         qp.rnr_until = Some(until);
         self.arm_timer(qp, until);
@@ -86,10 +87,13 @@ impl<P: Platform> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
         let status = match packet.syndrome & 31 {
-            responder::NAK_SEQUENCE | responder::NAK_STRAIGHT => {
-                if packet.syndrome & 31 == responder::NAK_STRAIGHT {
-                    qp.no_straight = true; // the segments go through the window
-                }
+            responder::NAK_STRAIGHT => {
+                // The segments go through the window. No packet was lost, so it is no retry.
+                qp.no_straight = true;
+                self.rewind(qp, packet.psn);
+                return;
+            }
+            responder::NAK_SEQUENCE => {
                 if qp.retries == 0 {
                     WcStatus::RetryExcErr
                 } else {
@@ -134,7 +138,8 @@ impl<P: Platform> Engine<P> {
                 _ => 0,
             };
         }
-        qp.cursor = first;
+        // An earlier request may have to go out again too.
+        qp.cursor = qp.cursor.min(first);
     }
 
     fn read_response(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>) {
@@ -142,7 +147,8 @@ impl<P: Platform> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         let e = &qp.inflight[at];
-        if e.opcode != Opcode::RdmaRead {
+        // Of another READ, a duplicate of an earlier try, or behind a gap: the timer repairs it.
+        if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus(e.received / qp.mtu) {
             return;
         }
         let bad = if packet.has(flag::BY_REF) {
@@ -177,6 +183,7 @@ impl<P: Platform> Engine<P> {
         }
         if e.received == e.len && packet.has(flag::LAST) {
             (e.done, e.out) = (true, true);
+            qp.unacked = e.last_psn().plus(1);
             qp.reads_out -= 1;
         }
         Self::progressed(qp);
@@ -198,6 +205,7 @@ impl<P: Platform> Engine<P> {
         }
         let e = &mut qp.inflight[at];
         (e.done, e.out) = (true, true);
+        qp.unacked = packet.psn.plus(1);
         qp.reads_out -= 1;
         Self::progressed(qp);
     }
@@ -256,7 +264,9 @@ impl<P: Platform> Engine<P> {
         let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
         if !waits {
             let e = &qp.inflight[at];
-            self.rewind(qp, e.first_psn);
+            let part = !e.is_read_like() && qp.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.unacked) >= 0;
+            let from = if part { qp.unacked } else { e.first_psn };
+            self.rewind(qp, from);
         }
         self.set_ack_timer(qp, now);
     }

@@ -57,6 +57,9 @@ impl<P: Platform> Engine<P> {
             return Err(Errno::EINVAL);
         }
         self.check_values(attr, mask)?;
+        if to == S::Reset || mask.contains(M::AV) {
+            self.unpark_one(qp); // the link that it waits for is no longer its link
+        }
         Self::assign(qp, attr, mask);
         match to {
             S::Reset => self.reset(qp),
@@ -172,6 +175,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn find_link(&mut self, qp: &mut Qp) {
         if qp.link.is_none() {
             qp.link = self.platform.resolve(&qp.attr.ah.dgid, verbs::Qpn::new(qp.attr.dest_qp_num));
+            qp.sent_mark = 0; // marks of the link before it mean nothing here
         }
     }
 }

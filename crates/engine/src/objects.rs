@@ -150,6 +150,9 @@ impl<P: Platform> Engine<P> {
         if old.windows > 0 {
             return Err(Errno::EBUSY);
         }
+        if old.backing == Backing::Null {
+            return Err(Errno::EINVAL); // there is no memory to register anew
+        }
         let (ctx, mut info) = (old.ctx, old.info);
         if let Some(access) = access {
             Regions::check_access(access)?;
@@ -182,6 +185,14 @@ impl<P: Platform> Engine<P> {
         }
         if !force && region.straight > 0 {
             return Err(Errno::EAGAIN);
+        }
+        if region.straight > 0 {
+            // Peers that come to these requests later find them dead.
+            let lkey = LKey(region.info.key);
+            let touches = |e: &crate::qp::Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
+            for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
+                qp.ticket.void();
+            }
         }
         if let Some(gone) = self.mem.remove_mr(mr) {
             self.leave_pd(gone.info.pd);

@@ -130,12 +130,15 @@ pub(crate) enum Response {
         sent: u32,
         msn: u32,
         first_offset: u32,
+        /// Asked for again: it takes no more of what was agreed on.
+        again: bool,
         into: Option<Into>,
     },
     Atomic {
         psn: Psn,
         value: u64,
         msn: u32,
+        again: bool,
     },
 }
 

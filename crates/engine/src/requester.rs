@@ -12,6 +12,9 @@ use crate::region::LocalFault;
 /// every MTU.
 pub(crate) const STRAIGHT_CHUNK: u32 = 1 << 20;
 
+/// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
+const MOST_PSNS: u32 = (1 << 23) - 1;
+
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
 
@@ -73,6 +76,14 @@ impl<P: Platform> Engine<P> {
                 return Fetched::No;
             }
         }
+        if let Some(wqe) = &next
+            && qp.init.qp_type.is_reliable()
+        {
+            let outstanding = qp.next_psn.since(qp.unacked).unsigned_abs();
+            if outstanding + qp.psns(wqe.len().min(u64::from(limits::MAX_MSG)) as u32) > MOST_PSNS {
+                return Fetched::No;
+            }
+        }
         let Some((number, _)) = qp.sq.fetch() else { return Fetched::No };
         let Some(wqe) = next else {
             // The entry was overwritten with what is no request.
@@ -81,8 +92,7 @@ impl<P: Platform> Engine<P> {
             qp.halted = true;
             return Fetched::Yes;
         };
-        let total: u64 = wqe.sges.iter().map(|s| u64::from(s.length)).sum();
-        let len = if wqe.flags.contains(SendFlags::INLINE) { u64::from(wqe.inline_len) } else { total };
+        let len = wqe.len();
         let mut entry = Inflight {
             number,
             wr_id: wqe.wr_id,
@@ -299,6 +309,8 @@ impl<P: Platform> Engine<P> {
                             _ => {}
                         }
                         packet.imm = e.imm;
+                    } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(STRAIGHT_CHUNK) {
+                        packet.flags |= flag::ACK_REQ; // a long message must not look like a dead peer
                     }
                     packet.len = chunk;
                     self.fill_null_spans();

@@ -62,6 +62,9 @@ enum Refused {
     Drop,
 }
 
+/// Responses that may be owed. A peer that does not take them is not heard any further.
+const MOST_OWED: usize = 1024;
+
 const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
 
@@ -81,6 +84,9 @@ impl<P: Platform> Engine<P> {
         if qp.init.qp_type == QpType::Uc {
             self.unreliable_request(qp, packet, rx, now);
             return;
+        }
+        if qp.responses.len() >= MOST_OWED {
+            return; // as if it had been lost
         }
         let ahead = packet.psn.since(qp.epsn);
         if ahead > 0 {
@@ -185,6 +191,7 @@ impl<P: Platform> Engine<P> {
                     sent: 0,
                     msn: qp.msn,
                     first_offset: packet.imm,
+                    again: true,
                     into: None,
                 };
                 let limit = usize::from(qp.attr.max_dest_rd_atomic).max(1) * 2;
@@ -194,8 +201,8 @@ impl<P: Platform> Engine<P> {
                 }
             }
             PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite | PacketOp::Flush => {
-                if let Some(&(psn, value)) = qp.atomics.iter().find(|(psn, _)| *psn == packet.psn) {
-                    let again = Response::Atomic { psn, value, msn: qp.msn };
+                if let Some(&(psn, value)) = qp.atomics.iter().rev().find(|(psn, _)| *psn == packet.psn) {
+                    let again = Response::Atomic { psn, value, msn: qp.msn, again: true };
                     if !qp.responses.contains(&again) {
                         qp.responses.push_back(again);
                     }
@@ -215,7 +222,9 @@ impl<P: Platform> Engine<P> {
             PacketOp::Write => continues == qp.write.is_some() && qp.recv.is_none(),
             _ => !in_message,
         };
-        if !fits {
+        // Only a SEND invalidates, and then it carries no immediate value.
+        let invalidates = packet.has(flag::INV) && (packet.op != PacketOp::Send || packet.has(flag::IMM));
+        if !fits || invalidates {
             return Err(INVALID);
         }
         match packet.op {
@@ -250,11 +259,13 @@ impl<P: Platform> Engine<P> {
             }
         })?;
         let placed = self.place(qp, packet, rx);
-        if let Err(refused @ Refused::Source(_)) = placed {
-            self.give_back_recv(qp);
+        if let Err(refused) = placed {
+            // The packet will come again: a first one finds things as they were.
+            if packet.has(flag::FIRST) && matches!(refused, Refused::Source(_) | Refused::Drop) {
+                self.give_back_recv(qp);
+            }
             return Err(refused);
         }
-        placed?;
         let Some(progress) = &mut qp.recv else { return Err(INVALID) };
         progress.offset += packet.len;
         if !packet.has(flag::LAST) {
@@ -479,7 +490,7 @@ impl<P: Platform> Engine<P> {
         if packet.len > 0
             && let Err(refused) = self.place(qp, packet, rx)
         {
-            if matches!(refused, Refused::Source(_)) {
+            if matches!(refused, Refused::Source(_) | Refused::Drop) {
                 self.give_back_recv(qp);
             }
             return Err(refused);
@@ -498,7 +509,10 @@ impl<P: Platform> Engine<P> {
     // ---- RDMA READ ----
 
     fn reads_owed(qp: &Qp) -> usize {
-        qp.responses.iter().filter(|r| matches!(r, Response::Read { .. } | Response::Atomic { .. })).count()
+        qp.responses
+            .iter()
+            .filter(|r| matches!(r, Response::Read { again: false, .. } | Response::Atomic { again: false, .. }))
+            .count()
     }
 
     fn execute_read(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>) -> Result<(), Refused> {
@@ -521,6 +535,7 @@ impl<P: Platform> Engine<P> {
             sent: 0,
             msn: qp.msn,
             first_offset: packet.imm,
+            again: false,
             into,
         });
         Ok(())
@@ -574,7 +589,7 @@ impl<P: Platform> Engine<P> {
             qp.atomics.pop_front();
         }
         qp.atomics.push_back((psn, value));
-        qp.responses.push_back(Response::Atomic { psn, value, msn });
+        qp.responses.push_back(Response::Atomic { psn, value, msn, again: false });
     }
 
     /// FLUSH (IBTA vol. 1, A19): memory here is visible at once; what is asked for must have been granted.
@@ -651,7 +666,7 @@ impl<P: Platform> Engine<P> {
     // ---- sending responses ----
 
     /// Sends what is owed, as far as there is room.
-    pub(crate) fn run_responses(&mut self, qp: &mut Qp) -> Result<(), NoRoom> {
+    pub(crate) fn run_responses(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         if qp.responses.is_empty() {
             return Ok(());
         }
@@ -666,6 +681,8 @@ impl<P: Platform> Engine<P> {
                 return Ok(()); // others have their turn; the rest follows
             }
             let mut packet;
+            // 9.9.3: what ends the queue pair, beside the NAK
+            let mut fatal = None;
             self.spans.clear();
             match response {
                 Response::Ack { psn, msn } => {
@@ -676,11 +693,11 @@ impl<P: Platform> Engine<P> {
                     packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
                     (packet.syndrome, packet.imm) = (syndrome, msn);
                 }
-                Response::Atomic { psn, value, msn } => {
+                Response::Atomic { psn, value, msn, again: _ } => {
                     packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
                     (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
                 }
-                Response::Read { psn, addr, rkey, len, sent, msn, first_offset, into } => {
+                Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
                     let piece = if into.is_some() { STRAIGHT_CHUNK } else { self.platform.caps(link).segment };
                     packet.len = (len - sent).min(piece);
@@ -703,6 +720,7 @@ impl<P: Platform> Engine<P> {
                         Err(_) => {
                             packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
                             (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
+                            fatal = Some(EventKind::QpAccessErr);
                         }
                     }
                     if let Some(into) = &into
@@ -710,8 +728,11 @@ impl<P: Platform> Engine<P> {
                     {
                         let code = match self.put(link, into, sent) {
                             Ok(()) => None,
-                            Err(Refused::Source(code) | Refused::Local(code, _)) => Some(code),
-                            Err(_) => Some(NAK_REMOTE_OPERATIONAL),
+                            Err(Refused::Source(code)) => Some(code),
+                            Err(_) => {
+                                fatal = Some(EventKind::QpFatal);
+                                Some(NAK_REMOTE_OPERATIONAL)
+                            }
                         };
                         self.spans.clear();
                         packet.flags |= flag::BY_REF;
@@ -731,14 +752,21 @@ impl<P: Platform> Engine<P> {
                     if let Err(SendError::Full) = self.platform.send(link, &nak, Payload::default()) {
                         return Err(NoRoom);
                     }
-                    qp.responses.pop_front();
-                    continue;
+                    fatal = Some(EventKind::QpFatal);
                 }
                 Err(SendError::Down) => {
                     qp.link = None;
                     qp.responses.clear();
                     return Ok(());
                 }
+            }
+            if let Some(event) = fatal {
+                qp.responses.clear();
+                if qp.state != QpState::Err {
+                    self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
+                    self.enter_error(qp, now);
+                }
+                return Ok(());
             }
             let more = match qp.responses.front_mut() {
                 Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {

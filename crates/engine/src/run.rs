@@ -57,7 +57,7 @@ impl<P: Platform> Engine<P> {
         {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             qp.queued = false;
-            let mut blocked = self.run_responses(&mut qp).is_err();
+            let mut blocked = self.run_responses(&mut qp, now).is_err();
             if !blocked {
                 blocked = self.run_requests(&mut qp, now).is_err();
             }
@@ -77,19 +77,23 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn unpark_one(&mut self, qp: &mut Qp) {
         if let Some(waiting) = qp.link.and_then(|link| self.parked.get_mut(&link)) {
             waiting.retain(|id| *id != qp.id);
+            self.parked.retain(|_, waiting| !waiting.is_empty());
         }
         qp.parked = false;
     }
 
     fn unpark(&mut self) {
-        if self.parked.is_empty() {
-            return;
-        }
+        // Also when nobody waits any more: the platform remembers full links until it is asked.
         let mut links = std::mem::take(&mut self.links);
         links.clear();
         self.platform.take_writable(&mut links);
         for link in &links {
-            for id in self.parked.remove(link).unwrap_or_default() {
+            let mut waiting = self.parked.remove(link).unwrap_or_default();
+            if !waiting.is_empty() {
+                // Who came first the last time comes last now: each has its turn at what room there is.
+                waiting.rotate_left(1);
+            }
+            for id in waiting {
                 if let Some(qp) = self.qps.get_mut(id) {
                     qp.parked = false;
                     qp.queued = true;

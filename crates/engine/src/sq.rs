@@ -47,6 +47,16 @@ pub(crate) struct Wqe {
     pub inline_len: u32,
 }
 
+impl Wqe {
+    /// Bytes of the message.
+    pub fn len(&self) -> u64 {
+        if self.flags.contains(SendFlags::INLINE) {
+            return u64::from(self.inline_len);
+        }
+        self.sges.iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
 pub(crate) struct SendQueue {
     entries: Box<[Entry]>,
     stride: usize,

@@ -2,4 +2,5 @@
 
 mod errors;
 mod mock;
+mod recovery;
 mod traffic;

@@ -15,18 +15,19 @@ use crate::{CqOpts, Engine, Notice};
 pub const BASE: u64 = 0x1_0000;
 pub const ARENA: usize = 1 << 21;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Msg {
-    from: usize,
-    packet: Packet,
+    pub packet: Packet,
     payload: Vec<u8>,
 }
 
 /// What all nodes share.
 pub struct Net {
     pub memory: Vec<Vec<u8>>,
-    queues: BTreeMap<(usize, usize), VecDeque<Msg>>,
-    writable: Vec<Vec<LinkId>>,
+    pub queues: BTreeMap<(usize, usize), VecDeque<Msg>>,
+    /// Packets ever put on a link.
+    sent: HashMap<(usize, usize), u64>,
+    pub writable: Vec<Vec<LinkId>>,
     pub rng: u64,
     /// Of 1000 packets, how many are lost; how many come twice.
     pub lose: u64,
@@ -159,13 +160,14 @@ impl Platform for Mock {
         if queue.len() >= room {
             return Err(SendError::Full);
         }
-        let msg = Msg { from: me, packet: *packet, payload: bytes };
+        let msg = Msg { packet: *packet, payload: bytes };
         let dice = net.next() % 1000;
         if dice < net.lose {
             net.lost += 1;
             return Ok(());
         }
         let twice = net.next() % 1000 < net.repeat;
+        *net.sent.entry((me, to)).or_default() += 1 + u64::from(twice);
         let queue = net.queues.entry((me, to)).or_default();
         if twice {
             queue.push_back(msg.clone());
@@ -174,11 +176,12 @@ impl Platform for Mock {
         Ok(())
     }
     fn kick(&mut self) {}
-    fn sent_mark(&self, _: LinkId) -> u64 {
-        0
+    fn sent_mark(&self, link: LinkId) -> u64 {
+        self.net.borrow().sent.get(&(self.me, self.node(link))).copied().unwrap_or(0)
     }
-    fn taken(&self, _: LinkId, _: u64) -> bool {
-        true
+    fn taken(&self, link: LinkId, mark: u64) -> bool {
+        let waiting = self.net.borrow().queues.get(&(self.me, self.node(link))).map_or(0, |q| q.len() as u64);
+        self.sent_mark(link) - waiting >= mark
     }
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
         links.append(&mut self.net.borrow_mut().writable[self.me]);
@@ -261,6 +264,7 @@ impl World {
         let net = Rc::new(RefCell::new(Net {
             memory: vec![vec![0; ARENA]; count],
             queues: BTreeMap::new(),
+            sent: HashMap::new(),
             writable: vec![Vec::new(); count],
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             lose: 0,
@@ -399,31 +403,51 @@ impl World {
     /// Delivers everything that is under way; time stands still.
     pub fn settle(&mut self) {
         loop {
-            let next = self.net.borrow_mut().queues.iter_mut().find_map(|(&(_, to), q)| {
-                let full = q.len();
-                q.pop_front().map(|m| (to, m, full))
-            });
-            let Some((to, msg, full)) = next else {
+            let next = self.net.borrow().queues.iter().find(|(_, q)| !q.is_empty()).map(|(&ends, _)| ends);
+            let Some((from, to)) = next else {
                 if self.nodes.iter().any(|n| n.engine.has_ready()) {
                     self.run_all();
                     continue;
                 }
                 return;
             };
-            let room = self.net.borrow().room;
-            if full >= room {
-                let link = self.nodes[msg.from].engine.platform().link(to);
-                self.net.borrow_mut().writable[msg.from].push(link);
-            }
-            let link = self.nodes[to].engine.platform().link(msg.from);
-            let engine = &mut self.nodes[to].engine;
-            engine.platform_mut().current = msg.payload;
-            engine.receive(link, &msg.packet, (), self.now);
+            self.deliver(from, to, 1);
             self.run_all();
         }
     }
 
-    fn run_all(&mut self) {
+    /// Delivers up to so many packets of one link, as one batch: nothing runs in between. Gives how many.
+    pub fn deliver(&mut self, from: usize, to: usize, most: usize) -> usize {
+        for n in 0..most {
+            let (msg, full) = {
+                let mut net = self.net.borrow_mut();
+                let room = net.room;
+                let Some(queue) = net.queues.get_mut(&(from, to)) else { return n };
+                let full = queue.len() >= room;
+                let Some(msg) = queue.pop_front() else { return n };
+                (msg, full)
+            };
+            if full {
+                let link = self.nodes[from].engine.platform().link(to);
+                self.net.borrow_mut().writable[from].push(link);
+            }
+            let link = self.nodes[to].engine.platform().link(from);
+            let engine = &mut self.nodes[to].engine;
+            engine.platform_mut().current = msg.payload;
+            engine.receive(link, &msg.packet, (), self.now);
+        }
+        most
+    }
+
+    /// Loses what is under way on a link, from the packet at `skip` on. Gives how many.
+    pub fn drop_packets(&mut self, from: usize, to: usize, skip: usize, most: usize) -> usize {
+        let mut net = self.net.borrow_mut();
+        let Some(queue) = net.queues.get_mut(&(from, to)) else { return 0 };
+        let end = queue.len().min(skip + most);
+        queue.drain(skip.min(end)..end).count()
+    }
+
+    pub fn run_all(&mut self) {
         for n in &mut self.nodes {
             n.engine.run(self.now);
             n.engine.take_notices(&mut n.notices);

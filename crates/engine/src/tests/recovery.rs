@@ -1,0 +1,334 @@
+//! What goes wrong between two that mean well: packets that are lost or come twice, links without room, late
+//! receives; and how the queue pairs find back.
+
+use verbs::{EventKind, LKey, Opcode, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
+
+use super::mock::*;
+use crate::Notice;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+fn statuses(w: &mut World, node: usize) -> Vec<St> {
+    w.poll(node).iter().map(|c| c.status).collect()
+}
+
+/// Both ends with other attributes than usual.
+fn pair_with(w: &mut World, change: impl Fn(&mut verbs::QpAttr)) -> (verbs::QpId, verbs::QpId) {
+    let ((qa, na), (qb, nb)) = (w.qp(0, QpType::Rc), w.qp(1, QpType::Rc));
+    for (node, qp, mut attr) in [(0, qa, World::attr(nb, 0xff_fff0, 100)), (1, qb, World::attr(na, 100, 0xff_fff0))] {
+        change(&mut attr);
+        w.connect(node, qp, attr);
+    }
+    (qa, qb)
+}
+
+/// 9.7.6.1.3, 9.7.5.2.8: after the wait that an RNR NAK asks for, the request is timed like any other.
+#[test]
+fn timer_after_receiver_not_ready() {
+    let mut w = World::new(2, 5);
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let from = [w.sge(0, 0, 8)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    w.run_for(150 * MS); // longer than the acknowledgement timeout
+    assert!(w.poll(0).is_empty());
+    w.net.borrow_mut().lose = 1000; // the peer dies
+    w.run_for(10 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
+}
+
+/// 9.7.5.1: the response of one READ is not taken for another's.
+#[test]
+fn lost_response_of_one_read() {
+    let mut w = World::new(2, 5);
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    w.write(1, 0, &[1; 3000]);
+    w.write(1, 3000, &[2; 3000]);
+    for i in 0..2 {
+        let (body, into) = (w.rdma(1, 3000 * i), [w.sge(0, 3000 * i, 3000)]);
+        w.post(0, qa, Opcode::RdmaRead, body, &into, i).unwrap();
+    }
+    w.deliver(0, 1, 2);
+    w.run_all();
+    assert_eq!(w.drop_packets(1, 0, 0, 1), 1);
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
+    assert_eq!(w.read(0, 0, 3000), [1; 3000]);
+    assert_eq!(w.read(0, 3000, 3000), [2; 3000]);
+}
+
+/// Several READs that the peer may not answer straight: all are asked for again, in order, and without a retry.
+#[test]
+fn reads_denied_straight_in_one_batch() {
+    let mut w = World::new(2, 5);
+    (w.net.borrow_mut().straight, w.net.borrow_mut().deny_straight) = (true, true);
+    let (qa, _) = pair_with(&mut w, |attr| attr.retry_cnt = 0);
+    for i in 0..3u64 {
+        w.write(1, 20_000 * i, &[1 + i as u8; 20_000]);
+        let (body, into) = (w.rdma(1, 20_000 * i), [w.sge(0, 20_000 * i, 20_000)]);
+        w.post(0, qa, Opcode::RdmaRead, body, &into, i).unwrap();
+    }
+    w.deliver(0, 1, 3);
+    w.run_all();
+    w.deliver(1, 0, 3);
+    w.run_all();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    for i in 0..3u64 {
+        assert_eq!(w.read(0, 20_000 * i, 20_000), [1 + i as u8; 20_000]);
+    }
+}
+
+/// A receive of which a part is discarded (`ibv_alloc_null_mr(3)`): the first piece of the message went straight, the
+/// rest cannot.
+#[test]
+fn straight_send_into_null_region() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let pd = w.nodes[1].pd;
+    let (_, null) = w.nodes[1].engine.reg_null_mr(pd).unwrap();
+    let len = 3 << 19;
+    w.write(0, 0, &vec![9; len]);
+    let into = [w.sge(1, 0, 1 << 20), Sge { addr: 0, length: 1 << 20, lkey: null }];
+    w.recv(1, qb, &into, 7).unwrap();
+    let from = [w.sge(0, 0, len as u32)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    let got = w.poll(1);
+    assert_eq!((got[0].status, got[0].byte_len as usize), (St::Success, len));
+    assert_eq!(w.read(1, 0, 1 << 20), vec![9; 1 << 20]);
+}
+
+/// 9.7.4.1.1: what was asked for before a bad request is answered before its NAK.
+#[test]
+fn reads_before_a_bad_request_are_answered() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    w.write(1, 0, &[3; 64]);
+    let (body, into) = (w.rdma(1, 0), [w.sge(0, 0, 64)]);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+    let body = SendBody::Rdma { remote_addr: BASE, rkey: RKey(w.nodes[1].key ^ 1) };
+    w.post(0, qa, Opcode::RdmaWrite, body, &into, 2).unwrap();
+    w.deliver(0, 1, 2);
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success, St::RemAccessErr]);
+    assert_eq!(w.read(0, 0, 64), [3; 64]);
+    assert_eq!(w.nodes[1].engine.qp_state(qb), Ok(QpState::Err));
+}
+
+/// 9.7.4.1.7: a READ that is asked for again takes no more resources than it had.
+#[test]
+fn repeated_read_is_not_one_too_many() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = pair_with(&mut w, |attr| (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (1, 1));
+    let (body, into) = (w.rdma(1, 0), [w.sge(0, 0, 64)]);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 2).unwrap();
+    w.deliver(0, 1, 1);
+    w.run_all();
+    // The answer is late: the request goes out again, then the answer comes.
+    w.now += 70 * MS;
+    let now = w.now;
+    w.nodes[0].engine.expire(now);
+    w.nodes[0].engine.run(now);
+    w.deliver(1, 0, 1);
+    w.nodes[0].engine.run(now);
+    assert_eq!(w.deliver(0, 1, 2), 2);
+    w.run_for(SECOND);
+    assert_eq!(w.nodes[1].engine.qp_state(qb), Ok(QpState::Rts));
+    assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
+}
+
+/// A queue pair that waited for room on the link to one peer, and is connected to another.
+#[test]
+fn reset_while_waiting_for_room() {
+    let mut w = World::new(3, 5);
+    w.net.borrow_mut().room = 1;
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let from = [w.sge(0, 0, 8)];
+    for i in 0..3 {
+        let body = w.rdma(1, 0);
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, i).unwrap();
+    }
+    let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+    attr.state = QpState::Reset;
+    w.modify(0, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+    let na = w.nodes[0].engine.qps.get(qa).unwrap().qpn;
+    let (qc, nc) = w.qp(2, QpType::Rc);
+    w.connect(0, qa, World::attr(nc, 5, 6));
+    w.connect(2, qc, World::attr(na, 6, 5));
+    let body = w.rdma(2, 0);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 7).unwrap();
+    assert_eq!(w.deliver(0, 2, 1), 1);
+    w.nodes[2].engine.run(0);
+    w.deliver(2, 0, 1);
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+}
+
+/// Two that wait for room on one link take turns.
+#[test]
+fn turns_on_a_full_link() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().room = 2;
+    let ((qa, _), (qb, peer)) = (w.pair(0, 1, QpType::Rc), w.pair(0, 1, QpType::Rc));
+    let (from, body) = ([w.sge(0, 0, 8)], w.rdma(1, 0));
+    for i in 0..60 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, i).unwrap();
+    }
+    w.post(0, qb, Opcode::RdmaWrite, body, &from, 100).unwrap();
+    let now = w.now;
+    for _ in 0..6 {
+        assert_eq!(w.deliver(0, 1, 1), 1);
+        w.nodes[0].engine.run(now);
+    }
+    assert_eq!(w.nodes[1].engine.qps.get(peer).unwrap().msn, 1);
+}
+
+/// 9.7.2: no more than half of the sequence numbers are outstanding.
+#[test]
+fn sequence_numbers_do_not_overtake_themselves() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().room = 1 << 20;
+    let cap = verbs::QpCap { max_send_wr: 4000, ..cap() };
+    let ((qa, na), (qb, nb)) = (w.qp_with(0, QpType::Rc, None, cap, true), w.qp(1, QpType::Rc));
+    for (node, qp, mut attr) in [(0, qa, World::attr(nb, 1, 2)), (1, qb, World::attr(na, 2, 1))] {
+        attr.path_mtu = 1; // 256 bytes
+        w.connect(node, qp, attr);
+    }
+    let (from, body) = ([w.sge(0, 0, 1 << 21)], w.rdma(1, 0));
+    for i in 0..3000 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, i).unwrap();
+    }
+    let qp = w.nodes[0].engine.qps.get(qa).unwrap();
+    let outstanding: u64 = qp.inflight.iter().map(|e| u64::from(e.psns)).sum();
+    assert!(outstanding < 1 << 23, "{outstanding}");
+    w.net.borrow_mut().queues.clear(); // all are lost
+    w.run_for(100 * SECOND);
+    assert!(w.poll(0).iter().all(|c| c.status == St::Success));
+    assert!(w.nodes[0].engine.qps.get(qa).unwrap().inflight.is_empty());
+}
+
+/// 9.7.5.1.2: a long message is acknowledged on its way, or its sender would take a slow link for a dead peer.
+#[test]
+fn long_message_on_a_slow_link() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().room = 4;
+    let (qa, _) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (14, 0));
+    let (from, body) = ([w.sge(0, 0, 1 << 21)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    for _ in 0..400 {
+        // A packet in a millisecond: 128 in all, the timeout is 67.
+        w.now += MS;
+        let now = w.now;
+        w.deliver(0, 1, 1);
+        w.nodes[0].engine.expire(now);
+        w.run_all();
+        w.deliver(1, 0, 64);
+        w.run_all();
+    }
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+}
+
+/// Memory for what is owed does not grow with what a peer repeats and does not take the answers of.
+#[test]
+fn answers_that_nobody_takes() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().room = 1;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let from = [w.sge(0, 0, 8)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    let again = w.net.borrow().queues[&(0, 1)][0].clone();
+    for _ in 0..100_000 {
+        w.net.borrow_mut().queues.entry((0, 1)).or_default().push_front(again.clone());
+        w.deliver(0, 1, 1);
+    }
+    assert!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len() < 10_000);
+}
+
+/// A region that is deregistered by force while the peer has not taken the request: the request is dead.
+#[test]
+fn forced_deregistration_kills_requests() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    w.write(1, 0, &[7; 20_000]);
+    let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+    let mr = w.nodes[0].engine.find_mr(w.nodes[0].key).unwrap();
+    assert_eq!(w.nodes[0].engine.dereg_mr(mr, false), Err(verbs::Errno::EAGAIN));
+    w.nodes[0].engine.dereg_mr(mr, true).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::LocProtErr]);
+    assert_eq!(w.read(0, 0, 20_000), [0; 20_000]);
+}
+
+/// 9.9.3: a READ whose region goes away while it is answered ends both queue pairs.
+#[test]
+fn region_gone_under_a_read() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (into, body) = ([w.sge(0, 0, 64)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+    w.deliver(0, 1, 1);
+    let mr = w.nodes[1].engine.find_mr(w.nodes[1].key).unwrap();
+    w.nodes[1].engine.dereg_mr(mr, true).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::RemAccessErr]);
+    assert_eq!(w.nodes[1].engine.qp_state(qb), Ok(QpState::Err));
+    assert!(w.nodes[1].notices.iter().any(|n| matches!(n, Notice::Async { kind: EventKind::QpAccessErr, .. })));
+}
+
+/// The platform is asked for links with room also when nobody waits for one any more: it keeps them until then.
+#[test]
+fn room_that_nobody_waits_for() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().room = 1;
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let (from, body) = ([w.sge(0, 0, 8)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
+    let (link, now) = (crate::platform::LinkId(2), w.now);
+    w.nodes[0].engine.link_down(link);
+    w.net.borrow_mut().writable[0].push(link);
+    w.nodes[0].engine.destroy_qp(qa).unwrap();
+    w.nodes[0].engine.run(now);
+    assert!(w.net.borrow().writable[0].is_empty());
+}
+
+/// `ibv_alloc_null_mr(3)`: there is nothing that could be registered anew.
+#[test]
+fn null_region_stays_null() {
+    let mut w = World::new(1, 5);
+    let pd = w.nodes[0].pd;
+    let (null, key) = w.nodes[0].engine.reg_null_mr(pd).unwrap();
+    assert_ne!(key, LKey(0));
+    assert_eq!(w.nodes[0].engine.rereg_mr(null, None, None, Some(ALL)), Err(verbs::Errno::EINVAL));
+}
+
+/// Long messages, acknowledged on their way, on a bad network: also the tries again begin on the way.
+#[test]
+fn long_messages_on_a_bad_network() {
+    for seed in 1..40 {
+        let mut w = World::new(2, seed);
+        (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (30, 30);
+        w.net.borrow_mut().straight = seed % 2 == 0;
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let len = 1_900_001;
+        let data: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        w.write(0, 0, &data);
+        let (from, body) = ([w.sge(0, 0, len as u32)], w.rdma(1, 9));
+        for i in 0..2 {
+            let into = [w.sge(1, 5, len as u32)];
+            w.recv(1, qb, &into, i).unwrap();
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, i).unwrap();
+            w.post(0, qa, Opcode::Send, SendBody::Plain, &from, i).unwrap();
+        }
+        w.run_for(100 * SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::Success; 4], "seed {seed}");
+        assert_eq!(statuses(&mut w, 1), [St::Success; 2], "seed {seed}");
+        assert!(w.read(1, 5, len) == data, "seed {seed}");
+    }
+}
