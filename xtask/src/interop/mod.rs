@@ -14,6 +14,7 @@ use crate::Options;
 use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use pair::{Around, Order, Pair};
+use perftest::Extent;
 use stage::Stage;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
@@ -85,7 +86,8 @@ pub fn pingpong(suite: &mut Suite, options: &Options) {
 }
 
 pub fn perftest(suite: &mut Suite, options: &Options) {
-    pairs(suite, options, Mode::Every, perftest::cases(options.quick));
+    let extent = if options.quick { Extent::Quick } else { Extent::Full };
+    pairs(suite, options, Mode::Every, perftest::cases(extent));
 }
 
 pub fn pyverbs(suite: &mut Suite, options: &Options) {
@@ -99,7 +101,8 @@ pub fn pyverbs(suite: &mut Suite, options: &Options) {
 pub fn indirect(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Indirect);
     pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
-    pairs(suite, options, Mode::Indirect, perftest::cases(options.quick));
+    let extent = if options.quick { Extent::Quick } else { Extent::OneOrder };
+    pairs(suite, options, Mode::Indirect, perftest::cases(extent));
     let Some(stage) = Mode::Indirect.stage(suite) else {
         return;
     };
