@@ -42,6 +42,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
             | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS // send with invalidate, local invalidate
             | IBV_DEVICE_XRC,
         max_sge: int(limits::MAX_SGE.into()),
         max_sge_rd: int(limits::MAX_SGE_RD.into()),

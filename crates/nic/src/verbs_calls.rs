@@ -15,7 +15,7 @@ const DEREG_PATIENCE: u64 = 2_000_000_000;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
 /// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
 const POLLS_BEFORE_YIELD: u32 = 512;
-const YIELD_EVERY: u32 = 16;
+const YIELD_EVERY: u32 = 64;
 
 impl Nic {
     /// `ibv_reg_mr(3)`: makes sure that the memory is there, as an adapter that pins it would.

@@ -1,0 +1,72 @@
+//! One process that talks to itself, by events: nobody polls, and nobody rings.
+
+use std::time::{Duration, Instant};
+
+use nic::{CqOpts, Nic};
+use verbs::*;
+
+#[test]
+fn events_over_the_loopback_link() {
+    let nic = Nic::get().unwrap();
+    let context = nic.open().unwrap();
+    let pd = nic.lock().alloc_pd(context.id).unwrap();
+    let memory = Box::leak(vec![0u64; 64].into_boxed_slice());
+    let addr = memory.as_ptr() as u64;
+    let (_, key, _) = nic.reg_mr(pd, addr, 512, addr, Access::LOCAL_WRITE).unwrap();
+    let (cq, _) = nic.lock().create_cq(context.id, 256, 1, CqOpts::default()).unwrap();
+    let channel = nic.create_channel().unwrap();
+    nic.bind_cq_channel(cq, &channel);
+    let init = QpInit {
+        pd: Some(pd),
+        qp_type: QpType::Uc,
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
+        srq: None,
+        xrcd: None,
+        cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 },
+        sq_sig_all: false,
+    };
+    let (qp, created) = nic.create_qp(context.id, &init, 2).unwrap();
+    let mut attr = QpAttr {
+        path_mtu: 5,
+        dest_qp_num: created.qpn.get(),
+        ah: AhAttr { dgid: nic.gids()[0].gid, is_global: true, port_num: 1, ..Default::default() },
+        port_num: 1,
+        ..Default::default()
+    };
+    for pair in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts].windows(2) {
+        attr.state = pair[1];
+        let (mask, _) = state::transition(QpType::Uc, pair[0], pair[1]).unwrap();
+        nic.modify_qp(qp, &attr, mask | QpAttrMask::STATE).unwrap();
+    }
+    let sges = [Sge { addr, length: 8, lkey: LKey(key.0) }];
+    // What would hang is woken here, and fails by the time it took.
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            nic.poll_cq(cq, &mut []);
+        }
+    });
+    let mut wc = [Completion::default(); 4];
+    for i in 0..5 {
+        nic.post_recv(qp, &RecvWr { wr_id: i, sges: &sges }).unwrap();
+        nic.arm_cq(cq, false).unwrap();
+        std::thread::sleep(Duration::from_millis(20)); // the NIC thread falls asleep
+        let start = Instant::now();
+        let wr = SendWr {
+            wr_id: i,
+            opcode: Opcode::Send,
+            flags: SendFlags::empty(),
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: SendBody::Plain,
+            data: SendData::Sges(&sges),
+        };
+        nic.post_send(qp, &wr).unwrap();
+        assert_eq!(nic.get_cq_event(&channel), Ok(1));
+        nic.ack_cq_events(cq, 1);
+        assert!(start.elapsed() < Duration::from_millis(500), "nobody looked at the loopback link");
+        assert_eq!(nic.poll_cq(cq, &mut wc), 1);
+        assert_eq!((wc[0].status, wc[0].wr_id), (WcStatus::Success, i));
+    }
+}
