@@ -12,7 +12,7 @@ use ::verbs::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
-use engine::platform::Platform;
+use engine::platform::{LinkId, Platform};
 
 use crate::core::{Core, Mode};
 use crate::{Nic, now, thread};
@@ -107,6 +107,7 @@ impl Core {
             if self.engine.platform_mut().announce_sleep() {
                 return true;
             }
+            self.engine.run(now); // forgets links that were full and that nobody waits for any more
             self.progress(now);
         }
         false
@@ -133,11 +134,14 @@ impl Nic {
         }
     }
 
-    /// The NIC thread must not sleep past the next deadline. In polled mode it wakes by itself often enough.
+    /// The NIC thread must not sleep past the next deadline, nor on packets that we sent to ourselves. In polled mode it wakes by itself often enough.
     pub(crate) fn mind_deadline(&self, core: &mut Core) {
         if core.engine.has_ready() {
             // More than one turn's work: if no poll continues it, the thread must.
             self.wake_thread(core);
+        }
+        if core.mode == Mode::Armed && core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some() {
+            self.wake_thread(core); // what goes to this process itself rings no doorbell
         }
         if core.mode == Mode::Armed
             && let Some(at) = core.engine.next_deadline()

@@ -38,9 +38,13 @@ impl Nic {
         pd: Option<PdId>,
         access: Option<Access>,
     ) -> Result<(LKey, RKey)> {
-        if let Some((addr, length, _)) = translation {
-            let rights = access.or_else(|| self.lock().mr_info(mr).map(|i| i.access)).ok_or(UNKNOWN)?;
-            check_memory(addr, length, rights)?;
+        // New rights ask for other memory as new bounds do: LOCAL_WRITE wants it to be writable.
+        if translation.is_some() || access.is_some() {
+            let old = self.lock().mr_info(mr).ok_or(UNKNOWN)?;
+            let (addr, length) = translation.map_or((old.addr, old.length), |(addr, length, _)| (addr, length));
+            if length > 0 || translation.is_some() {
+                check_memory(addr, length, access.unwrap_or(old.access))?;
+            }
         }
         self.lock().rereg_mr(mr, translation, pd, access)
     }

@@ -70,3 +70,18 @@ fn events_over_the_loopback_link() {
         assert_eq!((wc[0].status, wc[0].wr_id), (WcStatus::Success, i));
     }
 }
+
+/// `ibv_rereg_mr(3)`: also where only the rights change, LOCAL_WRITE is not given for memory that is not writable: our
+/// own stores would fault.
+#[test]
+fn new_rights_for_read_only_memory() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let nic = Nic::get().unwrap();
+    let context = nic.open().unwrap();
+    let pd = nic.lock().alloc_pd(context.id).unwrap();
+    // SAFETY: a new mapping, anywhere.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
+    let (mr, _, _) = nic.reg_mr(pd, page as u64, 4096, page as u64, Access::empty()).unwrap();
+    assert_eq!(nic.rereg_mr(mr, None, None, Some(Access::LOCAL_WRITE)), Err(Errno::EFAULT));
+    assert!(nic.rereg_mr(mr, None, None, Some(Access::REMOTE_READ)).is_ok());
+}

@@ -245,8 +245,34 @@ fn two_processes() {
 
     // Death: the request ends within (retry_cnt + 1) * 4.096 us * 2^12.
     peer.tell("sleep");
+    let child = peer.child.id() as i32;
+    // SAFETY: signals and waits for our own child, which has not been waited for.
+    unsafe {
+        libc::kill(child, libc::SIGSTOP);
+        libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED); // it has stopped
+    }
+    for _ in 0..40 {
+        side.post(Opcode::RdmaWrite, body, 0, 16384); // more than the link holds
+    }
     peer.child.kill().unwrap();
     peer.child.wait().unwrap();
-    side.post(Opcode::RdmaWrite, body, 0, 8);
     assert_eq!(side.wait().status, WcStatus::RetryExcErr);
+    for _ in 1..40 {
+        assert_eq!(side.wait().status, WcStatus::WrFlushErr);
+    }
+
+    // Idle now: no processor time, although the link to the dead was full.
+    std::thread::sleep(Duration::from_millis(100));
+    let before = cpu_time();
+    std::thread::sleep(Duration::from_millis(500));
+    let used = cpu_time() - before;
+    assert!(used < Duration::from_millis(100), "{used:?} of processor time while idle");
+}
+
+/// Processor time of this process so far.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
