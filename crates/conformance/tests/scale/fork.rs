@@ -1,0 +1,137 @@
+//! fork: the child owns nothing of its parent's device, and may have its own.
+
+use conformance::{Bed, Far, PATIENCE, Wire, until};
+use rdma::{Data, SendOp, SendWr, Status};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::side::{self, LEN, Place, RECV, Side};
+
+/// What the child found, as its exit status; 0 is well.
+const MODIFY_WORKED: i32 = 10;
+const POST_WORKED: i32 = 11;
+const REGISTER_WORKED: i32 = 12;
+
+/// Runs `child` in a forked process, which ends with what it gives.
+fn fork(child: impl FnOnce() -> i32) -> Pid {
+    // SAFETY: the child runs Rust code although other threads existed at the fork: glibc makes its allocator whole
+    // again, and the library under test says that its verbs may be called there, which is what is tested.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
+            // SAFETY: ends the process without running what the parent has registered.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Pid::from_raw(pid).expect("a process id"),
+    }
+}
+
+fn exit_code(pid: Pid) -> i32 {
+    until("the child's end", || {
+        let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG).expect("a child of ours")?;
+        Some(status.exit_status().unwrap_or(1000 + status.terminating_signal().unwrap_or(0)))
+    })
+}
+
+/// What is known of the parent's objects must be refused in the child.
+fn try_inherited(bed: &Bed, side: &Side) -> i32 {
+    if side.qp.set_state(rdma::QpState::Err).is_ok() {
+        return MODIFY_WORKED;
+    }
+    let list = [side.mr.sge(0, LEN)];
+    if side.qp.post_send(&SendWr::new(5, SendOp::Send, Data::Sges(&list))).is_ok() {
+        return POST_WORKED;
+    }
+    if bed.pd.reg_mr(4096, rdma::Access::LOCAL_WRITE).is_ok() {
+        return REGISTER_WORKED;
+    }
+    // An error or nothing, but neither a hang nor an end.
+    let _ = side.cq.poll(&mut [rdma::Wc::default()]);
+    0
+}
+
+#[test]
+fn inherited_objects_are_refused_and_the_parent_goes_on() {
+    let bed = Bed::open();
+    let mut far = Far::start("far_side", "exchange", &[]);
+    far.wire.tell(&true);
+    let side = Side::new(&bed);
+    side.exchange(&bed, &mut far.wire);
+    let child = fork(|| try_inherited(&bed, &side));
+    assert_eq!(exit_code(child), 0, "{MODIFY_WORKED}: modify, {POST_WORKED}: post, {REGISTER_WORKED}: register");
+    far.wire.tell(&true);
+    Side::new(&bed).exchange(&bed, &mut far.wire);
+    far.wire.tell(&false);
+    assert!(far.ended_well());
+}
+
+#[test]
+fn a_child_exchanges_with_its_parent() {
+    let bed = Bed::open();
+    let side = Side::new(&bed);
+    side::up(&side.qp, &side::place(&bed, &side.qp));
+    let (here, there) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    let child = fork(move || {
+        let mut wire = Wire::new(there);
+        let own = Bed::open();
+        Side::new(&own).exchange(&own, &mut wire);
+        let () = wire.exchange(&());
+        0
+    });
+    let mut wire = Wire::new(here);
+    Side::new(&bed).exchange(&bed, &mut wire);
+    let () = wire.exchange(&());
+    assert_eq!(exit_code(child), 0);
+    // What the parent had before still works.
+    side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
+    side.message(side.qp.number());
+}
+
+/// A process that forks, tells its child's number, and waits for its death. The child lives on.
+pub fn parent(mut wire: Wire) {
+    let bed = Bed::open();
+    let side = Side::new(&bed);
+    side.exchange(&bed, &mut wire);
+    let child = fork(|| {
+        std::thread::sleep(PATIENCE);
+        0
+    });
+    wire.tell(&child.as_raw_nonzero().get());
+    let _ = wire.try_hear::<()>();
+}
+
+/// The child has copies of all descriptors, but a peer must not wait for it.
+#[test]
+fn a_death_is_noticed_although_a_child_lives() {
+    // In a process of its own, because it counts descriptors.
+    assert!(Far::start("far_side", "mourner", &[]).ended_well());
+}
+
+/// The peer of one that forks and is killed.
+pub fn mourner() {
+    let bed = Bed::open();
+    let mut far = Far::start("far_side", "fork", &[]);
+    let side = Side::new(&bed);
+    let joint = conformance::Joint { timeout: 12, retries: 1, ..conformance::Joint::default() };
+    let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
+    joint.up(&side.qp, rdma::QpType::Rc, peer.qpn, rdma::Gid(peer.gid));
+    side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
+    let () = far.wire.exchange(&());
+    side.message(peer.qpn);
+    let child: i32 = far.wire.hear();
+    let before = sockets();
+    far.kill();
+    side::send(&side.qp, 1, &[side.mr.sge(0, LEN)]);
+    let wc = conformance::collect(&side.cq, 1)[0];
+    assert_eq!(wc.status(), Status::RETRIES);
+    // The link's own descriptors go, because its socket says that the peer is gone.
+    until("the end of the link", || (sockets() < before).then_some(()));
+    kill_process(Pid::from_raw(child).expect("a process id"), Signal::KILL).expect("the child lives");
+}
+
+/// Open sockets of this process.
+fn sockets() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("/proc/self/fd");
+    let link = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
+    entries.filter_map(link).filter(|path| path.to_string_lossy().starts_with("socket:")).count()
+}
