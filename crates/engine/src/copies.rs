@@ -100,7 +100,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn referenced(&mut self, rx: Source<P::Rx>, len: u32) -> Option<(u64, u64)> {
         let bytes = self.payload_len(rx);
         self.remote_spans.clear();
-        if bytes < 16 || bytes % 16 != 0 || bytes / 16 > limits::MAX_SGE + 1 {
+        if bytes < 16 || !bytes.is_multiple_of(16) || bytes / 16 > limits::MAX_SGE + 1 {
             return None;
         }
         let mut ticket = [0u8; 16];

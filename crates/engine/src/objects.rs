@@ -278,10 +278,10 @@ impl<P: Platform> Engine<P> {
         if init.max_wr == 0 || init.max_wr > limits::MAX_QP_WR || init.max_sge > limits::MAX_SGE {
             return Err(Errno::EINVAL);
         }
-        if let Some((xrcd, cq)) = init.xrc {
-            if self.xrcds.get(xrcd).is_none() || self.done.cqs.get(cq).is_none() {
-                return Err(Errno::EINVAL);
-            }
+        if let Some((xrcd, cq)) = init.xrc
+            && (self.xrcds.get(xrcd).is_none() || self.done.cqs.get(cq).is_none())
+        {
+            return Err(Errno::EINVAL);
         }
         let max_sge = init.max_sge.max(1);
         while self.next_srqn == 0 || self.srqns.contains_key(&self.next_srqn) {

@@ -237,6 +237,7 @@ impl Regions {
 
     /// Checks a peer's access by rkey (IBTA vol. 1, 9.7.4.1.5, 10.6.3.2): key, domain, rights, bounds. `pd` is the
     /// domain of the queue pair; an XRC target has none and reaches the regions of its context.
+    #[allow(clippy::too_many_arguments)] // who asks, and what for
     pub fn remote(
         &self,
         ctx: CtxId,

@@ -176,11 +176,9 @@ impl<P: Platform> Engine<P> {
     /// A packet from before what is expected (9.7.5.1.3): acknowledge again, read again, answer atomics from memory.
     fn duplicate(&mut self, qp: &mut Qp, packet: &Packet) {
         match packet.op {
-            PacketOp::Send | PacketOp::Write => {
-                if packet.has(flag::LAST) || packet.has(flag::ACK_REQ) {
-                    let psn = qp.epsn.plus(0xff_ffff);
-                    Self::owe_ack(qp, psn);
-                }
+            PacketOp::Send | PacketOp::Write if packet.flags & (flag::LAST | flag::ACK_REQ) != 0 => {
+                let psn = qp.epsn.plus(0xff_ffff);
+                Self::owe_ack(qp, psn);
             }
             PacketOp::ReadRequest => {
                 let again = Response::Read {

@@ -4,7 +4,7 @@
 //! * [`Nic::get`] makes it at the first verb; until then nothing exists.
 //! * Whoever calls a verb holds the lock ([`Nic::lock`]), does its work, and delivers what follows from it when it
 //!   lets go: notices to channels, doorbells to peers.
-//! * The NIC thread ([`progress`]) sleeps on the doorbell whenever a program is not polling, and wakes a program that
+//! * The NIC thread (`progress.rs`) sleeps on the doorbell whenever a program is not polling, and wakes a program that
 //!   waits for an event.
 #![deny(unsafe_code)]
 

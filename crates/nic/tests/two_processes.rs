@@ -123,6 +123,7 @@ impl Side {
 }
 
 fn bytes_of(words: &'static mut [u64]) -> &'static mut [u8] {
+    // SAFETY: every byte of a word is a byte, and the slice is not used otherwise.
     let (_, bytes, _) = unsafe { words.align_to_mut::<u8>() };
     bytes
 }
@@ -134,7 +135,7 @@ fn child() {
     println!("\nHELLO {}", side.hello());
     side.connect(&lines.next().unwrap());
     println!("\nREADY");
-    while let Some(line) = lines.next() {
+    for line in lines {
         match line.as_str() {
             "echo" => {
                 side.recv(0, 8);
@@ -203,6 +204,7 @@ fn two_processes() {
     let memory = side.memory.as_ptr() as usize;
     side.nic.lock(); // the lock can be taken and let go
     for len in [1usize, 8, 4096, 16384, 16385, 1_000_000] {
+        // SAFETY: `memory` is the side's leaked buffer of 2 MiB, longer than `len`.
         unsafe { std::ptr::copy(data.as_ptr(), memory as *mut u8, len) };
         side.post(Opcode::RdmaWrite, body, 0, len as u32);
         assert_eq!(side.poll().status, WcStatus::Success);
