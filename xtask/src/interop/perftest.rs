@@ -2,8 +2,8 @@
 //! in turn the options that change how the queues are used.
 //!
 //! perftest's own rules: ib_write_* has no `-e`; reads and atomics are RC (or XRC) only; writes not on UD; atomics have
-//! one size; `-l` must divide the number of iterations; `--use-srq` is for sends. Unreliable transports drop what finds no
-//! receive posted, and the receiving side then waits for ever: so they get receives for all messages.
+//! one size, and no `--odp`; `-l` must divide the number of iterations; `--use-srq` is for sends. Unreliable transports
+//! drop what finds no receive posted, and the receiving side then waits for ever: so they get receives for all messages.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ const ROWS: &[Row] = &[
     Row { options: "-n 1000 -r 2",                 verbs: &[Send],         kinds: BOTH,   transports: RC,        slow: false },
     Row { options: "-n 1000 -r 16 -s 4096",        verbs: &[Send],         kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 -r 4096",              verbs: &[Send],         kinds: BOTH,   transports: &["RC", "UC", "UD"], slow: false },
-    Row { options: "-n 1000 --odp",                verbs: ALL,             kinds: &[Bw],  transports: RC,        slow: true  },
+    Row { options: "-n 1000 --odp",                verbs: SIZED,           kinds: &[Bw],  transports: RC,        slow: true  },
     Row { options: "-n 1000 --use_old_post_send",  verbs: ALL,             kinds: BOTH,   transports: EVERY,     slow: true  },
     Row { options: "-n 1000 -o 1",                 verbs: &[Read, Atomic], kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 -Q 1",                 verbs: ALL,             kinds: &[Bw],  transports: RC,        slow: true  },
