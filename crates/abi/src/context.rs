@@ -15,6 +15,7 @@ use verbs::{CtxId, Errno, MrId, PdId, Result};
 
 use crate::dm::Memory;
 use crate::entry::Zeroed;
+use crate::per_nic::PerNic;
 use crate::{device, table};
 
 /// Completion vectors. They spread interrupts over processors on hardware; programs choose among them, here without
@@ -45,7 +46,7 @@ pub struct Shared {
 }
 
 /// Open devices of this process, for `ibv_import_device`.
-static OPEN: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
+static OPEN: PerNic<Mutex<Vec<Arc<Shared>>>> = PerNic::new();
 
 /// An `ibv_context` and what is ours around it. Reached from C by the address of `v.context`.
 #[repr(C)]
@@ -66,7 +67,7 @@ impl Context {
         let nic = Nic::get()?;
         let context = nic.open()?;
         let shared = Arc::new(Shared { context, handles: Mutex::default(), opens: AtomicU32::new(1) });
-        OPEN.lock().push(shared.clone());
+        OPEN.of(nic).lock().push(shared.clone());
         Ok(Self::create(nic, shared, None))
     }
 
@@ -80,7 +81,7 @@ impl Context {
         }
         // SAFETY: open, as just seen, and the caller's for the duration of the call.
         let fd = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
-        let open = OPEN.lock();
+        let open = OPEN.of(nic).lock();
         let shared = open.iter().find(|s| s.context.is_cmd_fd(fd)).ok_or(Errno::EINVAL)?.clone();
         shared.opens.fetch_add(1, Ordering::Relaxed);
         Ok(Self::create(nic, shared, Some(cmd_fd)))
@@ -148,7 +149,7 @@ impl Context {
         let this = unsafe { Context::of(context) }?;
         let nic = this.nic()?;
         if this.shared.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
-            OPEN.lock().retain(|s| !Arc::ptr_eq(s, &this.shared));
+            OPEN.of(nic).lock().retain(|s| !Arc::ptr_eq(s, &this.shared));
             nic.close(&this.shared.context)?;
         }
         if let Some(fd) = this.imported_fd {

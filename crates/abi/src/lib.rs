@@ -37,6 +37,7 @@ mod mr;
 mod mw;
 mod neighbour;
 mod pd;
+mod per_nic;
 mod poll;
 mod post;
 mod qp;

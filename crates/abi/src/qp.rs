@@ -15,6 +15,7 @@ use crate::context::{Context, alive};
 use crate::cq::Cq;
 use crate::entry::{Zeroed, argument, number, object, output, pointer};
 use crate::pd::Pd;
+use crate::per_nic::PerNic;
 use crate::qp_ex::{self, Batch};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
@@ -46,7 +47,7 @@ struct Target {
     first_closed: bool,
 }
 
-static TARGETS: Mutex<Option<HashMap<QpId, Target>>> = Mutex::new(None);
+static TARGETS: PerNic<Mutex<HashMap<QpId, Target>>> = PerNic::new();
 
 /// Optional parts of what is asked for.
 #[derive(Default)]
@@ -149,7 +150,7 @@ impl Qp {
         }
         if ty == QpType::XrcTgt {
             let target = Target { handles: 1, first: qp as usize, first_closed: false };
-            TARGETS.lock().get_or_insert_default().insert(id, target);
+            TARGETS.of(nic).lock().insert(id, target);
         }
         Ok(qp.cast())
     }
@@ -163,8 +164,8 @@ impl Qp {
         state: QpState,
         user: *mut c_void,
     ) -> Result<*mut ibv_qp> {
-        let mut targets = TARGETS.lock();
-        targets.as_mut().and_then(|t| t.get_mut(&id)).ok_or(Errno::EINVAL)?.handles += 1;
+        let mut targets = TARGETS.of(nic).lock();
+        targets.get_mut(&id).ok_or(Errno::EINVAL)?.handles += 1;
         let qp = Self::new(nic, id, QpType::XrcTgt, None, false);
         // SAFETY: just made; nobody else has it.
         unsafe {
@@ -180,8 +181,7 @@ impl Qp {
         let this = core::ptr::from_ref(self).cast_mut();
         let mut leftover = null_mut();
         if self.ty == QpType::XrcTgt {
-            let mut targets = TARGETS.lock();
-            let targets = targets.get_or_insert_default();
+            let mut targets = TARGETS.of(nic).lock();
             let target = targets.get_mut(&self.id).ok_or(Errno::EINVAL)?;
             if target.handles > 1 {
                 target.handles -= 1;

@@ -1,5 +1,7 @@
 //! fork: the child owns nothing of its parent's device, and may have its own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use conformance::{Bed, Far, PATIENCE, Wire, until};
 use rdma::{Data, SendOp, SendWr, Status};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -134,4 +136,36 @@ fn sockets() -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").expect("/proc/self/fd");
     let link = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
     entries.filter_map(link).filter(|path| path.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Another thread may be anywhere in the library when the program forks.
+#[test]
+fn a_child_opens_its_device_whatever_others_did_at_the_fork() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(Bed::open());
+                }
+            });
+        }
+        let wrong: Vec<i32> = (0..200)
+            .map(|_| {
+                exit_code(fork(|| {
+                    // SAFETY: ends the process if it hangs.
+                    unsafe { libc::alarm(10) };
+                    let own = Bed::open();
+                    let side = Side::new(&own);
+                    side::up(&side.qp, &side::place(&own, &side.qp));
+                    side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
+                    side.message(side.qp.number());
+                    0
+                }))
+            })
+            .filter(|code| *code != 0)
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(wrong.is_empty(), "{} of 200 children: {wrong:?}", wrong.len());
+    });
 }
