@@ -2,20 +2,13 @@
 //!
 //! Whatever a packet says is from outside: each value is checked where it is used, against our own state.
 
-use verbs::{
-    Access, EventKind, EventSource, Psn, QpState, QpType, Qpn, RKey, SrqId, WcFlags, WcOpcode, WcStatus, limits,
-};
+use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode, WcStatus, limits};
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::cq::{Cqe, Frees};
-use crate::platform::{
-    AtomicOp, Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag,
-};
-use crate::qp::{Into, Qp, RecvProgress, Response, WriteProgress};
+use crate::platform::{AtomicOp, Nanos, Packet, PacketOp, Platform, StraightError, packet_flags as flag};
+use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
-use crate::requester::{NoRoom, STRAIGHT_CHUNK};
-use crate::run::BURST;
 
 /// NAK codes (IBTA vol. 1, table 46).
 pub(crate) const NAK_SEQUENCE: u8 = 0;
@@ -28,10 +21,10 @@ pub(crate) const NAK_SOURCE_FAULT: u8 = 30;
 pub(crate) const NAK_STRAIGHT: u8 = 31;
 
 /// Syndrome: 0b011 in the upper three bits marks a NAK, 0b001 an RNR NAK (table 45).
-const NAK: u8 = 3 << 5;
+pub(crate) const NAK: u8 = 3 << 5;
 const RNR_NAK: u8 = 1 << 5;
 /// Positive acknowledgement without credits (0b000, 31: invalid credit count).
-const ACK: u8 = 31;
+pub(crate) const ACK: u8 = 31;
 
 /// What a refused request says of the peer or of our receives.
 const fn refusal_rule(code: u8) -> &'static str {
@@ -49,7 +42,7 @@ const fn refusal_rule(code: u8) -> &'static str {
 }
 
 /// Why a request cannot be done.
-enum Refused {
+pub(crate) enum Refused {
     /// No receive is posted.
     NotReady,
     /// The request is at fault: NAK code, the status of the receive it was going into, and the event for our side.
@@ -65,7 +58,7 @@ enum Refused {
 /// Responses that may be owed. A peer that does not take them is not heard any further.
 const MOST_OWED: usize = 1024;
 
-const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
+pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
 
 impl<P: Platform> Engine<P> {
@@ -163,13 +156,6 @@ impl<P: Platform> Engine<P> {
                 qp.responses.push_back(nak(code));
             }
             Refused::Drop => {}
-        }
-    }
-
-    /// Completes the receive under way with an error.
-    fn fail_recv(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
-        if let Some(progress) = qp.recv.take() {
-            self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, status, now);
         }
     }
 
@@ -303,22 +289,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
-    fn put(&mut self, link: crate::platform::LinkId, into: &Into, offset: u32) -> Result<(), Refused> {
-        self.still_lives(link, into.ticket)?;
-        let len: u32 = self.spans.iter().map(|s| s.len).sum();
-        self.remote_spans.clear();
-        crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
-        self.moved += u64::from(len);
-        self.platform.push(link, &self.spans, &self.remote_spans).map_err(|error| match error {
-            StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
-            StraightError::Remote => Refused::Source(NAK_SOURCE_FAULT),
-            StraightError::Denied => Refused::Source(NAK_STRAIGHT),
-        })
-    }
-
     /// Asks the initiator's memory whether its request still lives; a dead one is dropped, nobody waits for it.
-    fn still_lives(&mut self, link: crate::platform::LinkId, (addr, value): (u64, u64)) -> Result<(), Refused> {
+    pub(crate) fn still_lives(
+        &mut self,
+        link: crate::platform::LinkId,
+        (addr, value): (u64, u64),
+    ) -> Result<(), Refused> {
         match self.platform.remote_word(link, addr) {
             Ok(word) if word == value => Ok(()),
             Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
@@ -329,119 +305,6 @@ impl<P: Platform> Engine<P> {
     /// A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
     fn place_around_null(&mut self, _link: crate::platform::LinkId) -> Result<(), Refused> {
         Err(Refused::Source(NAK_STRAIGHT))
-    }
-
-    /// Takes the receive for a message out of the queue that it comes to.
-    fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
-        let srq = match qp.init.qp_type {
-            QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
-            _ => qp.init.srq,
-        };
-        let Some(id) = srq else {
-            let wqe = qp.rq.wqes.pop_front().ok_or(Refused::NotReady)?;
-            return Ok(RecvProgress { wqe, srq: None, offset: 0 });
-        };
-        let queue = self.srqs.get_mut(id).ok_or(INVALID)?;
-        let (wqe, limit) = queue.take().ok_or(Refused::NotReady)?;
-        if limit {
-            let (ctx, user) = (queue.ctx, queue.user);
-            self.done.async_event(ctx, EventKind::SrqLimitReached, EventSource::Srq(id), user);
-        }
-        Ok(RecvProgress { wqe, srq: Some(id), offset: 0 })
-    }
-
-    /// The shared receive queue that an XRC request names; it must belong to the target's domain.
-    fn xrc_srq(&self, qp: &Qp, packet: &Packet) -> Option<SrqId> {
-        let id = *self.srqns.get(&u32::try_from(packet.swap).ok()?)?;
-        let (xrcd, _) = self.srqs.get(id)?.xrc?;
-        (qp.init.xrcd == Some(xrcd)).then_some(id)
-    }
-
-    /// An unused receive goes back to the head of its queue.
-    fn give_back_recv(&mut self, qp: &mut Qp) {
-        let Some(progress) = qp.recv.take() else { return };
-        match progress.srq.and_then(|id| self.srqs.get_mut(id)) {
-            Some(srq) => {
-                srq.queue.held += 1;
-                srq.queue.wqes.push_front(progress.wqe);
-            }
-            None => qp.rq.wqes.push_front(progress.wqe),
-        }
-    }
-
-    fn recv_pd(&self, qp: &Qp, srq: Option<SrqId>) -> Option<verbs::PdId> {
-        match srq {
-            Some(id) => self.srqs.get(id).map(|s| s.pd),
-            None => qp.init.pd,
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of a completion
-    fn complete_recv(
-        &mut self,
-        qp: &mut Qp,
-        packet: &Packet,
-        wr_id: u64,
-        srq: Option<SrqId>,
-        opcode: WcOpcode,
-        byte_len: u32,
-        now: Nanos,
-    ) {
-        let mut flags = WcFlags::empty();
-        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
-        flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
-        let wc = verbs::Completion {
-            wr_id,
-            status: WcStatus::Success,
-            opcode,
-            byte_len,
-            imm_or_rkey: packet.imm,
-            qp_num: qp.qpn,
-            src_qp: packet.src,
-            flags,
-            pkey_index: 0,
-            sl: qp.attr.ah.sl,
-            ..Default::default()
-        };
-        self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
-    }
-
-    pub(crate) fn push_recv(
-        &mut self,
-        qp: &mut Qp,
-        srq: Option<SrqId>,
-        wc: verbs::Completion,
-        solicited: bool,
-        now: Nanos,
-    ) {
-        let cq = match srq.and_then(|id| self.srqs.get(id)).and_then(|s| s.xrc) {
-            Some((_, cq)) => Some(cq),
-            None => qp.init.recv_cq,
-        };
-        let Some(cq) = cq else { return };
-        let frees = if srq.is_some() { Frees::Nothing } else { Frees::Recv };
-        if !self.done.push(cq, Cqe { wc, qp: qp.id, frees }, solicited, now) {
-            self.overrun(qp, now);
-        }
-    }
-
-    pub(crate) fn push_recv_error(
-        &mut self,
-        qp: &mut Qp,
-        wr_id: u64,
-        srq: Option<SrqId>,
-        status: WcStatus,
-        now: Nanos,
-    ) {
-        let wc = verbs::Completion {
-            wr_id,
-            status,
-            opcode: WcOpcode::Recv,
-            vendor_err: status as u32,
-            qp_num: qp.qpn,
-            ..Default::default()
-        };
-        self.push_recv(qp, srq, wc, false, now);
     }
 
     // ---- RDMA WRITE ----
@@ -539,7 +402,13 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    fn check_read(&self, qp: &Qp, rkey: u32, addr: u64, len: u32) -> Result<Option<crate::platform::Span>, Refused> {
+    pub(crate) fn check_read(
+        &self,
+        qp: &Qp,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Option<crate::platform::Span>, Refused> {
         if len == 0 {
             return Ok(None); // C9-88
         }
@@ -659,124 +528,5 @@ impl<P: Platform> Engine<P> {
     fn abandon(&mut self, qp: &mut Qp) {
         qp.write = None;
         self.give_back_recv(qp);
-    }
-
-    // ---- sending responses ----
-
-    /// Sends what is owed, as far as there is room.
-    pub(crate) fn run_responses(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
-        if qp.responses.is_empty() {
-            return Ok(());
-        }
-        self.find_link(qp);
-        let Some(link) = qp.link else {
-            qp.responses.clear(); // as if they had been lost
-            return Ok(());
-        };
-        let dst = Qpn::new(qp.attr.dest_qp_num);
-        while let Some(response) = qp.responses.front().cloned() {
-            if self.moved > BURST {
-                return Ok(()); // others have their turn; the rest follows
-            }
-            let mut packet;
-            // 9.9.3: what ends the queue pair, beside the NAK
-            let mut fatal = None;
-            self.spans.clear();
-            match response {
-                Response::Ack { psn, msn } => {
-                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm) = (ACK, msn);
-                }
-                Response::Nak { psn, syndrome, msn } => {
-                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm) = (syndrome, msn);
-                }
-                Response::Atomic { psn, value, msn, again: _ } => {
-                    packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
-                }
-                Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
-                    packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                    let piece = if into.is_some() { STRAIGHT_CHUNK } else { self.platform.caps(link).segment };
-                    packet.len = (len - sent).min(piece);
-                    (packet.syndrome, packet.imm) = (ACK, msn);
-                    packet.remote_addr = u64::from(first_offset) + u64::from(sent);
-                    if sent == 0 {
-                        packet.flags |= flag::FIRST;
-                    }
-                    if sent + packet.len == len {
-                        packet.flags |= flag::LAST;
-                    }
-                    // The region may have gone or changed since the request: it is checked for every packet.
-                    match self.check_read(qp, rkey, addr, len) {
-                        Ok(Some(mut span)) => {
-                            span.addr = span.addr.wrapping_add(u64::from(sent));
-                            span.len = packet.len;
-                            self.spans.push(span);
-                        }
-                        Ok(None) => {}
-                        Err(_) => {
-                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                            (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
-                            fatal = Some(EventKind::QpAccessErr);
-                        }
-                    }
-                    if let Some(into) = &into
-                        && packet.op == PacketOp::ReadResponse
-                    {
-                        let code = match self.put(link, into, sent) {
-                            Ok(()) => None,
-                            Err(Refused::Source(code)) => Some(code),
-                            Err(_) => {
-                                fatal = Some(EventKind::QpFatal);
-                                Some(NAK_REMOTE_OPERATIONAL)
-                            }
-                        };
-                        self.spans.clear();
-                        packet.flags |= flag::BY_REF;
-                        if let Some(code) = code {
-                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                            (packet.syndrome, packet.imm) = (NAK | code, msn);
-                        }
-                    }
-                }
-            }
-            match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
-                Ok(()) => {}
-                Err(SendError::Full) => return Err(NoRoom),
-                Err(SendError::Fault) => {
-                    let mut nak = Packet::new(PacketOp::Ack, dst, qp.qpn, packet.psn);
-                    nak.syndrome = NAK | NAK_REMOTE_OPERATIONAL;
-                    if let Err(SendError::Full) = self.platform.send(link, &nak, Payload::default()) {
-                        return Err(NoRoom);
-                    }
-                    fatal = Some(EventKind::QpFatal);
-                }
-                Err(SendError::Down) => {
-                    qp.link = None;
-                    qp.responses.clear();
-                    return Ok(());
-                }
-            }
-            if let Some(event) = fatal {
-                qp.responses.clear();
-                if qp.state != QpState::Err {
-                    self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
-                    self.enter_error(qp, now);
-                }
-                return Ok(());
-            }
-            let more = match qp.responses.front_mut() {
-                Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {
-                    *sent += packet.len;
-                    *sent < *len
-                }
-                _ => false,
-            };
-            if !more {
-                qp.responses.pop_front();
-            }
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,131 @@
+//! Taking receives out of their queues, giving them back, and completing them.
+
+use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
+
+use crate::Engine;
+use crate::cq::{Cqe, Frees};
+use crate::platform::{Nanos, Packet, Platform, packet_flags as flag};
+use crate::qp::{Qp, RecvProgress};
+use crate::responder::{INVALID, Refused};
+
+impl<P: Platform> Engine<P> {
+    /// Takes the receive for a message out of the queue that it comes to.
+    pub(crate) fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
+        let srq = match qp.init.qp_type {
+            QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
+            _ => qp.init.srq,
+        };
+        let Some(id) = srq else {
+            let wqe = qp.rq.wqes.pop_front().ok_or(Refused::NotReady)?;
+            return Ok(RecvProgress { wqe, srq: None, offset: 0 });
+        };
+        let queue = self.srqs.get_mut(id).ok_or(INVALID)?;
+        let (wqe, limit) = queue.take().ok_or(Refused::NotReady)?;
+        if limit {
+            let (ctx, user) = (queue.ctx, queue.user);
+            self.done.async_event(ctx, EventKind::SrqLimitReached, EventSource::Srq(id), user);
+        }
+        Ok(RecvProgress { wqe, srq: Some(id), offset: 0 })
+    }
+
+    /// The shared receive queue that an XRC request names; it must belong to the target's domain.
+    fn xrc_srq(&self, qp: &Qp, packet: &Packet) -> Option<SrqId> {
+        let id = *self.srqns.get(&u32::try_from(packet.swap).ok()?)?;
+        let (xrcd, _) = self.srqs.get(id)?.xrc?;
+        (qp.init.xrcd == Some(xrcd)).then_some(id)
+    }
+
+    /// An unused receive goes back to the head of its queue.
+    pub(crate) fn give_back_recv(&mut self, qp: &mut Qp) {
+        let Some(progress) = qp.recv.take() else { return };
+        match progress.srq.and_then(|id| self.srqs.get_mut(id)) {
+            Some(srq) => {
+                srq.queue.held += 1;
+                srq.queue.wqes.push_front(progress.wqe);
+            }
+            None => qp.rq.wqes.push_front(progress.wqe),
+        }
+    }
+
+    pub(crate) fn recv_pd(&self, qp: &Qp, srq: Option<SrqId>) -> Option<verbs::PdId> {
+        match srq {
+            Some(id) => self.srqs.get(id).map(|s| s.pd),
+            None => qp.init.pd,
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a completion
+    pub(crate) fn complete_recv(
+        &mut self,
+        qp: &mut Qp,
+        packet: &Packet,
+        wr_id: u64,
+        srq: Option<SrqId>,
+        opcode: WcOpcode,
+        byte_len: u32,
+        now: Nanos,
+    ) {
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
+        flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
+        let wc = verbs::Completion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            imm_or_rkey: packet.imm,
+            qp_num: qp.qpn,
+            src_qp: packet.src,
+            flags,
+            pkey_index: 0,
+            sl: qp.attr.ah.sl,
+            ..Default::default()
+        };
+        self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
+    }
+
+    pub(crate) fn push_recv(
+        &mut self,
+        qp: &mut Qp,
+        srq: Option<SrqId>,
+        wc: verbs::Completion,
+        solicited: bool,
+        now: Nanos,
+    ) {
+        let cq = match srq.and_then(|id| self.srqs.get(id)).and_then(|s| s.xrc) {
+            Some((_, cq)) => Some(cq),
+            None => qp.init.recv_cq,
+        };
+        let Some(cq) = cq else { return };
+        let frees = if srq.is_some() { Frees::Nothing } else { Frees::Recv };
+        if !self.done.push(cq, Cqe { wc, qp: qp.id, frees }, solicited, now) {
+            self.overrun(qp, now);
+        }
+    }
+
+    pub(crate) fn push_recv_error(
+        &mut self,
+        qp: &mut Qp,
+        wr_id: u64,
+        srq: Option<SrqId>,
+        status: WcStatus,
+        now: Nanos,
+    ) {
+        let wc = verbs::Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            vendor_err: status as u32,
+            qp_num: qp.qpn,
+            ..Default::default()
+        };
+        self.push_recv(qp, srq, wc, false, now);
+    }
+
+    /// Completes the receive under way with an error.
+    pub(crate) fn fail_recv(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
+        if let Some(progress) = qp.recv.take() {
+            self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, status, now);
+        }
+    }
+}

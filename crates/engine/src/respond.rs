@@ -1,0 +1,143 @@
+//! Sending what the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
+
+use verbs::{EventKind, EventSource, QpState, Qpn, WcStatus};
+
+use crate::Engine;
+use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag};
+use crate::qp::{Into, Qp, Response};
+use crate::requester::{NoRoom, STRAIGHT_CHUNK};
+use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, NAK_SOURCE_FAULT, NAK_STRAIGHT, Refused};
+use crate::run::BURST;
+
+impl<P: Platform> Engine<P> {
+    /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
+    fn put(&mut self, link: crate::platform::LinkId, into: &Into, offset: u32) -> Result<(), Refused> {
+        self.still_lives(link, into.ticket)?;
+        let len: u32 = self.spans.iter().map(|s| s.len).sum();
+        self.remote_spans.clear();
+        crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
+        self.moved += u64::from(len);
+        self.platform.push(link, &self.spans, &self.remote_spans).map_err(|error| match error {
+            StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
+            StraightError::Remote => Refused::Source(NAK_SOURCE_FAULT),
+            StraightError::Denied => Refused::Source(NAK_STRAIGHT),
+        })
+    }
+
+    /// Sends what is owed, as far as there is room.
+    pub(crate) fn run_responses(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
+        if qp.responses.is_empty() {
+            return Ok(());
+        }
+        self.find_link(qp);
+        let Some(link) = qp.link else {
+            qp.responses.clear(); // as if they had been lost
+            return Ok(());
+        };
+        let dst = Qpn::new(qp.attr.dest_qp_num);
+        while let Some(response) = qp.responses.front().cloned() {
+            if self.moved > BURST {
+                return Ok(()); // others have their turn; the rest follows
+            }
+            let mut packet;
+            // 9.9.3: what ends the queue pair, beside the NAK
+            let mut fatal = None;
+            self.spans.clear();
+            match response {
+                Response::Ack { psn, msn } => {
+                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm) = (ACK, msn);
+                }
+                Response::Nak { psn, syndrome, msn } => {
+                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm) = (syndrome, msn);
+                }
+                Response::Atomic { psn, value, msn, again: _ } => {
+                    packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
+                    (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
+                }
+                Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
+                    packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                    let piece = if into.is_some() { STRAIGHT_CHUNK } else { self.platform.caps(link).segment };
+                    packet.len = (len - sent).min(piece);
+                    (packet.syndrome, packet.imm) = (ACK, msn);
+                    packet.remote_addr = u64::from(first_offset) + u64::from(sent);
+                    if sent == 0 {
+                        packet.flags |= flag::FIRST;
+                    }
+                    if sent + packet.len == len {
+                        packet.flags |= flag::LAST;
+                    }
+                    // The region may have gone or changed since the request: it is checked for every packet.
+                    match self.check_read(qp, rkey, addr, len) {
+                        Ok(Some(mut span)) => {
+                            span.addr = span.addr.wrapping_add(u64::from(sent));
+                            span.len = packet.len;
+                            self.spans.push(span);
+                        }
+                        Ok(None) => {}
+                        Err(_) => {
+                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                            (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
+                            fatal = Some(EventKind::QpAccessErr);
+                        }
+                    }
+                    if let Some(into) = &into
+                        && packet.op == PacketOp::ReadResponse
+                    {
+                        let code = match self.put(link, into, sent) {
+                            Ok(()) => None,
+                            Err(Refused::Source(code)) => Some(code),
+                            Err(_) => {
+                                fatal = Some(EventKind::QpFatal);
+                                Some(NAK_REMOTE_OPERATIONAL)
+                            }
+                        };
+                        self.spans.clear();
+                        packet.flags |= flag::BY_REF;
+                        if let Some(code) = code {
+                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
+                            (packet.syndrome, packet.imm) = (NAK | code, msn);
+                        }
+                    }
+                }
+            }
+            match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
+                Ok(()) => {}
+                Err(SendError::Full) => return Err(NoRoom),
+                Err(SendError::Fault) => {
+                    let mut nak = Packet::new(PacketOp::Ack, dst, qp.qpn, packet.psn);
+                    nak.syndrome = NAK | NAK_REMOTE_OPERATIONAL;
+                    if let Err(SendError::Full) = self.platform.send(link, &nak, Payload::default()) {
+                        return Err(NoRoom);
+                    }
+                    fatal = Some(EventKind::QpFatal);
+                }
+                Err(SendError::Down) => {
+                    qp.link = None;
+                    qp.responses.clear();
+                    return Ok(());
+                }
+            }
+            if let Some(event) = fatal {
+                qp.responses.clear();
+                if qp.state != QpState::Err {
+                    self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
+                    self.enter_error(qp, now);
+                }
+                return Ok(());
+            }
+            let more = match qp.responses.front_mut() {
+                Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {
+                    *sent += packet.len;
+                    *sent < *len
+                }
+                _ => false,
+            };
+            if !more {
+                qp.responses.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
