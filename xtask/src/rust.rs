@@ -78,6 +78,10 @@ pub fn doc(suite: &mut Suite, _: &Options) {
 }
 
 pub fn test(suite: &mut Suite, options: &Options) {
+    // `cargo test` alone does not build a library that only C programs load.
+    if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
+        return;
+    }
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     tests(suite, "test", cargo("test").args(words));

@@ -11,11 +11,14 @@ pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// `libsoftrnic.so`, which cargo builds before this test: beside the test itself.
+/// `libsoftrnic.so` of the same profile as the test. `cargo build` puts it into `target/PROFILE`; `cargo test` does not
+/// build a library that no test links.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
-    let path = test.parent().expect("it lies in a folder").join("libsoftrnic.so");
-    assert!(path.exists(), "{} is not there", path.display());
+    let profile = test.parent().and_then(Path::parent).expect("it lies in target/PROFILE/deps");
+    let path = profile.join("libsoftrnic.so");
+    let how = if profile.ends_with("release") { "cargo build --release" } else { "cargo build" };
+    assert!(path.exists(), "{} is not there: run `{how}` first", path.display());
     path
 }
 
