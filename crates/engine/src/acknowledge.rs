@@ -121,7 +121,10 @@ impl<P: Platform> Engine<P> {
         let Some(first) = self.entry_with(qp, psn) else { return };
         let mtu = qp.mtu;
         for (i, e) in qp.inflight.iter_mut().enumerate().skip(first) {
-            if e.done || e.psns == 0 || e.error.is_some() {
+            if e.error.is_some() {
+                break; // nothing behind it goes out
+            }
+            if e.done || e.psns == 0 {
                 continue;
             }
             e.out = false;

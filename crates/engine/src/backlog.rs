@@ -78,6 +78,7 @@ impl<P: Platform> Engine<P> {
         let mut bytes = vec![0; len as usize];
         self.payload_fetch(rx, 0, &mut bytes);
         if qp.backlog.is_empty() {
+            self.starving.retain(|id| *id != qp.id);
             self.starving.push(qp.id);
         }
         qp.backlog.push_back(Held { packet: *packet, bytes, since: now });

@@ -97,13 +97,21 @@ pub(crate) struct Completions {
     pub notices: Vec<Notice>,
     /// Queues with a moderated event that is owed.
     pub owing: Vec<CqId>,
+    /// Completions that a full queue lost on demand: their places are still to be freed.
+    pub overwritten: Vec<Cqe>,
     /// Broken rules are told.
     pub diagnose: bool,
 }
 
 impl Completions {
     pub fn new() -> Self {
-        Completions { cqs: Slab::new(limits::MAX_CQ), notices: Vec::new(), owing: Vec::new(), diagnose: false }
+        Completions {
+            cqs: Slab::new(limits::MAX_CQ),
+            notices: Vec::new(),
+            owing: Vec::new(),
+            overwritten: Vec::new(),
+            diagnose: false,
+        }
     }
 
     pub fn create(&mut self, ctx: CtxId, capacity: u32, user: u64, opts: CqOpts) -> Option<CqId> {
@@ -141,7 +149,7 @@ impl Completions {
         cqe.wc.timestamp = now;
         if cq.ring.len() >= cq.capacity as usize {
             if cq.opts.ignore_overrun {
-                cq.ring.pop_front();
+                self.overwritten.extend(cq.ring.pop_front());
             } else {
                 if !cq.overrun {
                     cq.overrun = true;

@@ -20,7 +20,8 @@ impl<P: Platform> Engine<P> {
         if e.len > limits::MAX_DATAGRAM {
             return Err(WcStatus::LocLenErr);
         }
-        self.ahs.get(ah).ok_or(WcStatus::LocQpOpErr)?;
+        // The entry may have been patched since the post: the handle is of this domain, or of no use.
+        self.ahs.get(ah).filter(|ah| Some(ah.pd) == qp.init.pd).ok_or(WcStatus::LocQpOpErr)?;
         self.spans.clear();
         if e.flags.contains(verbs::SendFlags::INLINE) {
             return Ok(());

@@ -654,6 +654,13 @@ impl<P: Platform> Engine<P> {
         n
     }
 
+    /// Frees the places of completions that nobody will poll.
+    pub(crate) fn free_overwritten(&mut self) {
+        while let Some(cqe) = self.done.overwritten.pop() {
+            self.free_place(&cqe);
+        }
+    }
+
     fn free_place(&mut self, cqe: &crate::cq::Cqe) {
         let Some(qp) = self.qps.get_mut(cqe.qp) else { return };
         match cqe.frees {
@@ -661,6 +668,11 @@ impl<P: Platform> Engine<P> {
             crate::cq::Frees::Recv => qp.rq.held = qp.rq.held.saturating_sub(1),
             crate::cq::Frees::Nothing => {}
         }
+    }
+
+    /// True if the queue exists.
+    pub fn has_cq(&self, cq: CqId) -> bool {
+        self.done.cqs.get(cq).is_some()
     }
 
     /// True if a poll would find nothing.

@@ -97,6 +97,7 @@ impl<P: Platform> Engine<P> {
     /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
     /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
     pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        self.free_overwritten();
         let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
         let flags = Self::check(qp, &self.ahs, wr)?;
         if qp.sq.depth == 0 || qp.sq.is_full() {
@@ -118,6 +119,7 @@ impl<P: Platform> Engine<P> {
     /// Queues a receive request. EINVAL in RESET and for a queue pair that has no receive queue of its own; ENOMEM when
     /// the queue is full.
     pub fn post_recv(&mut self, id: QpId, wr: &RecvWr<'_>, now: Nanos) -> Result<()> {
+        self.free_overwritten();
         let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
         if qp.state == QpState::Reset || !qp.init.qp_type.receives() || qp.init.srq.is_some() {
             return Err(Errno::EINVAL);

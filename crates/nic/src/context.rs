@@ -125,7 +125,14 @@ impl Nic {
     pub fn close(&self, context: &Context) -> Result<()> {
         let mut core = self.lock();
         core.contexts.remove(&context.id);
-        core.close_ctx(context.id)
+        let result = core.close_ctx(context.id);
+        // Queues that the program left behind are gone; their channels are free.
+        let gone: Vec<CqId> = core.channels.keys().copied().filter(|&cq| !core.has_cq(cq)).collect();
+        drop(core);
+        for cq in gone {
+            self.unbind_cq_channel(cq);
+        }
+        result
     }
 
     /// Waits for an asynchronous event. It must be acknowledged.

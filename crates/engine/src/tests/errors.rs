@@ -210,3 +210,22 @@ fn late_target_leaves_dead_requests_alone() {
     assert_eq!(w.read(0, 0, 20_000), [0; 20_000]);
     assert!(w.poll(1).is_empty());
 }
+
+/// A queue that overwrites its completions frees the places of what it lost.
+#[test]
+fn overwritten_completions_free_their_places() {
+    let mut w = World::new(2, 5);
+    let ctx = w.nodes[1].ctx;
+    let opts = crate::CqOpts { ignore_overrun: true, ..Default::default() };
+    w.nodes[1].cq = w.nodes[1].engine.create_cq(ctx, 2, 0, opts).unwrap().0;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = (w.sge(0, 0, 8), w.sge(1, 0, 8));
+    for i in 0..200 {
+        w.recv(1, qb, &[into], i).unwrap();
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &[from], i).unwrap();
+        w.settle();
+        w.poll(0);
+    }
+    assert_eq!(w.poll(1).len(), 2);
+    assert_eq!(events(&w, 1), []);
+}
