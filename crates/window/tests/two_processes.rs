@@ -235,7 +235,7 @@ fn straight_copies() {
     let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
     let theirs = other.hear_number();
-    let mut node = Node::new();
+    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
     let link = node.resolve(peer);
     assert!(!node.platform.caps(link).straight, "nothing is known yet");
     assert_eq!(node.platform.pull(link, &[], &[]), Err(StraightError::Denied));
