@@ -106,6 +106,21 @@ impl Memfd {
         Self::map(fd, len)
     }
 
+    /// Makes memory of `len` bytes, zeroed, that only this process can write; the descriptor is for peers, who can map
+    /// it for reading ([`Foreign::adopt`]).
+    ///
+    /// # Errors
+    /// As [`Memfd::create`]; `EINVAL` where the kernel (before 5.1) does not know the seal.
+    pub fn create_board(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(errno)?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(errno)?;
+        let map = Self::map(&fd, len)?;
+        // Our mapping stays writable; no further one can be made so, whoever holds the descriptor.
+        rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE).map_err(errno)?;
+        Ok((map, fd))
+    }
+
     fn map(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let base = unsafe {
@@ -141,6 +156,57 @@ unsafe impl Backing for Memfd {
         self.len
     }
 }
+
+/// Memory that a peer made with [`Memfd::create_board`], mapped for reading. Not a [`Backing`]: it cannot be written.
+pub struct Foreign {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Foreign {
+    /// Maps it, after checking that it is exactly `len` bytes long and can never be otherwise.
+    ///
+    /// # Errors
+    /// `EPROTO` if it is not; else the kernel's errno.
+    pub fn adopt(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Errno::EPROTO)?;
+        let stat = rustix::fs::fstat(&fd).map_err(errno)?; // after the seals, as in `Memfd::adopt`
+        if !seals.contains(SEALS) || u64::try_from(stat.st_size) != Ok(len as u64) {
+            return Err(Errno::EPROTO);
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
+        let base =
+            unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }
+                .map_err(errno)?;
+        let map = Foreign { base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?, len };
+        // SAFETY: the range is the mapping just made; DONTFORK changes nothing in this process.
+        unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) }.map_err(errno)?;
+        Ok(map)
+    }
+
+    /// The first byte. Valid for reads of `len()` bytes for as long as the value lives; the peer writes to it.
+    #[cfg(not(loom))]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `adopt`, which nobody can name any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: a mapping is owned by no thread.
+unsafe impl Send for Foreign {}
+// SAFETY: as for Send; there is no interior state.
+unsafe impl Sync for Foreign {}
 
 fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())

@@ -12,16 +12,21 @@
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 
 pub mod backing;
+pub mod board;
 pub mod fds;
 pub mod local;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;
+#[cfg(not(loom))]
+mod sheet;
 pub mod straight;
 pub mod sync;
 
 #[cfg(not(loom))]
 pub use shared::Half;
+#[cfg(not(loom))]
+pub use sheet::{ForeignSheet, OwnSheet};
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
+use crate::board::{BoardMemory, ROW, Reaching, Reader, VALUES, Writer, withdrawn};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -193,4 +194,73 @@ fn loom_publications_without_a_fence_lose_no_wake_up() {
 #[test]
 fn loom_a_full_bulk_area_wraps_and_no_wake_up_is_lost() {
     both_sleep::<32, 512>(2, 11, |n| n % 5 != 4);
+}
+
+/// One row.
+struct Sheet(Vec<AtomicU64>);
+
+impl BoardMemory for Arc<Sheet> {
+    const ROWS: usize = 1;
+    const PROBES: usize = 1;
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.0[index]
+    }
+}
+
+fn sheet() -> Arc<Sheet> {
+    Arc::new(Sheet((0..ROW).map(|_| AtomicU64::new(0)).collect()))
+}
+
+#[test]
+fn loom_rows_of_a_board_do_not_tear() {
+    explore(2, || {
+        let sheet = sheet();
+        let mut writer = Writer::new(sheet.clone());
+        assert!(writer.show(5, &[1; VALUES]));
+        let other = thread::spawn(move || {
+            if let Some(row) = Reader::new(sheet).find(5) {
+                assert!(row.iter().all(|v| *v == row[0]));
+            }
+        });
+        assert!(writer.show(5, &[2; VALUES]));
+        other.join().expect("no panic");
+    });
+}
+
+/// Who takes a row back and waits has the memory behind it for itself.
+#[test]
+fn loom_nobody_reaches_what_was_taken_back() {
+    explore(2, || {
+        let sheet = sheet();
+        let word = Arc::new(AtomicU64::new(0));
+        let region = Arc::new(UnsafeCell::new(0u64));
+        let mut writer = Writer::new(sheet.clone());
+        assert!(writer.show(5, &[1; VALUES]));
+        let other = {
+            let (word, region) = (word.clone(), region.clone());
+            thread::spawn(move || {
+                let reader = Reader::new(sheet);
+                for _ in 0..2 {
+                    let reaching = Reaching(&word);
+                    let mark = reaching.begin();
+                    if reader.find(5).is_some() {
+                        // SAFETY: what the model is to show: loom reports a race with the owner's access.
+                        region.with_mut(|p| unsafe { *p += 1 });
+                    }
+                    reaching.end(mark);
+                }
+            })
+        };
+        assert!(writer.take_back(5));
+        withdrawn();
+        let reaching = Reaching(&word);
+        if let Some(seen) = reaching.seen() {
+            while reaching.still(seen) {
+                thread::yield_now();
+            }
+        }
+        // SAFETY: as above.
+        region.with_mut(|p| unsafe { *p += 1 });
+        other.join().expect("no panic");
+    });
 }

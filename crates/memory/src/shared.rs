@@ -8,6 +8,7 @@ use engine::platform::{Fault, Payload, Span};
 use verbs::Errno;
 
 use crate::backing::Backing;
+use crate::board::Reaching;
 use crate::local;
 use crate::ring::RingMemory;
 
@@ -28,6 +29,7 @@ unsafe impl Sync for Half {}
 const CONSUMED: usize = 0;
 const SLEEPING: usize = 128;
 const WAITING: usize = 256;
+const REACHING: usize = 384;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
@@ -56,6 +58,11 @@ impl Half {
         // SAFETY: callers pass constants, or slot addresses computed from a masked index: within the half, which the
         // backing keeps valid; aligned, since base is to 64 and `at` is to 8. All access to these words is atomic.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// The word by which this direction's producer says that it acts on the consumer's board by itself.
+    pub fn reaching(&self) -> Reaching<'_> {
+        Reaching(self.word64(REACHING))
     }
 
     fn word32(&self, at: usize) -> &AtomicU32 {

@@ -1,0 +1,149 @@
+//! What a process shows its peers of the same user, so that they can execute RDMA requests by themselves: a table of
+//! regions and queue pairs that one process writes and others read, and the hand-shake by which it takes rows back.
+//!
+//! ```text
+//!  row (64 bytes)   version u64      odd while the row is being changed
+//!                   tag     u64      what the row is about; 0: nothing
+//!                   values  6 x u64
+//! ```
+//!
+//! Rows are found by hashing the tag; a row lies within [`BoardMemory::PROBES`] places of its tag's. A row that finds no place is
+//! not shown, and a peer that finds no row asks the process itself: the board only makes things faster.
+//!
+//! **Taking back.** Who reads sets a word of its link ([`Reaching`]) before it looks at rows, and clears it after it
+//! has copied. Who takes a row back empties it first, and then waits for those whose word is set. Both put a
+//! sequentially consistent fence between their store and their look at the other's, so one of them sees the other.
+//!
+//! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
+//! and no one else's. The writer never reads what others could have written: peers get the board without the right to
+//! write.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Values of a row.
+pub const VALUES: usize = 6;
+/// Words of a row.
+pub const ROW: usize = 2 + VALUES;
+
+/// The memory under a board: `ROWS * ROW` words, all zero at first.
+pub trait BoardMemory {
+    /// Number of rows; a power of two.
+    const ROWS: usize;
+    /// Places where a tag's row may be; at most `ROWS`.
+    const PROBES: usize = 8;
+    /// A word, `index` below `ROWS * ROW`.
+    fn word(&self, index: usize) -> &AtomicU64;
+}
+
+fn places<M: BoardMemory>(tag: u64) -> impl Iterator<Item = usize> {
+    let first = (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
+    (0..M::PROBES).map(move |i| (first + i) % M::ROWS * ROW)
+}
+
+/// The side that shows.
+#[derive(Debug)]
+pub struct Writer<M>(M);
+
+impl<M: BoardMemory> Writer<M> {
+    /// The only writer of this memory.
+    pub fn new(memory: M) -> Self {
+        Writer(memory)
+    }
+
+    /// Shows a row, in place of what was shown under the tag before. False if there is no place for it.
+    pub fn show(&mut self, tag: u64, values: &[u64; VALUES]) -> bool {
+        let holds = |row: usize, tag: u64| self.0.word(row + 1).load(Ordering::Relaxed) == tag;
+        let mine = places::<M>(tag).find(|&row| holds(row, tag));
+        let Some(row) = mine.or_else(|| places::<M>(tag).find(|&row| holds(row, 0))) else { return false };
+        self.write(row, tag, values);
+        true
+    }
+
+    /// Takes the tag's row back. True if there was one: then [`withdrawn`] is to be called, and peers' [`Reaching`]
+    /// looked at.
+    pub fn take_back(&mut self, tag: u64) -> bool {
+        let found = places::<M>(tag).find(|&row| self.0.word(row + 1).load(Ordering::Relaxed) == tag);
+        if let Some(row) = found {
+            self.write(row, 0, &[0; VALUES]);
+        }
+        found.is_some()
+    }
+
+    fn write(&mut self, row: usize, tag: u64, values: &[u64; VALUES]) {
+        let version = self.0.word(row);
+        let before = version.load(Ordering::Relaxed);
+        version.store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release); // who sees a new field sees the odd version
+        self.0.word(row + 1).store(tag, Ordering::Relaxed);
+        for (i, value) in values.iter().enumerate() {
+            self.0.word(row + 2 + i).store(*value, Ordering::Relaxed);
+        }
+        version.store(before.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// The side that looks.
+#[derive(Debug)]
+pub struct Reader<M>(M);
+
+impl<M: BoardMemory> Reader<M> {
+    /// A reader of this memory.
+    pub fn new(memory: M) -> Self {
+        Reader(memory)
+    }
+
+    /// A copy of the tag's row; `None` if none is shown, or it is being changed.
+    #[inline]
+    pub fn find(&self, tag: u64) -> Option<[u64; VALUES]> {
+        places::<M>(tag).find_map(|row| {
+            let version = self.0.word(row).load(Ordering::Acquire);
+            if version % 2 != 0 || self.0.word(row + 1).load(Ordering::Relaxed) != tag {
+                return None;
+            }
+            let values = core::array::from_fn(|i| self.0.word(row + 2 + i).load(Ordering::Relaxed));
+            fence(Ordering::Acquire); // the second look at the version comes after the fields
+            (self.0.word(row).load(Ordering::Relaxed) == version).then_some(values)
+        })
+    }
+}
+
+/// To be called between [`Writer::take_back`] and [`Reaching::seen`], once for any number of links.
+pub fn withdrawn() {
+    fence(Ordering::SeqCst);
+}
+
+/// A word of a link, odd while its writer may be acting on rows of the other side.
+pub struct Reaching<'a>(pub &'a AtomicU64);
+
+impl Reaching<'_> {
+    /// Before the first look at a row. Gives what [`Reaching::end`] wants.
+    #[inline]
+    pub fn begin(&self) -> u64 {
+        let odd = self.0.load(Ordering::Relaxed) | 1;
+        // Release: who waited for the time before this one to end may see only this.
+        self.0.store(odd, Ordering::Release);
+        fence(Ordering::SeqCst);
+        odd
+    }
+
+    /// After the copy.
+    #[inline]
+    pub fn end(&self, odd: u64) {
+        self.0.store(odd.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The other side's look. `Some` while its writer may still act on rows taken back before [`withdrawn`]; that is
+    /// over when the word is no longer this.
+    pub fn seen(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|word| word % 2 != 0)
+    }
+
+    /// True while what [`Reaching::seen`] gave still holds.
+    pub fn still(&self, seen: u64) -> bool {
+        self.0.load(Ordering::Acquire) == seen
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "board_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+use std::sync::Arc;
+
+use super::*;
+
+const ROWS: usize = 32;
+
+struct Words(Vec<AtomicU64>);
+
+impl BoardMemory for Arc<Words> {
+    const ROWS: usize = ROWS;
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.0[index]
+    }
+}
+
+fn board() -> (Writer<Arc<Words>>, Reader<Arc<Words>>) {
+    let words = Arc::new(Words((0..ROWS * ROW).map(|_| AtomicU64::new(0)).collect()));
+    (Writer::new(words.clone()), Reader::new(words))
+}
+
+#[test]
+fn what_is_shown_is_found_until_it_is_taken_back() {
+    let (mut w, r) = board();
+    assert_eq!(r.find(7), None);
+    assert!(w.show(7, &[1, 2, 3, 4, 5, 6]));
+    assert_eq!(r.find(7), Some([1, 2, 3, 4, 5, 6]));
+    assert!(w.show(7, &[6, 5, 4, 3, 2, 1]));
+    assert_eq!(r.find(7), Some([6, 5, 4, 3, 2, 1]));
+    assert!(w.take_back(7));
+    assert!(!w.take_back(7));
+    assert_eq!(r.find(7), None);
+}
+
+#[test]
+fn a_full_board_shows_what_it_can() {
+    let (mut w, r) = board();
+    let shown: Vec<u64> = (1..=200).filter(|&tag| w.show(tag, &[tag; VALUES])).collect();
+    assert!(shown.len() > ROWS / 2 && shown.len() <= ROWS, "{}", shown.len());
+    for tag in 1..=200 {
+        assert_eq!(r.find(tag), shown.contains(&tag).then_some([tag; VALUES]), "{tag}");
+    }
+    // A row behind one that was taken back is still found, and shown again in its own place, not twice.
+    for &tag in shown.iter().step_by(2) {
+        assert!(w.take_back(tag));
+    }
+    for &tag in shown.iter().skip(1).step_by(2) {
+        assert_eq!(r.find(tag), Some([tag; VALUES]));
+        assert!(w.show(tag, &[0; VALUES]));
+        assert!(w.take_back(tag));
+        assert_eq!(r.find(tag), None);
+    }
+}
+
+#[test]
+fn a_reader_shows_that_it_reaches() {
+    let word = AtomicU64::new(0);
+    let reaching = Reaching(&word);
+    assert_eq!(reaching.seen(), None);
+    let mark = reaching.begin();
+    let seen = reaching.seen().unwrap();
+    assert!(reaching.still(seen));
+    reaching.end(mark);
+    assert!(!reaching.still(seen));
+    assert_eq!(reaching.seen(), None);
+    let _again = reaching.begin();
+    assert!(!reaching.still(seen), "a later reach is another");
+}
+
+/// A reader never sees a row that is half of one and half of another.
+#[test]
+fn rows_do_not_tear() {
+    let (mut w, r) = board();
+    let rounds = if cfg!(miri) { 200 } else { 200_000 };
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            for i in 1..rounds {
+                w.show(3, &[i; VALUES]);
+                if i % 3 == 0 {
+                    w.take_back(3);
+                }
+            }
+            w.show(3, &[rounds; VALUES]);
+        });
+        loop {
+            if let Some(row) = r.find(3) {
+                assert!(row.iter().all(|v| *v == row[0]), "{row:?}");
+                if row[0] == rounds {
+                    break;
+                }
+            }
+            std::thread::yield_now();
+        }
+    });
+}

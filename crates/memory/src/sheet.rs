@@ -1,0 +1,65 @@
+//! The memory of a board at raw addresses: our own, and a peer's.
+
+use core::sync::atomic::AtomicU64;
+use std::os::fd::{AsFd, OwnedFd};
+
+use verbs::Errno;
+
+use crate::backing::{Backing, Foreign, Memfd};
+use crate::board::{BoardMemory, ROW};
+
+const ROWS: usize = 32 * 1024;
+/// 2 MiB of rows, and a page: no multiple of a huge page's size, see [`Memfd::adopt`]. Pages never written cost nothing.
+const BYTES: usize = ROWS * ROW * 8 + 4096;
+
+/// The board of this process.
+pub struct OwnSheet(Memfd);
+
+impl OwnSheet {
+    /// An empty board; the descriptor is for peers.
+    ///
+    /// # Errors
+    /// As [`Memfd::create_board`].
+    pub fn create() -> Result<(Self, OwnedFd), Errno> {
+        let (memory, fd) = Memfd::create_board(BYTES)?;
+        Ok((OwnSheet(memory), fd))
+    }
+}
+
+impl BoardMemory for OwnSheet {
+    const ROWS: usize = ROWS;
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        let index = index % (ROWS * ROW);
+        debug_assert!(index * 8 + 8 <= self.0.len());
+        // SAFETY: within the mapping and aligned, which live as long as `self`; peers can only read.
+        unsafe { AtomicU64::from_ptr(self.0.base().as_ptr().cast::<u64>().add(index)) }
+    }
+}
+
+/// A peer's board, mapped for reading.
+pub struct ForeignSheet(Foreign);
+
+impl ForeignSheet {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// As [`Foreign::adopt`].
+    pub fn adopt(fd: impl AsFd) -> Result<Self, Errno> {
+        Foreign::adopt(fd, BYTES).map(ForeignSheet)
+    }
+}
+
+impl BoardMemory for ForeignSheet {
+    const ROWS: usize = ROWS;
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        let index = index % (ROWS * ROW);
+        debug_assert!(index * 8 + 8 <= self.0.len());
+        // SAFETY: within the mapping and aligned, which live as long as `self`. It is mapped without the right to write:
+        // `Reader`, the only one that gets this type, only loads, and plain atomic loads of 64 bits do not write.
+        unsafe { AtomicU64::from_ptr(self.0.base().as_ptr().cast::<u64>().add(index)) }
+    }
+}
