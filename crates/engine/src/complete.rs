@@ -174,6 +174,7 @@ impl<P: Platform> Engine<P> {
     /// Goes to the error state: everything that is posted is flushed, sends first (10.3.1.7).
     pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
         qp.state = QpState::Err;
+        self.hide_qp(qp);
         // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is owed
         // for those goes out before it: without its result, an earlier READ or atomic would be tried until it fails.
         let owed = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);

@@ -19,6 +19,7 @@ pub mod platform;
 mod post;
 mod qp;
 mod qpn;
+mod reach;
 mod receive;
 mod region;
 mod requester;

@@ -67,6 +67,7 @@ impl<P: Platform> Engine<P> {
             _ => {
                 qp.state = to;
                 self.enter(qp, from, to, attr, mask);
+                self.show_qp(qp);
             }
         }
         Ok(())
@@ -131,6 +132,7 @@ impl<P: Platform> Engine<P> {
         }
         if mask.contains(M::AV) {
             qp.link = None; // found anew for the new path
+            (qp.proven, qp.peer_epoch) = (false, None);
         }
         qp.retries = qp.attr.retry_cnt;
         qp.rnr_retries = qp.attr.rnr_retry;
@@ -160,6 +162,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn reset(&mut self, qp: &mut Qp) {
+        self.hide_qp(qp);
         self.release_straight(qp);
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, qp.id);

@@ -9,7 +9,7 @@ use verbs::{
 };
 
 use crate::cq::CqOpts;
-use crate::platform::{Nanos, Platform};
+use crate::platform::{Nanos, Platform, ShownId};
 use crate::qp::Qp;
 use crate::region::{Backing, MrInfo, MwKind, Regions};
 use crate::rq::{RecvQueue, Srq};
@@ -113,6 +113,7 @@ impl<P: Platform> Engine<P> {
         let info = MrInfo { addr, length, iova, access, pd, key: 0 };
         let (id, key) = self.mem.add_mr(ctx, info, backing, || self.platform.random())?;
         let _ = self.use_pd(pd);
+        self.show_mr(id);
         Ok((id, LKey(key), RKey(key)))
     }
 
@@ -170,9 +171,11 @@ impl<P: Platform> Engine<P> {
             self.leave_pd(info.pd);
             info.pd = new;
         }
+        self.hide_mr(info.key);
         let region = self.mem.mrs.get_mut(mr).ok_or(Errno::EINVAL)?;
         region.backing = if info.access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Plain };
         region.info = info;
+        self.show_mr(mr);
         Ok((LKey(info.key), RKey(info.key)))
     }
 
@@ -186,6 +189,12 @@ impl<P: Platform> Engine<P> {
         if !force && region.straight > 0 {
             return Err(Errno::EAGAIN);
         }
+        let key = region.info.key;
+        self.platform.take_back(ShownId::Region(key));
+        if self.platform.is_reached(0) && !force {
+            return Err(Errno::EAGAIN); // a peer may be copying at this moment
+        }
+        let region = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?;
         if region.straight > 0 {
             // Peers that come to these requests later find them dead.
             let lkey = LKey(region.info.key);
@@ -469,6 +478,9 @@ impl<P: Platform> Engine<P> {
                     lossy: false,
                     give_up_at: None,
                     no_straight: false,
+                    proven: false,
+                    peer_epoch: None,
+                    shown: None,
                     timer_at: None,
                     epsn: Psn::default(),
                     msn: 0,
@@ -570,6 +582,7 @@ impl<P: Platform> Engine<P> {
             let _ = self.detach_mcast(id, &gid);
         }
         let Some(mut qp) = self.qps.remove(id) else { return };
+        self.hide_qp(&mut qp);
         self.release_straight(&mut qp);
         self.tickets.push(qp.ticket.word());
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {

@@ -3,7 +3,7 @@
 //! The engine is the only caller. An implementation is single-threaded, like the engine itself; the process wraps both
 //! in one lock.
 
-use verbs::{Gid, Psn, Qpn};
+use verbs::{Access, Gid, PdId, Psn, Qpn, RKey};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
@@ -207,6 +207,99 @@ pub enum AtomicOp {
     Write(u64),
 }
 
+/// What peers of the same user may know, so that they can execute RDMA requests by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// A region with remote rights.
+    Region {
+        /// Its rkey.
+        key: u32,
+        /// Its protection domain.
+        pd: PdId,
+        /// Its rights.
+        access: Access,
+        /// Start in this process.
+        addr: u64,
+        /// Bytes.
+        length: u64,
+        /// Start in the space of the key.
+        iova: u64,
+    },
+    /// A connected queue pair that takes requests.
+    Qp {
+        /// Its number.
+        qpn: Qpn,
+        /// Whom it is connected to.
+        peer: Qpn,
+        /// Its protection domain.
+        pd: PdId,
+        /// What it lets its peer do.
+        access: Access,
+        /// Differs between this connection and earlier ones of the same number.
+        epoch: u64,
+    },
+}
+
+/// Names what is [`Shown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShownId {
+    /// By rkey.
+    Region(u32),
+    /// By number.
+    Qp(Qpn),
+}
+
+impl Shown {
+    /// Its name.
+    pub const fn id(&self) -> ShownId {
+        match self {
+            Shown::Region { key, .. } => ShownId::Region(*key),
+            Shown::Qp { qpn, .. } => ShownId::Qp(*qpn),
+        }
+    }
+}
+
+/// An RDMA WRITE or READ to be executed by the initiator.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach<'a> {
+    /// Our queue pair.
+    pub src: Qpn,
+    /// The peer's.
+    pub dst: Qpn,
+    /// The connection, as [`Platform::reach`] gave it the last time.
+    pub epoch: Option<u64>,
+    /// A WRITE; else a READ.
+    pub write: bool,
+    /// Remote key.
+    pub rkey: RKey,
+    /// Remote address.
+    pub addr: u64,
+    /// Bytes; not 0.
+    pub len: u32,
+    /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone.
+    pub local: Payload<'a>,
+    /// The time.
+    pub now: Nanos,
+}
+
+/// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
+/// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
+pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64, u64)> {
+    let Shown::Qp { qpn, peer, pd, access: may, epoch } = qp else { return None };
+    let Shown::Region { key, pd: of, access, addr, length, iova } = region else { return None };
+    let need = if request.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+    let right = qpn == request.dst
+        && peer == request.src
+        && key == request.rkey.0
+        && pd == of
+        && may.contains(need)
+        && access.contains(need)
+        && request.epoch.is_none_or(|known| known == epoch);
+    let offset = request.addr.checked_sub(iova).filter(|_| right)?;
+    let end = offset.checked_add(u64::from(request.len))?;
+    (end <= length).then_some((addr.wrapping_add(offset), epoch))
+}
+
 /// What the engine stands on.
 pub trait Platform {
     /// Names the payload of the packet being received, until the call into the engine returns.
@@ -263,6 +356,23 @@ pub trait Platform {
 
     /// Copies from the peer's memory into ours.
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
+    // ---- requests that the initiator executes; a platform without them leaves these as they are ----
+
+    /// Shows something to peers, in place of what was shown under this name.
+    fn show(&mut self, _shown: &Shown) {}
+    /// Shows it no longer. Peers that had seen it may act on it until [`Platform::is_reached`] says otherwise.
+    fn take_back(&mut self, _id: ShownId) {}
+    /// True while a peer may still act on what was taken back. Waits for that to end, at most so long.
+    fn is_reached(&mut self, _patience: Nanos) -> bool {
+        false
+    }
+    /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. Gives the
+    /// connection's epoch, or `None` when the request has to be sent: then the peer decides, and nothing that a
+    /// second try would not repeat has happened.
+    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<u64> {
+        None
+    }
+
     /// Copies from our memory into the peer's.
     fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
 }

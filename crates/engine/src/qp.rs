@@ -178,10 +178,16 @@ pub(crate) struct Qp {
     pub give_up_at: Option<Nanos>,
     /// The peer may not read our memory for this queue pair.
     pub no_straight: bool,
+    /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
+    pub proven: bool,
+    /// The peer's epoch of this connection, once known.
+    pub peer_epoch: Option<u64>,
     /// The earliest entry for this queue pair in the timer heap.
     pub timer_at: Option<Nanos>,
 
     // ---- responder ----
+    /// Peers can see it on our board, as this connection.
+    pub shown: Option<u64>,
     pub epsn: Psn,
     pub msn: u32,
     pub nak_sent: bool,
@@ -220,6 +226,8 @@ impl Qp {
         self.ack_deadline = None;
         self.halted = false;
         self.no_straight = false;
+        self.proven = false;
+        self.peer_epoch = None;
         self.nak_sent = false;
         self.recv = None;
         self.write = None;

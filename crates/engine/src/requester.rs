@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
             if qp.state == QpState::Sqd || qp.halted {
                 return Ok(());
             }
-            match self.fetch(qp) {
+            match self.fetch(qp, now) {
                 Fetched::Yes => {}
                 Fetched::No => return Ok(()),
             }
@@ -61,7 +61,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes the next entry out of the send queue, if it may begin.
-    fn fetch(&mut self, qp: &mut Qp) -> Fetched {
+    fn fetch(&mut self, qp: &mut Qp, now: Nanos) -> Fetched {
         let Some(next) = qp.sq.peek() else { return Fetched::No };
         if let Some(wqe) = &next {
             let read_like = matches!(
@@ -114,6 +114,8 @@ impl<P: Platform> Engine<P> {
             error: None,
         };
         match self.admit(qp, &mut entry, len) {
+            // It takes no sequence number: for the peer's queue pair, nothing has come.
+            Ok(()) if self.reach(qp, &entry, now) => (entry.psns, entry.out, entry.done) = (0, true, true),
             Ok(()) => {
                 qp.next_psn = qp.next_psn.plus(entry.psns);
                 if entry.is_read_like() {

@@ -2,5 +2,6 @@
 
 mod errors;
 mod mock;
+mod reach;
 mod recovery;
 mod traffic;

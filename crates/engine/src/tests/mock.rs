@@ -40,6 +40,11 @@ pub struct Net {
     pub deny_straight: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
+    /// What each node shows, and whether others use it.
+    pub shown: Vec<HashMap<ShownId, Shown>>,
+    pub reach: bool,
+    /// Requests that initiators executed.
+    pub reached: u64,
     pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
 }
 
@@ -207,6 +212,32 @@ impl Platform for Mock {
         let net = self.net.borrow();
         net.tickets.get(&addr).map(|t| t.load(std::sync::atomic::Ordering::SeqCst)).ok_or(StraightError::Remote)
     }
+    fn show(&mut self, shown: &Shown) {
+        self.net.borrow_mut().shown[self.me].insert(shown.id(), *shown);
+    }
+    fn take_back(&mut self, id: ShownId) {
+        self.net.borrow_mut().shown[self.me].remove(&id);
+    }
+    fn reach(&mut self, link: LinkId, r: &Reach<'_>) -> Option<u64> {
+        let peer = self.node(link);
+        let found = {
+            let net = self.net.borrow();
+            let look = |id| net.shown[peer].get(&id).filter(|_| net.reach && peer != self.me).copied();
+            check_reach(look(ShownId::Qp(r.dst))?, look(ShownId::Region(r.rkey.0))?, r)?
+        };
+        let theirs = [Span { addr: found.0, len: r.len, guarded: true }];
+        let me = self.me;
+        if !r.write {
+            self.copy(peer, &theirs, me, r.local.spans).ok()?;
+        } else if r.local.prefix.is_empty() {
+            self.copy(me, r.local.spans, peer, &theirs).ok()?;
+        } else {
+            let mut net = self.net.borrow_mut();
+            slice(&mut net.memory[peer], found.0, r.len as usize).ok()?.copy_from_slice(r.local.prefix);
+        }
+        self.net.borrow_mut().reached += 1;
+        Some(found.1)
+    }
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> std::result::Result<(), StraightError> {
         if self.net.borrow().deny_straight {
             return Err(StraightError::Denied);
@@ -276,6 +307,9 @@ impl World {
             deny_straight: false,
             groups: HashMap::new(),
             lost: 0,
+            shown: vec![HashMap::new(); count],
+            reach: false,
+            reached: 0,
             tickets: HashMap::new(),
         }));
         let nodes = (0..count)

@@ -1,0 +1,102 @@
+//! RDMA requests that the initiator executes, without the peer's processor: process to process, on what the peer shows
+//! of its regions and queue pairs.
+//!
+//! Only the plain case goes this way: an RDMA WRITE or READ on a reliable connection that has been answered before,
+//! with nothing outstanding in front of it. So order, sequence numbers and path are as if it had been sent: whatever came
+//! before it has been executed, and what comes after it is sent after the copy. Everything else, and every request that the
+//! peer's side does not plainly allow, is sent as a packet; so errors have one place, the responder.
+
+use verbs::{Access, MrId, Opcode, QpState, QpType, SendBody, SendFlags};
+
+use crate::Engine;
+use crate::platform::{Nanos, Payload, Platform, Reach, Shown, ShownId};
+use crate::qp::{Inflight, Qp};
+use crate::region::{Backing, NULL_ADDR};
+use crate::requester::STRAIGHT_CHUNK;
+
+/// How long a queue pair that leaves its connection waits for a peer's copy that is under way. A peer that was stopped
+/// in the middle of one must not hang us for ever.
+const PATIENCE: Nanos = 100_000_000;
+
+impl<P: Platform> Engine<P> {
+    /// Executes a request here, if that is possible. The entry has been admitted: `self.spans` is its local memory.
+    pub(crate) fn reach(&mut self, qp: &mut Qp, e: &Inflight, now: Nanos) -> bool {
+        let SendBody::Rdma { remote_addr, rkey } = e.body else { return false };
+        let write = e.opcode == Opcode::RdmaWrite;
+        let plain = (write || e.opcode == Opcode::RdmaRead)
+            && qp.init.qp_type == QpType::Rc
+            && qp.proven
+            && (1..=STRAIGHT_CHUNK).contains(&e.len)
+            && qp.inflight.iter().all(|e| e.done && e.error.is_none());
+        let Some(link) = qp.link.filter(|_| plain) else { return false };
+        self.bytes.clear();
+        if e.flags.contains(SendFlags::INLINE) {
+            self.spans.clear();
+            self.bytes.resize(e.len as usize, 0);
+            qp.sq.inline_bytes(e.number, 0, &mut self.bytes);
+        } else if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
+            return false;
+        }
+        let request = Reach {
+            src: qp.qpn,
+            dst: verbs::Qpn::new(qp.attr.dest_qp_num),
+            epoch: qp.peer_epoch,
+            write,
+            rkey,
+            addr: remote_addr,
+            len: e.len,
+            local: Payload { prefix: &self.bytes, spans: &self.spans },
+            now,
+        };
+        let Some(epoch) = self.platform.reach(link, &request) else { return false };
+        qp.peer_epoch = Some(epoch);
+        self.moved += u64::from(e.len);
+        true
+    }
+
+    /// Shows a queue pair to its peer, or what has changed about it.
+    pub(crate) fn show_qp(&mut self, qp: &mut Qp) {
+        let (QpType::Rc, Some(pd), QpState::Rtr | QpState::Rts | QpState::Sqd) = (qp.init.qp_type, qp.init.pd, qp.state)
+        else {
+            return;
+        };
+        let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ);
+        if qp.attr.max_dest_rd_atomic == 0 {
+            access -= Access::REMOTE_READ; // such a request is refused, which is the responder's part
+        }
+        let epoch = *qp.shown.get_or_insert_with(|| self.platform.random());
+        let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
+        self.platform.show(&Shown::Qp { qpn: qp.qpn, peer, pd, access, epoch });
+    }
+
+    /// Ends what peers may do through a queue pair by themselves.
+    pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
+        if qp.shown.take().is_some() {
+            self.platform.take_back(ShownId::Qp(qp.qpn));
+            self.platform.is_reached(PATIENCE);
+        }
+    }
+
+    /// Shows a region to peers if they have rights on it.
+    pub(crate) fn show_mr(&mut self, id: MrId) {
+        let Some(mr) = self.mem.mrs.get(id) else { return };
+        let info = &mr.info;
+        if mr.backing == Backing::Null || !info.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ) {
+            return;
+        }
+        self.platform.show(&Shown::Region {
+            key: info.key,
+            pd: info.pd,
+            access: info.access,
+            addr: info.addr,
+            length: info.length,
+            iova: info.iova,
+        });
+    }
+
+    /// Ends what peers may do with a region by themselves, and waits for it.
+    pub(crate) fn hide_mr(&mut self, key: u32) {
+        self.platform.take_back(ShownId::Region(key));
+        self.platform.is_reached(PATIENCE);
+    }
+}

@@ -1,0 +1,169 @@
+//! Requests that the initiator executes: never something that packets would not have done, nor in another order.
+
+use verbs::{Access, Opcode, QpState, QpType, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, WcStatus as St};
+
+use super::mock::*;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+fn statuses(w: &mut World, node: usize) -> Vec<St> {
+    w.poll(node).iter().map(|c| c.status).collect()
+}
+
+/// Two nodes that reach each other's memory, and a connection that has been answered once.
+fn proven() -> (World, verbs::QpId, verbs::QpId) {
+    let mut w = World::new(2, 9);
+    w.net.borrow_mut().reach = true;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 0).unwrap();
+    assert_eq!(w.net.borrow().reached, 0, "nobody has answered yet");
+    w.settle();
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    (w, qa, qb)
+}
+
+#[test]
+fn writes_and_reads() {
+    let (mut w, qa, _) = proven();
+    w.write(0, 100, b"to be written");
+    w.write(1, 500, b"to be read");
+    let (body, from) = (w.rdma(1, 1000), [w.sge(0, 100, 6), w.sge(0, 106, 7)]);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    assert_eq!(w.read(1, 1000, 13), b"to be written", "without the peer");
+    let (body, into) = (w.rdma(1, 500), [w.sge(0, 2000, 10)]);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 2).unwrap();
+    assert_eq!(w.read(0, 2000, 10), b"to be read");
+    let done = w.poll(0);
+    assert_eq!(done.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, St::Success), (2, St::Success)]);
+    assert_eq!(done[1].byte_len, 10);
+    let wr = SendWr {
+        wr_id: 3,
+        opcode: Opcode::RdmaWrite,
+        flags: SendFlags::SIGNALED | SendFlags::INLINE,
+        imm_or_rkey: 0,
+        remote_srqn: 0,
+        body: w.rdma(1, 3000),
+        data: SendData::Inline(&[b"inl", b"ine"]),
+    };
+    w.post_wr(0, qa, &wr).unwrap();
+    assert_eq!(w.read(1, 3000, 6), b"inline");
+    assert_eq!(w.net.borrow().reached, 3);
+    assert!(w.net.borrow().queues.values().all(|q| q.is_empty()), "no packet");
+}
+
+/// What was executed here takes no sequence number: packets before and after fit together.
+#[test]
+fn packets_between_them() {
+    let (mut w, qa, qb) = proven();
+    for i in 0..20u8 {
+        w.write(0, 0, &[i; 64]);
+        let (body, from) = (w.rdma(1, 64), [w.sge(0, 0, 64)]);
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+        let into = [w.sge(1, 4096, 64)];
+        w.recv(1, qb, &into, 2).unwrap();
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 3).unwrap();
+        w.settle();
+        assert_eq!((w.read(1, 64, 64), w.read(1, 4096, 64)), (vec![i; 64], vec![i; 64]));
+        assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
+        assert_eq!(statuses(&mut w, 1), [St::Success]);
+    }
+    assert_eq!(w.net.borrow().reached, 20);
+}
+
+/// 10.8.3.3: requests are executed in order. Behind a SEND that found no receive, a WRITE changes nothing yet.
+#[test]
+fn nothing_overtakes() {
+    let (mut w, qa, qb) = proven();
+    w.write(0, 0, &[7; 8]);
+    let (body, from) = (w.rdma(1, 64), [w.sge(0, 0, 8)]);
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
+    w.run_for(5 * MS);
+    assert_eq!(w.read(1, 64, 8), [0; 8]);
+    let into = [w.sge(1, 4096, 8)];
+    let wr = RecvWr { wr_id: 3, sges: &into };
+    let now = w.now;
+    w.nodes[1].engine.post_recv(qb, &wr, now).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(w.read(1, 64, 8), [7; 8]);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
+    assert_eq!(w.net.borrow().reached, 0);
+}
+
+/// Refused requests fail as those do that are sent: the peer decides, and its memory is as it was.
+#[test]
+fn refused() {
+    type Change = fn(&mut World, verbs::QpId) -> SendBody;
+    let end = ARENA as u64;
+    let cases: [(&str, Opcode, Change); 7] = [
+        ("bounds", Opcode::RdmaWrite, |w, _| w.rdma(1, ARENA as u64 - 7)),
+        ("below", Opcode::RdmaRead, |w, _| SendBody::Rdma { remote_addr: BASE - 1, rkey: RKey(w.nodes[1].key) }),
+        ("key", Opcode::RdmaWrite, |w, _| SendBody::Rdma { remote_addr: BASE, rkey: RKey(w.nodes[1].key ^ 1) }),
+        ("right of the region", Opcode::RdmaWrite, |w, _| {
+            let n = &mut w.nodes[1];
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+            let (_, _, rkey) = n.engine.reg_mr(n.pd, BASE, 4096, BASE, access).unwrap();
+            SendBody::Rdma { remote_addr: BASE, rkey }
+        }),
+        ("domain", Opcode::RdmaRead, |w, _| {
+            let n = &mut w.nodes[1];
+            let pd = n.engine.alloc_pd(n.ctx).unwrap();
+            let (_, _, rkey) = n.engine.reg_mr(pd, BASE, 4096, BASE, ALL).unwrap();
+            SendBody::Rdma { remote_addr: BASE, rkey }
+        }),
+        ("deregistered", Opcode::RdmaRead, |w, _| {
+            let n = &mut w.nodes[1];
+            let (mr, _, rkey) = n.engine.reg_mr(n.pd, BASE, 4096, BASE, ALL).unwrap();
+            n.engine.dereg_mr(mr, false).unwrap();
+            SendBody::Rdma { remote_addr: BASE, rkey }
+        }),
+        ("right of the queue pair", Opcode::RdmaRead, |w, qb| {
+            let mut attr = w.nodes[1].engine.query_qp(qb).unwrap().0;
+            (attr.state, attr.access) = (QpState::Rts, Access::REMOTE_WRITE);
+            w.modify(1, qb, &attr, verbs::QpAttrMask::ACCESS_FLAGS).unwrap();
+            w.rdma(1, 0)
+        }),
+    ];
+    for (name, opcode, change) in cases {
+        let (mut w, qa, qb) = proven();
+        let body = change(&mut w, qb);
+        let before = w.read(1, 0, end as usize);
+        w.write(0, 0, &[9; 8]);
+        let sges = [w.sge(0, 0, 8)];
+        w.post(0, qa, opcode, body, &sges, 1).unwrap();
+        w.run_for(SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::RemAccessErr], "{name}");
+        assert!(w.read(1, 0, end as usize) == before, "{name}");
+        assert_eq!(w.net.borrow().reached, 0, "{name}");
+    }
+}
+
+/// A queue pair that has left its connection is out of reach, also when it comes back to the same peer.
+#[test]
+fn left_connections() {
+    for to in [QpState::Err, QpState::Reset] {
+        for back in [false, true] {
+            let (mut w, qa, qb) = proven();
+            let (body, from) = (w.rdma(1, 64), [w.sge(0, 0, 8)]);
+            w.write(0, 0, &[5; 8]);
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+            assert_eq!((statuses(&mut w, 0), w.net.borrow().reached), (vec![St::Success], 1));
+            let old = w.nodes[1].engine.query_qp(qb).unwrap().0;
+            let state = verbs::QpAttr { state: to, ..Default::default() };
+            w.modify(1, qb, &state, verbs::QpAttrMask::STATE).unwrap();
+            if back {
+                let reset = verbs::QpAttr { state: QpState::Reset, ..Default::default() };
+                w.modify(1, qb, &reset, verbs::QpAttrMask::STATE).unwrap();
+                // With another sequence number: a peer that goes on as before is not heard.
+                w.connect(1, qb, verbs::QpAttr { rq_psn: 77, max_dest_rd_atomic: 4, ..old });
+            }
+            let body = w.rdma(1, 128);
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
+            w.run_for(100 * SECOND);
+            assert_eq!(statuses(&mut w, 0), [St::RetryExcErr], "{to:?} {back}");
+            assert_eq!(w.read(1, 128, 8), [0; 8], "{to:?} {back}");
+        }
+    }
+}
