@@ -335,8 +335,8 @@ impl<P: Platform> Engine<P> {
                     return Ok(());
                 }
                 Err(SendError::Down) => {
-                    qp.link = None;
-                    // A new process may have the number by now: the timer tries it.
+                    // What the peer sent before it went is still received over this link, so the queue pair keeps it
+                    // until `link_down`. A new process may have the number then: the timer tries it.
                     self.mark_out(qp, at);
                     return Ok(());
                 }

@@ -114,7 +114,6 @@ impl<P: Platform> Engine<P> {
                     fatal = Some(EventKind::QpFatal);
                 }
                 Err(SendError::Down) => {
-                    qp.link = None;
                     qp.responses.clear();
                     return Ok(());
                 }

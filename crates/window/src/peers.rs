@@ -204,7 +204,7 @@ impl WindowPlatform {
         }
     }
 
-    fn remote(&self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
+    fn remote(&mut self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
         let pidfd = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
@@ -213,6 +213,8 @@ impl WindowPlatform {
         Remote {
             socket,
             pid,
+            peer: self.peer_number(pid),
+            instance: None,
             same_user,
             pidfd,
             doorbell: None,
@@ -220,6 +222,18 @@ impl WindowPlatform {
             we_permitted: false,
             it_permitted: false,
         }
+    }
+
+    /// The number of the process that the kernel calls `pid` now: that of a living link to it, or a new one.
+    fn peer_number(&mut self, pid: u32) -> u64 {
+        let known = self.live.iter().find_map(|&id| {
+            let remote = self.link(id)?.remote.as_ref()?;
+            (pid != 0 && remote.pid == pid && !remote.gone()).then_some(remote.peer)
+        });
+        known.unwrap_or_else(|| {
+            self.next_peer += 1;
+            self.next_peer
+        })
     }
 
     fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
@@ -399,6 +413,7 @@ impl WindowPlatform {
 
     /// What both sides do with the other's greeting: keep its doorbell, find out about straight copies and say so.
     fn meet(&self, remote: &mut Remote, greeting: &Greeting, doorbell: Option<OwnedFd>) {
+        remote.instance = Some(greeting.instance);
         remote.doorbell = doorbell
             .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
             .map(|fd| TrackedFd::new(fd, &self.fds));

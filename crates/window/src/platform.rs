@@ -71,6 +71,7 @@ pub struct WindowPlatform {
     pub(crate) routes: HashMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
     pub(crate) next_serial: u32,
+    pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
     gids: Vec<Gid>,
 
@@ -109,6 +110,7 @@ impl WindowPlatform {
             routes: HashMap::new(),
             half_open: Vec::new(),
             next_serial: 0,
+            next_peer: 0,
             multicast: Multicast::default(),
             gids: Vec::new(),
             entropy: [0; 256],
@@ -338,6 +340,11 @@ impl Platform for WindowPlatform {
 
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), Errno> {
         self.announce_member(gid, attached)
+    }
+
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        let remote = |id| self.link(id).and_then(|link| link.remote.as_ref());
+        a == b || matches!((remote(a), remote(b)), (Some(a), Some(b)) if a.is_same(b))
     }
 
     fn caps(&self, link: LinkId) -> LinkCaps {

@@ -410,6 +410,18 @@ fn two_links_when_both_connect_at_once() {
     });
     assert_eq!((at_a, at_b), (10, 10));
     assert_eq!((a.platform.stats().links, b.platform.stats().links), (3, 3));
+
+    // The engine is told that both lead to one process, and that a third process is another one.
+    let mut third = Other::start("echo");
+    let ac = a.resolve(Qpn::new(third.hear_number() as u32));
+    let links = a.platform.links().to_vec();
+    let to_b: Vec<_> = links.iter().copied().filter(|&id| id != LinkId::LOOPBACK && id != ac).collect();
+    assert_eq!(to_b.len(), 2);
+    assert!(a.platform.same_peer(to_b[0], to_b[1]) && a.platform.same_peer(ac, ac));
+    for id in to_b {
+        assert!(!a.platform.same_peer(id, ac) && !a.platform.same_peer(ac, id));
+        assert!(!a.platform.same_peer(id, LinkId::LOOPBACK));
+    }
 }
 
 #[test]
