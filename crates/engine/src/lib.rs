@@ -26,6 +26,7 @@ mod respond;
 mod responder;
 mod rq;
 mod run;
+mod seek;
 mod slab;
 mod sq;
 #[cfg(test)]

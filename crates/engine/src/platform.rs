@@ -86,6 +86,11 @@ pub enum PacketOp {
 }
 
 impl PacketOp {
+    /// True for what goes from responder to requester.
+    pub const fn is_response(self) -> bool {
+        matches!(self, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck)
+    }
+
     /// The operation with this number.
     pub const fn from_raw(raw: u8) -> Option<PacketOp> {
         Some(match raw {

@@ -193,6 +193,7 @@ impl<P: Platform> Engine<P> {
         let Some(link) = qp.link else {
             // No way to the peer: as if all packets were lost. The timer decides.
             self.mark_out(qp, at);
+            self.seek_without_timer(qp, now);
             return Ok(());
         };
         let caps = self.platform.caps(link);

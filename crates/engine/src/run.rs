@@ -28,10 +28,11 @@ impl<P: Platform> Engine<P> {
         }
         let Some(id) = self.qpns.find(packet.dst) else { return };
         let Some(mut qp) = self.qps.lend(id) else { return };
-        if self.comes_from_peer(&mut qp, link) {
-            match packet.op {
-                PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck => self.response(&mut qp, packet, rx, now),
-                _ => self.request(&mut qp, packet, rx, now),
+        if self.comes_from_peer(&mut qp, link, packet, now) {
+            if packet.op.is_response() {
+                self.response(&mut qp, packet, rx, now);
+            } else {
+                self.request(&mut qp, packet, rx, now);
             }
             self.schedule(&mut qp);
         }
@@ -41,7 +42,7 @@ impl<P: Platform> Engine<P> {
     /// IBTA vol. 1, 9.6.1: a packet for a connected queue pair comes from the address that it is connected
     /// to, or is dropped. The address here is the link: the numbers in a packet can be guessed, the process behind a
     /// link cannot be feigned.
-    fn comes_from_peer(&mut self, qp: &mut Qp, link: LinkId) -> bool {
+    fn comes_from_peer(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, now: Nanos) -> bool {
         if qp.link == Some(link) {
             return true;
         }
@@ -59,7 +60,13 @@ impl<P: Platform> Engine<P> {
                 }
                 false
             }
-            None => false, // nobody can say who speaks: as if it had been lost
+            None => {
+                // Nobody can say who speaks: as if it had been lost.
+                if !packet.op.is_response() {
+                    self.seek_requester(qp, now);
+                }
+                false
+            }
         }
     }
 
@@ -89,7 +96,7 @@ impl<P: Platform> Engine<P> {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }
-            if !blocked && !qp.responses.is_empty() {
+            if !blocked && !qp.responses.is_empty() && qp.link.is_some() {
                 qp.queued = true; // it was winded
                 self.ready.push_back(id);
             }
@@ -126,20 +133,6 @@ impl<P: Platform> Engine<P> {
             }
         }
         self.links = links;
-    }
-
-    /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
-    /// process with the same number; whoever waited for room on it finds out by trying.
-    pub fn link_down(&mut self, link: LinkId) {
-        for qp in self.qps.iter_mut().filter(|qp| qp.link == Some(link)) {
-            qp.link = None;
-        }
-        for id in self.parked.remove(&link).unwrap_or_default() {
-            if let Some(qp) = self.qps.get_mut(id) {
-                (qp.parked, qp.queued) = (false, true);
-                self.ready.push_back(id);
-            }
-        }
     }
 
     /// True while someone waits for room on a link.

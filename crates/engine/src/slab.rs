@@ -81,8 +81,4 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
     pub fn iter(&self) -> impl Iterator<Item = (H, &T)> {
         self.places.iter().enumerate().filter_map(|(i, p)| Some((H::from((i as u32, p.generation)), p.value.as_ref()?)))
     }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().filter_map(|p| p.value.as_mut())
-    }
 }

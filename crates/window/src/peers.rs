@@ -167,6 +167,18 @@ impl WindowPlatform {
 
     /// Connects to the process behind a block: makes a window and offers it, or finds that there is a link already.
     fn connect(&mut self, block: u16) -> Result<LinkId, Errno> {
+        match self.connect_once(block) {
+            Err(Errno::EMFILE | Errno(23)) if self.spare.take().is_some() => {
+                // The spare descriptor does for asking who is there, and it may be a process that we have a link to.
+                let found = self.connect_once(block);
+                self.spare = spare_fd(&self.fds);
+                found
+            }
+            found => found,
+        }
+    }
+
+    fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
         let socket = TrackedFd::new(socket::connect(&rendezvous::block_name(block))?, &self.fds);
         let (pid, uid) = peer_credentials(&socket)?;
         let same_user = uid == self.uid;

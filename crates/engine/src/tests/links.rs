@@ -5,8 +5,7 @@ use verbs::{Opcode, QpId, QpState, QpType, SendBody, WcStatus as St};
 use super::mock::*;
 use crate::platform::{Packet, PacketOp, packet_flags as flag};
 
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
+const SECOND: u64 = 1_000_000_000;
 
 fn statuses(w: &mut World, node: usize) -> Vec<St> {
     w.poll(node).iter().map(|c| c.status).collect()
@@ -109,4 +108,104 @@ fn a_poked_entry_fails() {
 
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 10).unwrap();
     assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);
+}
+
+/// Two connected queue pairs with a timeout of so much (0: wait for ever).
+fn pair_with_timeout(w: &mut World, timeout: u8) -> (QpId, QpId) {
+    let ((qa, na), (qb, nb)) = (w.qp(0, QpType::Rc), w.qp(1, QpType::Rc));
+    for (node, qp, mut attr) in [(0, qa, World::attr(nb, 0xff_fff0, 100)), (1, qb, World::attr(na, 100, 0xff_fff0))] {
+        attr.timeout = timeout;
+        w.connect(node, qp, attr);
+    }
+    (qa, qb)
+}
+
+/// No way to the peer is as good as a dead peer: the retries run out.
+#[test]
+fn no_link_and_a_timeout() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 14);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    w.run_for(10 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
+}
+
+/// `timeout` 0 waits for ever (ibv_modify_qp(3)): nothing fails, and the request goes out once there is a way.
+#[test]
+fn no_link_and_no_timeout() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.write(0, 0, &[5; 8]);
+    for id in 0..3 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+    }
+    w.run_for(100 * SECOND);
+    assert!(w.poll(0).is_empty());
+    w.net.borrow_mut().lonely.clear();
+    w.run_for(2 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    assert_eq!(w.read(1, 0, 8), [5; 8]);
+    assert_eq!(w.nodes[0].engine.next_deadline(), None, "an idle queue pair wakes nobody");
+}
+
+/// A responder that cannot find the requester makes up for it when it can: nobody else would.
+#[test]
+fn a_responder_without_a_link() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![1];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.write(0, 0, &[5; 8]);
+    for id in 0..3 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+    }
+    w.run_for(100 * SECOND);
+    assert!(w.poll(0).is_empty());
+    w.net.borrow_mut().lonely.clear();
+    w.run_for(2 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    assert_eq!(w.read(1, 0, 8), [5; 8]);
+}
+
+/// What was under way on a link that broke goes out again over the next one, without a timer too.
+#[test]
+fn a_link_that_breaks() {
+    for timeout in [0, 14] {
+        let mut w = World::new(2, 5);
+        let (qa, _) = pair_with_timeout(&mut w, timeout);
+        let from = [w.sge(0, 0, 8)];
+        let body = w.rdma(1, 0);
+        for id in 0..3 {
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+        }
+        assert_eq!(w.drop_packets(0, 1, 0, 3), 3);
+        let link = w.nodes[0].engine.platform().link(1);
+        w.nodes[0].engine.link_down(link);
+        w.run_for(2 * SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::Success; 3], "timeout {timeout}");
+    }
+}
+
+/// A queue pair that waits for a link, and is reset or destroyed meanwhile.
+#[test]
+fn gone_while_it_seeks() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (qc, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    for qp in [qa, qc] {
+        w.post(0, qp, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    }
+    let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+    attr.state = QpState::Reset;
+    w.modify(0, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+    w.nodes[0].engine.destroy_qp(qc).unwrap();
+    w.run_for(10 * SECOND);
+    assert!(w.poll(0).is_empty());
+    assert_eq!(w.nodes[0].engine.next_deadline(), None);
 }

@@ -42,8 +42,8 @@ pub struct Net {
     pub lost: u64,
     /// Packets arrive over a second link to the same node.
     pub twin: bool,
-    /// Nobody finds anybody.
-    pub unreachable: bool,
+    /// These nodes find nobody.
+    pub lonely: Vec<usize>,
     pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
 }
 
@@ -79,7 +79,7 @@ impl Mock {
         let link = self.link(node);
         if link != LinkId::LOOPBACK && self.net.borrow().twin { LinkId(link.0 + TWIN) } else { link }
     }
-    fn link(&self, node: usize) -> LinkId {
+    pub fn link(&self, node: usize) -> LinkId {
         if node == self.me { LinkId::LOOPBACK } else { LinkId(node as u32 + 1) }
     }
     fn gather(&self, spans: &[Span], out: &mut Vec<u8>) -> std::result::Result<(), Fault> {
@@ -140,7 +140,7 @@ impl Platform for Mock {
     }
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
         let node = (qpn.get() / crate::QPN_BLOCK).checked_sub(1)? as usize;
-        if self.net.borrow().unreachable {
+        if self.net.borrow().lonely.contains(&self.me) {
             return None;
         }
         (gid.0[15] == 1 && node < self.net.borrow().memory.len()).then(|| self.link(node))
@@ -294,7 +294,7 @@ impl World {
             groups: HashMap::new(),
             lost: 0,
             twin: false,
-            unreachable: false,
+            lonely: Vec::new(),
             tickets: HashMap::new(),
         }));
         let nodes = (0..count)
