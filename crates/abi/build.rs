@@ -31,7 +31,14 @@ fn main() {
     let map = out.join("libsoftrnic.map");
     fs::write(&map, version_map(&nodes)).expect("write the map");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
+    // Its own name, so that whoever needs it (the drop-in libraries) gets the one that is loaded already.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsoftrnic.so");
 }
+
+/// Every function is exported once more under the same name in a second node, as an old version that
+/// nobody binds to by accident: this is what the drop-in libraries forward to. By the public version they would find
+/// themselves.
+const FORWARD: &str = "SOFTRNIC_";
 
 struct Node<'a> {
     name: &'a str,
@@ -54,14 +61,20 @@ fn parse(table: &str) -> Vec<Node<'_>> {
 
 fn trampolines(nodes: &[Node], jump: &str) -> String {
     let mut code = String::new();
-    let all = nodes.iter().flat_map(|n| n.exports.iter().map(move |e| (n.name, e)));
+    let all = nodes.iter().flat_map(|n| n.exports.iter().map(move |e| (n, e)));
     for (i, (node, (name, at, path))) in all.enumerate() {
         let t = format!("__softrnic_export_{i}");
+        let again = format!(
+            "\".globl {t}_again\", \".type {t}_again,@function\", \".set {t}_again, {t}\", \".symver {t}_again, \
+             {name}@{FORWARD}{}, remove\", ",
+            node.name
+        );
         writeln!(
             code,
             "core::arch::global_asm!(\".pushsection .text.{t},\\\"ax\\\",@progbits\", \".globl {t}\", \
              \".type {t},@function\", \"{t}: {jump} {{f}}\", \".size {t}, . - {t}\", \
-             \".symver {t}, {name}{at}{node}, remove\", \".popsection\", f = sym crate::{path});"
+             {again}\".symver {t}, {name}{at}{node}, remove\", \".popsection\", f = sym crate::{path});",
+            node = node.name
         )
         .expect("writing to a string");
     }
@@ -83,6 +96,10 @@ fn version_map(nodes: &[Node]) -> String {
         if !private {
             parent = Some(node.name);
         }
+    }
+    for node in nodes {
+        let names: String = node.exports.iter().map(|(name, ..)| format!("    {name};\n")).collect();
+        writeln!(map, "{FORWARD}{} {{\n  global:\n{names}}};", node.name).expect("writing to a string");
     }
     map
 }

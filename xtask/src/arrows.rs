@@ -30,8 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-view", "softrnic-hooks"]),
+    // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
+    ("softrnic-dropin", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-dropin"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.

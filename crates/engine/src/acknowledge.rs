@@ -234,6 +234,7 @@ impl<P: Platform> Engine<P> {
 
     /// The time of a queue pair has come (or an earlier deadline was moved).
     pub(crate) fn qp_timer(&mut self, qp: &mut Qp, now: Nanos) {
+        self.seek_timer(qp, now);
         if let Some(until) = qp.rnr_until {
             if until <= now {
                 qp.rnr_until = None;
@@ -267,11 +268,16 @@ impl<P: Platform> Engine<P> {
         // What the peer has not even taken need not be sent again: it will find it.
         let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
         if !waits {
-            let e = &qp.inflight[at];
-            let part = !e.is_read_like() && qp.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.unacked) >= 0;
-            let from = if part { qp.unacked } else { e.first_psn };
-            self.rewind(qp, from);
+            self.retransmit(qp);
         }
         self.set_ack_timer(qp, now);
+    }
+
+    /// Everything that is not acknowledged is sent again.
+    pub(crate) fn retransmit(&mut self, qp: &mut Qp) {
+        let Some(e) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done) else { return };
+        let part = !e.is_read_like() && qp.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.unacked) >= 0;
+        let from = if part { qp.unacked } else { e.first_psn };
+        self.rewind(qp, from);
     }
 }

@@ -27,6 +27,7 @@ mod respond;
 mod responder;
 mod rq;
 mod run;
+mod seek;
 mod slab;
 mod sq;
 #[cfg(test)]
@@ -100,6 +101,8 @@ pub struct Engine<P: Platform> {
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
     starving: Vec<QpId>,
+    /// Packets dropped because they came from another process than the peer.
+    strangers: u64,
     /// Words for new queue pairs' tickets.
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
 }
@@ -132,6 +135,7 @@ impl<P: Platform> Engine<P> {
             moved: 0,
             held: Vec::new(),
             starving: Vec::new(),
+            strangers: 0,
             tickets: Vec::new(),
         }
     }
@@ -144,6 +148,11 @@ impl<P: Platform> Engine<P> {
     /// What it stands on.
     pub fn platform_mut(&mut self) -> &mut P {
         &mut self.platform
+    }
+
+    /// Packets dropped so far because they came over a link that does not lead to the connection's peer.
+    pub fn strangers(&self) -> u64 {
+        self.strangers
     }
 
     /// Sets the port's GID table.

@@ -461,6 +461,8 @@ impl<P: Platform> Engine<P> {
                     attr: QpAttr::default(),
                     mtu: 4096,
                     link: None,
+                    seek_at: None,
+                    seek_pause: 0,
                     sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
                     rq: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge),
                     inflight: VecDeque::with_capacity(cap.max_send_wr as usize),

@@ -86,6 +86,11 @@ pub enum PacketOp {
 }
 
 impl PacketOp {
+    /// True for what goes from responder to requester.
+    pub const fn is_response(self) -> bool {
+        matches!(self, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck)
+    }
+
     /// The operation with this number.
     pub const fn from_raw(raw: u8) -> Option<PacketOp> {
         Some(match raw {
@@ -327,6 +332,8 @@ pub trait Platform {
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>);
     /// Announces that this process has (or no longer has) queue pairs attached to this group.
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), verbs::Errno>;
+    /// True if both links lead to the same process: two that connect to each other at once keep a link each.
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
     /// What this link can do.
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].

@@ -153,6 +153,9 @@ pub(crate) struct Qp {
     /// Bytes of one packet for counting sequence numbers.
     pub mtu: u32,
     pub link: Option<LinkId>,
+    /// When to look for the peer again, and the last pause before that (`seek`).
+    pub seek_at: Option<Nanos>,
+    pub seek_pause: Nanos,
     pub sq: SendQueue,
     pub rq: RecvQueue,
 
@@ -242,6 +245,7 @@ impl Qp {
         self.last_wqe_told = false;
         self.msn = 0;
         self.link = None;
+        (self.seek_at, self.seek_pause) = (None, 0);
     }
 
     /// True if a request could be fetched or continued, or a response is owed.

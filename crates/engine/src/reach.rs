@@ -56,7 +56,8 @@ impl<P: Platform> Engine<P> {
 
     /// Shows a queue pair to its peer, or what has changed about it.
     pub(crate) fn show_qp(&mut self, qp: &mut Qp) {
-        let (QpType::Rc, Some(pd), QpState::Rtr | QpState::Rts | QpState::Sqd) = (qp.init.qp_type, qp.init.pd, qp.state)
+        let (QpType::Rc, Some(pd), QpState::Rtr | QpState::Rts | QpState::Sqd) =
+            (qp.init.qp_type, qp.init.pd, qp.state)
         else {
             return;
         };

@@ -195,6 +195,7 @@ impl<P: Platform> Engine<P> {
         let Some(link) = qp.link else {
             // No way to the peer: as if all packets were lost. The timer decides.
             self.mark_out(qp, at);
+            self.seek_without_timer(qp, now);
             return Ok(());
         };
         let caps = self.platform.caps(link);
@@ -337,8 +338,8 @@ impl<P: Platform> Engine<P> {
                     return Ok(());
                 }
                 Err(SendError::Down) => {
-                    qp.link = None;
-                    // A new process may have the number by now: the timer tries it.
+                    // What the peer sent before it went is still received over this link, so the queue pair keeps it
+                    // until `link_down`. A new process may have the number then: the timer tries it.
                     self.mark_out(qp, at);
                     return Ok(());
                 }

@@ -31,7 +31,12 @@ impl<P: Platform> Engine<P> {
         }
         self.find_link(qp);
         let Some(link) = qp.link else {
-            qp.responses.clear(); // as if they had been lost
+            // Nobody asks again on behalf of a queue pair in error; else the requester may be waiting without a timer.
+            if qp.state == QpState::Err {
+                qp.responses.clear();
+            } else {
+                self.seek(qp, now);
+            }
             return Ok(());
         };
         let dst = Qpn::new(qp.attr.dest_qp_num);
@@ -114,7 +119,6 @@ impl<P: Platform> Engine<P> {
                     fatal = Some(EventKind::QpFatal);
                 }
                 Err(SendError::Down) => {
-                    qp.link = None;
                     qp.responses.clear();
                     return Ok(());
                 }

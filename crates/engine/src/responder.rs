@@ -35,9 +35,7 @@ const fn refusal_rule(code: u8) -> &'static str {
         NAK_REMOTE_ACCESS => {
             "responder: the rkey does not allow the access: key, bounds, domain, rights of region or queue pair"
         }
-        _ => {
-            "responder: the receive cannot take the data: bad scatter/gather entry, or the key to invalidate is not valid"
-        }
+        _ => "responder: the receive cannot take the data: bad scatter/gather entry",
     }
 }
 
@@ -49,6 +47,8 @@ pub(crate) enum Refused {
     Nak(u8, WcStatus, EventKind),
     /// A receive has the fault: NAK, the receive's status; no event (class A: locally detected).
     Local(u8, WcStatus),
+    /// The key that a SEND should invalidate cannot be: the receive's status; the requester is not answered (class J).
+    Unanswered(WcStatus),
     /// The initiator's side has the fault; nothing happens to us.
     Source(u8),
     /// As if it had been lost.
@@ -150,6 +150,16 @@ impl<P: Platform> Engine<P> {
                 qp.responses.push_back(nak(code));
                 self.fail_recv(qp, status, now);
                 self.enter_error(qp, now);
+            }
+            Refused::Unanswered(status) => {
+                let wr_id = qp.recv.as_ref().map(|r| r.wqe.wr_id);
+                let rule = "responder: the key to invalidate is not that of a window bound by this queue pair";
+                self.done.broken(qp.qpn, wr_id, status, rule);
+                self.fail_recv(qp, status, now);
+                // What came before was executed, and its answers are owed still.
+                let owed = std::mem::take(&mut qp.responses);
+                self.enter_error(qp, now);
+                qp.responses = owed;
             }
             Refused::Source(code) => {
                 qp.nak_sent = true;
@@ -256,8 +266,8 @@ impl<P: Platform> Engine<P> {
             return Ok(());
         }
         if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
-            // 9.9.3, class J: the receive fails; the requester learns of it
-            return Err(Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::RemInvReqErr));
+            // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR
+            return Err(Refused::Unanswered(WcStatus::MwBindErr));
         }
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         let Some(progress) = qp.recv.take() else { return Err(INVALID) };

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use verbs::{QpState, QpType, WcStatus};
+
 use crate::Engine;
 use crate::backlog::Source;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
@@ -18,7 +20,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A packet has come over a link. Its payload is named by `rx` until this returns.
-    pub fn receive(&mut self, _link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
+    pub fn receive(&mut self, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         let rx = Source::Wire(rx);
         if packet.op == PacketOp::Datagram {
             self.datagram(packet, rx, now);
@@ -26,17 +28,46 @@ impl<P: Platform> Engine<P> {
         }
         let Some(id) = self.qpns.find(packet.dst) else { return };
         let Some(mut qp) = self.qps.lend(id) else { return };
-        match packet.op {
-            PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck => self.response(&mut qp, packet, rx, now),
-            _ => {
-                if qp.link.is_none() {
-                    self.find_link(&mut qp);
-                }
+        if self.comes_from_peer(&mut qp, link, packet, now) {
+            if packet.op.is_response() {
+                self.response(&mut qp, packet, rx, now);
+            } else {
                 self.request(&mut qp, packet, rx, now);
             }
+            self.schedule(&mut qp);
         }
-        self.schedule(&mut qp);
         self.qps.put_back(id, qp);
+    }
+
+    /// IBTA vol. 1, 9.6.1: a packet for a connected queue pair comes from the address that it is connected
+    /// to, or is dropped. The address here is the link: the numbers in a packet can be guessed, the process behind a
+    /// link cannot be feigned.
+    fn comes_from_peer(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, now: Nanos) -> bool {
+        if qp.link == Some(link) {
+            return true;
+        }
+        if qp.init.qp_type == QpType::Ud || matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
+            return false; // not connected: nothing to be heard but datagrams, and those went another way
+        }
+        self.find_link(qp);
+        match qp.link {
+            Some(own) if own == link || self.platform.same_peer(own, link) => true,
+            Some(_) => {
+                self.strangers += 1;
+                if self.strangers.is_power_of_two() {
+                    let rule = "a packet came from another process than the peer of the connection, and was dropped";
+                    self.done.broken(qp.qpn, None, WcStatus::GeneralErr, rule);
+                }
+                false
+            }
+            None => {
+                // Nobody can say who speaks: as if it had been lost.
+                if !packet.op.is_response() {
+                    self.seek_requester(qp, now);
+                }
+                false
+            }
+        }
     }
 
     /// Puts a queue pair on the list if it has something to do.
@@ -65,7 +96,7 @@ impl<P: Platform> Engine<P> {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }
-            if !blocked && !qp.responses.is_empty() {
+            if !blocked && !qp.responses.is_empty() && qp.link.is_some() {
                 qp.queued = true; // it was winded
                 self.ready.push_back(id);
             }
@@ -102,16 +133,6 @@ impl<P: Platform> Engine<P> {
             }
         }
         self.links = links;
-    }
-
-    /// A link is gone: whoever waited for room on it finds out by trying.
-    pub fn link_down(&mut self, link: LinkId) {
-        for id in self.parked.remove(&link).unwrap_or_default() {
-            if let Some(qp) = self.qps.get_mut(id) {
-                (qp.parked, qp.queued) = (false, true);
-                self.ready.push_back(id);
-            }
-        }
     }
 
     /// True while someone waits for room on a link.

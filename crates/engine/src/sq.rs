@@ -260,6 +260,12 @@ impl SendQueue {
         Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
 
+    /// Overwrites a word of the array, as whoever can write to it may.
+    #[cfg(test)]
+    pub fn poke(&self, at: usize, value: u64) {
+        self.put(at % (self.entries.len() * WORDS), value);
+    }
+
     /// Everything is forgotten (RESET).
     pub fn reset(&mut self) {
         (self.posted, self.fetched, self.retired) = (0, 0, 0);

@@ -175,9 +175,8 @@ impl Foreign {
             return Err(Errno::EPROTO);
         }
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
-        let base =
-            unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }
-                .map_err(errno)?;
+        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }
+            .map_err(errno)?;
         let map = Foreign { base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?, len };
         // SAFETY: the range is the mapping just made; DONTFORK changes nothing in this process.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) }.map_err(errno)?;

@@ -296,6 +296,17 @@ impl<M: RingMemory> Producer<M> {
         now >= count && now <= self.at.count
     }
 
+    /// True if the consumer has announced that it sleeps. It may have changed its mind meanwhile.
+    #[inline]
+    pub fn peer_sleeps(&self) -> bool {
+        self.memory.sleeping().load(Ordering::Relaxed) != 0
+    }
+
+    /// The memory under the ring.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
     /// True if the consumer sleeps and must be rung for what was pushed before `wake_fence` was called. Says so once
     /// per sleep.
     #[inline]

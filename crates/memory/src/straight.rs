@@ -46,6 +46,13 @@ enum Direction {
 }
 
 fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), StraightError> {
+    // Mostly one piece on each side, all of it copied at once; whatever else happens, the loop finds out.
+    if let ([l], [r]) = (ours, theirs)
+        && l.len == r.len
+        && call(pid as libc::pid_t, direction, &[vector(l)], &[vector(r)]) == Ok(l.len as usize)
+    {
+        return Ok(());
+    }
     let (mut l, mut r) = (Cursor::new(ours), Cursor::new(theirs));
     // After a fault one vector at a time: the kernel refuses a whole call for an impossible address in any of them.
     let mut batch = BATCH;
@@ -83,6 +90,10 @@ fn present(piece: Span, theirs: &Cursor<'_>, direction: Direction) -> bool {
     local::populate(piece.addr, u64::from(reach), direction == Direction::Pull).is_ok()
 }
 
+fn vector(piece: &Span) -> libc::iovec {
+    libc::iovec { iov_base: ptr::with_exposed_provenance_mut(piece.addr as usize), iov_len: piece.len as usize }
+}
+
 const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec]) -> usize {
@@ -90,10 +101,7 @@ fn gather(mut from: Cursor<'_>, to: &mut [libc::iovec]) -> usize {
     while n < to.len()
         && let Some(piece) = from.piece()
     {
-        to[n] = libc::iovec {
-            iov_base: ptr::with_exposed_provenance_mut(piece.addr as usize),
-            iov_len: piece.len as usize,
-        };
+        to[n] = vector(&piece);
         from.advance(piece.len);
         n += 1;
     }

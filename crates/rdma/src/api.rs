@@ -80,6 +80,8 @@ api! {
     modify_qp = c"ibv_modify_qp"(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     query_qp = c"ibv_query_qp"(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     destroy_qp = c"ibv_destroy_qp"(*mut ibv_qp) -> c_int;
+    #[optional]
+    qp_to_qp_ex = c"ibv_qp_to_qp_ex"(*mut ibv_qp) -> *mut ibv_qp_ex;
     create_ah = c"ibv_create_ah"(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     destroy_ah = c"ibv_destroy_ah"(*mut ibv_ah) -> c_int;
     attach_mcast = c"ibv_attach_mcast"(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
@@ -89,7 +91,7 @@ api! {
 
 /// The versions that libibverbs gives its functions. An unversioned request could be answered by the functions of
 /// 2006, which keep other structures.
-const VERSIONS: [&CStr; 2] = [c"IBVERBS_1.1", c"IBVERBS_1.11"];
+const VERSIONS: [&CStr; 3] = [c"IBVERBS_1.1", c"IBVERBS_1.6", c"IBVERBS_1.11"];
 
 fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     for version in VERSIONS {

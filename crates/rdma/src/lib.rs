@@ -12,6 +12,7 @@
 //! [`Mr`] owns its buffer and copies in and out.
 
 mod api;
+mod build;
 mod completion;
 mod device;
 mod error;

@@ -62,6 +62,26 @@ pub enum SendOp<'a> {
         /// Add this.
         add: u64,
     },
+    /// Atomic write of 8 bytes: [`Qp::build`] takes them inline.
+    AtomicWrite {
+        /// Address in the space of the peer's region.
+        addr: u64,
+        /// The peer's key.
+        rkey: u32,
+    },
+    /// FLUSH of earlier writes, without data; for [`Qp::build`] only.
+    Flush {
+        /// Address in the space of the peer's region.
+        addr: u64,
+        /// The peer's key.
+        rkey: u32,
+        /// Bytes.
+        len: usize,
+        /// `enum ibv_placement_type`: global visibility, persistence, or both.
+        placement: u8,
+        /// `enum ibv_selectivity_level`: the range, or the whole region.
+        level: u8,
+    },
     /// Invalidates a key of this process.
     LocalInv(u32),
     /// Binds a type 2 window.
@@ -92,7 +112,7 @@ impl std::fmt::Debug for Bind<'_> {
 }
 
 impl Bind<'_> {
-    fn info(&self) -> ibv_mw_bind_info {
+    pub(crate) fn info(&self) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
             mr: self.mr.as_ptr(),
             addr: self.mr.addr() + self.offset,
@@ -284,6 +304,12 @@ fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> ibv_sen
                 ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr: addr, compare_add: add, swap: 0, rkey };
             IBV_WR_ATOMIC_FETCH_AND_ADD
         }
+        SendOp::AtomicWrite { addr, rkey } => {
+            raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
+            IBV_WR_ATOMIC_WRITE
+        }
+        // The structure has no members for it: the library will say so.
+        SendOp::Flush { .. } => IBV_WR_FLUSH,
         SendOp::LocalInv(rkey) => {
             raw.anon_1.invalidate_rkey = rkey;
             IBV_WR_LOCAL_INV

@@ -34,6 +34,8 @@ pub struct QpOptions<'a> {
 pub struct Qp {
     context: Arc<Context>,
     raw: NonNull<ibv_qp>,
+    /// The same, for what is built by functions; if it was made for that.
+    pub(crate) extended: Option<NonNull<ibv_qp_ex>>,
     pub(crate) post_send_fn: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32,
     pub(crate) post_recv_fn: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
     cap: QpCap,
@@ -205,10 +207,21 @@ fn our_attr(attr: &ibv_qp_attr) -> QpAttr {
 impl Pd {
     /// `ibv_create_qp(3)`, or for XRC `ibv_create_qp_ex(3)`.
     pub fn create_qp(self: &Arc<Self>, options: &QpOptions<'_>) -> Result<Arc<Qp>> {
+        self.create(options, None)
+    }
+
+    /// `ibv_create_qp_ex(3)` for [`Qp::build`]; `operations` are those that will be built (`enum
+    /// ibv_qp_create_send_ops_flags`). EOPNOTSUPP: the service or the adapter has not all of them.
+    pub fn create_qp_ex(self: &Arc<Self>, options: &QpOptions<'_>, operations: u32) -> Result<Arc<Qp>> {
+        self.create(options, Some(operations))
+    }
+
+    fn create(self: &Arc<Self>, options: &QpOptions<'_>, operations: Option<u32>) -> Result<Arc<Qp>> {
         let cq = |cq: Option<&Arc<Cq>>| cq.map_or(null_mut(), |cq| cq.as_ptr());
         let srq = options.srq.map_or(null_mut(), |srq| srq.as_ptr());
         let context = &self.context;
-        let (raw, cap, call) = if matches!(options.qp_type, QpType::XrcIni | QpType::XrcTgt) {
+        let xrc = matches!(options.qp_type, QpType::XrcIni | QpType::XrcTgt);
+        let (raw, cap, call) = if xrc || operations.is_some() {
             let call = "ibv_create_qp_ex";
             let create = extended!(context.raw(), create_qp_ex).ok_or(Error::new(call, libc::EOPNOTSUPP))?;
             // SAFETY: plain data, for which zeroes are valid; then a live context and attributes that name live
@@ -216,6 +229,8 @@ impl Pd {
             unsafe {
                 let mut init: ibv_qp_init_attr_ex = zeroed();
                 init.send_cq = cq(options.send_cq);
+                init.recv_cq = cq(options.recv_cq);
+                init.srq = srq;
                 init.cap = raw_cap(&options.cap);
                 init.qp_type = options.qp_type as u32;
                 init.sq_sig_all = options.sq_sig_all.into();
@@ -225,6 +240,10 @@ impl Pd {
                 } else {
                     init.comp_mask = IBV_QP_INIT_ATTR_PD;
                     init.pd = self.raw.as_ptr();
+                }
+                if let Some(operations) = operations {
+                    init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+                    init.send_ops_flags = operations.into();
                 }
                 (create(context.raw(), &mut init), init.cap, call)
             }
@@ -243,11 +262,17 @@ impl Pd {
             (raw, init.cap, "ibv_create_qp")
         };
         let raw = pointer(call, raw)?;
+        let extended = match (operations, context.library().api.qp_to_qp_ex) {
+            // SAFETY: a live queue pair.
+            (Some(_), Some(extended)) => NonNull::new(unsafe { extended(raw.as_ptr()) }),
+            _ => None,
+        };
         // SAFETY: the tables of a live context; every provider has these functions.
         let ops = unsafe { &(*context.raw()).ops };
         Ok(Arc::new(Qp {
             context: context.clone(),
             raw,
+            extended,
             post_send_fn: ops.post_send.expect("post_send"),
             post_recv_fn: ops.post_recv.expect("post_recv"),
             cap: our_cap(&cap),

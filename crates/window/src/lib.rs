@@ -5,11 +5,13 @@
 //! * `codec`: a packet as the words of a ring record.
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
 //! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group. `sleep`: doorbells.
+//! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
 //! Nothing here blocks, and nothing that a peer says or does is trusted.
 #![forbid(unsafe_code)]
 
+mod board;
 mod codec;
 mod config;
 mod link;

@@ -4,10 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use engine::platform::{Fault, Packet, Span};
-use memory::Half;
 use memory::backing::{Backing, Heap};
+use memory::board::Reader;
 use memory::fds::TrackedFd;
 use memory::ring::{Broken, Consumer, Place, Producer};
+use memory::{ForeignSheet, Half};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -41,6 +42,10 @@ pub(crate) struct Remote {
     pub socket: TrackedFd,
     /// In our PID namespace; 0 if it has no number there.
     pub pid: u32,
+    /// Which process: links to the same one have the same number, whatever process number it has or had.
+    pub peer: u64,
+    /// What it calls its device, once it has said so.
+    pub instance: Option<[u8; 16]>,
     /// The same user as ours.
     pub same_user: bool,
     /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
@@ -54,6 +59,10 @@ pub(crate) struct Remote {
     pub we_permitted: bool,
     /// It can copy straight from and to ours, as it says.
     pub it_permitted: bool,
+    /// What it shows, so that we execute requests by ourselves.
+    pub board: Option<Reader<ForeignSheet>>,
+    /// When it was last known to live.
+    pub alive_at: engine::platform::Nanos,
 }
 
 impl Remote {
@@ -69,6 +78,23 @@ impl Remote {
             // No flags: only POLLHUP and POLLERR.
             None => readable(&self.socket, PollFlags::empty()),
         }
+    }
+}
+
+impl Remote {
+    /// True if the other is the same process.
+    pub fn is_same(&self, other: &Remote) -> bool {
+        if self.pid != 0 {
+            return self.peer == other.peer;
+        }
+        // A process that has no number here (another PID namespace) is known by what it says: 128 random bits that only
+        // its peers have heard. Until it answers, nobody else can be told from it.
+        other.pid == 0
+            && self.same_user == other.same_user
+            && match (self.instance, other.instance) {
+                (Some(a), Some(b)) => a == b,
+                _ => true,
+            }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Claiming blocks, connecting to peers, accepting them, and noticing their deaths.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use engine::platform::{LinkId, Nanos};
-use memory::Half;
 use memory::backing::{Backing, Memfd};
+use memory::board::Reader;
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::straight;
+use memory::{ForeignSheet, Half};
 use rustix::event::{Timespec, epoll};
 use rustix::io::IoSliceMut;
 use verbs::Errno;
@@ -167,6 +168,18 @@ impl WindowPlatform {
 
     /// Connects to the process behind a block: makes a window and offers it, or finds that there is a link already.
     fn connect(&mut self, block: u16) -> Result<LinkId, Errno> {
+        match self.connect_once(block) {
+            Err(Errno::EMFILE | Errno(23)) if self.spare.take().is_some() => {
+                // The spare descriptor does for asking who is there, and it may be a process that we have a link to.
+                let found = self.connect_once(block);
+                self.spare = spare_fd(&self.fds);
+                found
+            }
+            found => found,
+        }
+    }
+
+    fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
         let socket = TrackedFd::new(socket::connect(&rendezvous::block_name(block))?, &self.fds);
         let (pid, uid) = peer_credentials(&socket)?;
         let same_user = uid == self.uid;
@@ -185,26 +198,37 @@ impl WindowPlatform {
             }
         }
         let (window, memfd) = Memfd::create(Half::WINDOW)?;
-        let hello = Message::Hello(self.greeting());
-        if same_user {
-            socket::send(&socket, &hello, &[memfd.as_fd(), self.doorbell.as_fd()])?;
-        } else {
-            socket::send(&socket, &hello, &[memfd.as_fd()])?;
-        }
+        self.make_board();
+        let hello = Message::Hello(self.greeting(same_user));
+        let (fds, count) = self.own_fds(same_user);
+        let mut all = vec![memfd.as_fd()];
+        all.extend_from_slice(&fds[..count]);
+        socket::send(&socket, &hello, &all)?;
         let remote = self.remote(socket, pid, same_user, true);
         self.install(Arc::new(window), Side::Maker, remote)
     }
 
-    fn greeting(&self) -> Greeting {
+    /// What a peer gets from us, beside a window: the doorbell and the board, if it is of our user.
+    fn own_fds(&self, same_user: bool) -> ([BorrowedFd<'_>; 2], usize) {
+        let doorbell = self.doorbell.as_fd();
+        match &self.board {
+            _ if !same_user => ([doorbell; 2], 0),
+            Some(board) => ([doorbell, board.fd.as_fd()], 2),
+            None => ([doorbell; 2], 1),
+        }
+    }
+
+    fn greeting(&self, same_user: bool) -> Greeting {
         Greeting {
             instance: self.instance,
             cookie_addr: self.cookie.as_ptr().expose_provenance() as u64,
             cookie: *self.cookie,
             straight: self.config.straight,
+            board: same_user && self.board.is_some(),
         }
     }
 
-    fn remote(&self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
+    fn remote(&mut self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
         let pidfd = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
@@ -213,13 +237,29 @@ impl WindowPlatform {
         Remote {
             socket,
             pid,
+            peer: self.peer_number(pid),
+            instance: None,
             same_user,
             pidfd,
             doorbell: None,
             awaits_welcome,
             we_permitted: false,
             it_permitted: false,
+            board: None,
+            alive_at: 0,
         }
+    }
+
+    /// The number of the process that the kernel calls `pid` now: that of a living link to it, or a new one.
+    fn peer_number(&mut self, pid: u32) -> u64 {
+        let known = self.live.iter().find_map(|&id| {
+            let remote = self.link(id)?.remote.as_ref()?;
+            (pid != 0 && remote.pid == pid && !remote.gone()).then_some(remote.peer)
+        });
+        known.unwrap_or_else(|| {
+            self.next_peer += 1;
+            self.next_peer
+        })
     }
 
     fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
@@ -378,27 +418,36 @@ impl WindowPlatform {
     /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
     fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
-        let (memfd, doorbell, None) = (fds.next(), fds.next(), fds.next()) else {
-            return;
-        };
-        let Some(memfd) = memfd else { return };
-        if doorbell.is_some() != same_user {
-            return;
-        }
+        let Some(memfd) = fds.next() else { return };
+        let Some((doorbell, board)) = Self::gifts(fds, same_user, hello) else { return };
         let Ok(window) = Memfd::adopt(&memfd, Half::WINDOW) else {
             return;
         };
         let mut remote = self.remote(socket, pid, same_user, false);
-        let answer = Message::Welcome(self.greeting());
-        let own = [self.doorbell.as_fd()];
+        self.make_board();
+        let answer = Message::Welcome(self.greeting(same_user));
+        let (own, count) = self.own_fds(same_user);
         // A peer that is gone already is taken in all the same: what it has sent lies in the window.
-        let _ = socket::send(&remote.socket, &answer, if same_user { &own } else { &[] });
-        self.meet(&mut remote, hello, doorbell);
+        let _ = socket::send(&remote.socket, &answer, &own[..count]);
+        self.meet(&mut remote, hello, doorbell, board);
         let _ = self.install(Arc::new(window), Side::Taker, remote);
     }
 
-    /// What both sides do with the other's greeting: keep its doorbell, find out about straight copies and say so.
-    fn meet(&self, remote: &mut Remote, greeting: &Greeting, doorbell: Option<OwnedFd>) {
+    /// The doorbell and the board that come with a greeting; `None` if they are not as they must be.
+    fn gifts(
+        mut fds: impl Iterator<Item = OwnedFd>,
+        same_user: bool,
+        greeting: &Greeting,
+    ) -> Option<(Option<OwnedFd>, Option<OwnedFd>)> {
+        let doorbell = fds.next();
+        let board = if greeting.board { Some(fds.next()?) } else { None };
+        (doorbell.is_some() == same_user && fds.next().is_none()).then_some((doorbell, board))
+    }
+
+    /// What both sides do with the other's greeting: keep its doorbell and board, find out about straight copies and
+    /// say so.
+    fn meet(&self, remote: &mut Remote, greeting: &Greeting, doorbell: Option<OwnedFd>, board: Option<OwnedFd>) {
+        remote.instance = Some(greeting.instance);
         remote.doorbell = doorbell
             .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
             .map(|fd| TrackedFd::new(fd, &self.fds));
@@ -407,6 +456,10 @@ impl WindowPlatform {
             && remote.same_user
             && remote.pid != 0
             && straight::permitted(remote.pid, greeting.cookie_addr, &greeting.cookie);
+        if remote.we_permitted {
+            // A board that is not as it must be is none: then requests are sent.
+            remote.board = board.and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);
+        }
         // If it does not get through, the peer never sends by reference. Nothing else depends on it.
         let _ = socket::send(&remote.socket, &Message::Probed(remote.we_permitted), &[]);
     }
@@ -434,27 +487,25 @@ impl WindowPlatform {
 
     /// Does what a message says. False if it has no place here.
     fn obey(&mut self, id: LinkId, message: &Message, fds: Vec<OwnedFd>) -> bool {
-        let mut fds = fds.into_iter();
-        let (doorbell, None) = (fds.next(), fds.next()) else {
-            return false;
-        };
         match message {
-            Message::Ring => doorbell.is_none(),
+            Message::Ring => fds.is_empty(),
             Message::Probed(ok) => {
                 let Some(remote) = self.link_mut(id).and_then(|l| l.remote.as_mut()) else {
                     return false;
                 };
                 remote.it_permitted = *ok;
-                doorbell.is_none()
+                fds.is_empty()
             }
             Message::Welcome(greeting) => {
                 // Out of its link for a moment: the greeting is answered with what is the platform's.
                 let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
                     return false;
                 };
-                let expected = std::mem::take(&mut remote.awaits_welcome) && doorbell.is_some() == remote.same_user;
-                if expected {
-                    self.meet(&mut remote, greeting, doorbell);
+                let awaited = std::mem::take(&mut remote.awaits_welcome);
+                let gifts = Self::gifts(fds.into_iter(), remote.same_user, greeting).filter(|_| awaited);
+                let expected = gifts.is_some();
+                if let Some((doorbell, board)) = gifts {
+                    self.meet(&mut remote, greeting, doorbell, board);
                 }
                 if let Some(link) = self.link_mut(id) {
                     link.remote = Some(remote);

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
+    StraightError,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -14,6 +15,7 @@ use rustix::event::{EventfdFlags, epoll};
 use verbs::{Errno, Gid, Qpn};
 
 use crate::Config;
+use crate::board::Board;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
@@ -71,7 +73,11 @@ pub struct WindowPlatform {
     pub(crate) routes: HashMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
     pub(crate) next_serial: u32,
+    pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
+    pub(crate) board: Option<Board>,
+    /// Peers that were acting on something when it was taken back, and the word that says so.
+    pub(crate) leaving: Vec<(LinkId, u64)>,
     gids: Vec<Gid>,
 
     entropy: [u8; 256],
@@ -109,7 +115,10 @@ impl WindowPlatform {
             routes: HashMap::new(),
             half_open: Vec::new(),
             next_serial: 0,
+            next_peer: 0,
             multicast: Multicast::default(),
+            board: None,
+            leaving: Vec::new(),
             gids: Vec::new(),
             entropy: [0; 256],
             entropy_left: 0,
@@ -300,7 +309,7 @@ impl WindowPlatform {
         }
     }
 
-    fn straight_done(&mut self, spans: &[Span]) {
+    pub(crate) fn straight_done(&mut self, spans: &[Span]) {
         self.stats.straight_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
     }
 }
@@ -338,6 +347,11 @@ impl Platform for WindowPlatform {
 
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), Errno> {
         self.announce_member(gid, attached)
+    }
+
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        let remote = |id| self.link(id).and_then(|link| link.remote.as_ref());
+        a == b || matches!((remote(a), remote(b)), (Some(a), Some(b)) if a.is_same(b))
     }
 
     fn caps(&self, link: LinkId) -> LinkCaps {
@@ -459,6 +473,23 @@ impl Platform for WindowPlatform {
             straight::peek(pid, addr, &mut word)?;
         }
         Ok(u64::from_ne_bytes(word))
+    }
+
+    fn show(&mut self, shown: &Shown) {
+        self.show_row(shown);
+    }
+
+    fn take_back(&mut self, id: ShownId) {
+        self.take_row_back(id);
+    }
+
+    fn is_reached(&mut self, patience: Nanos) -> bool {
+        self.wait_for_leavers(patience)
+    }
+
+    #[inline]
+    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<u64> {
+        self.execute(link, request)
     }
 
     fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {

@@ -13,15 +13,15 @@
 //! ```
 //!
 //! * HELLO, from who connects: descriptors of the window and (between processes of one user) of its doorbell.
-//!   Flag 1: straight copies are not refused.
-//! * WELCOME, the answer: the descriptor of the doorbell. Flag 1 likewise.
+//!   Flag 1: straight copies are not refused. Flag 2: the last descriptor is that of the sender's board.
+//! * WELCOME, the answer: the descriptor of the doorbell. Flags likewise.
 //! * PROBED, from both: flag 1 if the sender could read the receiver's cookie, so straight copies by it work.
 //! * RING: a doorbell for those who have no eventfd of the receiver.
 
 use verbs::Gid;
 
 /// Version of everything that two processes must agree on: names, messages, the window's layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// QP numbers per block.
 pub const BLOCK_QPNS: u32 = 4096;
 /// Blocks that can be claimed. Not the first (QP 0 and 1 are management queue pairs), not the last (its last number
@@ -49,6 +49,8 @@ pub struct Greeting {
     pub cookie: [u8; 64],
     /// The sender does not refuse straight copies.
     pub straight: bool,
+    /// The descriptor of the sender's board comes with it.
+    pub board: bool,
 }
 
 /// A message on the socket between two processes.
@@ -77,38 +79,39 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let [magic @ .., v0, v1, v2, v3, kind, flags, 0, 0] = *head else {
         return Err(Malformed);
     };
-    if magic != MAGIC || u32::from_le_bytes([v0, v1, v2, v3]) != VERSION || flags > 1 {
+    if magic != MAGIC || u32::from_le_bytes([v0, v1, v2, v3]) != VERSION || flags > 3 {
         return Err(Malformed);
     }
-    let flag = flags == 1;
+    let (flag, board) = (flags & 1 != 0, flags & 2 != 0);
     match (kind, rest.is_empty()) {
-        (KIND_HELLO, false) => Ok(Message::Hello(greeting(rest, flag)?)),
-        (KIND_WELCOME, false) => Ok(Message::Welcome(greeting(rest, flag)?)),
-        (KIND_PROBED, true) => Ok(Message::Probed(flag)),
-        (KIND_RING, true) if !flag => Ok(Message::Ring),
+        (KIND_HELLO, false) => Ok(Message::Hello(greeting(rest, flag, board)?)),
+        (KIND_WELCOME, false) => Ok(Message::Welcome(greeting(rest, flag, board)?)),
+        (KIND_PROBED, true) if !board => Ok(Message::Probed(flag)),
+        (KIND_RING, true) if flags == 0 => Ok(Message::Ring),
         _ => Err(Malformed),
     }
 }
 
-fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
+fn greeting(rest: &[u8], straight: bool, board: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
     let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
     let cookie = <[u8; 64]>::try_from(rest).map_err(|_| Malformed)?;
-    Ok(Greeting { instance: *instance, cookie_addr: u64::from_le_bytes(*addr), cookie, straight })
+    Ok(Greeting { instance: *instance, cookie_addr: u64::from_le_bytes(*addr), cookie, straight, board })
 }
 
 /// Writes a message.
 pub fn emit(message: &Message) -> Vec<u8> {
-    let (kind, flag, body) = match message {
-        Message::Hello(g) => (KIND_HELLO, g.straight, Some(g)),
-        Message::Welcome(g) => (KIND_WELCOME, g.straight, Some(g)),
-        Message::Probed(ok) => (KIND_PROBED, *ok, None),
-        Message::Ring => (KIND_RING, false, None),
+    let greeting = |g: &Greeting| u8::from(g.straight) | u8::from(g.board) << 1;
+    let (kind, flags, body) = match message {
+        Message::Hello(g) => (KIND_HELLO, greeting(g), Some(g)),
+        Message::Welcome(g) => (KIND_WELCOME, greeting(g), Some(g)),
+        Message::Probed(ok) => (KIND_PROBED, u8::from(*ok), None),
+        Message::Ring => (KIND_RING, 0, None),
     };
     let mut out = Vec::with_capacity(GREETING_BYTES);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
-    out.extend_from_slice(&[kind, u8::from(flag), 0, 0]);
+    out.extend_from_slice(&[kind, flags, 0, 0]);
     if let Some(g) = body {
         out.extend_from_slice(&g.instance);
         out.extend_from_slice(&g.cookie_addr.to_le_bytes());

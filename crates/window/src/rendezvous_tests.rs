@@ -6,12 +6,13 @@ fn greeting() -> Greeting {
         cookie_addr: 0x0102_0304_0506_0708,
         cookie: [0xcc; 64],
         straight: true,
+        board: false,
     }
 }
 
 #[test]
 fn bytes_of_each_message() {
-    let note = |kind, flags| [&b"softrnic\x01\0\0\0"[..], &[kind, flags, 0, 0]].concat();
+    let note = |kind, flags| [&b"softrnic\x02\0\0\0"[..], &[kind, flags, 0, 0]].concat();
     assert_eq!(emit(&Message::Ring), note(4, 0));
     assert_eq!(emit(&Message::Probed(true)), note(3, 1));
     assert_eq!(emit(&Message::Probed(false)), note(3, 0));
@@ -32,6 +33,8 @@ fn what_is_written_can_be_read() {
         Message::Hello(refused.clone()),
         Message::Welcome(greeting()),
         Message::Welcome(refused),
+        Message::Hello(Greeting { board: true, ..greeting() }),
+        Message::Welcome(Greeting { board: true, straight: false, ..greeting() }),
         Message::Probed(true),
         Message::Probed(false),
         Message::Ring,
@@ -56,15 +59,20 @@ fn every_bit_of_the_head_counts() {
         }
     }
     let mut bad = emit(&Message::Ring);
-    bad[13] = 1;
+    for flags in 1..4 {
+        bad[13] = flags;
+        assert_eq!(parse(&bad), Err(Malformed));
+    }
+    let mut bad = emit(&Message::Probed(true));
+    bad[13] = 3;
     assert_eq!(parse(&bad), Err(Malformed));
 }
 
 #[test]
 fn names() {
-    assert_eq!(block_name(0x0ab), "softrnic/1/qpn/0ab");
+    assert_eq!(block_name(0x0ab), "softrnic/2/qpn/0ab");
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
-    assert_eq!(member_name(&group, 0xffe), "softrnic/1/mc/ff0e0000000000000000ffffe0000005/ffe");
+    assert_eq!(member_name(&group, 0xffe), "softrnic/2/mc/ff0e0000000000000000ffffe0000005/ffe");
 }
 
 #[test]
@@ -72,16 +80,16 @@ fn members_of_a_group() {
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
     let text = "\
 Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/1/qpn/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000006/00d
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/000
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/fff
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/+12
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/1/mc/ff0e0000000000000000ffffe0000005/1234
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/1/mc/ff0e0000000000000000ffffe0000005/010
+0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/2/qpn/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/2/mc/ff0e0000000000000000ffffe0000006/00d
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/000
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/fff
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/+12
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/2/mc/ff0e0000000000000000ffffe0000005/1234
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/2/mc/ff0e0000000000000000ffffe0000005/010
 0000000000000000: 00000003 00000000 00000000 0001 03 21040
 ";
     assert_eq!(members(text, &group), [0x00c, 0x0ab]);

@@ -49,10 +49,10 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
 }
 
-/// Sends a message with descriptors (at most 2).
+/// Sends a message with descriptors (at most 3).
 pub(crate) fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let bytes = rendezvous::emit(message);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::EINVAL);
@@ -74,11 +74,11 @@ pub(crate) enum Received {
     Garbage,
 }
 
-/// Receives a message. Descriptors beyond the 2 that a message may have are closed by the kernel.
+/// Receives a message. Descriptors beyond the 3 that a message may have are closed by the kernel.
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; GREETING_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = loop {

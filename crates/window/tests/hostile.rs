@@ -53,7 +53,13 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 fn hello() -> Vec<u8> {
-    rendezvous::emit(&Message::Hello(Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true }))
+    rendezvous::emit(&Message::Hello(Greeting {
+        instance: [9; 16],
+        cookie_addr: 0,
+        cookie: [9; 64],
+        straight: true,
+        board: false,
+    }))
 }
 
 fn eventfd() -> OwnedFd {
@@ -219,7 +225,7 @@ fn silence(node: &mut Node) {
 }
 
 fn nonsense_after_hello(node: &mut Node) {
-    let greeting = Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true };
+    let greeting = Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true, board: false };
     let bell = eventfd();
     for (bytes, fds) in [
         (hello(), 0),
@@ -353,7 +359,7 @@ fn foreign_answers() {
     assert_eq!(node.platform.resolve(&common::LOCALHOST, qpn), None);
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();
-    let greeting = Greeting { instance: [9; 16], cookie_addr: 8, cookie: [9; 64], straight: true };
+    let greeting = Greeting { instance: [9; 16], cookie_addr: 8, cookie: [9; 64], straight: true, board: false };
     for (bytes, fds) in [
         (rendezvous::emit(&Message::Welcome(greeting.clone())), 0),
         (rendezvous::emit(&Message::Welcome(greeting.clone())), 2),

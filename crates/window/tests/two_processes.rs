@@ -26,6 +26,20 @@ fn child() {
             say(span(&mut bytes).addr);
             common::echo(&mut node, true, || false);
         }
+        // Has a link from the peer, and then no descriptor left.
+        "crowded" => {
+            let peer = Qpn::new(told().parse().unwrap());
+            node.until("a link", |node| node.platform.links().len() == 2);
+            let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+            let mut all = Vec::new();
+            while let Ok(file) = std::fs::File::open("/dev/null") {
+                all.push(file);
+            }
+            let links = node.platform.links().to_vec();
+            let found = node.platform.resolve(&common::LOCALHOST, peer);
+            say(u8::from(found == Some(links[1])));
+        }
         // Takes nothing until told.
         "lazy" => {
             told();
@@ -410,6 +424,28 @@ fn two_links_when_both_connect_at_once() {
     });
     assert_eq!((at_a, at_b), (10, 10));
     assert_eq!((a.platform.stats().links, b.platform.stats().links), (3, 3));
+
+    // The engine is told that both lead to one process, and that a third process is another one.
+    let mut third = Other::start("echo");
+    let ac = a.resolve(Qpn::new(third.hear_number() as u32));
+    let links = a.platform.links().to_vec();
+    let to_b: Vec<_> = links.iter().copied().filter(|&id| id != LinkId::LOOPBACK && id != ac).collect();
+    assert_eq!(to_b.len(), 2);
+    assert!(a.platform.same_peer(to_b[0], to_b[1]) && a.platform.same_peer(ac, ac));
+    for id in to_b {
+        assert!(!a.platform.same_peer(id, ac) && !a.platform.same_peer(ac, id));
+        assert!(!a.platform.same_peer(id, LinkId::LOOPBACK));
+    }
+}
+
+#[test]
+fn a_peer_that_connected_is_found_without_a_free_descriptor() {
+    let mut other = Other::start("crowded");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    node.resolve(peer);
+    other.tell(&node.qpn.get().to_string());
+    assert_eq!(other.hear_number(), 1);
 }
 
 #[test]

@@ -8,6 +8,9 @@ mod pyverbs;
 mod stage;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use crate::Options;
@@ -137,13 +140,31 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     let Some(stage) = mode.stage(suite) else {
         return;
     };
-    for case in cases {
-        let name = mode.name(&case.name);
-        if options.wants(&name) {
-            let (outcome, log) = case.run(&stage);
+    let cases: Vec<Pair> = cases.into_iter().filter(|case| options.wants(&mode.name(&case.name))).collect();
+    let next = AtomicUsize::new(0);
+    let (done, results) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..at_once() {
+            let done = done.clone();
+            // A thread lives until all cases are over: the programs die with the thread that started them.
+            scope.spawn(|| {
+                let done = done;
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let _ = done.send((mode.name(&case.name), case.run(&stage)));
+                }
+            });
+        }
+        drop(done);
+        for (name, (outcome, log)) in results {
             suite.push(name, outcome, Some(log));
         }
-    }
+    });
+}
+
+/// Pairs that run at the same time. perftest measures the processor's clock, on one core, at every size and before
+/// anything else; two pairs keep two cores busy meanwhile. Their figures are looked at for sanity only.
+fn at_once() -> usize {
+    thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }
 
 /// Where the C tests run.

@@ -5,10 +5,11 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,6 @@ pub enum Order {
     ClientFirst,
 }
 
-/// Which side's output is looked at.
 /// Surroundings that forbid something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
@@ -34,6 +34,7 @@ pub enum Around {
     NoProcessVm,
 }
 
+/// Which side's output is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Server,
@@ -41,7 +42,7 @@ pub enum Side {
 }
 
 /// Looks at one side's output; says what is wrong with it.
-pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String>>;
+pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String> + Send + Sync>;
 
 pub struct Pair {
     pub name: String,
@@ -155,9 +156,20 @@ fn wait_for_all(
     Ok((server.finish()?, clients.into_iter().map(Running::finish).collect::<io::Result<_>>()?))
 }
 
-/// A port that nobody uses at the moment. Ours to lose until the server binds it, which no other case does meanwhile.
+/// A port that nobody uses at the moment: never the same one for two cases, and none of those that the kernel gives to
+/// outgoing connections (`net.ipv4.ip_local_port_range`, from 32768 on), which might take it before the server does.
 fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    const PORTS: Range<u32> = 12_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in PORTS {
+        // Another run at the same time starts elsewhere.
+        let turn = std::process::id().wrapping_mul(997).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = (PORTS.start + turn % (PORTS.end - PORTS.start)) as u16;
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::AddrNotAvailable))
 }
 
 /// Waits until the port is listened on, without connecting to it: the servers accept one connection only.

@@ -224,7 +224,11 @@ fn needs_receive(op: Op) -> bool {
 pub fn initiator(bed: &Bed, case: &Case, path: &Path, wire: &mut Wire) -> Vec<String> {
     bed.context.set_nonblocking().expect("fcntl");
     // A target that is out of receives is asked twice, at intervals of 10 us.
-    let side = Side::new(bed, case.kind, false, Joint { rnr_retries: 1, ..Joint::default() });
+    let mut joint = Joint { rnr_retries: 1, ..Joint::default() };
+    if case.ours == Status::RETRIES {
+        joint.timeout = 14; // eight times 67 ms
+    }
+    let side = Side::new(bed, case.kind, false, joint);
     let place: Place = wire.exchange(&side.place(bed));
     side.connect(&place);
     let data = bed.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");

@@ -155,6 +155,7 @@ const LENGTH: Status = Status::LOCAL_LENGTH;
 const PROTECTION: Status = Status::LOCAL_PROTECTION;
 const INVALID: Status = Status::REMOTE_INVALID_REQUEST;
 const ACCESS: Status = Status::REMOTE_ACCESS;
+const BIND: Status = Status(rdma::sys::IBV_WC_MW_BIND_ERR);
 const OPERATION: Status = Status(rdma::sys::IBV_WC_REM_OP_ERR);
 
 #[rustfmt::skip]
@@ -191,8 +192,9 @@ const ROWS: &[Row] = {
         row(WindowBeyond,      REMOTE,        ACCESS,     Seen::Event(QP_ACCESS_ERR)),
         row(WindowRight,       REMOTE,        ACCESS,     Seen::Event(QP_ACCESS_ERR)),
         row(WindowOfAnotherQp, REMOTE,        ACCESS,     Seen::Event(QP_ACCESS_ERR)),
-        // 9.9.3: the receive fails, the requester learns of an operational error.
-        row(InvalidateKey,     &[Op::SendInv], OPERATION, Seen::Recv(INVALID)),
+        // 9.9.6.3, class J; 11.6.2: the receive fails with a memory management operation error, and the requester is not
+        // answered.
+        row(InvalidateKey,     &[Op::SendInv], Status::RETRIES, Seen::Recv(BIND)),
         // 9.4.5, 9.7.4.1.7
         row(Misaligned,        ATOMICS,       INVALID,    Seen::Event(QP_REQ_ERR)),
         row(NoReads,           RESULTS,       INVALID,    Seen::Event(QP_REQ_ERR)),

@@ -45,6 +45,10 @@ pub struct Net {
     pub reach: bool,
     /// Requests that initiators executed.
     pub reached: u64,
+    /// Packets arrive over a second link to the same node.
+    pub twin: bool,
+    /// These nodes find nobody.
+    pub lonely: Vec<usize>,
     pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
 }
 
@@ -68,12 +72,19 @@ pub struct Mock {
     current: Vec<u8>,
 }
 
-/// Links are numbered by node + 1; 0 is the loopback.
+/// Links are numbered by node + 1, their twins by that + `TWIN`; 0 is the loopback.
+const TWIN: u32 = 1000;
+
 impl Mock {
     fn node(&self, link: LinkId) -> usize {
-        if link == LinkId::LOOPBACK { self.me } else { link.0 as usize - 1 }
+        if link == LinkId::LOOPBACK { self.me } else { (link.0 % TWIN) as usize - 1 }
     }
-    fn link(&self, node: usize) -> LinkId {
+    /// The link over which packets of a node come in.
+    fn inward(&self, node: usize) -> LinkId {
+        let link = self.link(node);
+        if link != LinkId::LOOPBACK && self.net.borrow().twin { LinkId(link.0 + TWIN) } else { link }
+    }
+    pub fn link(&self, node: usize) -> LinkId {
         if node == self.me { LinkId::LOOPBACK } else { LinkId(node as u32 + 1) }
     }
     fn gather(&self, spans: &[Span], out: &mut Vec<u8>) -> std::result::Result<(), Fault> {
@@ -134,6 +145,9 @@ impl Platform for Mock {
     }
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
         let node = (qpn.get() / crate::QPN_BLOCK).checked_sub(1)? as usize;
+        if self.net.borrow().lonely.contains(&self.me) {
+            return None;
+        }
         (gid.0[15] == 1 && node < self.net.borrow().memory.len()).then(|| self.link(node))
     }
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
@@ -149,6 +163,9 @@ impl Platform for Mock {
             nodes.push(me);
         }
         Ok(())
+    }
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        self.node(a) == self.node(b)
     }
     fn caps(&self, _: LinkId) -> LinkCaps {
         let net = self.net.borrow();
@@ -310,6 +327,8 @@ impl World {
             shown: vec![HashMap::new(); count],
             reach: false,
             reached: 0,
+            twin: false,
+            lonely: Vec::new(),
             tickets: HashMap::new(),
         }));
         let nodes = (0..count)
@@ -465,12 +484,20 @@ impl World {
                 let link = self.nodes[from].engine.platform().link(to);
                 self.net.borrow_mut().writable[from].push(link);
             }
-            let link = self.nodes[to].engine.platform().link(from);
+            let link = self.nodes[to].engine.platform().inward(from);
             let engine = &mut self.nodes[to].engine;
             engine.platform_mut().current = msg.payload;
             engine.receive(link, &msg.packet, (), self.now);
         }
         most
+    }
+
+    /// A packet that no engine sent arrives, over the link between two nodes.
+    pub fn inject(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
+        let link = self.nodes[to].engine.platform().inward(from);
+        let engine = &mut self.nodes[to].engine;
+        engine.platform_mut().current = payload;
+        engine.receive(link, &packet, (), self.now);
     }
 
     /// Loses what is under way on a link, from the packet at `skip` on. Gives how many.

@@ -1,0 +1,100 @@
+//! Queue pairs whose peer cannot be reached: what was lost for want of a link goes out again when there is one.
+//!
+//! With a timeout the acknowledgement timer does that, and in the end gives up. Without one (`timeout` 0), and for a
+//! responder, nobody would ever try again; so the queue pair looks for its peer now and then.
+
+use verbs::{QpState, QpType};
+
+use crate::Engine;
+use crate::modify::timeout_nanos;
+use crate::platform::{LinkId, Nanos, Platform};
+use crate::qp::{Qp, Response};
+use crate::responder::{NAK, NAK_SEQUENCE};
+
+/// Pauses between looks, in nanoseconds: the first, doubled each time up to the last.
+const FIRST: Nanos = 10_000_000;
+const LAST: Nanos = 1_000_000_000;
+
+impl<P: Platform> Engine<P> {
+    /// Looks for the peer later.
+    pub(crate) fn seek(&mut self, qp: &mut Qp, now: Nanos) {
+        if qp.seek_at.is_none() {
+            let at = now + qp.seek_pause.max(FIRST);
+            qp.seek_at = Some(at);
+            self.arm_timer(qp, at);
+        }
+    }
+
+    /// A request was lost for want of a link.
+    pub(crate) fn seek_without_timer(&mut self, qp: &mut Qp, now: Nanos) {
+        if retransmits_by_link(qp) {
+            self.seek(qp, now);
+        }
+    }
+
+    /// A request came that cannot be answered. The requester is asked for it again when that is possible.
+    pub(crate) fn seek_requester(&mut self, qp: &mut Qp, now: Nanos) {
+        if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcTgt) {
+            return;
+        }
+        if !qp.nak_sent {
+            qp.nak_sent = true;
+            let (psn, msn) = (qp.epsn, qp.msn);
+            qp.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
+        }
+        self.seek(qp, now);
+    }
+
+    /// Looks for the peer, if it is time.
+    pub(crate) fn seek_timer(&mut self, qp: &mut Qp, now: Nanos) {
+        let Some(at) = qp.seek_at else { return };
+        if at > now {
+            self.arm_timer(qp, at);
+            return;
+        }
+        qp.seek_at = None;
+        let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        if !connected || (qp.inflight.is_empty() && qp.responses.is_empty()) {
+            return;
+        }
+        self.find_link(qp);
+        if qp.link.is_none() {
+            qp.seek_pause = (qp.seek_pause * 2).clamp(FIRST, LAST);
+            self.seek(qp, now);
+            return;
+        }
+        qp.seek_pause = 0;
+        if retransmits_by_link(qp) && qp.rnr_until.is_none() {
+            self.retransmit(qp);
+        }
+    }
+
+    /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
+    /// process with the same number; whoever waited for room on it finds out by trying.
+    pub fn link_down(&mut self, link: LinkId) {
+        let users: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.link == Some(link)).map(|(id, _)| id).collect();
+        for id in users {
+            let Some(mut qp) = self.qps.lend(id) else { continue };
+            qp.link = None;
+            qp.responses.clear(); // as if they had been lost
+            if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
+                self.retransmit(&mut qp);
+            }
+            self.schedule(&mut qp);
+            self.qps.put_back(id, qp);
+        }
+        for id in self.parked.remove(&link).unwrap_or_default() {
+            if let Some(qp) = self.qps.get_mut(id) {
+                (qp.parked, qp.queued) = (false, true);
+                self.ready.push_back(id);
+            }
+        }
+    }
+}
+
+/// True for a requester that has no timer: what is lost with a link is sent again with the next.
+fn retransmits_by_link(qp: &Qp) -> bool {
+    matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
+        && matches!(qp.state, QpState::Rts | QpState::Sqd)
+        && timeout_nanos(qp.attr.timeout).is_none()
+}

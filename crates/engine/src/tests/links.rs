@@ -1,0 +1,211 @@
+//! Over which link a packet comes, and what happens while there is none.
+
+use verbs::{Opcode, QpId, QpState, QpType, SendBody, WcStatus as St};
+
+use super::mock::*;
+use crate::platform::{Packet, PacketOp, packet_flags as flag};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn statuses(w: &mut World, node: usize) -> Vec<St> {
+    w.poll(node).iter().map(|c| c.status).collect()
+}
+
+/// A packet that fits the connection of this queue pair, as its peer would send it.
+fn forged(w: &World, node: usize, qp: QpId, op: PacketOp) -> Packet {
+    let qp = w.nodes[node].engine.qps.get(qp).unwrap();
+    let oldest = qp.inflight.front().map_or(qp.next_psn, |e| e.first_psn);
+    let response = matches!(op, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck);
+    let psn = if response { oldest } else { qp.epsn };
+    let mut packet = Packet::new(op, qp.qpn, verbs::Qpn::new(qp.attr.dest_qp_num), psn);
+    packet.flags = flag::FIRST | flag::LAST | flag::ACK_REQ;
+    packet
+}
+
+/// A process that is not the peer cannot speak for it, even if it knows all numbers.
+#[test]
+fn strangers_are_not_heard() {
+    for ty in [QpType::Rc, QpType::Uc] {
+        let mut w = World::new(3, 5);
+        let (qa, qb) = w.pair(0, 1, ty);
+        let into = [w.sge(1, 0, 100)];
+        w.recv(1, qb, &into, 7).unwrap();
+
+        let mut send = forged(&w, 1, qb, PacketOp::Send);
+        send.len = 8;
+        w.inject(2, 1, send, vec![0xee; 8]);
+        let mut write = forged(&w, 1, qb, PacketOp::Write);
+        (write.remote_addr, write.rkey, write.len, write.dma_len) = (BASE + 64, w.nodes[1].key, 8, 8);
+        w.inject(2, 1, write, vec![0xee; 8]);
+        w.run_all();
+        assert_eq!(w.read(1, 0, 128), [0; 128], "{ty:?}");
+        assert!(w.poll(1).is_empty(), "{ty:?}");
+        assert!(w.net.borrow().queues.get(&(1, 2)).is_none_or(|q| q.is_empty()), "{ty:?}: no answer to it");
+        assert_eq!(w.nodes[1].engine.strangers(), 2, "{ty:?}");
+
+        w.write(0, 0, &[5; 8]);
+        let from = [w.sge(0, 0, 8)];
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.run_for(SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::Success], "{ty:?}");
+        assert_eq!(statuses(&mut w, 1), [St::Success], "{ty:?}");
+        assert_eq!(w.read(1, 0, 8), [5; 8], "{ty:?}");
+    }
+}
+
+/// Acknowledgements, NAKs and READ data of a stranger change nothing.
+#[test]
+fn strangers_answer_nothing() {
+    let mut w = World::new(3, 5);
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    w.write(1, 0, &[3; 100]);
+    let (body, into) = (w.rdma(1, 0), [w.sge(0, 0, 100)]);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+
+    let mut data = forged(&w, 0, qa, PacketOp::ReadResponse);
+    data.len = 100;
+    w.inject(2, 0, data, vec![0xee; 100]);
+    let mut nak = forged(&w, 0, qa, PacketOp::Ack);
+    nak.syndrome = 3 << 5 | 2; // remote access error
+    w.inject(2, 0, nak, Vec::new());
+    w.run_all();
+    assert!(w.poll(0).is_empty());
+    assert_eq!(w.nodes[0].engine.query_qp(qa).unwrap().0.state, QpState::Rts);
+
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    assert_eq!(w.read(0, 0, 100), [3; 100]);
+}
+
+/// Two processes that connect to each other at once have two links, and each sends over its own.
+#[test]
+fn a_second_link_of_the_peer_is_the_peer() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().twin = true;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let into = [w.sge(1, 0, 100)];
+    w.recv(1, qb, &into, 7).unwrap();
+    let from = [w.sge(0, 0, 8)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    assert_eq!(statuses(&mut w, 1), [St::Success]);
+    assert_eq!(w.nodes[1].engine.strangers(), 0);
+}
+
+/// An entry of the send queue that was overwritten with nonsense fails, and nothing else happens.
+#[test]
+fn a_poked_entry_fails() {
+    let mut w = World::new(2, 5);
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let from = [w.sge(0, 0, 8)];
+    let body = w.rdma(1, 0);
+    w.nodes[0].engine.qps.get_mut(qa).unwrap().rnr_until = Some(u64::MAX); // nothing is fetched meanwhile
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 9).unwrap();
+    let qp = w.nodes[0].engine.qps.get_mut(qa).unwrap();
+    qp.sq.poke(0, 0xff);
+    qp.rnr_until = None;
+
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 10).unwrap();
+    assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);
+}
+
+/// Two connected queue pairs with a timeout of so much (0: wait for ever).
+fn pair_with_timeout(w: &mut World, timeout: u8) -> (QpId, QpId) {
+    let ((qa, na), (qb, nb)) = (w.qp(0, QpType::Rc), w.qp(1, QpType::Rc));
+    for (node, qp, mut attr) in [(0, qa, World::attr(nb, 0xff_fff0, 100)), (1, qb, World::attr(na, 100, 0xff_fff0))] {
+        attr.timeout = timeout;
+        w.connect(node, qp, attr);
+    }
+    (qa, qb)
+}
+
+/// No way to the peer is as good as a dead peer: the retries run out.
+#[test]
+fn no_link_and_a_timeout() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 14);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    w.run_for(10 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
+}
+
+/// `timeout` 0 waits for ever (ibv_modify_qp(3)): nothing fails, and the request goes out once there is a way.
+#[test]
+fn no_link_and_no_timeout() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.write(0, 0, &[5; 8]);
+    for id in 0..3 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+    }
+    w.run_for(100 * SECOND);
+    assert!(w.poll(0).is_empty());
+    w.net.borrow_mut().lonely.clear();
+    w.run_for(2 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    assert_eq!(w.read(1, 0, 8), [5; 8]);
+    assert_eq!(w.nodes[0].engine.next_deadline(), None, "an idle queue pair wakes nobody");
+}
+
+/// A responder that cannot find the requester makes up for it when it can: nobody else would.
+#[test]
+fn a_responder_without_a_link() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![1];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.write(0, 0, &[5; 8]);
+    for id in 0..3 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+    }
+    w.run_for(100 * SECOND);
+    assert!(w.poll(0).is_empty());
+    w.net.borrow_mut().lonely.clear();
+    w.run_for(2 * SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    assert_eq!(w.read(1, 0, 8), [5; 8]);
+}
+
+/// What was under way on a link that broke goes out again over the next one, without a timer too.
+#[test]
+fn a_link_that_breaks() {
+    for timeout in [0, 14] {
+        let mut w = World::new(2, 5);
+        let (qa, _) = pair_with_timeout(&mut w, timeout);
+        let from = [w.sge(0, 0, 8)];
+        let body = w.rdma(1, 0);
+        for id in 0..3 {
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
+        }
+        assert_eq!(w.drop_packets(0, 1, 0, 3), 3);
+        let link = w.nodes[0].engine.platform().link(1);
+        w.nodes[0].engine.link_down(link);
+        w.run_for(2 * SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::Success; 3], "timeout {timeout}");
+    }
+}
+
+/// A queue pair that waits for a link, and is reset or destroyed meanwhile.
+#[test]
+fn gone_while_it_seeks() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().lonely = vec![0];
+    let (qa, _) = pair_with_timeout(&mut w, 0);
+    let (qc, _) = pair_with_timeout(&mut w, 0);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    for qp in [qa, qc] {
+        w.post(0, qp, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    }
+    let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+    attr.state = QpState::Reset;
+    w.modify(0, qa, &attr, verbs::QpAttrMask::empty()).unwrap();
+    w.nodes[0].engine.destroy_qp(qc).unwrap();
+    w.run_for(10 * SECOND);
+    assert!(w.poll(0).is_empty());
+    assert_eq!(w.nodes[0].engine.next_deadline(), None);
+}
