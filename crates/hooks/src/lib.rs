@@ -1,7 +1,8 @@
 //! Interposers of libc's path calls: in a process that has them preloaded, paths below `/sys/class/infiniband`,
 //! `/sys/class/infiniband_verbs`, `/sys/class/infiniband_mad` and `/dev/infiniband` lead into the crate `view`'s
 //! tree. Every other path goes on to the next definition of the function after one comparison of a few bytes. There is no
-//! constructor: until the first such path, nothing happens.
+//! constructor: until the first such path, nothing happens. And of `dlopen`, for those who ask for libibverbs and librdmacm
+//! by name (`load.rs`).
 //!
 //! # How the symbols get out
 //!
@@ -20,6 +21,7 @@
 //! `chdir`, `execve`, `ftw`, `fts` and raw system calls (statically linked programs, Go): they see the host as it is.
 
 mod calls;
+mod load;
 mod next;
 mod redirect;
 mod search;

@@ -140,17 +140,24 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     let Some(stage) = mode.stage(suite) else {
         return;
     };
-    let cases: Vec<Pair> = cases.into_iter().filter(|case| options.wants(&mode.name(&case.name))).collect();
+    let wanted = cases.into_iter().filter(|case| options.wants(&mode.name(&case.name)));
+    let (alone, together): (Vec<Pair>, Vec<Pair>) = wanted.partition(|case| case.alone);
+    for (cases, at_once) in [(together, at_once()), (alone, 1)] {
+        run_pairs(suite, &stage, mode, &cases, at_once);
+    }
+}
+
+/// Runs so many pairs at a time.
+fn run_pairs(suite: &mut Suite, stage: &Stage, mode: Mode, cases: &[Pair], at_once: usize) {
     let next = AtomicUsize::new(0);
     let (done, results) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..at_once() {
-            let done = done.clone();
-            // A thread lives until all cases are over: the programs die with the thread that started them.
-            scope.spawn(|| {
-                let done = done;
+        for _ in 0..at_once {
+            let (done, next) = (done.clone(), &next);
+            // The thread lives until all cases are over: programs die with the thread that started them.
+            scope.spawn(move || {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let _ = done.send((mode.name(&case.name), case.run(&stage)));
+                    let _ = done.send((mode.name(&case.name), case.run(stage)));
                 }
             });
         }
@@ -161,8 +168,8 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     });
 }
 
-/// Pairs that run at the same time. perftest measures the processor's clock, on one core, at every size and before
-/// anything else; two pairs keep two cores busy meanwhile. Their figures are looked at for sanity only.
+/// Pairs that run at the same time. perftest spends most of its time measuring the processor's clock, on one core, at
+/// every size; two pairs keep two cores busy meanwhile. Their figures are looked at for sanity only.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }

@@ -56,6 +56,9 @@ pub struct Pair {
     pub around: [Around; 2],
     pub order: Order,
     pub limit: Duration,
+    /// Nothing else runs beside it. For exchanges between two who poll: with more pollers than cores, each message waits
+    /// for a time slice of the scheduler's.
+    pub alone: bool,
     pub check: Check,
 }
 

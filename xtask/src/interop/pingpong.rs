@@ -104,6 +104,7 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
         around: [Around::Plain; 2],
         order,
         limit: Duration::from_secs(60),
+        alone: !options.contains(&"-e"),
         check: Box::new(move |side, done| check(side, done, reports)),
     }
 }
