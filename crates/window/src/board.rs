@@ -90,7 +90,9 @@ impl WindowPlatform {
         board::withdrawn();
         for i in 0..self.live.len() {
             let id = self.live[i];
-            let seen = self.link(id).filter(|l| l.remote.is_some()).and_then(|l| l.consumer.memory().reaching().seen());
+            // Who was never permitted to copy cannot be copying, whatever its word says.
+            let link = self.link(id).filter(|l| l.remote.as_ref().is_some_and(|r| r.we_permitted));
+            let seen = link.and_then(|l| l.consumer.memory().reaching().seen());
             if let Some(seen) = seen {
                 self.leaving.push((id, seen));
             }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{Node, packet, pattern};
-use engine::platform::{LinkId, Payload, Platform};
+use engine::platform::{LinkId, Payload, Platform, Reach, Shown, ShownId};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -16,6 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
+use verbs::{Access, PdId, Qpn, RKey};
 use window::rendezvous::{self, Greeting, Message};
 
 /// A reproducible source of bytes.
@@ -105,6 +106,7 @@ fn closed(socket: &OwnedFd) -> bool {
 fn hostile_peers() {
     let mut node = Node::new();
     let honest = Node::new();
+    boards_that_are_none(&mut node);
     offers_that_are_refused(&mut node);
     garbage(&mut node);
     silence(&mut node);
@@ -114,6 +116,69 @@ fn hostile_peers() {
     assert!(taken > 1000, "{taken}");
     foreign_answers();
     still_works(node, honest);
+}
+
+/// A board that is none, or says what is not so: requests find nothing to act on, or memory that is not there.
+fn boards_that_are_none(node: &mut Node) {
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let bytes = 32 * 1024 * 64 + 4096;
+    let cookie = Box::new([7u8; 64]);
+    let offer = Greeting {
+        instance: [9; 16],
+        cookie_addr: cookie.as_ptr().expose_provenance() as u64, // ours, as this process is its own peer here
+        cookie: *cookie,
+        straight: true,
+        board: true,
+    };
+    // Every row odd, or even and about nothing, or full of bytes.
+    let wild = |seed: u64| {
+        let fd = memfd(bytes, all);
+        let mut random = Random(seed);
+        for at in (0..bytes / 8).step_by(64) {
+            let words: Vec<u8> = (0..64).flat_map(|_| (random.next() >> random.below(64)).to_ne_bytes()).collect();
+            rustix::io::pwrite(&fd, &words, at * 8).unwrap();
+        }
+        fd
+    };
+    let boards =
+        [eventfd(), memfd(bytes - 4096, all), memfd(bytes, SealFlags::SHRINK), memfd(bytes, all), wild(1), wild(2)];
+    for board in &boards {
+        let (window, fd) = Memfd::create(Half::WINDOW).unwrap();
+        let bell = eventfd();
+        let socket = connect(node);
+        let hello = rendezvous::emit(&Message::Hello(offer.clone()));
+        assert!(send(&socket, &hello, &[fd.as_fd(), bell.as_fd(), board.as_fd()]));
+        assert_eq!(peers(node), 1);
+        assert!(send(&socket, &rendezvous::emit(&Message::Probed(true)), &[]));
+        let link = node.platform.links()[1];
+        node.until("straight", |node| {
+            node.platform.caps(link).straight || std::env::var_os("SOFTRNIC_STRAIGHT").is_some()
+        });
+        let mut local = vec![0; 5000];
+        for key in 0..2000 {
+            let request = Reach {
+                src: node.qpn,
+                dst: Qpn::new(key),
+                epoch: None,
+                write: false,
+                rkey: RKey(key),
+                addr: u64::from(key),
+                len: 5000,
+                local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
+                now: 0,
+            };
+            assert_eq!(node.platform.reach(link, &request), None);
+        }
+        // It says for ever that it copies: taking back does not wait for ever.
+        rustix::io::pwrite(&fd, &1u64.to_ne_bytes(), 384).unwrap();
+        let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
+        node.platform.show(&Shown::Region { key: 5, pd, access, addr: 0, length: 1, iova: 0 });
+        node.platform.take_back(ShownId::Region(5));
+        node.platform.is_reached(1_000_000);
+        drop((window, fd, bell, socket));
+        node.until("the end", |node| node.platform.stats().links == 1);
+        assert!(!node.platform.is_reached(0), "the dead do not copy");
+    }
 }
 
 fn offers_that_are_refused(node: &mut Node) {
@@ -178,7 +243,7 @@ fn garbage(node: &mut Node) {
                 let at = random.below(16) as usize;
                 bytes[at] ^= 1 << random.below(8);
                 if at == 13 {
-                    bytes[at] = 2;
+                    bytes[at] = 4; // and 2, a board, needs its descriptor
                 }
             }
             2 => bytes.truncate(random.below(104) as usize),
@@ -230,7 +295,8 @@ fn nonsense_after_hello(node: &mut Node) {
     for (bytes, fds) in [
         (hello(), 0),
         (rendezvous::emit(&Message::Welcome(greeting.clone())), 0),
-        (rendezvous::emit(&Message::Welcome(greeting)), 1),
+        (rendezvous::emit(&Message::Welcome(greeting.clone())), 1),
+        (rendezvous::emit(&Message::Welcome(Greeting { board: true, ..greeting })), 1),
         (rendezvous::emit(&Message::Ring), 1),
         (rendezvous::emit(&Message::Probed(true)), 2),
         (vec![0; 16], 0),

@@ -5,8 +5,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
-use engine::platform::{LinkId, Payload, Platform, SendError, Span, StraightError};
-use verbs::Qpn;
+use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, Span, StraightError};
+use verbs::{Access, PdId, Qpn, RKey};
+
+/// The rkey that the other process shows.
+const KEY: u32 = 0x12_3456;
 
 fn open_fds() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -24,6 +27,11 @@ fn child() {
         "memory" => {
             let mut bytes = pattern(1, 1 << 20);
             say(span(&mut bytes).addr);
+            let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_READ | Access::REMOTE_WRITE);
+            let addr = span(&mut bytes).addr;
+            node.platform.show(&Shown::Region { key: KEY, pd, access, addr, length: 1 << 20, iova: 4096 });
+            let shown = Shown::Qp { qpn: node.qpn, peer: Qpn::new(0x777), pd, access, epoch: 99 };
+            node.platform.show(&shown);
             common::echo(&mut node, true, || false);
         }
         // Has a link from the peer, and then no descriptor left.
@@ -279,6 +287,62 @@ fn straight_copies() {
     other.process.wait().unwrap();
     let error = node.platform.pull(link, &[at(0, 10)], &[span(&mut ten)]);
     assert_eq!(error, Err(StraightError::Denied));
+}
+
+#[test]
+fn requests_executed_by_the_initiator() {
+    let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let peer = Qpn::new(other.hear_number() as u32);
+    other.hear();
+    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let link = node.resolve(peer);
+    node.until("straight", |node| node.platform.caps(link).straight);
+    let mut bytes = vec![0; 5000];
+    let spans = [span(&mut bytes)];
+    let request = |write, addr, local| Reach {
+        src: Qpn::new(0x777),
+        dst: peer,
+        epoch: None,
+        write,
+        rkey: RKey(KEY),
+        addr,
+        len: 5000,
+        local,
+        now: 0,
+    };
+    let into = Payload { prefix: &[], spans: &spans };
+    assert_eq!(node.platform.reach(link, &request(false, 4096 + 100, into)), Some(99));
+    assert!(bytes[..] == pattern(1, 1 << 20)[100..5100]);
+
+    let new = pattern(2, 5000);
+    let from = Payload { prefix: &new, spans: &[] };
+    assert_eq!(node.platform.reach(link, &request(true, 4096, from)), Some(99));
+    assert_eq!(node.platform.reach(link, &request(false, 4096, into)), Some(99));
+    assert!(bytes == new);
+
+    // What does not fit exactly is left to the peer.
+    let good = request(false, 4096, into);
+    let wrong = [
+        Reach { src: Qpn::new(0x778), ..good },
+        Reach { dst: Qpn::new(peer.get() + 1), ..good },
+        Reach { epoch: Some(98), ..good },
+        Reach { rkey: RKey(KEY + 1), ..good },
+        Reach { addr: 4095, ..good },
+        Reach { addr: 4096 + (1 << 20) - 4999, ..good },
+        Reach { addr: u64::MAX - 10, ..good },
+    ];
+    for wrong in wrong {
+        assert_eq!(node.platform.reach(link, &wrong), None, "{wrong:?}");
+    }
+    assert_eq!(node.platform.reach(LinkId::LOOPBACK, &good), None);
+
+    // A peer that polls takes small requests itself; one that sleeps need not wake for them.
+    let small = Reach { len: 8, ..good };
+    node.until("sleep", |node| node.platform.reach(link, &small) == Some(99));
+
+    other.process.kill().unwrap();
+    other.process.wait().unwrap();
+    assert_eq!(node.platform.reach(link, &Reach { now: 1 << 40, ..good }), None);
 }
 
 #[test]
