@@ -170,6 +170,7 @@ impl<P: Platform> Engine<P> {
             self.leave_pd(info.pd);
             info.pd = new;
         }
+        self.expel(mr);
         let region = self.mem.mrs.get_mut(mr).ok_or(Errno::EINVAL)?;
         region.backing = if info.access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Plain };
         region.info = info;
@@ -186,18 +187,22 @@ impl<P: Platform> Engine<P> {
         if !force && region.straight > 0 {
             return Err(Errno::EAGAIN);
         }
-        if region.straight > 0 {
-            // Peers that come to these requests later find them dead.
-            let lkey = LKey(region.info.key);
-            let touches = |e: &crate::qp::Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
-            for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
-                qp.ticket.void();
-            }
-        }
+        self.expel(mr);
         if let Some(gone) = self.mem.remove_mr(mr) {
             self.leave_pd(gone.info.pd);
         }
         Ok(())
+    }
+
+    /// Gives up all requests for which a peer may be reading or writing a region. When this returns, none does.
+    fn expel(&mut self, mr: MrId) {
+        let Some(region) = self.mem.mrs.get(mr).filter(|region| region.straight > 0) else { return };
+        let lkey = LKey(region.info.key);
+        let touches = |e: &crate::qp::Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
+        for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
+            qp.ticket.void();
+            self.platform.quiesce(qp.link);
+        }
     }
 
     /// What a region is.

@@ -43,6 +43,18 @@ pub enum StraightError {
     Remote,
     /// The kernel forbids it, or the peer is gone.
     Denied,
+    /// The initiator has given its request up: nothing was copied.
+    Void,
+}
+
+/// A word in the initiator's memory that holds this value for as long as its requests live. A target that was held up
+/// and comes to the copy late must not touch memory that the initiator's program has taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketRef {
+    /// Where the word is; a multiple of 8.
+    pub addr: u64,
+    /// What it must hold.
+    pub value: u64,
 }
 
 /// A path to one peer process (or to ourselves).
@@ -263,13 +275,15 @@ pub trait Platform {
     /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
 
-    /// Reads an aligned word of the peer's memory.
-    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError>;
+    // ---- straight copies by the target of a request; both lists have the same number of bytes ----
+    //
+    // Marked as under way from before the look at the ticket until after the copy, so that `quiesce` knows.
 
-    // ---- straight copies; both lists have the same number of bytes ----
-
-    /// Copies from the peer's memory into ours.
-    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
-    /// Copies from our memory into the peer's.
-    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    /// Copies from the peer's memory into ours, if its request lives.
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
+    /// Copies from our memory into the peer's, if its request lives.
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
+    /// link) is copying from or to our memory on the strength of what the ticket was before, or when it is dead.
+    fn quiesce(&mut self, link: Option<LinkId>);
 }

@@ -12,6 +12,7 @@
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 
 pub mod backing;
+pub mod copying;
 pub mod fds;
 pub mod local;
 pub mod ring;

@@ -8,8 +8,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
+use crate::copying::{Copier, under_way};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A ring of `SLOTS` slots and `BULK / 64` grains.
 struct Model<const SLOTS: u32, const BULK: u32> {
@@ -147,6 +148,42 @@ fn both_sleep<const S: u32, const B: u32>(preemptions: usize, records: u64, bulk
             }
         }
         other.join().expect("no panic");
+    });
+}
+
+/// A target copies for a ticket; the initiator makes it void, waits, and then uses the memory: loom sees every race.
+#[test]
+fn loom_no_copy_is_under_way_when_the_initiator_goes_on() {
+    struct Shared {
+        mark: AtomicU64,
+        ticket: AtomicU64,
+        memory: UnsafeCell<u64>,
+    }
+    explore(4, || {
+        let shared =
+            Arc::new(Shared { mark: AtomicU64::new(0), ticket: AtomicU64::new(7), memory: UnsafeCell::new(0) });
+        let theirs = shared.clone();
+        let target = thread::spawn(move || {
+            let mut copier = Copier::default();
+            for _ in 0..2 {
+                copier.marked(&theirs.mark, || {
+                    if theirs.ticket.load(Ordering::Relaxed) == 7 {
+                        // SAFETY: loom checks that nobody uses it meanwhile.
+                        theirs.memory.with_mut(|memory| unsafe { *memory += 1 });
+                    }
+                });
+            }
+        });
+        shared.ticket.store(8, Ordering::Relaxed);
+        if let Some(copy) = under_way(&shared.mark) {
+            while copy.lasts(&shared.mark) {
+                thread::yield_now();
+            }
+        }
+        // SAFETY: loom checks that nobody uses it meanwhile.
+        let copies = shared.memory.with_mut(|memory| unsafe { std::mem::replace(&mut *memory, 100) });
+        assert!(copies <= 2);
+        target.join().expect("no panic");
     });
 }
 

@@ -28,6 +28,7 @@ unsafe impl Sync for Half {}
 const CONSUMED: usize = 0;
 const SLEEPING: usize = 128;
 const WAITING: usize = 256;
+const COPYING: usize = 384;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
@@ -49,6 +50,11 @@ impl Half {
         // SAFETY: `offset` lies within the backing, checked above.
         let base = unsafe { backing.base().as_ptr().add(offset) };
         Ok(Half { base, _backing: Arc::clone(backing) })
+    }
+
+    /// Where the producer's side marks its straight copies, see [`crate::copying`].
+    pub fn copying(&self) -> &AtomicU64 {
+        self.word64(COPYING)
     }
 
     fn word64(&self, at: usize) -> &AtomicU64 {

@@ -7,7 +7,8 @@
 //! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
-//! Nothing here blocks, and nothing that a peer says or does is trusted.
+//! Nothing here blocks (but [`engine::platform::Platform::quiesce`], while a peer copies), and nothing that a peer says or
+//! does is trusted.
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -2,12 +2,15 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use engine::platform::{Fault, Packet, Span};
+use engine::platform::{Fault, Packet, Span, StraightError, TicketRef};
 use memory::Half;
 use memory::backing::{Backing, Heap};
+use memory::copying::{Copier, under_way};
 use memory::fds::TrackedFd;
 use memory::ring::{Broken, Consumer, Place, Producer};
+use memory::straight;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -99,6 +102,8 @@ pub(crate) struct Link {
     pub consumer: Consumer<Half>,
     /// `None` for the loopback link.
     pub remote: Option<Remote>,
+    /// Marks our straight copies for the peer.
+    pub copier: Copier,
     /// In the platform's list of links to ring.
     pub dirty: bool,
     /// In the platform's list of links without room.
@@ -134,6 +139,7 @@ impl Link {
             producer: Producer::new(out),
             consumer: Consumer::new(inward),
             remote,
+            copier: Copier::default(),
             dirty: false,
             full: false,
         }
@@ -247,5 +253,44 @@ impl Link {
     pub(crate) fn straight_pid(&self) -> Option<u32> {
         let remote = self.remote.as_ref()?;
         (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.pid)
+    }
+
+    /// A straight copy for the peer's request, marked, and after a look at its ticket. `copy` is given the peer's
+    /// process number.
+    pub(crate) fn copy_straight(
+        &mut self,
+        ticket: TicketRef,
+        copy: impl FnOnce(u32) -> Result<(), StraightError>,
+    ) -> Result<(), StraightError> {
+        let pid = self.straight_pid().ok_or(StraightError::Denied)?;
+        self.copier.marked(self.producer.memory().copying(), || {
+            let mut word = [0u8; 8];
+            straight::peek(pid, ticket.addr, &mut word)?;
+            if u64::from_ne_bytes(word) != ticket.value {
+                return Err(StraightError::Void);
+            }
+            copy(pid)
+        })
+    }
+
+    /// Waits until the copy that the peer has under way, if it has one, is over. A copy takes no longer than it takes
+    /// to move a piece of a message; but a peer may be stopped in it, and then we wait until it goes on or dies.
+    pub(crate) fn quiesce(&self) {
+        const SPINS: u32 = 100;
+        const LONGEST: Duration = Duration::from_millis(1);
+        let Some(remote) = &self.remote else { return };
+        let mark = self.consumer.memory().copying();
+        let Some(copy) = under_way(mark) else { return };
+        for _ in 0..SPINS {
+            if !copy.lasts(mark) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut pause = Duration::from_micros(10);
+        while copy.lasts(mark) && !remote.gone() {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, SendError, Span, StraightError, TicketRef,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -456,43 +456,51 @@ impl Platform for WindowPlatform {
         self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
-    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError> {
-        let mut word = [0u8; 8];
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
-            // Guarded, because the address comes from a ring, and rings are not trusted.
-            local::load(addr, true, &mut word).map_err(|_| StraightError::Remote)?;
-        } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::peek(pid, addr, &mut word)?;
-        }
-        Ok(u64::from_ne_bytes(word))
-    }
-
-    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
-        if link == LinkId::LOOPBACK {
+            own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Remote } else { StraightError::Local }
             };
             local::copy(remote, local).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::pull(pid, remote, local)?;
+            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
+            link.copy_straight(ticket, |pid| straight::pull(pid, remote, local))?;
         }
         self.straight_done(local);
         Ok(())
     }
 
-    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
+            own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Local } else { StraightError::Remote }
             };
             local::copy(local, remote).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::push(pid, local, remote)?;
+            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
+            link.copy_straight(ticket, |pid| straight::push(pid, local, remote))?;
         }
         self.straight_done(local);
         Ok(())
     }
+
+    fn quiesce(&mut self, link: Option<LinkId>) {
+        // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
+        for &id in &self.live {
+            if link.is_none_or(|link| self.same_peer(link, id))
+                && let Some(link) = self.link(id)
+            {
+                link.quiesce();
+            }
+        }
+    }
+}
+
+/// A look at a ticket in our own memory; guarded, because its address comes from a ring, and rings are not trusted.
+fn own_ticket(ticket: TicketRef) -> Result<(), StraightError> {
+    let mut word = [0u8; 8];
+    local::load(ticket.addr, true, &mut word).map_err(|_| StraightError::Remote)?;
+    if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
 }
