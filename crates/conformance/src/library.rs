@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rdma::Library;
 
 /// Names the library, instead of the one that was built beside the test.
-const VARIABLE: &str = "SOFTRNIC_LIBRARY";
+const VARIABLE: &str = "SOFTRNIC_LIB";
 const NAME: &str = "libsoftrnic.so";
 
 /// The library under test, loaded once.

@@ -57,6 +57,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn retire(&mut self, qp: &mut Qp, now: Nanos) {
         while let Some(e) = qp.inflight.front() {
             if let Some(status) = e.error {
+                self.revoke(qp); // before its program hears of it
                 self.complete_send(qp, status, now);
                 if matches!(qp.init.qp_type, QpType::Uc | QpType::Ud) {
                     // 10.3.1.6: the send queue is in error, receives go on
@@ -77,9 +78,6 @@ impl<P: Platform> Engine<P> {
     /// Takes the oldest request out and completes it.
     fn complete_send(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
         let Some(e) = qp.inflight.pop_front() else { return };
-        if e.by_ref && status != WcStatus::Success {
-            qp.ticket.void();
-        }
         qp.cursor = qp.cursor.saturating_sub(1);
         if e.by_ref {
             self.hold_straight(&e, -1);
@@ -137,9 +135,7 @@ impl<P: Platform> Engine<P> {
 
     /// Completes all send requests with a flush error, in order (10.3.1.7: also those that were not signaled).
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp, now: Nanos) {
-        if qp.inflight.iter().any(|e| e.by_ref) {
-            qp.ticket.void();
-        }
+        self.revoke(qp);
         while !qp.inflight.is_empty() {
             self.complete_send_flushed(qp, now);
         }

@@ -4,7 +4,7 @@ use verbs::limits;
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::platform::{Fault, Platform, Span};
+use crate::platform::{Fault, Platform, Span, TicketRef};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
@@ -21,8 +21,9 @@ impl<P: Platform> Engine<P> {
             return false;
         }
         self.bytes.clear();
-        self.bytes.extend_from_slice(&qp.ticket.addr().to_le_bytes());
-        self.bytes.extend_from_slice(&qp.ticket.value().to_le_bytes());
+        let ticket = qp.ticket.name();
+        self.bytes.extend_from_slice(&ticket.addr.to_le_bytes());
+        self.bytes.extend_from_slice(&ticket.value.to_le_bytes());
         for span in &self.spans {
             self.bytes.extend_from_slice(&span.addr.to_le_bytes());
             self.bytes.extend_from_slice(&span.len.to_le_bytes());
@@ -96,8 +97,9 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Takes in the list that a packet by reference carried, and gives its ticket; `None` when it is malformed or does not have `len` bytes.
-    pub(crate) fn referenced(&mut self, rx: Source<P::Rx>, len: u32) -> Option<(u64, u64)> {
+    /// Takes in the list that a packet by reference carried, and gives its ticket; `None` when it is malformed or does
+    /// not have `len` bytes.
+    pub(crate) fn referenced(&mut self, rx: Source<P::Rx>, len: u32) -> Option<TicketRef> {
         let bytes = self.payload_len(rx);
         self.remote_spans.clear();
         if bytes < 16 || !bytes.is_multiple_of(16) || bytes / 16 > limits::MAX_SGE + 1 {
@@ -106,7 +108,7 @@ impl<P: Platform> Engine<P> {
         let mut ticket = [0u8; 16];
         self.payload_fetch(rx, 0, &mut ticket);
         let word = |at: usize| Some(u64::from_le_bytes(ticket[at..at + 8].try_into().ok()?));
-        let ticket = (word(0)?, word(8)?);
+        let ticket = TicketRef { addr: word(0)?, value: word(8)? };
         let mut total = 0u64;
         for i in 1..bytes / 16 {
             let mut entry = [0u8; 16];

@@ -9,7 +9,7 @@ use verbs::{
 };
 
 use crate::cq::CqOpts;
-use crate::platform::{Nanos, Platform, ShownId};
+use crate::platform::{Nanos, Platform};
 use crate::qp::Qp;
 use crate::region::{Backing, MrInfo, MwKind, Regions};
 use crate::rq::{RecvQueue, Srq};
@@ -172,6 +172,7 @@ impl<P: Platform> Engine<P> {
             info.pd = new;
         }
         self.hide_mr(info.key);
+        self.expel(mr);
         let region = self.mem.mrs.get_mut(mr).ok_or(Errno::EINVAL)?;
         region.backing = if info.access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Plain };
         region.info = info;
@@ -190,23 +191,23 @@ impl<P: Platform> Engine<P> {
             return Err(Errno::EAGAIN);
         }
         let key = region.info.key;
-        self.platform.take_back(ShownId::Region(key));
-        if self.platform.is_reached(0) && !force {
-            return Err(Errno::EAGAIN); // a peer may be copying at this moment
-        }
-        let region = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?;
-        if region.straight > 0 {
-            // Peers that come to these requests later find them dead.
-            let lkey = LKey(region.info.key);
-            let touches = |e: &crate::qp::Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
-            for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
-                qp.ticket.void();
-            }
-        }
+        self.hide_mr(key);
+        self.expel(mr);
         if let Some(gone) = self.mem.remove_mr(mr) {
             self.leave_pd(gone.info.pd);
         }
         Ok(())
+    }
+
+    /// Gives up all requests for which a peer may be reading or writing a region. When this returns, none does.
+    fn expel(&mut self, mr: MrId) {
+        let Some(region) = self.mem.mrs.get(mr).filter(|region| region.straight > 0) else { return };
+        let lkey = LKey(region.info.key);
+        let touches = |e: &crate::qp::Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
+        for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
+            qp.ticket.void();
+            self.platform.quiesce(qp.link);
+        }
     }
 
     /// What a region is.

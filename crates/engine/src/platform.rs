@@ -43,6 +43,18 @@ pub enum StraightError {
     Remote,
     /// The kernel forbids it, or the peer is gone.
     Denied,
+    /// The initiator has given its request up: nothing was copied.
+    Void,
+}
+
+/// A word in the initiator's memory that holds this value for as long as its requests live. A target that was held up
+/// and comes to the copy late must not touch memory that the initiator's program has taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketRef {
+    /// Where the word is; a multiple of 8.
+    pub addr: u64,
+    /// What it must hold.
+    pub value: u64,
 }
 
 /// A path to one peer process (or to ourselves).
@@ -356,30 +368,28 @@ pub trait Platform {
     /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
 
-    /// Reads an aligned word of the peer's memory.
-    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError>;
+    // ---- straight copies by the target of a request; both lists have the same number of bytes ----
+    //
+    // Marked as under way from before the look at the ticket until after the copy, so that `quiesce` knows.
 
-    // ---- straight copies; both lists have the same number of bytes ----
+    /// Copies from the peer's memory into ours, if its request lives.
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
+    /// Copies from our memory into the peer's, if its request lives.
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
+    /// link) is copying from or to our memory on the strength of what the ticket was before, or when it is dead.
+    fn quiesce(&mut self, link: Option<LinkId>);
 
-    /// Copies from the peer's memory into ours.
-    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
     // ---- requests that the initiator executes; a platform without them leaves these as they are ----
 
     /// Shows something to peers, in place of what was shown under this name.
     fn show(&mut self, _shown: &Shown) {}
-    /// Shows it no longer. Peers that had seen it may act on it until [`Platform::is_reached`] says otherwise.
+    /// Shows it no longer. When this returns, no peer acts on it, or those that did are dead.
     fn take_back(&mut self, _id: ShownId) {}
-    /// True while a peer may still act on what was taken back. Waits for that to end, at most so long.
-    fn is_reached(&mut self, _patience: Nanos) -> bool {
-        false
-    }
     /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. Gives the
     /// connection's epoch, or `None` when the request has to be sent: then the peer decides, and nothing that a
     /// second try would not repeat has happened.
     fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<u64> {
         None
     }
-
-    /// Copies from our memory into the peer's.
-    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
 }

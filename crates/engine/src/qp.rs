@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
 
 use crate::backlog::Held;
-use crate::platform::{LinkId, Nanos, Span};
+use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
 
@@ -75,8 +75,8 @@ pub(crate) struct WriteProgress {
     pub offset: u32,
 }
 
-/// Tells targets of requests by reference whether the requests still live: a target that was stopped and goes on later
-/// must not write to memory that the program has taken back. The word is never freed, so that a late look finds it.
+/// Tells targets of requests by reference whether the requests still live, see [`TicketRef`]. The word is never freed,
+/// so that a late look finds it.
 pub(crate) struct Ticket(&'static AtomicU64);
 
 impl Ticket {
@@ -88,15 +88,12 @@ impl Ticket {
         self.0
     }
 
-    pub fn addr(&self) -> u64 {
-        std::ptr::from_ref(self.0) as u64
+    /// What requests carry.
+    pub fn name(&self) -> TicketRef {
+        TicketRef { addr: std::ptr::from_ref(self.0) as u64, value: self.0.load(Ordering::Relaxed) }
     }
 
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// All requests that carry the present value are dead.
+    /// All requests that carry the present name are dead. [`crate::platform::Platform::quiesce`] must follow.
     pub fn void(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -106,7 +103,7 @@ impl Ticket {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Into {
     pub spans: Arc<[Span]>,
-    pub ticket: (u64, u64),
+    pub ticket: TicketRef,
 }
 
 /// Something that the responder owes its peer, in order.

@@ -14,10 +14,6 @@ use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::requester::STRAIGHT_CHUNK;
 
-/// How long a queue pair that leaves its connection waits for a peer's copy that is under way. A peer that was stopped
-/// in the middle of one must not hang us for ever.
-const PATIENCE: Nanos = 100_000_000;
-
 impl<P: Platform> Engine<P> {
     /// Executes a request here, if that is possible. The entry has been admitted: `self.spans` is its local memory.
     pub(crate) fn reach(&mut self, qp: &mut Qp, e: &Inflight, now: Nanos) -> bool {
@@ -74,7 +70,6 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
         if qp.shown.take().is_some() {
             self.platform.take_back(ShownId::Qp(qp.qpn));
-            self.platform.is_reached(PATIENCE);
         }
     }
 
@@ -98,6 +93,5 @@ impl<P: Platform> Engine<P> {
     /// Ends what peers may do with a region by themselves, and waits for it.
     pub(crate) fn hide_mr(&mut self, key: u32) {
         self.platform.take_back(ShownId::Region(key));
-        self.platform.is_reached(PATIENCE);
     }
 }

@@ -401,9 +401,18 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// All requests of a queue pair are over: no peer reaches our memory for them.
+    /// Gives up the requests by reference that are under way: when this returns, the peer does not reach our memory for
+    /// them any more.
+    pub(crate) fn revoke(&mut self, qp: &Qp) {
+        if qp.inflight.iter().any(|e| e.by_ref) {
+            qp.ticket.void();
+            self.platform.quiesce(qp.link);
+        }
+    }
+
+    /// All requests of a queue pair are over.
     pub(crate) fn release_straight(&mut self, qp: &mut Qp) {
-        qp.ticket.void();
+        self.revoke(qp);
         for e in &mut qp.inflight {
             if std::mem::take(&mut e.by_ref) {
                 for sge in &e.sges {

@@ -1,27 +1,22 @@
 //! Sending what the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
 
-use verbs::{EventKind, EventSource, QpState, Qpn, WcStatus};
+use verbs::{EventKind, EventSource, QpState, Qpn};
 
 use crate::Engine;
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, StraightError, packet_flags as flag};
+use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response};
 use crate::requester::{NoRoom, STRAIGHT_CHUNK};
-use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, NAK_SOURCE_FAULT, NAK_STRAIGHT, Refused};
+use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::run::BURST;
 
 impl<P: Platform> Engine<P> {
     /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
     fn put(&mut self, link: crate::platform::LinkId, into: &Into, offset: u32) -> Result<(), Refused> {
-        self.still_lives(link, into.ticket)?;
         let len: u32 = self.spans.iter().map(|s| s.len).sum();
         self.remote_spans.clear();
         crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
         self.moved += u64::from(len);
-        self.platform.push(link, &self.spans, &self.remote_spans).map_err(|error| match error {
-            StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
-            StraightError::Remote => Refused::Source(NAK_SOURCE_FAULT),
-            StraightError::Denied => Refused::Source(NAK_STRAIGHT),
-        })
+        self.platform.push(link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
     }
 
     /// Sends what is owed, as far as there is room.

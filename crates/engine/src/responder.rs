@@ -55,6 +55,15 @@ pub(crate) enum Refused {
     Drop,
 }
 
+/// What becomes of a request by reference whose copy failed.
+pub(crate) fn refused_copy(error: StraightError) -> Refused {
+    match error {
+        StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
+        StraightError::Remote | StraightError::Void => Refused::Source(NAK_SOURCE_FAULT),
+        StraightError::Denied => Refused::Source(NAK_STRAIGHT),
+    }
+}
+
 /// Responses that may be owed. A peer that does not take them is not heard any further.
 const MOST_OWED: usize = 1024;
 
@@ -286,35 +295,11 @@ impl<P: Platform> Engine<P> {
         let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
         let Some(link) = qp.link else { return Err(Refused::Drop) };
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
-            // Into the null region: what lands there is discarded, span by span.
-            return self.place_around_null(link);
+            // A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
+            return Err(Refused::Source(NAK_STRAIGHT));
         }
         self.moved += u64::from(packet.len);
-        match self.platform.pull(link, &self.remote_spans, &self.spans) {
-            // Looked at after the copy: if the request lived until then, the data were its data.
-            Ok(()) => self.still_lives(link, ticket),
-            Err(StraightError::Local) => Err(Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr)),
-            Err(StraightError::Remote) => Err(Refused::Source(NAK_SOURCE_FAULT)),
-            Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
-        }
-    }
-
-    /// Asks the initiator's memory whether its request still lives; a dead one is dropped, nobody waits for it.
-    pub(crate) fn still_lives(
-        &mut self,
-        link: crate::platform::LinkId,
-        (addr, value): (u64, u64),
-    ) -> Result<(), Refused> {
-        match self.platform.remote_word(link, addr) {
-            Ok(word) if word == value => Ok(()),
-            Err(StraightError::Denied) => Err(Refused::Source(NAK_STRAIGHT)),
-            _ => Err(Refused::Source(NAK_SOURCE_FAULT)),
-        }
-    }
-
-    /// A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
-    fn place_around_null(&mut self, _link: crate::platform::LinkId) -> Result<(), Refused> {
-        Err(Refused::Source(NAK_STRAIGHT))
+        self.platform.pull(link, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
     }
 
     // ---- RDMA WRITE ----

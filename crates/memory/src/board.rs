@@ -1,5 +1,5 @@
 //! What a process shows its peers of the same user, so that they can execute RDMA requests by themselves: a table of
-//! regions and queue pairs that one process writes and others read, and the hand-shake by which it takes rows back.
+//! regions and queue pairs that one process writes and others read.
 //!
 //! ```text
 //!  row (64 bytes)   version u64      odd while the row is being changed
@@ -10,9 +10,9 @@
 //! Rows are found by hashing the tag; a row lies within [`BoardMemory::PROBES`] places of its tag's. A row that finds no place is
 //! not shown, and a peer that finds no row asks the process itself: the board only makes things faster.
 //!
-//! **Taking back.** Who reads sets a word of its link ([`Reaching`]) before it looks at rows, and clears it after it
-//! has copied. Who takes a row back empties it first, and then waits for those whose word is set. Both put a
-//! sequentially consistent fence between their store and their look at the other's, so one of them sees the other.
+//! **Taking back.** Who acts on rows marks that time, from before the look at them until after the copy, as every
+//! straight copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
+//! marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
 //! and no one else's. The writer never reads what others could have written: peers get the board without the right to
@@ -59,8 +59,8 @@ impl<M: BoardMemory> Writer<M> {
         true
     }
 
-    /// Takes the tag's row back. True if there was one: then [`withdrawn`] is to be called, and peers' [`Reaching`]
-    /// looked at.
+    /// Takes the tag's row back. True if there was one: then peers may be acting on it
+    /// ([`crate::copying::under_way`]).
     pub fn take_back(&mut self, tag: u64) -> bool {
         let found = places::<M>(tag).find(|&row| self.0.word(row + 1).load(Ordering::Relaxed) == tag);
         if let Some(row) = found {
@@ -104,43 +104,6 @@ impl<M: BoardMemory> Reader<M> {
             fence(Ordering::Acquire); // the second look at the version comes after the fields
             (self.0.word(row).load(Ordering::Relaxed) == version).then_some(values)
         })
-    }
-}
-
-/// To be called between [`Writer::take_back`] and [`Reaching::seen`], once for any number of links.
-pub fn withdrawn() {
-    fence(Ordering::SeqCst);
-}
-
-/// A word of a link, odd while its writer may be acting on rows of the other side.
-pub struct Reaching<'a>(pub &'a AtomicU64);
-
-impl Reaching<'_> {
-    /// Before the first look at a row. Gives what [`Reaching::end`] wants.
-    #[inline]
-    pub fn begin(&self) -> u64 {
-        let odd = self.0.load(Ordering::Relaxed) | 1;
-        // Release: who waited for the time before this one to end may see only this.
-        self.0.store(odd, Ordering::Release);
-        fence(Ordering::SeqCst);
-        odd
-    }
-
-    /// After the copy.
-    #[inline]
-    pub fn end(&self, odd: u64) {
-        self.0.store(odd.wrapping_add(1), Ordering::Release);
-    }
-
-    /// The other side's look. `Some` while its writer may still act on rows taken back before [`withdrawn`]; that is
-    /// over when the word is no longer this.
-    pub fn seen(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|word| word % 2 != 0)
-    }
-
-    /// True while what [`Reaching::seen`] gave still holds.
-    pub fn still(&self, seen: u64) -> bool {
-        self.0.load(Ordering::Acquire) == seen
     }
 }
 

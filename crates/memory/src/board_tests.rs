@@ -51,21 +51,6 @@ fn a_full_board_shows_what_it_can() {
     }
 }
 
-#[test]
-fn a_reader_shows_that_it_reaches() {
-    let word = AtomicU64::new(0);
-    let reaching = Reaching(&word);
-    assert_eq!(reaching.seen(), None);
-    let mark = reaching.begin();
-    let seen = reaching.seen().unwrap();
-    assert!(reaching.still(seen));
-    reaching.end(mark);
-    assert!(!reaching.still(seen));
-    assert_eq!(reaching.seen(), None);
-    let _again = reaching.begin();
-    assert!(!reaching.still(seen), "a later reach is another");
-}
-
 /// A reader never sees a row that is half of one and half of another.
 #[test]
 fn rows_do_not_tear() {

@@ -13,6 +13,7 @@
 
 pub mod backing;
 pub mod board;
+pub mod copying;
 pub mod fds;
 pub mod local;
 pub mod ring;

@@ -8,9 +8,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::board::{BoardMemory, ROW, Reaching, Reader, VALUES, Writer, withdrawn};
+use crate::board::{BoardMemory, ROW, Reader, VALUES, Writer};
+use crate::copying::{Copier, under_way};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A ring of `SLOTS` slots and `BULK / 64` grains.
 struct Model<const SLOTS: u32, const BULK: u32> {
@@ -151,6 +152,42 @@ fn both_sleep<const S: u32, const B: u32>(preemptions: usize, records: u64, bulk
     });
 }
 
+/// A target copies for a ticket; the initiator makes it void, waits, and then uses the memory: loom sees every race.
+#[test]
+fn loom_no_copy_is_under_way_when_the_initiator_goes_on() {
+    struct Shared {
+        mark: AtomicU64,
+        ticket: AtomicU64,
+        memory: UnsafeCell<u64>,
+    }
+    explore(4, || {
+        let shared =
+            Arc::new(Shared { mark: AtomicU64::new(0), ticket: AtomicU64::new(7), memory: UnsafeCell::new(0) });
+        let theirs = shared.clone();
+        let target = thread::spawn(move || {
+            let mut copier = Copier::default();
+            for _ in 0..2 {
+                copier.marked(&theirs.mark, || {
+                    if theirs.ticket.load(Ordering::Relaxed) == 7 {
+                        // SAFETY: loom checks that nobody uses it meanwhile.
+                        theirs.memory.with_mut(|memory| unsafe { *memory += 1 });
+                    }
+                });
+            }
+        });
+        shared.ticket.store(8, Ordering::Relaxed);
+        if let Some(copy) = under_way(&shared.mark) {
+            while copy.lasts(&shared.mark) {
+                thread::yield_now();
+            }
+        }
+        // SAFETY: loom checks that nobody uses it meanwhile.
+        let copies = shared.memory.with_mut(|memory| unsafe { std::mem::replace(&mut *memory, 100) });
+        assert!(copies <= 2);
+        target.join().expect("no panic");
+    });
+}
+
 #[test]
 fn loom_records_arrive_in_order_and_whole() {
     explore(3, || {
@@ -240,22 +277,20 @@ fn loom_nobody_reaches_what_was_taken_back() {
             let (word, region) = (word.clone(), region.clone());
             thread::spawn(move || {
                 let reader = Reader::new(sheet);
+                let mut copier = Copier::default();
                 for _ in 0..2 {
-                    let reaching = Reaching(&word);
-                    let mark = reaching.begin();
-                    if reader.find(5).is_some() {
-                        // SAFETY: what the model is to show: loom reports a race with the owner's access.
-                        region.with_mut(|p| unsafe { *p += 1 });
-                    }
-                    reaching.end(mark);
+                    copier.marked(&word, || {
+                        if reader.find(5).is_some() {
+                            // SAFETY: what the model is to show: loom reports a race with the owner's access.
+                            region.with_mut(|p| unsafe { *p += 1 });
+                        }
+                    });
                 }
             })
         };
         assert!(writer.take_back(5));
-        withdrawn();
-        let reaching = Reaching(&word);
-        if let Some(seen) = reaching.seen() {
-            while reaching.still(seen) {
+        if let Some(copy) = under_way(&word) {
+            while copy.lasts(&word) {
                 thread::yield_now();
             }
         }

@@ -4,6 +4,7 @@
 //!  control   consumed: u64       written by the consumer, read by the producer when its credit runs out
 //!            sleeping: u32       set by the consumer, taken by the producer, who then rings
 //!            waiting:  u32       set by the producer (no room), taken by the consumer, who then rings
+//!            copying:  u64       the producer's side marks straight copies here, see [`crate::copying`]
 //!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits
 //!  bulk      BULK bytes          payloads that do not fit, each contiguous and 64-byte aligned
 //! ```
@@ -164,6 +165,11 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
+    /// The memory under it.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
     /// Records appended so far.
     pub fn count(&self) -> u64 {
         self.at.count
@@ -300,11 +306,6 @@ impl<M: RingMemory> Producer<M> {
     #[inline]
     pub fn peer_sleeps(&self) -> bool {
         self.memory.sleeping().load(Ordering::Relaxed) != 0
-    }
-
-    /// The memory under the ring.
-    pub fn memory(&self) -> &M {
-        &self.memory
     }
 
     /// True if the consumer sleeps and must be rung for what was pushed before `wake_fence` was called. Says so once

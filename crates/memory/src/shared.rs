@@ -8,7 +8,6 @@ use engine::platform::{Fault, Payload, Span};
 use verbs::Errno;
 
 use crate::backing::Backing;
-use crate::board::Reaching;
 use crate::local;
 use crate::ring::RingMemory;
 
@@ -29,7 +28,7 @@ unsafe impl Sync for Half {}
 const CONSUMED: usize = 0;
 const SLEEPING: usize = 128;
 const WAITING: usize = 256;
-const REACHING: usize = 384;
+const COPYING: usize = 384;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
@@ -53,16 +52,16 @@ impl Half {
         Ok(Half { base, _backing: Arc::clone(backing) })
     }
 
+    /// Where the producer's side marks its straight copies, see [`crate::copying`].
+    pub fn copying(&self) -> &AtomicU64 {
+        self.word64(COPYING)
+    }
+
     fn word64(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= Half::BYTES && at.is_multiple_of(8));
         // SAFETY: callers pass constants, or slot addresses computed from a masked index: within the half, which the
         // backing keeps valid; aligned, since base is to 64 and `at` is to 8. All access to these words is atomic.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
-    }
-
-    /// The word by which this direction's producer says that it acts on the consumer's board by itself.
-    pub fn reaching(&self) -> Reaching<'_> {
-        Reaching(self.word64(REACHING))
     }
 
     fn word32(&self, at: usize) -> &AtomicU32 {

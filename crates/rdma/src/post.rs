@@ -115,7 +115,7 @@ impl Bind<'_> {
     pub(crate) fn info(&self) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
             mr: self.mr.as_ptr(),
-            addr: self.mr.addr() + self.offset,
+            addr: self.mr.addr().wrapping_add(self.offset),
             length: self.len,
             mw_access_flags: self.access.bits(),
         }

@@ -1,23 +1,18 @@
-//! Requests that the initiator executes: what this process shows its peers, and acting on what they show. The
-//! hand-shake by which something shown is taken back is described in `memory::board`.
+//! Requests that the initiator executes: what this process shows its peers, and acting on what they show.
 
 use engine::platform::{LinkId, Nanos, Reach, Shown, ShownId, Span, check_reach};
-use memory::board::{self, VALUES, Writer};
+use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnSheet, straight};
 use verbs::{Access, PdId, Qpn};
 
 use crate::WindowPlatform;
 use crate::link::{Link, State};
-use crate::peers::monotonic;
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
 const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 5_000_000;
-/// Looks at a peer that is copying before our processor is offered to it.
-const SPINS: u32 = 200;
-
 /// What this process shows.
 pub(crate) struct Board {
     writer: Writer<OwnSheet>,
@@ -87,41 +82,19 @@ impl WindowPlatform {
         if !self.board.as_mut().is_some_and(|board| board.writer.take_back(tag(id))) {
             return;
         }
-        board::withdrawn();
-        for i in 0..self.live.len() {
-            let id = self.live[i];
-            // Who was never permitted to copy cannot be copying, whatever its word says.
-            let link = self.link(id).filter(|l| l.remote.as_ref().is_some_and(|r| r.we_permitted));
-            let seen = link.and_then(|l| l.consumer.memory().reaching().seen());
-            if let Some(seen) = seen {
-                self.leaving.push((id, seen));
-            }
-        }
+        // Who was never permitted to copy cannot be copying, whatever its mark says.
+        self.quiesce_those(|platform, id| {
+            platform.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
+        });
     }
 
-    /// True while a peer acts on something that was taken back. One that is dead acts no more.
-    pub(crate) fn wait_for_leavers(&mut self, patience: Nanos) -> bool {
-        let mut until = None;
-        let mut spins = 0;
-        loop {
-            let mut leaving = std::mem::take(&mut self.leaving);
-            leaving.retain(|&(id, seen)| {
-                self.link(id).is_some_and(|link| {
-                    let lives = link.state == State::Up && link.remote.as_ref().is_some_and(|r| !r.gone());
-                    lives && link.consumer.memory().reaching().still(seen)
-                })
-            });
-            self.leaving = leaving;
-            if self.leaving.is_empty() || patience == 0 {
-                return !self.leaving.is_empty();
-            }
-            spins += 1;
-            if spins > SPINS {
-                std::thread::yield_now();
-            }
-            let now = monotonic();
-            if now >= *until.get_or_insert(now + patience) {
-                return true;
+    /// Returns when none of these peers is copying on the strength of what was so before. A link whose peer does not
+    /// come to an end is given up.
+    pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
+        for i in 0..self.live.len() {
+            let id = self.live[i];
+            if which(self, id) && !self.link(id).is_none_or(Link::quiesce) {
+                self.bury(id);
             }
         }
     }
@@ -150,9 +123,7 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<u64> {
         remote.alive_at = request.now;
     }
     let peer = remote.board.as_ref()?;
-    let reaching = link.producer.memory().reaching();
-    let mark = reaching.begin();
-    let done = (|| {
+    link.copier.marked(link.producer.memory().copying(), || {
         let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?);
         let region = region(request.rkey.0, peer.find(tag(ShownId::Region(request.rkey.0)))?);
         let (addr, epoch) = check_reach(qp, region, request)?;
@@ -166,9 +137,7 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<u64> {
             straight::pull(remote.pid, &theirs, ours)
         };
         copied.ok().map(|()| epoch)
-    })();
-    reaching.end(mark);
-    done
+    })
 }
 
 #[cfg(test)]

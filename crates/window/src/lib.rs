@@ -8,7 +8,8 @@
 //! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
-//! Nothing here blocks, and nothing that a peer says or does is trusted.
+//! Nothing here blocks (but [`engine::platform::Platform::quiesce`], while a peer copies), and nothing that a peer says or
+//! does is trusted.
 #![forbid(unsafe_code)]
 
 mod board;

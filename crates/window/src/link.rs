@@ -2,13 +2,15 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use engine::platform::{Fault, Packet, Span};
+use engine::platform::{Fault, Packet, Span, StraightError, TicketRef};
 use memory::backing::{Backing, Heap};
 use memory::board::Reader;
+use memory::copying::{Copier, under_way};
 use memory::fds::TrackedFd;
 use memory::ring::{Broken, Consumer, Place, Producer};
-use memory::{ForeignSheet, Half};
+use memory::{ForeignSheet, Half, straight};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -104,6 +106,8 @@ pub(crate) struct Link {
     pub consumer: Consumer<Half>,
     /// `None` for the loopback link.
     pub remote: Option<Remote>,
+    /// Marks our straight copies for the peer.
+    pub copier: Copier,
     /// In the platform's list of links to ring.
     pub dirty: bool,
     /// In the platform's list of links without room.
@@ -139,6 +143,7 @@ impl Link {
             producer: Producer::new(out),
             consumer: Consumer::new(inward),
             remote,
+            copier: Copier::default(),
             dirty: false,
             full: false,
         }
@@ -252,5 +257,52 @@ impl Link {
     pub(crate) fn straight_pid(&self) -> Option<u32> {
         let remote = self.remote.as_ref()?;
         (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.pid)
+    }
+
+    /// A straight copy for the peer's request, marked, and after a look at its ticket. `copy` is given the peer's
+    /// process number.
+    pub(crate) fn copy_straight(
+        &mut self,
+        ticket: TicketRef,
+        copy: impl FnOnce(u32) -> Result<(), StraightError>,
+    ) -> Result<(), StraightError> {
+        let pid = self.straight_pid().ok_or(StraightError::Denied)?;
+        self.copier.marked(self.producer.memory().copying(), || {
+            let mut word = [0u8; 8];
+            straight::peek(pid, ticket.addr, &mut word)?;
+            if u64::from_ne_bytes(word) != ticket.value {
+                return Err(StraightError::Void);
+            }
+            copy(pid)
+        })
+    }
+
+    /// Waits until the copy that the peer has under way, if it has one, is over. A copy takes no longer than it takes
+    /// to move a piece of a message. False if it seems to take for ever: the peer is stopped in the middle, or writes
+    /// nonsense to its mark; such a link is of no more use.
+    #[must_use]
+    pub(crate) fn quiesce(&self) -> bool {
+        const SPINS: u32 = 100;
+        const LONGEST: Duration = Duration::from_millis(1);
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let Some(remote) = &self.remote else { return true };
+        let mark = self.consumer.memory().copying();
+        let Some(copy) = under_way(mark) else { return true };
+        for _ in 0..SPINS {
+            if !copy.lasts(mark) {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let mut pause = Duration::from_micros(10);
+        let began = Instant::now();
+        while copy.lasts(mark) && !remote.gone() {
+            if began.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
+        true
     }
 }

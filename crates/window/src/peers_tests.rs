@@ -1,6 +1,8 @@
 use std::collections::HashSet;
 
-use engine::platform::{AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError};
+use engine::platform::{
+    AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError, TicketRef,
+};
 use verbs::{Gid, Psn, Qpn};
 
 use super::*;
@@ -119,15 +121,24 @@ fn straight_copies_inside_the_process() {
     let link = LinkId::LOOPBACK;
     let (mut a, mut b) = (vec![3u8; 5000], vec![0u8; 5000]);
     let (from, to) = ([span(&mut a)], [span(&mut b)]);
-    platform.pull(link, &from, &to).unwrap();
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    platform.pull(link, ticket, &from, &to).unwrap();
     assert!(a == b);
     let mut four = [1; 4];
     let good = [span(&mut four)];
-    assert_eq!(platform.pull(link, &[NOWHERE], &good), Err(StraightError::Remote));
-    assert_eq!(platform.pull(link, &good, &[NOWHERE]), Err(StraightError::Local));
-    assert_eq!(platform.push(link, &[NOWHERE], &good), Err(StraightError::Local));
-    assert_eq!(platform.push(link, &good, &[NOWHERE]), Err(StraightError::Remote));
-    assert_eq!(platform.pull(LinkId(3), &good, &good), Err(StraightError::Denied));
+    assert_eq!(platform.pull(link, ticket, &[NOWHERE], &good), Err(StraightError::Remote));
+    assert_eq!(platform.pull(link, ticket, &good, &[NOWHERE]), Err(StraightError::Local));
+    assert_eq!(platform.push(link, ticket, &[NOWHERE], &good), Err(StraightError::Local));
+    assert_eq!(platform.push(link, ticket, &good, &[NOWHERE]), Err(StraightError::Remote));
+    assert_eq!(platform.pull(LinkId(3), ticket, &good, &good), Err(StraightError::Denied));
+    for (addr, value, error) in [(ticket.addr, 78, StraightError::Void), (NOWHERE.addr, 77, StraightError::Remote)] {
+        let ticket = TicketRef { addr, value };
+        assert_eq!(platform.pull(link, ticket, &good, &good), Err(error));
+        assert_eq!(platform.push(link, ticket, &good, &good), Err(error));
+    }
+    platform.quiesce(Some(link));
+    platform.quiesce(None);
     assert_eq!(platform.stats().straight_bytes, 5000);
     assert_eq!(platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
 }

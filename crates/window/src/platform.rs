@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::platform::{
     AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
-    StraightError,
+    StraightError, TicketRef,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -76,8 +76,6 @@ pub struct WindowPlatform {
     pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
     pub(crate) board: Option<Board>,
-    /// Peers that were acting on something when it was taken back, and the word that says so.
-    pub(crate) leaving: Vec<(LinkId, u64)>,
     gids: Vec<Gid>,
 
     entropy: [u8; 256],
@@ -118,7 +116,6 @@ impl WindowPlatform {
             next_peer: 0,
             multicast: Multicast::default(),
             board: None,
-            leaving: Vec::new(),
             gids: Vec::new(),
             entropy: [0; 256],
             entropy_left: 0,
@@ -463,18 +460,6 @@ impl Platform for WindowPlatform {
         self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
-    fn remote_word(&mut self, link: LinkId, addr: u64) -> Result<u64, StraightError> {
-        let mut word = [0u8; 8];
-        if link == LinkId::LOOPBACK {
-            // Guarded, because the address comes from a ring, and rings are not trusted.
-            local::load(addr, true, &mut word).map_err(|_| StraightError::Remote)?;
-        } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::peek(pid, addr, &mut word)?;
-        }
-        Ok(u64::from_ne_bytes(word))
-    }
-
     fn show(&mut self, shown: &Shown) {
         self.show_row(shown);
     }
@@ -483,40 +468,50 @@ impl Platform for WindowPlatform {
         self.take_row_back(id);
     }
 
-    fn is_reached(&mut self, patience: Nanos) -> bool {
-        self.wait_for_leavers(patience)
-    }
-
     #[inline]
     fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<u64> {
         self.execute(link, request)
     }
 
-    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
+            own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Remote } else { StraightError::Local }
             };
             local::copy(remote, local).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::pull(pid, remote, local)?;
+            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
+            link.copy_straight(ticket, |pid| straight::pull(pid, remote, local))?;
         }
         self.straight_done(local);
         Ok(())
     }
 
-    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
         if link == LinkId::LOOPBACK {
+            own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Local } else { StraightError::Remote }
             };
             local::copy(local, remote).map_err(side)?;
         } else {
-            let pid = self.link(link).and_then(Link::straight_pid).ok_or(StraightError::Denied)?;
-            straight::push(pid, local, remote)?;
+            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
+            link.copy_straight(ticket, |pid| straight::push(pid, local, remote))?;
         }
         self.straight_done(local);
         Ok(())
     }
+
+    fn quiesce(&mut self, link: Option<LinkId>) {
+        // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
+        self.quiesce_those(|platform, id| link.is_none_or(|link| platform.same_peer(link, id)));
+    }
+}
+
+/// A look at a ticket in our own memory; guarded, because its address comes from a ring, and rings are not trusted.
+fn own_ticket(ticket: TicketRef) -> Result<(), StraightError> {
+    let mut word = [0u8; 8];
+    local::load(ticket.addr, true, &mut word).map_err(|_| StraightError::Remote)?;
+    if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
 }

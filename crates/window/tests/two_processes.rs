@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
-use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, Span, StraightError};
+use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, Span, StraightError, TicketRef};
 use verbs::{Access, PdId, Qpn, RKey};
 
 /// The rkey that the other process shows.
@@ -47,6 +47,37 @@ fn child() {
             let links = node.platform.links().to_vec();
             let found = node.platform.resolve(&common::LOCALHOST, peer);
             say(u8::from(found == Some(links[1])));
+        }
+        // Pushes for each ticket, from 0 on, until that is void.
+        "pusher" => {
+            let line = told();
+            let (word, memory) = line.split_once(' ').unwrap();
+            let (word, memory): (u64, u64) = (word.parse().unwrap(), memory.parse().unwrap());
+            node.until("a peer that permits it", |node| {
+                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).straight)
+            });
+            let link = node.platform.links()[1];
+            let mut bytes = vec![0u8; 1 << 20];
+            for value in 0u32.. {
+                let mut pushes = 0u8;
+                loop {
+                    bytes.fill(pushes);
+                    let ticket = TicketRef { addr: word, value: u64::from(value) };
+                    let remote = [Span { addr: memory, len: 1 << 20, guarded: false }];
+                    match node.platform.push(link, ticket, &[span(&mut bytes)], &remote) {
+                        Ok(()) => {}
+                        Err(StraightError::Void) => break,
+                        Err(e) => panic!("{e:?}"),
+                    }
+                    if pushes == 0 {
+                        let begun = packet(Qpn::new(4096), node.qpn, value, 0);
+                        node.platform.send(link, &begun, Payload::default()).unwrap();
+                        node.platform.kick();
+                    }
+                    pushes = pushes.wrapping_add(1);
+                }
+                hear(&mut node, value);
+            }
         }
         // Takes nothing until told.
         "lazy" => {
@@ -251,42 +282,111 @@ fn a_ring_full_of_bytes_says_so_and_goes_on() {
     assert_eq!(fill(1000), 256);
 }
 
+/// A ticket in the memory of the role "memory": the first bytes of its pattern, which nobody changes.
+fn ticket_in(addr: u64) -> TicketRef {
+    TicketRef { addr, value: u64::from_ne_bytes(pattern(1, 8).try_into().unwrap()) }
+}
+
 #[test]
 fn straight_copies() {
     // Set, not inherited: the whole suite also runs where the environment forbids them.
     let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
     let theirs = other.hear_number();
+    let ticket = ticket_in(theirs);
     let mut node = Node::with(window::Config { straight: true, ..Default::default() });
     let link = node.resolve(peer);
     assert!(!node.platform.caps(link).straight, "nothing is known yet");
-    assert_eq!(node.platform.pull(link, &[], &[]), Err(StraightError::Denied));
+    assert_eq!(node.platform.pull(link, ticket, &[], &[]), Err(StraightError::Denied));
     node.until("straight", |node| node.platform.caps(link).straight);
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
     let (a, b) = ours.split_at_mut(300_001);
-    node.platform.pull(link, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
+    node.platform.pull(link, ticket, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
     assert!(ours == pattern(1, 1 << 20));
 
     let mut new = pattern(2, 5000);
-    node.platform.push(link, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
+    node.platform.push(link, ticket, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
     let mut back = vec![0; 1 << 20];
-    node.platform.pull(link, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
+    node.platform.pull(link, ticket, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
     assert!(back[1000..5000] == new[..4000] && back[9000..10000] == new[4000..]);
     assert!(back[..1000] == ours[..1000] && back[10000..] == ours[10000..]);
 
     let nowhere = Span { addr: 4096, len: 10, guarded: false };
     let mut ten = [0; 10];
-    assert_eq!(node.platform.pull(link, &[nowhere], &[span(&mut ten)]), Err(StraightError::Remote));
-    assert_eq!(node.platform.pull(link, &[at(0, 10)], &[nowhere]), Err(StraightError::Local));
-    assert_eq!(node.platform.push(link, &[nowhere], &[at(0, 10)]), Err(StraightError::Local));
-    assert_eq!(node.platform.push(link, &[span(&mut ten)], &[nowhere]), Err(StraightError::Remote));
+    let void = TicketRef { value: ticket.value ^ 1, ..ticket };
+    assert_eq!(node.platform.pull(link, void, &[at(0, 10)], &[span(&mut ten)]), Err(StraightError::Void));
+    assert_eq!(node.platform.push(link, void, &[span(&mut ten)], &[at(0, 10)]), Err(StraightError::Void));
+    let lost = TicketRef { addr: 4096, ..ticket };
+    assert_eq!(node.platform.pull(link, lost, &[at(0, 10)], &[span(&mut ten)]), Err(StraightError::Remote));
+    assert_eq!(node.platform.pull(link, ticket, &[nowhere], &[span(&mut ten)]), Err(StraightError::Remote));
+    assert_eq!(node.platform.pull(link, ticket, &[at(0, 10)], &[nowhere]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, ticket, &[nowhere], &[at(0, 10)]), Err(StraightError::Local));
+    assert_eq!(node.platform.push(link, ticket, &[span(&mut ten)], &[nowhere]), Err(StraightError::Remote));
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
-    let error = node.platform.pull(link, &[at(0, 10)], &[span(&mut ten)]);
+    let error = node.platform.pull(link, ticket, &[at(0, 10)], &[span(&mut ten)]);
     assert_eq!(error, Err(StraightError::Denied));
+}
+
+/// Who gives a request up gets his memory back: the copy that its target was in the middle of is over then.
+#[test]
+fn memory_that_is_taken_back_stays_as_it_is() {
+    const LEN: usize = 1 << 20;
+    let mut other = Other::start_with("pusher", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let link = node.resolve(peer);
+    let mut memory = vec![0u8; LEN];
+    let word = Box::leak(Box::new(std::sync::atomic::AtomicU64::new(0)));
+    let word_at = std::ptr::from_ref(word).expose_provenance() as u64;
+    other.tell(&format!("{word_at} {}", span(&mut memory).addr));
+    for value in 0..300 {
+        // It has begun to push for this ticket, and goes on until the ticket is void.
+        hear(&mut node, value);
+        word.store(u64::from(value) + 1, std::sync::atomic::Ordering::SeqCst);
+        node.platform.quiesce(Some(link));
+        let before = memory_of(&memory);
+        std::thread::yield_now();
+        assert!(memory_of(&memory) == before, "it changed after ticket {value} was void");
+        node.platform.send(link, &packet(peer, node.qpn, value, 0), Payload::default()).unwrap();
+        node.platform.kick();
+    }
+
+    // Stopped, most likely in the middle of a copy, and then killed: nobody waits for the dead.
+    hear(&mut node, 300);
+    let pid = rustix::process::Pid::from_child(&other.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    word.store(301, std::sync::atomic::Ordering::SeqCst);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    });
+    node.platform.quiesce(Some(link));
+    node.platform.quiesce(None);
+    killer.join().unwrap();
+    let before = memory_of(&memory);
+    other.process.wait().unwrap();
+    assert!(memory_of(&memory) == before);
+}
+
+/// Waits for the packet with this number.
+fn hear(node: &mut Node, n: u32) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut heard = false;
+    while !heard {
+        assert!(Instant::now() < deadline, "packet {n}: not in time");
+        if node.round(|_, _, p, _| heard |= p.imm == n) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A copy of memory that another process may be writing to.
+fn memory_of(memory: &[u8]) -> Vec<u8> {
+    std::hint::black_box(memory).to_vec()
 }
 
 #[test]
@@ -351,13 +451,14 @@ fn straight_copies_can_be_refused() {
         let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", theirs)]);
         let peer = Qpn::new(other.hear_number() as u32);
         let addr = other.hear_number();
+        let ticket = ticket_in(addr);
         let mut node = Node::with(window::Config { straight: ours, ..Default::default() });
         let link = node.resolve(peer);
         exchange(&mut node, peer, &[10, 20000 / 2]);
         assert!(!node.platform.caps(link).straight);
         let mut ten = [0; 10];
         let remote = [Span { addr, len: 10, guarded: false }];
-        assert_eq!(node.platform.pull(link, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+        assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
     }
 }
 
@@ -442,6 +543,7 @@ fn another_user_is_a_peer_only_if_so_configured() {
     let Some(mut other) = Other::start_as(65534, "memory", &any) else { return };
     let peer = Qpn::new(other.hear_number() as u32);
     let theirs = other.hear_number();
+    let ticket = ticket_in(theirs);
     let mut node = Node::new();
     assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
     drop(node);
@@ -458,7 +560,7 @@ fn another_user_is_a_peer_only_if_so_configured() {
     assert!(!node.platform.caps(link).straight);
     let mut ten = [0; 10];
     let remote = [Span { addr: theirs, len: 10, guarded: false }];
-    assert_eq!(node.platform.pull(link, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+    assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
     drop(node);
 
     let Some(mut strict) = Other::start_as(65534, "sleeper", &[]) else { return };

@@ -49,6 +49,8 @@ pub struct Net {
     pub twin: bool,
     /// These nodes find nobody.
     pub lonely: Vec<usize>,
+    /// Calls of `quiesce`: by whom, of whom, and the sum of all tickets at that time.
+    pub quiesced: Vec<(usize, Option<usize>, u64)>,
     pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
 }
 
@@ -86,6 +88,18 @@ impl Mock {
     }
     pub fn link(&self, node: usize) -> LinkId {
         if node == self.me { LinkId::LOOPBACK } else { LinkId(node as u32 + 1) }
+    }
+    fn check_ticket(&self, ticket: TicketRef) -> std::result::Result<(), StraightError> {
+        let net = self.net.borrow();
+        if net.deny_straight {
+            return Err(StraightError::Denied);
+        }
+        // The engines of all nodes live in this process: their tickets are known by address.
+        match net.tickets.get(&ticket.addr).map(|t| t.load(std::sync::atomic::Ordering::SeqCst)) {
+            Some(value) if value == ticket.value => Ok(()),
+            Some(_) => Err(StraightError::Void),
+            None => Err(StraightError::Remote),
+        }
     }
     fn gather(&self, spans: &[Span], out: &mut Vec<u8>) -> std::result::Result<(), Fault> {
         let mut net = self.net.borrow_mut();
@@ -224,11 +238,6 @@ impl Platform for Mock {
         }
         Ok(())
     }
-    fn remote_word(&mut self, _: LinkId, addr: u64) -> std::result::Result<u64, StraightError> {
-        // The engines of all nodes live in this process: their tickets are known by address.
-        let net = self.net.borrow();
-        net.tickets.get(&addr).map(|t| t.load(std::sync::atomic::Ordering::SeqCst)).ok_or(StraightError::Remote)
-    }
     fn show(&mut self, shown: &Shown) {
         self.net.borrow_mut().shown[self.me].insert(shown.id(), *shown);
     }
@@ -255,21 +264,36 @@ impl Platform for Mock {
         self.net.borrow_mut().reached += 1;
         Some(found.1)
     }
-    fn pull(&mut self, link: LinkId, remote: &[Span], local: &[Span]) -> std::result::Result<(), StraightError> {
-        if self.net.borrow().deny_straight {
-            return Err(StraightError::Denied);
-        }
+    fn pull(
+        &mut self,
+        link: LinkId,
+        ticket: TicketRef,
+        remote: &[Span],
+        local: &[Span],
+    ) -> std::result::Result<(), StraightError> {
+        self.check_ticket(ticket)?;
         let (peer, me) = (self.node(link), self.me);
         self.copy(peer, remote, me, local)
             .map_err(|(source, _)| if source { StraightError::Remote } else { StraightError::Local })
     }
-    fn push(&mut self, link: LinkId, local: &[Span], remote: &[Span]) -> std::result::Result<(), StraightError> {
-        if self.net.borrow().deny_straight {
-            return Err(StraightError::Denied);
-        }
+    fn push(
+        &mut self,
+        link: LinkId,
+        ticket: TicketRef,
+        local: &[Span],
+        remote: &[Span],
+    ) -> std::result::Result<(), StraightError> {
+        self.check_ticket(ticket)?;
         let (peer, me) = (self.node(link), self.me);
         self.copy(me, local, peer, remote)
             .map_err(|(source, _)| if source { StraightError::Local } else { StraightError::Remote })
+    }
+    fn quiesce(&mut self, link: Option<LinkId>) {
+        let node = link.map(|link| self.node(link));
+        let me = self.me;
+        let mut net = self.net.borrow_mut();
+        let tickets = net.tickets.values().map(|t| t.load(std::sync::atomic::Ordering::SeqCst)).sum();
+        net.quiesced.push((me, node, tickets));
     }
 }
 
@@ -329,6 +353,7 @@ impl World {
             reached: 0,
             twin: false,
             lonely: Vec::new(),
+            quiesced: Vec::new(),
             tickets: HashMap::new(),
         }));
         let nodes = (0..count)

@@ -265,6 +265,64 @@ fn forced_deregistration_kills_requests() {
     assert_eq!(w.read(0, 0, 20_000), [0; 20_000]);
 }
 
+/// Before a program hears that a request by reference is over, or gets its memory back, the peer is kept from the memory:
+/// the request is void, and what the peer had begun has been waited for.
+#[test]
+fn peers_are_waited_for() {
+    type End = fn(&mut World, verbs::QpId);
+    let ends: [(&str, End); 6] = [
+        ("error", |w, qp| {
+            let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+            attr.state = QpState::Err;
+            w.modify(0, qp, &attr, verbs::QpAttrMask::empty()).unwrap();
+        }),
+        ("reset", |w, qp| {
+            let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+            attr.state = QpState::Reset;
+            w.modify(0, qp, &attr, verbs::QpAttrMask::empty()).unwrap();
+        }),
+        ("destroy", |w, qp| w.nodes[0].engine.destroy_qp(qp).unwrap()),
+        ("retries", |w, _| {
+            w.net.borrow_mut().lose = 1000;
+            w.net.borrow_mut().queues.clear();
+            w.run_for(10 * SECOND);
+        }),
+        ("deregister", |w, _| {
+            let mr = w.nodes[0].engine.find_mr(w.nodes[0].key).unwrap();
+            w.nodes[0].engine.dereg_mr(mr, true).unwrap();
+        }),
+        ("register again", |w, _| {
+            let mr = w.nodes[0].engine.find_mr(w.nodes[0].key).unwrap();
+            w.nodes[0].engine.rereg_mr(mr, Some((BASE + 4096, 4096, BASE)), None, None).unwrap();
+        }),
+    ];
+    for (name, end) in ends {
+        for opcode in [Opcode::RdmaRead, Opcode::RdmaWrite, Opcode::Send] {
+            let mut w = World::new(2, 5);
+            w.net.borrow_mut().straight = true;
+            let (qa, _) = w.pair(0, 1, QpType::Rc);
+            let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
+            let body = if opcode == Opcode::Send { SendBody::Plain } else { body };
+            w.post(0, qa, opcode, body, &into, 1).unwrap();
+            assert!(w.net.borrow().quiesced.is_empty());
+            end(&mut w, qa);
+            // The first one counts: it was after the ticket had changed, and asked for the right peer.
+            let first = w.net.borrow().quiesced.first().copied();
+            assert_eq!(first, Some((0, Some(1), 1)), "{name} {opcode:?}");
+        }
+    }
+    // What is done is not waited for.
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    w.nodes[0].engine.destroy_qp(qa).unwrap();
+    assert!(w.net.borrow().quiesced.is_empty());
+}
+
 /// 9.9.3: a READ whose region goes away while it is answered ends both queue pairs.
 #[test]
 fn region_gone_under_a_read() {
