@@ -31,7 +31,8 @@ impl Copier {
     /// Runs `copy` marked: it looks at the ticket, and copies if that is not void.
     pub fn marked<R>(&mut self, word: &AtomicU64, copy: impl FnOnce() -> R) -> R {
         self.mark = self.mark.wrapping_add(1);
-        word.store(self.mark, Ordering::Relaxed);
+        // Release: whoever waited for the copy before this one may see its mark only here.
+        word.store(self.mark, Ordering::Release);
         // With the fence in `under_way`.
         fence(Ordering::SeqCst);
         let result = copy();
