@@ -89,7 +89,17 @@ impl Nic {
         engine.set_gids(table);
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
         let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
-        engine.set_diagnostics(!matches!(log.as_str(), "" | "0" | "off"));
+        let log = !matches!(log.as_str(), "" | "0" | "off");
+        engine.set_diagnostics(log);
+        view::ptrace::permit();
+        if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
+            let lifted = obstacle.is_lifted_by_permission() && view::ptrace::permitted();
+            if !lifted {
+                eprintln!(
+                    "softrnic: large messages go through shared memory, with two copies instead of one: {obstacle}"
+                );
+            }
+        }
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
