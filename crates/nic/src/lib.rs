@@ -23,10 +23,11 @@ use ::verbs::{Errno, Gid, Result};
 use parking_lot::{Condvar, Mutex};
 use window::WindowPlatform;
 
-pub use channel::CompChannel;
+pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
 pub use engine::{CqOpts, MrInfo, MwKind};
+pub use thread::spawn;
 
 /// A row of the GID table.
 #[derive(Clone, Debug)]
@@ -123,6 +124,11 @@ impl Nic {
     /// The port's GID table. Fixed for the life of the process.
     pub fn gids(&self) -> &[GidEntry] {
         &self.gids
+    }
+
+    /// The descriptors that a forked child closes: sockets whose closing tells a peer that this process is gone.
+    pub fn fd_set(&self) -> &Arc<memory::fds::FdSet> {
+        &self.fds
     }
 
     /// The node GUID.
