@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::platform::{Fault, Packet, Span, StraightError, TicketRef};
 use memory::Half;
@@ -273,24 +273,29 @@ impl Link {
         })
     }
 
-    /// Waits until the copy that the peer has under way, if it has one, is over. A copy takes no longer than it takes
-    /// to move a piece of a message; but a peer may be stopped in it, and then we wait until it goes on or dies.
-    pub(crate) fn quiesce(&self) {
+    /// Waits until the copy that the peer has under way, if it has one, is over, or the peer dead. False if neither was
+    /// to be after so long.
+    pub(crate) fn quiesce(&self, patience: Duration) -> bool {
         const SPINS: u32 = 100;
         const LONGEST: Duration = Duration::from_millis(1);
-        let Some(remote) = &self.remote else { return };
+        let Some(remote) = &self.remote else { return true };
         let mark = self.consumer.memory().copying();
-        let Some(copy) = under_way(mark) else { return };
+        let Some(copy) = under_way(mark) else { return true };
         for _ in 0..SPINS {
             if !copy.lasts(mark) {
-                return;
+                return true;
             }
             std::hint::spin_loop();
         }
+        let until = Instant::now() + patience;
         let mut pause = Duration::from_micros(10);
         while copy.lasts(mark) && !remote.gone() {
+            if Instant::now() > until {
+                return false;
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST);
         }
+        true
     }
 }

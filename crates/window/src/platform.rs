@@ -19,6 +19,10 @@ use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
 use crate::socket::errno;
 
+/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
+/// it lies, or somebody has stopped it.
+const COPY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// What has passed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -488,11 +492,12 @@ impl Platform for WindowPlatform {
 
     fn quiesce(&mut self, link: Option<LinkId>) {
         // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
-        for &id in &self.live {
+        for i in 0..self.live.len() {
+            let id = self.live[i];
             if link.is_none_or(|link| self.same_peer(link, id))
-                && let Some(link) = self.link(id)
+                && self.link(id).is_some_and(|link| link.state != State::Dead && !link.quiesce(COPY_PATIENCE))
             {
-                link.quiesce();
+                self.bury(id);
             }
         }
     }
