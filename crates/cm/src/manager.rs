@@ -345,26 +345,43 @@ impl Cm {
         Ok(reported)
     }
 
-    /// Sets options (rdma_set_option(3)).
+    /// Sets options that can be set at any time (rdma_set_option(3)).
     ///
     /// # Errors
-    /// EINVAL: too late for this option.
+    /// ENOENT: no such id.
     pub fn set_options(&self, id: IdKey, change: impl FnOnce(&mut Options)) -> Result<()> {
+        change(&mut self.lock().id(id)?.options);
+        Ok(())
+    }
+
+    /// Whether the port may be shared (`rdma_set_reuseaddr` of Linux).
+    ///
+    /// # Errors
+    /// EINVAL: listening; or taken back after binding.
+    pub fn set_reuse(&self, id: IdKey, reuse: bool) -> Result<()> {
         let mut state = self.lock();
-        let entry = state.ids.get_mut(&id).ok_or(Errno::ENOENT)?;
-        let mut options = entry.options;
-        change(&mut options);
-        let reuse_changes = options.reuse != entry.options.reuse || options.reuse;
-        if reuse_changes && !((options.reuse && entry.phase != Phase::Listen) || entry.phase == Phase::Idle) {
+        let entry = state.id(id)?;
+        if entry.phase == Phase::Idle || reuse && entry.phase != Phase::Listen {
+            entry.options.reuse = reuse;
+            if let Some(port) = &mut entry.port {
+                port.claim.reuse = reuse;
+            }
+            return Ok(());
+        }
+        Err(Errno::EINVAL)
+    }
+
+    /// Whether the id keeps to its address family (`rdma_set_afonly` of Linux).
+    ///
+    /// # Errors
+    /// EINVAL: past binding.
+    pub fn set_only(&self, id: IdKey, only: bool) -> Result<()> {
+        let mut state = self.lock();
+        let entry = state.id(id)?;
+        if !matches!(entry.phase, Phase::Idle | Phase::Bound) {
             return Err(Errno::EINVAL);
         }
-        if options.only != entry.options.only && !matches!(entry.phase, Phase::Idle | Phase::Bound) {
-            return Err(Errno::EINVAL);
-        }
-        entry.options = options;
-        if let Some(only) = options.only {
-            entry.only = only;
-        }
+        (entry.options.only, entry.only) = (Some(only), only);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use verbs::Result;
 
 use super::last_errno;
 use crate::context::Context;
+use crate::entry::pointer;
 use crate::per_nic::PerNic;
 use crate::{pd, xrcd};
 
@@ -91,4 +92,28 @@ pub fn xrc_domain() -> Result<*mut ibv_xrcd> {
         }
     }
     Ok(shared.xrcd as *mut ibv_xrcd)
+}
+
+/// `rdma_get_devices(3)`: the list ends with NULL.
+pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    pointer(|| {
+        // SAFETY: the caller's variable, optional by the man page.
+        let count = |n| unsafe {
+            if let Some(out) = num_devices.as_mut() {
+                *out = n;
+            }
+        };
+        count(0);
+        let list: Box<[*mut ibv_context; 2]> = Box::new([context()?, core::ptr::null_mut()]);
+        count(1);
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+/// `rdma_free_devices(3)`: the devices stay open.
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    if !list.is_null() {
+        // SAFETY: made above with this type, and given back once (man page).
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+    }
 }

@@ -119,7 +119,10 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
         EventKind::MulticastJoin | EventKind::MulticastError => {
             if let Params::Group(number) = params {
                 group = Some(number);
-                context = super::multicast::joined(id, number, &mut kind, &mut status);
+                match super::multicast::joined(id, number, &mut kind, &mut status) {
+                    Some(own) => context = own,
+                    None => return Ok(None),
+                }
             }
         }
         _ => {}

@@ -66,6 +66,8 @@ pub struct Group {
     pub send_only: bool,
     /// The queue pair is attached.
     pub attached: bool,
+    /// Being left: waits for its events only.
+    pub left: bool,
     /// Events got, and acknowledged.
     pub reported: u32,
     /// See `reported`.
@@ -274,7 +276,8 @@ impl Id {
             c.event = null_mut();
         }
         this.wait_acked(reported);
-        super::qp::leave_all(this);
+        super::multicast::detach_all(this);
+        super::addrinfo::forget(this);
         if !c.route.path_rec.is_null() {
             // SAFETY: made by `refresh`.
             drop(unsafe { Box::from_raw(c.route.path_rec.cast::<ibv_sa_path_rec>()) });

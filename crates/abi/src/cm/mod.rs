@@ -5,14 +5,18 @@
 //! each page of the manual, more or less.
 
 pub mod address;
+pub mod addrinfo;
+pub mod attr;
 pub mod connect;
+pub mod device;
+pub mod ep;
 pub mod event;
 pub mod id;
+pub mod multicast;
+pub mod option;
 pub mod qp;
+pub mod rsocket;
 
-pub mod attr;
-mod device;
-mod multicast;
 mod sockaddr;
 
 use std::sync::OnceLock;

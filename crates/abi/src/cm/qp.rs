@@ -202,9 +202,6 @@ pub fn create_basic(id: &Id, pd: *mut sys::ibv_pd, attr: *mut ibv_qp_init_attr) 
     result
 }
 
-/// Detaches the queue pair from what is left of the id's groups.
-pub fn leave_all(_id: &Id) {}
-
 /// `rdma_create_qp(3)`.
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -232,7 +229,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     silent(|| {
         // SAFETY: live or NULL (man page).
         let Ok(id) = (unsafe { Id::of(id) }) else { return };
-        leave_all(id);
+        super::multicast::detach_all(id);
         // SAFETY: the call that destroys the queue pair may change these members.
         let c = unsafe { id.fields() };
         if !c.qp.is_null() {
