@@ -129,6 +129,10 @@ pub fn create_cqs(id: &Id, send: u32, recv: u32) -> Result<()> {
     result
 }
 
+/// Inline bytes that every queue pair of an id has. Adapters give the rest of a send queue's entry, whatever was asked for,
+/// and programs (rdma_xclient among them) send inline without asking.
+const INLINE: u32 = 64;
+
 /// Makes the id's queue pair.
 pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
     // SAFETY: the call that makes a queue pair may change these members.
@@ -169,6 +173,7 @@ pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
         if !c.srq.is_null() && (*attr).srq.is_null() {
             (*attr).srq = c.srq;
         }
+        (*attr).cap.max_inline_data = (*attr).cap.max_inline_data.max(INLINE);
         let made = qp::create_qp_ex(c.verbs, attr);
         if made.is_null() {
             let errno = last_errno();
