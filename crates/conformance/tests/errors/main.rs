@@ -5,6 +5,7 @@
 //! does not fit into the table: errors of the post itself, regions and peers that vanish, completion queues that overrun,
 //! send queues that go on after an error.
 
+mod built;
 mod fate;
 mod faults;
 mod lost;
@@ -31,7 +32,7 @@ struct Path {
 }
 
 /// Who is connected to whom.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Ends {
     /// Two processes; whether straight copies between them are allowed.
     Processes {
