@@ -91,7 +91,10 @@ fn version_map(nodes: &[Node]) -> String {
             writeln!(map, "    {name};").expect("writing to a string");
         }
         let local = if i == 0 { "  local: *;\n" } else { "" };
-        let inherits = parent.filter(|_| !private).map(|p| format!(" {p}")).unwrap_or_default();
+        // Nodes of one library inherit from each other, not from those of another.
+        let family = |name: &str| name.split('_').next().map(str::to_owned);
+        let related = parent.filter(|p| !private && family(p) == family(node.name));
+        let inherits = related.map(|p| format!(" {p}")).unwrap_or_default();
         writeln!(map, "{local}}}{inherits};").expect("writing to a string");
         if !private {
             parent = Some(node.name);

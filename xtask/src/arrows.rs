@@ -24,12 +24,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-view",   &["softrnic-verbs"]),
     // Device, contexts, events, progress.
     ("softrnic-nic",    &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-view"]),
+    // The connection manager: ids, ports, handshakes.
+    ("softrnic-cm",     &["softrnic-verbs", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev.
     ("softrnic-hooks",  &["softrnic-view"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.
-    ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-view", "softrnic-hooks"]),
+    ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
     ("softrnic-dropin", &[]),
     // The program.

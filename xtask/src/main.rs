@@ -3,6 +3,7 @@
 mod arrows;
 mod ctests;
 mod interop;
+mod miri;
 mod report;
 mod run;
 mod rust;
@@ -16,7 +17,7 @@ use std::time::Instant;
 use report::{Report, Suite};
 
 const HELP: &str = "\
-cargo xtask setup                 install the Debian packages that the tests need
+cargo xtask setup                 install the Debian packages and the miri that the tests need
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
 cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
 cargo xtask list                  the suites, in the order in which they run
@@ -57,7 +58,7 @@ const STEPS: &[Step] = &[
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
-    Step { name: "miri",       slow: true,  run: rust::miri,          about: "miri on the crates that it can run" },
+    Step { name: "miri",       slow: true,  run: miri::run,           about: "miri on the crates that it can run" },
 ];
 
 /// What the command line said.
@@ -134,8 +135,8 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     let started = Instant::now();
     let mut setup = Suite::new("setup");
     match if options.no_setup { setup::check() } else { setup::setup() } {
-        Ok(()) => setup.pass("packages"),
-        Err(e) => setup.fail("packages", e),
+        Ok(()) => setup.pass("packages and tools"),
+        Err(e) => setup.fail("packages and tools", e),
     }
     setup.took = started.elapsed();
     report.suites.push(setup);

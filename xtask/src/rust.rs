@@ -1,8 +1,7 @@
-//! The steps that are cargo's: build, format, lints, tests, documentation, models, fuzzing, miri.
+//! The steps that are cargo's: build, format, lints, tests, documentation, models, fuzzing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::report::{Outcome, Suite};
@@ -95,9 +94,14 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     tests(suite, "test-indirect", cargo("test-indirect").args(words).env(key, value));
 }
 
-/// Runs `cargo test` and takes every test as a case.
 fn tests(suite: &mut Suite, name: &str, program: Program) {
-    let done = match program.run(BUILD) {
+    take_tests(suite, name, program, BUILD);
+}
+
+/// Runs `cargo test` and takes every test as a case.
+pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) {
+    let cases = suite.cases.len();
+    let done = match program.run(limit) {
         Ok(done) => done,
         Err(e) => return suite.fail(name, e.to_string()),
     };
@@ -107,7 +111,7 @@ fn tests(suite: &mut Suite, name: &str, program: Program) {
     }
     if !done.ok() && suite.count().failed == before {
         suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log.clone()));
-    } else if suite.cases.is_empty() {
+    } else if suite.cases.len() == cases {
         suite.fail(name, "no test was run");
     }
 }
@@ -128,6 +132,11 @@ fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
         cases.push((name, outcome));
     }
     cases
+}
+
+/// The names in the output of `cargo test -- --list`: `NAME: test`.
+pub fn listed_tests(stdout: &str) -> Vec<String> {
+    stdout.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
 /// Models of the lock-free code: every crate that has a `cfg(loom)` in it. They are built apart, because the flag
@@ -205,30 +214,6 @@ fn fuzz_targets(folder: &Path) -> Vec<String> {
     targets
 }
 
-/// What miri can run: the crates without system calls. Miri comes with a nightly toolchain only.
-pub fn miri(suite: &mut Suite, _: &Options) {
-    // Through rustup: inside of cargo, `cargo` is the pinned one, which knows no `+nightly`.
-    let there = Command::new("rustup")
-        .args(["run", "nightly", "cargo", "miri", "--version"])
-        .stdin(Stdio::null())
-        .output()
-        .is_ok_and(|out| out.status.success());
-    if !there {
-        return suite
-            .skip("miri", "no nightly toolchain with miri here (rustup component add --toolchain nightly miri)");
-    }
-    let names = ["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window"];
-    for name in names {
-        let log = format!("miri-{name}");
-        let program = Program::new("rustup", logs().join("cargo").join(&log))
-            .dir(root())
-            .args(["run", "nightly", "cargo", "miri", "test", "--lib", "-p", name])
-            .env("MIRIFLAGS", "-Zmiri-permissive-provenance")
-            .env("CARGO_TARGET_DIR", target_dir().join("miri"));
-        tests(suite, &log, program);
-    }
-}
-
 /// The packages under `crates/` whose sources contain `needle`.
 fn crates_with(needle: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(root().join("crates")) else {
@@ -273,5 +258,10 @@ mod tests_of_parsing {
         assert_eq!(cases[1].1, Outcome::Failed("the test failed".into()));
         assert_eq!(cases[2].1, Outcome::Skipped("needs root".into()));
         assert_eq!(cases[3].0, "e");
+    }
+
+    #[test]
+    fn lists() {
+        assert_eq!(listed_tests("a::b: test\nc: benchmark\nd: test\n\n2 tests, 1 benchmark\n"), ["a::b", "d"]);
     }
 }

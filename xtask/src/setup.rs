@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::miri;
 use crate::run::find;
 
 /// A Debian package, the file that shows that it is there, and what fails without it.
@@ -46,11 +47,18 @@ impl Package {
     }
 }
 
-/// Installs what is missing, as root or through sudo.
+/// Installs what is missing: packages as root or through sudo, miri through rustup.
 ///
 /// # Errors
-/// What is missing, and the command that would install it.
+/// What is missing, and the commands that would install it.
 pub fn setup() -> Result<(), String> {
+    match (packages(), miri()) {
+        (Err(packages), Err(miri)) => Err(format!("{packages}\n{miri}")),
+        (packages, miri) => packages.and(miri),
+    }
+}
+
+fn packages() -> Result<(), String> {
     let missing = missing();
     if missing.is_empty() {
         println!("setup: all {} packages are there", PACKAGES.len());
@@ -74,12 +82,31 @@ pub fn setup() -> Result<(), String> {
     apt(prefix, &["update"]).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
     let install = [&["install", "--no-install-recommends", "-y"], names.as_slice()].concat();
     apt(prefix, &install).map_err(|e| format!("{e}; by hand:\n    {by_hand}"))?;
-    check()
+    check_packages()
+}
+
+/// Miri is a component of nightly toolchains only. The pinned toolchain stays the one that builds.
+fn miri() -> Result<(), String> {
+    if miri::is_there() {
+        println!("setup: miri is there");
+        return Ok(());
+    }
+    let words = ["toolchain", "install", miri::TOOLCHAIN, "--profile", "minimal", "--component", miri::COMPONENTS];
+    let by_hand = format!("miri is missing; by hand:\n    rustup {}", words.join(" "));
+    println!("setup: rustup {}", words.join(" "));
+    let status = Command::new("rustup").args(words).stdin(Stdio::null()).status();
+    let installed = status.is_ok_and(|status| status.success()) && miri::is_there();
+    if installed { Ok(()) } else { Err(by_hand) }
 }
 
 /// # Errors
-/// The packages that are not there.
+/// What is not there.
 pub fn check() -> Result<(), String> {
+    check_packages()?;
+    if miri::is_there() { Ok(()) } else { Err("missing: miri".to_owned()) }
+}
+
+fn check_packages() -> Result<(), String> {
     let missing: Vec<String> = missing().iter().map(|p| format!("{} ({})", p.name, p.needed_for)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("missing: {}", missing.join(", "))) }
 }

@@ -111,5 +111,6 @@ zeroed!(
     sys::ibv_qp_attr,
     sys::ibv_qp_init_attr_ex,
     sys::ibv_srq,
+    sys::ibv_srq_init_attr_ex,
     sys::ibv_ah_attr,
 );

@@ -20,6 +20,7 @@ mod ah;
 mod attr;
 mod buf;
 mod channel;
+mod cm;
 mod context;
 mod cq;
 mod cq_ex;

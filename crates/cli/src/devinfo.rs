@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use rdma::sys;
+use view::ptrace::{self, Obstacle};
 
 use crate::bed::{DeviceOptions, PORT, text};
 use crate::out::say;
@@ -134,25 +135,20 @@ fn interface(index: u32) -> Option<String> {
     view::hostaddr::gids().into_iter().find(|gid| gid.ifindex == index).map(|gid| gid.ifname)
 }
 
-/// Whether the kernel lets a process copy out of and into another (process_vm_readv(2), ptrace(2), Yama).
+/// Whether large messages are copied out of and into other processes, and what it costs if not.
 fn straight() -> String {
-    let off = std::env::var_os("SOFTRNIC_STRAIGHT").is_some_and(|value| value == "0");
-    if off {
-        return "do so, too: SOFTRNIC_STRAIGHT=0".into();
+    const COST: &str = "go through shared memory, too, with two copies instead of one";
+    if std::env::var_os("SOFTRNIC_STRAIGHT").is_some_and(|value| value == "0") {
+        return format!("{COST}: SOFTRNIC_STRAIGHT is 0.");
     }
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    let scope = scope.as_deref().map(str::trim);
-    let go = "go straight from process to process";
-    match (scope, rustix::process::geteuid().is_root()) {
-        (None | Some("0"), _) => format!("{go}, between processes of one user."),
-        (Some("1" | "2"), true) => format!("{go} (you are root)."),
-        (Some("1"), false) => {
-            "go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is 1, so a process may \
-                               only reach its own children. (`sysctl kernel.yama.ptrace_scope=0` as root changes that.)"
-                .into()
+    match Obstacle::here() {
+        None => "go straight from process to process, in one copy, between processes of one user.".into(),
+        Some(obstacle) if obstacle.is_lifted_by_permission() && ptrace::permitted() => {
+            format!(
+                "go straight from process to process, in one copy, where both have set {}.",
+                ptrace::PERMIT_VARIABLE
+            )
         }
-        (Some(other), _) => {
-            format!("go through shared memory, too: /proc/sys/kernel/yama/ptrace_scope is {other}.")
-        }
+        Some(obstacle) => format!("{COST}: {obstacle}."),
     }
 }

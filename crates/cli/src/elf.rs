@@ -22,6 +22,8 @@ pub struct Elf {
     pub target: Target,
     /// True if a dynamic linker starts it, which loads libraries. A static program has none.
     pub dynamic: bool,
+    /// The libraries that it names (`DT_NEEDED`).
+    pub needed: Vec<String>,
 }
 
 /// What a file was made for.
@@ -49,7 +51,14 @@ impl std::fmt::Display for Target {
     }
 }
 
-const PT_INTERP: u32 = 3;
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+
+/// Longest dynamic section and string table that are looked at.
+const TABLE: u64 = 1 << 20;
 
 /// Looks at a file.
 pub fn inspect(path: &Path) -> io::Result<Program> {
@@ -97,11 +106,91 @@ fn parse(start: &[u8], file: &mut File) -> io::Result<Option<Elf>> {
     file.seek(SeekFrom::Start(table))?;
     file.take(size * count).read_to_end(&mut bytes)?;
     let segments = Header { bytes: &bytes, little: header.little };
-    let kinds: Vec<u64> = (0..count).filter_map(|i| segments.number(usize::try_from(i * size).ok()?, 4)).collect();
+    let segments: Vec<Segment> = (0..count).filter_map(|i| segment(&segments, i.checked_mul(size)?, wide)).collect();
     // A static position-independent program has PT_DYNAMIC but no interpreter. The dynamic linker itself, which
     // can be run as a program, looks the same: nothing is lost by taking it for static.
-    let dynamic = kinds.contains(&u64::from(PT_INTERP));
-    Ok(Some(Elf { target: Target { class, data, machine: machine as u16 }, dynamic }))
+    let dynamic = segments.iter().any(|segment| segment.kind == PT_INTERP);
+    let needed = needed(file, &segments, header.little, wide).unwrap_or_default();
+    Ok(Some(Elf { target: Target { class, data, machine: machine as u16 }, dynamic, needed }))
+}
+
+/// A program header.
+struct Segment {
+    kind: u64,
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+/// Offsets in Elf32_Phdr and Elf64_Phdr: p_type, p_offset, p_vaddr, p_filesz.
+fn segment(table: &Header, at: u64, wide: bool) -> Option<Segment> {
+    let at = usize::try_from(at).ok()?;
+    let [kind, offset, address, size] = match wide {
+        false => [(0, 4), (4, 4), (8, 4), (16, 4)],
+        true => [(0, 4), (8, 8), (16, 8), (32, 8)],
+    }
+    .map(|(field, len)| table.number(at + field, len));
+    // Only a table that is cut off lacks fields behind the type.
+    let (offset, address, size) = (offset.unwrap_or(0), address.unwrap_or(0), size.unwrap_or(0));
+    Some(Segment { kind: kind?, offset, address, size })
+}
+
+/// The names of the libraries in the dynamic section.
+fn needed(file: &mut File, segments: &[Segment], little: bool, wide: bool) -> Option<Vec<String>> {
+    let mut read = |offset: u64, len: u64| {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset)).ok()?;
+        file.take(len.min(TABLE)).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    };
+    let table = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
+    let bytes = read(table.offset, table.size)?;
+    let table = Header { bytes: &bytes, little };
+    let word = if wide { 8 } else { 4 };
+    let entries = || {
+        (0..bytes.len() / (2 * word))
+            .map_while(|i| Some((table.number(2 * i * word, word)?, table.number((2 * i + 1) * word, word)?)))
+    };
+    let strings = entries().find(|(tag, _)| *tag == DT_STRTAB)?.1;
+    let home =
+        segments.iter().find(|s| s.kind == PT_LOAD && strings.checked_sub(s.address).is_some_and(|at| at < s.size))?;
+    let strings = read(home.offset.checked_add(strings - home.address)?, home.size - (strings - home.address))?;
+    let name = |at: u64| {
+        let text = strings.get(usize::try_from(at).ok()?..)?.split(|byte| *byte == 0).next()?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    };
+    Some(entries().filter(|(tag, _)| *tag == DT_NEEDED).filter_map(|(_, at)| name(at)).collect())
+}
+
+/// How much of a program is searched for libibverbs.
+const SEARCH: u64 = 64 << 20;
+
+/// The text of one of libibverbs's messages. Put together here, so that this program does not contain it.
+fn message() -> String {
+    "LIBIBVERBS".to_lowercase() + ": Warning: couldn't allocate driver for"
+}
+
+/// True if a program has libibverbs itself in it.
+pub fn contains_libibverbs(path: &Path) -> bool {
+    let wanted = message();
+    let Ok(file) = File::open(path) else { return false };
+    let mut file = file.take(SEARCH);
+    let mut buf = vec![0; 1 << 16];
+    let mut kept = 0;
+    loop {
+        let Ok(got) = file.read(&mut buf[kept..]) else { return false };
+        let len = kept + got;
+        if got == 0 {
+            return false;
+        }
+        // By the rarest of its letters; most files have few of them.
+        let found = |at: usize| buf[..len].get(at..at + wanted.len()) == Some(wanted.as_bytes());
+        if buf[..len].iter().enumerate().any(|(at, byte)| *byte == b'l' && found(at)) {
+            return true;
+        }
+        kept = len.min(wanted.len() - 1);
+        buf.copy_within(len - kept..len, 0);
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +212,20 @@ mod tests {
         let Program::Elf(elf) = inspect(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
         assert!(elf.dynamic);
         assert_eq!(elf.target.class, 2);
+        assert!(elf.needed.iter().any(|name| name == "libc.so.6"), "{:?}", elf.needed);
+    }
+
+    #[test]
+    fn a_program_with_libibverbs_in_it_is_found() {
+        let marker = message();
+        for lead in [0, 1, (1 << 16) - 20, 1 << 17] {
+            let path = std::env::temp_dir().join(format!("softrnic-elf-{}-carries-{lead}", std::process::id()));
+            std::fs::write(&path, [vec![b'l'; lead], marker.clone().into_bytes(), vec![0]].concat()).unwrap();
+            assert!(contains_libibverbs(&path), "{lead}");
+            std::fs::remove_file(&path).unwrap();
+        }
+        assert!(!contains_libibverbs(&std::env::current_exe().unwrap()));
+        assert!(!contains_libibverbs(Path::new("/no/such/file")));
     }
 
     #[test]
@@ -144,7 +247,7 @@ mod tests {
         elf[56] = 1;
         elf[64] = 1;
         let target = Target { class: 2, data: 1, machine: 183 };
-        assert_eq!(inspect_bytes(&elf), Program::Elf(Elf { target, dynamic: false }));
+        assert_eq!(inspect_bytes(&elf), Program::Elf(Elf { target, dynamic: false, needed: Vec::new() }));
         elf[64] = 3;
         // A table that reaches beyond the end of the file is cut off there.
         elf[56] = 200;

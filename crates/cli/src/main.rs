@@ -5,8 +5,10 @@ mod bed;
 mod bench;
 mod devinfo;
 mod elf;
+mod install;
 mod link;
 mod locate;
+mod manual;
 mod out;
 mod run;
 mod selftest;
@@ -14,7 +16,7 @@ mod settings;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
 /// An RDMA NIC in software: unmodified verbs programs run without an adapter.
 #[derive(Parser)]
@@ -46,17 +48,25 @@ enum Command {
     /// between two of one process, and between two processes. What the device says it cannot do is skipped, and counted. The
     /// exit status is 1 if anything failed.
     Selftest(selftest::Options),
+    /// Make a directory with the library under the names that programs look for
+    ///
+    /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built against
+    /// it. May be repeated; needs no root.
+    Install(install::Options),
     /// The other process of bench and selftest
     #[command(hide = true)]
     Peer(link::PeerOptions),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let matches = manual::command_line().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let outcome = match cli.command {
         Command::Run(options) => return run::run(&options),
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Selftest(options) => selftest::run(&options),
+        Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
     };
     outcome.unwrap_or_else(|message| {

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use rustix::process::{getegid, geteuid};
 
-use crate::elf::{self, Program};
+use crate::elf::{self, Elf, Program};
 use crate::locate;
 
 /// Exit statuses as env(1) and timeout(1) have them.
@@ -23,6 +23,10 @@ pub struct Options {
     /// Move all data through shared memory, never straight from process to process
     #[arg(long)]
     no_straight: bool,
+    /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is 1:
+    /// large messages then take one copy instead of two
+    #[arg(long)]
+    permit_ptrace: bool,
     /// What the device tells on stderr: nothing, or which request failed and which rule it broke
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error"])]
     log: Option<String>,
@@ -62,6 +66,9 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     command.arg0(name).args(args).env("LD_PRELOAD", preload(&library)?);
     if options.no_straight {
         command.env("SOFTRNIC_STRAIGHT", "0");
+    }
+    if options.permit_ptrace {
+        command.env(view::ptrace::PERMIT_VARIABLE, "1");
     }
     if let Some(level) = &options.log {
         command.env("SOFTRNIC_LOG", level);
@@ -141,38 +148,57 @@ fn executable(path: &Path) -> bool {
 
 /// Refuses programs in which the library could have no effect; silence would look like a broken device.
 fn check(program: &Path, library: &Path) -> Result<(), Refusal> {
-    let name = program.display();
-    // Scripts may be nested; the kernel follows four levels.
     let mut file = program.to_owned();
+    // Scripts may be nested; the kernel follows four levels.
     for _ in 0..4 {
         privileged(&file)?;
         match elf::inspect(&file) {
             Ok(Program::Script(interpreter)) => file = PathBuf::from(interpreter),
-            Ok(Program::Elf(found)) => {
-                if let Ok(Program::Elf(ours)) = elf::inspect(library)
-                    && ours.target != found.target
-                {
-                    let message = format!(
-                        "{name} was built for {}, and {} for {}; build softrnic for that target and name its library \
-                         with --lib PATH",
-                        found.target,
-                        library.display(),
-                        ours.target
-                    );
-                    return Err(Refusal(REFUSED, message));
-                }
-                if !found.dynamic {
-                    let message = format!(
-                        "{name} is statically linked: it loads no libraries, so it cannot be given a device. Link it \
-                         dynamically, against libibverbs"
-                    );
-                    return Err(Refusal(REFUSED, message));
-                }
-                return Ok(());
-            }
+            Ok(Program::Elf(found)) => return fits(program, &file, &found, library),
             // The kernel says what is wrong, or knows more formats than we do; unreadable programs can be run.
             Ok(Program::Other) | Err(_) => return Ok(()),
         }
+    }
+    Ok(())
+}
+
+/// Refuses a program file that is not for this machine, or loads no libraries. `file` is the program, or the interpreter
+/// of a script.
+fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), Refusal> {
+    let name = match program == file {
+        true => file.display().to_string(),
+        false => format!("{}, the interpreter of {},", file.display(), program.display()),
+    };
+    if let Ok(Program::Elf(ours)) = elf::inspect(library)
+        && ours.target != found.target
+    {
+        let message = format!(
+            "{name} was built for {}, and {} for {}; build softrnic for that target and name its library with --lib PATH",
+            found.target,
+            library.display(),
+            ours.target
+        );
+        return Err(Refusal(REFUSED, message));
+    }
+    if !found.dynamic {
+        let what = match (program == file, elf::contains_libibverbs(file)) {
+            (false, _) => "Run the script with another interpreter, one that is dynamically linked",
+            (true, true) => {
+                "It has its own copy of libibverbs, which nothing can replace. Link it again dynamically, with -libverbs \
+                 instead of libibverbs.a and without -static"
+            }
+            (true, false) => "Link it dynamically, against libibverbs, without -static",
+        };
+        let message =
+            format!("{name} is statically linked: it loads no libraries, so it cannot be given a device. {what}");
+        return Err(Refusal(REFUSED, message));
+    }
+    let linked = found.needed.iter().any(|name| name.starts_with("libibverbs.so"));
+    if !linked && elf::contains_libibverbs(file) {
+        eprintln!(
+            "softrnic: warning: {name} has its own copy of libibverbs linked in, which cannot be replaced: it will not see \
+             softrnic0. Link it with -libverbs instead of libibverbs.a"
+        );
     }
     Ok(())
 }

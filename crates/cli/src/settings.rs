@@ -13,7 +13,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 7] = [
+pub const SETTINGS: [Setting; 8] = [
     Setting {
         name: "SOFTRNIC_LIB",
         values: "PATH",
@@ -30,6 +30,12 @@ pub const SETTINGS: [Setting; 7] = [
         name: "SOFTRNIC_PEERS",
         values: "user, any",
         about: "Whose processes may connect to this one: those of the same user (the default), or anybody's.",
+    },
+    Setting {
+        name: view::ptrace::PERMIT_VARIABLE,
+        values: "0, 1",
+        about: "1: any process of the same user may copy from and to this one's memory, where \
+                /proc/sys/kernel/yama/ptrace_scope is 1. The option --permit-ptrace of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_STRAIGHT",
@@ -69,7 +75,8 @@ pub fn help() -> String {
     text
 }
 
-fn wrap(text: &str, width: usize) -> Vec<String> {
+/// Lines of at most `width` bytes.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("one at least");

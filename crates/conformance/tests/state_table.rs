@@ -12,16 +12,25 @@ struct Maker {
     bed: Bed,
     cq: Arc<Cq>,
     xrcd: Arc<rdma::Xrcd>,
-    /// What the queue pairs are connected to: a number that nobody has.
-    nobody: u32,
+    peer: Peer,
 }
 
+/// What the queue pairs are connected to.
+#[derive(Clone, Copy, PartialEq)]
+enum Peer {
+    Nobody,
+    Themselves,
+}
+
+/// A number that nobody has.
+const NOBODY: u32 = 0xff_fffe;
+
 impl Maker {
-    fn new() -> Self {
+    fn new(peer: Peer) -> Self {
         let bed = Bed::open();
         let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
         let xrcd = bed.context.open_xrcd().expect("ibv_open_xrcd");
-        Maker { bed, cq, xrcd, nobody: 0xff_fffe }
+        Maker { bed, cq, xrcd, peer }
     }
 
     fn create(&self, ty: T) -> Arc<Qp> {
@@ -39,8 +48,9 @@ impl Maker {
     }
 
     /// Every attribute with a value that is in range.
-    fn attr(&self, from: S, to: S) -> QpAttr {
+    fn attr(&self, qp: &Qp, from: S, to: S) -> QpAttr {
         let joint = Joint::default();
+        let peer = if self.peer == Peer::Themselves { qp.number() } else { NOBODY };
         QpAttr {
             state: to,
             cur_state: from,
@@ -48,7 +58,7 @@ impl Maker {
             alt_port_num: PORT,
             en_sqd_async_notify: true,
             rate_limit: 1000,
-            ..joint.attr(self.nobody, 7, self.bed.gid)
+            ..joint.attr(peer, 7, self.bed.gid)
         }
     }
 
@@ -68,7 +78,7 @@ impl Maker {
         let mut from = S::Reset;
         for &to in way {
             let (required, _) = state::transition(ty, from, to).expect("a row of the table");
-            let result = qp.modify(&self.attr(from, to), M::STATE | required);
+            let result = qp.modify(&self.attr(&qp, from, to), M::STATE | required);
             result.unwrap_or_else(|error| panic!("{ty:?} {from:?} -> {to:?}: {error}"));
             from = to;
         }
@@ -86,7 +96,7 @@ impl Maker {
         let ah = self.bed.pd.create_ah(&to).expect("ibv_create_ah");
         let nothing = [Sge::raw(0x1000, 8, 0)];
         let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&nothing));
-        wr.to = (ty == T::Ud).then_some((&*ah, self.nobody, 1));
+        wr.to = (ty == T::Ud).then_some((&*ah, NOBODY, 1));
         qp.post_send(&wr).expect("ibv_post_send");
         until("the state SQE", || (qp.query(M::STATE).expect("ibv_query_qp").state == S::Sqe).then_some(()));
         let mut out = [rdma::Wc::default(); 4];
@@ -120,7 +130,16 @@ fn masks(required: M, from: S, to: S) -> Vec<M> {
 
 #[test]
 fn every_transition_with_every_attribute() {
-    let maker = Maker::new();
+    every_transition(Peer::Nobody);
+}
+
+#[test]
+fn every_transition_of_queue_pairs_connected_to_themselves() {
+    every_transition(Peer::Themselves);
+}
+
+fn every_transition(peer: Peer) {
+    let maker = Maker::new(peer);
     let (mut tried, mut wrong) = (0, Vec::new());
     for ty in T::ALL {
         for from in S::ALL {
@@ -138,7 +157,7 @@ fn every_transition_with_every_attribute() {
                     let target = if mask.contains(M::STATE) { to } else { from };
                     let allowed = state::allows(ty, from, target, mask - without_meaning(ty));
                     let before = qp.query(M::all()).expect("ibv_query_qp");
-                    let result = qp.modify(&maker.attr(from, to), mask);
+                    let result = qp.modify(&maker.attr(&qp, from, to), mask);
                     let shown = qp.shown_state();
                     let after = qp.query(M::all()).expect("ibv_query_qp");
                     tried += 1;
@@ -169,8 +188,8 @@ fn every_transition_with_every_attribute() {
 
 #[test]
 fn values_out_of_range_are_refused() {
-    let maker = Maker::new();
-    let base = maker.attr(S::Init, S::Rtr);
+    let maker = Maker::new(Peer::Nobody);
+    let base = maker.attr(&maker.create(T::Rc), S::Init, S::Rtr);
     let rtr: &[(&str, QpAttr)] = &[
         ("path_mtu 0", QpAttr { path_mtu: 0, ..base }),
         ("path_mtu 6", QpAttr { path_mtu: 6, ..base }),
@@ -204,11 +223,11 @@ fn values_out_of_range_are_refused() {
 
 #[test]
 fn a_wrong_current_state_is_refused() {
-    let maker = Maker::new();
+    let maker = Maker::new(Peer::Nobody);
     for believed in S::ALL {
         let qp = maker.in_state(T::Rc, S::Rtr).expect("a state of RC");
         let (required, _) = state::transition(T::Rc, S::Rtr, S::Rts).expect("a row");
-        let attr = QpAttr { cur_state: believed, ..maker.attr(S::Rtr, S::Rts) };
+        let attr = QpAttr { cur_state: believed, ..maker.attr(&qp, S::Rtr, S::Rts) };
         let result = qp.modify(&attr, M::STATE | M::CUR_STATE | required);
         assert_eq!(result.is_ok(), believed == S::Rtr, "{believed:?}: {result:?}");
     }

@@ -377,7 +377,8 @@ pub trait Platform {
     /// Copies from our memory into the peer's, if its request lives.
     fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
     /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
-    /// link) is copying from or to our memory on the strength of what the ticket was before, or when it is dead.
+    /// link) is copying from or to our memory on the strength of what the ticket was before. It does not wait for the
+    /// dead, and not for ever for one that is stopped or lies: that one's link goes down.
     fn quiesce(&mut self, link: Option<LinkId>);
 
     // ---- requests that the initiator executes; a platform without them leaves these as they are ----

@@ -15,8 +15,8 @@
 //!
 //! Either the target sees that the ticket is void, or the initiator sees the mark (Dekker). The look at the ticket is a
 //! system call (`process_vm_readv`), which reads at some time after the fence. Nobody waits while a copy of his own is
-//! marked, so two that wait for each other both go on. Whoever writes nonsense to the mark makes his peer
-//! wait; not for ever (that is the window's part), and then he is heard no more.
+//! marked, so two that wait for each other both go on. The mark is input like everything in the window: a peer may write
+//! nonsense there, so whoever waits for it must not wait for ever.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -31,7 +31,8 @@ impl Copier {
     /// Runs `copy` marked: it looks at the ticket, and copies if that is not void.
     pub fn marked<R>(&mut self, word: &AtomicU64, copy: impl FnOnce() -> R) -> R {
         self.mark = self.mark.wrapping_add(1);
-        word.store(self.mark, Ordering::Relaxed);
+        // Release: whoever waited for the copy before this one may see its mark only here.
+        word.store(self.mark, Ordering::Release);
         // With the fence in `under_way`.
         fence(Ordering::SeqCst);
         let result = copy();

@@ -13,19 +13,27 @@ use rustix::io::{IoSliceMut, ReadWriteFlags};
 use crate::{Nic, errno};
 
 /// An eventfd that counts what is in the queue beside it: a read takes one.
-pub(crate) struct Bell(pub OwnedFd);
+pub struct Bell(pub OwnedFd);
 
 impl Bell {
+    /// A new one.
+    ///
+    /// # Errors
+    /// EMFILE and its like.
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map(Bell).map_err(errno)
     }
 
+    /// One more is in the queue.
     pub fn ring(&self) {
         // The count cannot overflow: the queue beside it would have to hold 2^64 entries.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Waits for one ring; with O_NONBLOCK set on the descriptor: EAGAIN. EINTR as read(2) gives it.
+    ///
+    /// # Errors
+    /// As said.
     pub fn wait(&self) -> Result<()> {
         let mut count = [0u8; 8];
         rustix::io::read(&self.0, &mut count).map(|_| ()).map_err(errno)
@@ -39,7 +47,8 @@ impl Bell {
         let _ = rustix::io::preadv2(&self.0, &mut into, u64::MAX, ReadWriteFlags::NOWAIT);
     }
 
-    fn nonblocking(&self) -> bool {
+    /// The program has set O_NONBLOCK on the descriptor.
+    pub fn nonblocking(&self) -> bool {
         rustix::fs::fcntl_getfl(self.0.as_fd()).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
     }
 }

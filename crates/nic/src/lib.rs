@@ -23,10 +23,11 @@ use ::verbs::{Errno, Gid, Result};
 use parking_lot::{Condvar, Mutex};
 use window::WindowPlatform;
 
-pub use channel::CompChannel;
+pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
 pub use engine::{CqOpts, MrInfo, MwKind};
+pub use thread::spawn;
 
 /// A row of the GID table.
 #[derive(Clone, Debug)]
@@ -89,7 +90,17 @@ impl Nic {
         engine.set_gids(table);
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
         let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
-        engine.set_diagnostics(!matches!(log.as_str(), "" | "0" | "off"));
+        let log = !matches!(log.as_str(), "" | "0" | "off");
+        engine.set_diagnostics(log);
+        view::ptrace::permit();
+        if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
+            let lifted = obstacle.is_lifted_by_permission() && view::ptrace::permitted();
+            if !lifted {
+                eprintln!(
+                    "softrnic: large messages go through shared memory, with two copies instead of one: {obstacle}"
+                );
+            }
+        }
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
@@ -113,6 +124,11 @@ impl Nic {
     /// The port's GID table. Fixed for the life of the process.
     pub fn gids(&self) -> &[GidEntry] {
         &self.gids
+    }
+
+    /// The descriptors that a forked child closes: sockets whose closing tells a peer that this process is gone.
+    pub fn fd_set(&self) -> &Arc<memory::fds::FdSet> {
+        &self.fds
     }
 
     /// The node GUID.

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ::verbs::{Errno, Result};
+use ::verbs::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
@@ -118,12 +118,7 @@ impl Nic {
     /// Starts the NIC thread.
     pub(crate) fn start(&'static self) -> Result<()> {
         self.core.lock().thread_runs = true;
-        std::thread::Builder::new()
-            .name("softrnic".into())
-            .stack_size(256 << 10)
-            .spawn(move || self.thread())
-            .map(|_| ())
-            .map_err(|_| Errno::ENOMEM)
+        thread::spawn("softrnic", move || self.thread())
     }
 
     /// Makes the NIC thread look now.
@@ -153,8 +148,6 @@ impl Nic {
     }
 
     fn thread(&'static self) {
-        thread::block_signals();
-        thread::ask_for_short_slice();
         let mut tick = TICK_MIN;
         let mut polls = 0;
         // A duplicate, because the platform itself is behind the lock.

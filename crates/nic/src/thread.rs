@@ -1,8 +1,22 @@
 //! What the NIC thread asks of the system for itself.
 #![allow(unsafe_code)]
 
+/// Starts a thread of the library's own: named for who looks at `ps -L`, deaf to the program's signals, soon in its turn.
+///
+/// # Errors
+/// ENOMEM: no more threads.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result<()> {
+    let body = move || {
+        block_signals();
+        ask_for_short_slice();
+        run();
+    };
+    let made = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body);
+    made.map(|_| ()).map_err(|_| ::verbs::Errno::ENOMEM)
+}
+
 /// Blocks all signals for the calling thread: handlers of the program must not run on the NIC thread.
-pub(crate) fn block_signals() {
+fn block_signals() {
     // SAFETY: an all-zero sigset_t is a valid value to be filled; both calls only touch it and the thread's mask.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -27,7 +41,7 @@ struct SchedAttr {
 
 /// Asks for the shortest time slice (100 us, Linux 6.12): a thread that runs for microseconds at a time then gets its
 /// turn as soon as it is woken, also where programs spin on all processors. Older kernels ignore or refuse it.
-pub(crate) fn ask_for_short_slice() {
+fn ask_for_short_slice() {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
     // SAFETY: sched_setattr reads `size` bytes at the pointer; 0 means this thread, no flags.
     unsafe {

@@ -9,6 +9,7 @@ use sys::*;
 use verbs::WcFlags;
 
 use crate::Context;
+use crate::device::extended;
 use crate::error::{Error, Result, number, pointer};
 
 /// A completion channel.
@@ -281,6 +282,16 @@ impl Cq {
         let arm = unsafe { (*self.context.raw()).ops.req_notify_cq }.expect("req_notify_cq");
         // SAFETY: a live queue.
         number("ibv_req_notify_cq", unsafe { arm(self.raw.as_ptr(), solicited_only.into()) })
+    }
+
+    /// `ibv_modify_cq(3)`: at most one event per `count` completions or `period` microseconds.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<()> {
+        const CALL: &str = "ibv_modify_cq";
+        let modify = extended!(self.context.raw(), modify_cq).ok_or(Error::new(CALL, libc::EOPNOTSUPP))?;
+        let moderate = ibv_moderate_cq { cq_count: count, cq_period: period };
+        let mut attr = ibv_modify_cq_attr { attr_mask: IBV_CQ_ATTR_MODERATE, moderate };
+        // SAFETY: a live queue and valid attributes.
+        number(CALL, unsafe { modify(self.raw.as_ptr(), &mut attr) })
     }
 
     /// `ibv_resize_cq(3)`.

@@ -45,8 +45,13 @@ pub struct Mr {
     raw: NonNull<ibv_mr>,
     len: usize,
     // Dropped after the deregistration in `drop`, because fields are.
-    pages: Pages,
+    pages: Arc<Pages>,
 }
+
+// SAFETY: a mapping is not tied to a thread; what is in it is reached by volatile and atomic operations only.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
 
 // SAFETY: the buffer is reached by volatile and atomic operations only; verbs are thread-safe.
 unsafe impl Send for Mr {}
@@ -73,7 +78,15 @@ impl Sge {
 impl Pd {
     /// Allocates `len` bytes and registers them (`ibv_reg_mr(3)`).
     pub fn reg_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<Arc<Mr>> {
-        let pages = Pages::new(len)?;
+        self.register(Arc::new(Pages::new(len)?), len, access)
+    }
+
+    /// Registers the buffer of another region once more: both show the same bytes, and each goes by itself.
+    pub fn reg_mr_again(self: &Arc<Self>, other: &Mr, access: Access) -> Result<Arc<Mr>> {
+        self.register(other.pages.clone(), other.len, access)
+    }
+
+    fn register(self: &Arc<Self>, pages: Arc<Pages>, len: usize, access: Access) -> Result<Arc<Mr>> {
         // SAFETY: a live domain and `len` bytes of memory that live until the region is deregistered.
         let raw = unsafe {
             (self.context.library().api.reg_mr)(
@@ -103,8 +116,7 @@ impl Drop for Mr {
         let ret = unsafe { (self.pd.context.library().api.dereg_mr)(self.raw.as_ptr()) };
         if ret != 0 {
             // A window is still bound to it, so a peer may still write: the pages must stay.
-            let fresh = Pages { start: NonNull::dangling(), mapped: 0 };
-            std::mem::forget(std::mem::replace(&mut self.pages, fresh));
+            std::mem::forget(self.pages.clone());
         }
     }
 }

@@ -102,3 +102,39 @@ handles! {
     /// An XRC domain.
     XrcdId;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_24_bits() {
+        assert_eq!(Qpn::new(0xff12_3456).get(), 0x12_3456);
+        assert_eq!(Psn::new(u32::MAX).get(), 0xff_ffff);
+        assert_eq!(Qpn::new(u32::MAX), Qpn::MULTICAST);
+    }
+
+    /// 9.7.2: comparisons hold over the wrap, for distances of less than half of the numbers.
+    #[test]
+    fn sequence_numbers_wrap() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.plus(1), Psn::new(0));
+        assert_eq!(last.plus(u32::MAX), Psn::new(0xff_fffe));
+        assert_eq!(last.plus(1).since(last), 1);
+        assert_eq!(last.since(last.plus(1)), -1);
+        for start in [0, 1, 0x7f_ffff, 0x80_0000, 0xff_fff0, 0xff_ffff].map(Psn::new) {
+            for step in [0, 1, 100, 0x40_0000, 0x7f_ffff] {
+                assert_eq!(start.plus(step).since(start), step as i32);
+                assert_eq!(start.since(start.plus(step)), -(step as i32));
+            }
+            assert_eq!(start.plus(0x80_0000).since(start), -0x80_0000);
+        }
+    }
+
+    #[test]
+    fn handles_survive_packing() {
+        let handle = QpId { index: 7, generation: u32::MAX };
+        assert_eq!(QpId::from(<(u32, u32)>::from(handle)), handle);
+        assert_ne!(handle, QpId { generation: 0, ..handle });
+    }
+}

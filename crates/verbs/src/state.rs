@@ -94,3 +94,54 @@ pub fn allows(ty: T, from: S, to: S, mask: M) -> bool {
     let Some((required, optional)) = transition(ty, from, to) else { return false };
     mask.contains(required) && (required | optional | M::STATE).contains(mask)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPES: [T; 5] = [T::Rc, T::Uc, T::Ud, T::XrcIni, T::XrcTgt];
+    const STATES: [S; 7] = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Sqe, S::Err];
+
+    #[test]
+    fn rows_are_unique_and_ask_for_nothing_twice() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert!((row.required & row.optional).is_empty(), "{row:?}");
+            for other in &TABLE[..i] {
+                let same = row.from == other.from && row.to == other.to;
+                assert!(!same || row.types.iter().all(|ty| !other.types.contains(ty)), "{row:?} and {other:?}");
+            }
+        }
+    }
+
+    /// 10.3.1: RESET and ERR can be reached from everywhere; there is no way past a state.
+    #[test]
+    fn the_way_up_has_no_short_cut() {
+        for ty in TYPES {
+            for from in STATES {
+                assert_eq!(transition(ty, from, S::Reset), Some((NONE, NONE)));
+                assert_eq!(transition(ty, from, S::Err), Some((NONE, NONE)));
+                assert_eq!(transition(ty, from, S::Init).is_some(), matches!(from, S::Reset | S::Init));
+                assert_eq!(transition(ty, from, S::Rtr).is_some(), from == S::Init);
+                assert_eq!(transition(ty, from, S::Sqe), None, "only an error leads there");
+            }
+            assert!(transition(ty, S::Rtr, S::Rts).is_some() && transition(ty, S::Rts, S::Sqd).is_some());
+            assert_eq!(transition(ty, S::Sqe, S::Rts).is_some(), matches!(ty, T::Ud | T::Uc), "11.2.5.2");
+        }
+    }
+
+    #[test]
+    fn a_mask_must_have_what_is_required_and_nothing_unknown() {
+        for row in TABLE {
+            for &ty in row.types {
+                let allowed = |mask| allows(ty, row.from, row.to, mask);
+                assert!(allowed(M::STATE | row.required) && allowed(M::STATE | row.required | row.optional));
+                for flag in row.required.iter() {
+                    assert!(!allowed((M::STATE | row.required) - flag), "{row:?} without {flag:?}");
+                }
+                for flag in (M::all() - M::STATE - row.required - row.optional).iter() {
+                    assert!(!allowed(M::STATE | row.required | flag), "{row:?} with {flag:?}");
+                }
+            }
+        }
+    }
+}

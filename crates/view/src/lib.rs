@@ -5,11 +5,13 @@
 //! * [`hostaddr`]: the host's addresses as GIDs, and the node's GUID.
 //! * [`tree`]: the view's content.
 //! * [`place`]: the directory it lies in.
+//! * [`ptrace`]: whether processes may copy out of and into each other's memory.
 //!
 //! How a program's calls get there is the crate `hooks`.
 
 pub mod hostaddr;
 pub mod place;
+pub mod ptrace;
 pub mod tree;
 
 /// The variable that makes real adapters visible beside this device.

@@ -13,6 +13,10 @@ use crate::link::{Link, State};
 const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 5_000_000;
+/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
+/// it lies, or somebody has stopped it.
+const COPY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// What this process shows.
 pub(crate) struct Board {
     writer: Writer<OwnSheet>,
@@ -93,7 +97,8 @@ impl WindowPlatform {
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
         for i in 0..self.live.len() {
             let id = self.live[i];
-            if which(self, id) && !self.link(id).is_none_or(Link::quiesce) {
+            let lingers = |link: &Link| link.state != State::Dead && !link.quiesce(COPY_PATIENCE);
+            if which(self, id) && self.link(id).is_some_and(lingers) {
                 self.bury(id);
             }
         }

@@ -277,14 +277,11 @@ impl Link {
         })
     }
 
-    /// Waits until the copy that the peer has under way, if it has one, is over. A copy takes no longer than it takes
-    /// to move a piece of a message. False if it seems to take for ever: the peer is stopped in the middle, or writes
-    /// nonsense to its mark; such a link is of no more use.
-    #[must_use]
-    pub(crate) fn quiesce(&self) -> bool {
+    /// Waits until the copy that the peer has under way, if it has one, is over, or the peer dead. False if neither was
+    /// to be after so long.
+    pub(crate) fn quiesce(&self, patience: Duration) -> bool {
         const SPINS: u32 = 100;
         const LONGEST: Duration = Duration::from_millis(1);
-        const PATIENCE: Duration = Duration::from_secs(2);
         let Some(remote) = &self.remote else { return true };
         let mark = self.consumer.memory().copying();
         let Some(copy) = under_way(mark) else { return true };
@@ -294,10 +291,10 @@ impl Link {
             }
             std::hint::spin_loop();
         }
+        let until = Instant::now() + patience;
         let mut pause = Duration::from_micros(10);
-        let began = Instant::now();
         while copy.lasts(mark) && !remote.gone() {
-            if began.elapsed() > PATIENCE {
+            if Instant::now() > until {
                 return false;
             }
             std::thread::sleep(pause);

@@ -237,3 +237,19 @@ fn it_may_move_to_the_thread_that_holds_the_lock() {
     fn is_send<T: Send>() {}
     is_send::<WindowPlatform>();
 }
+
+/// A peer that says for ever that it is copying is not waited for, for ever.
+#[test]
+fn a_copy_without_end() {
+    let (mut a, mut b) = (platform(), platform());
+    let there = Qpn::new(b.claim_block().unwrap());
+    let link = a.resolve(&gid("127.0.0.1"), there).unwrap();
+    b.handle_events(0);
+    let patience = std::time::Duration::from_millis(20);
+    assert!(a.link(link).unwrap().quiesce(patience));
+    let mark = b.link(b.links()[1]).unwrap().producer.memory().copying();
+    mark.store(77, std::sync::atomic::Ordering::SeqCst);
+    assert!(!a.link(link).unwrap().quiesce(patience));
+    mark.store(u64::MAX - 1, std::sync::atomic::Ordering::SeqCst);
+    assert!(a.link(link).unwrap().quiesce(patience));
+}

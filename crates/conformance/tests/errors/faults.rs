@@ -197,7 +197,8 @@ impl Grant {
 
     /// The memory that must not be written if the request fails. Without a receive, only the last packet is refused.
     pub fn watched(&self, case: &Case) -> Option<&Mr> {
-        self.mr.as_deref().filter(|_| case.fault != Fault::RecvNone)
+        let late = matches!(case.fault, Fault::RecvNone | Fault::SrqNobody | Fault::SrqDomain);
+        self.mr.as_deref().filter(|_| !late)
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::pair::{End, region};
+use crate::{APART, Ends, NEAR, with_peer};
 
 /// How the peer is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,12 +54,12 @@ pub fn far(mut wire: Wire) {
     }
 }
 
-fn connected(bed: &Bed, far: &mut Far, how: How, joint: &Joint) -> (End, Place) {
+fn connected(bed: &Bed, wire: &mut Wire, how: How, joint: &Joint) -> (End, Place) {
     let end = End::new(bed, QpType::Rc, None);
-    far.wire.tell(&Some(how));
-    let place: Place = far.wire.exchange(&Place { qpn: end.qp.number(), gid: bed.gid.0, addr: 0, rkey: 0 });
+    wire.tell(&Some(how));
+    let place: Place = wire.exchange(&Place { qpn: end.qp.number(), gid: bed.gid.0, addr: 0, rkey: 0 });
     joint.up(&end.qp, QpType::Rc, place.qpn, Gid(place.gid));
-    let () = far.wire.hear();
+    let () = wire.hear();
     (end, place)
 }
 
@@ -69,44 +70,47 @@ fn post_some(qp: &Qp, place: &Place, list: &[rdma::Sge]) {
     qp.post_sends(&wrs).expect("ibv_post_send");
 }
 
-fn lose(straight: &str) {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
-    let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
-    for len in [64, LEN] {
-        for how in [How::Destroyed, How::Reset, How::Error, How::Killed] {
-            let (end, place) = connected(&bed, &mut far, how, &JOINT());
-            if how == How::Killed {
-                far.kill();
-            }
-            end.recv(200, &[]);
-            let start = Instant::now();
-            post_some(&end.qp, &place, &[mr.sge(0, len)]);
-            let flushed = Status::FLUSHED;
-            let wanted = [(1, Status::RETRIES), (2, flushed), (3, flushed), (200, flushed)];
-            assert_eq!(end.completions(4), wanted, "{how:?}, {len} bytes, straight {straight}");
-            assert_eq!(end.state(), QpState::Err);
-            let took = start.elapsed();
-            assert!(took > Duration::from_millis(16), "{how:?}: given up after {took:?}");
-            assert!(took < Duration::from_secs(2), "{how:?}: given up only after {took:?}");
-            match how {
-                How::Killed => far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]),
-                _ => far.wire.tell(&()),
-            }
-        }
-    }
-    far.wire.tell(&None::<How>);
-    assert!(far.ended_well());
+/// What becomes of requests to a peer who is no longer there.
+fn fails(mr: &rdma::Mr, end: &End, place: &Place, len: usize, what: &str) {
+    end.recv(200, &[]);
+    let start = Instant::now();
+    post_some(&end.qp, place, &[mr.sge(0, len)]);
+    let flushed = Status::FLUSHED;
+    let wanted = [(1, Status::RETRIES), (2, flushed), (3, flushed), (200, flushed)];
+    assert_eq!(end.completions(4), wanted, "{what}");
+    assert_eq!(end.state(), QpState::Err);
+    let took = start.elapsed();
+    // Both timeouts have passed.
+    assert!(took > Duration::from_micros(2 * (4096 << 12) / 1000), "{what}: given up after {took:?}");
+    assert!(took < Duration::from_secs(2), "{what}: given up only after {took:?}");
 }
 
 #[test]
 fn lost_peers() {
-    lose("1");
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    for (ends, len) in [(NEAR, 64), (NEAR, LEN), (APART, LEN), (Ends::Threads, 64), (Ends::Threads, LEN)] {
+        with_peer(ends, "lost", |wire| {
+            for how in [How::Destroyed, How::Reset, How::Error] {
+                let (end, place) = connected(&bed, wire, how, &JOINT());
+                fails(&mr, &end, &place, len, &format!("{how:?}, {len} bytes, {ends:?}"));
+                wire.tell(&());
+            }
+            wire.tell(&None::<How>);
+        });
+    }
 }
 
 #[test]
-fn lost_peers_without_straight_copies() {
-    lose("0");
+fn killed_peers() {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    for (straight, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
+        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
+        let (end, place) = connected(&bed, &mut far.wire, How::Killed, &JOINT());
+        far.kill();
+        fails(&mr, &end, &place, len, &format!("killed, {len} bytes, straight {straight}"));
+    }
 }
 
 /// 9.7.4.1.7: more READs than `max_dest_rd_atomic`. They arrive together because the target is stopped meanwhile.
@@ -117,7 +121,7 @@ fn too_many_reads() {
     for (straight, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
         let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
         // No timeout may pass while the target is stopped.
-        let (end, place) = connected(&bed, &mut far, How::Killed, &Joint::default());
+        let (end, place) = connected(&bed, &mut far.wire, How::Killed, &Joint::default());
         far.signal(Signal::STOP);
         let list = [mr.sge(0, len)];
         let Place { addr, rkey, .. } = place;

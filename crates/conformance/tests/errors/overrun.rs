@@ -1,51 +1,115 @@
 //! A completion queue that overruns: the queue and the queue pair whose completion is lost are told of
 //! (IBTA vol. 1, C10-91, 11.6.3.2).
 
-use conformance::{Bed, Joint};
+use conformance::{Bed, Wire};
 use rdma::sys::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL};
-use rdma::{Data, QpState, QpType, SendOp, SendWr, Status};
+use rdma::{Data, Gid, QpState, QpType, SendOp, SendWr, Status};
+use serde::{Deserialize, Serialize};
 
-use crate::pair::{End, events};
+use crate::pair::{End, events, region};
+use crate::side::joint;
+use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
 
-fn pair(bed: &Bed, a: u32, b: u32) -> (End, End) {
-    let (a, b) = (End::with_cq(bed, QpType::Rc, None, a), End::with_cq(bed, QpType::Rc, None, b));
-    a.up(bed, &Joint::default(), b.qp.number());
-    b.up(bed, &Joint::default(), a.qp.number());
-    (a, b)
+/// What the peer shall be.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    qpn: u32,
+    gid: [u8; 16],
+    /// Entries of its completion queue.
+    cqe: u32,
+}
+
+/// What the peer is.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    qpn: u32,
+    cqe: u32,
+    addr: u64,
+    rkey: u32,
+}
+
+/// The peer, who may be the one whose queue overruns.
+pub fn far(mut wire: Wire) {
+    let bed = Bed::open();
+    while let Some(order) = wire.hear::<Option<Order>>() {
+        let mr = region(&bed, LARGE);
+        let end = End::with_cq(&bed, QpType::Rc, None, order.cqe);
+        joint().up(&end.qp, QpType::Rc, order.qpn, Gid(order.gid));
+        for i in 0..end.qp.cap().max_recv_wr {
+            end.recv(u64::from(i), &[mr.sge(0, LARGE)]);
+        }
+        wire.tell(&Place { qpn: end.qp.number(), cqe: end.cq.cqe(), addr: mr.addr(), rkey: mr.rkey() });
+        let overruns: bool = wire.hear();
+        if overruns {
+            assert_overrun(&bed, &end);
+            // What was there before is there still.
+            assert_eq!(end.completions(end.cq.cqe() as usize)[0], (0, Status::SUCCESS));
+        } else {
+            assert_eq!(end.state(), QpState::Rts);
+        }
+        wire.tell(&());
+    }
+}
+
+fn assert_overrun(bed: &Bed, end: &End) {
+    let mut kinds = events(bed, 2);
+    kinds.sort_unstable();
+    assert_eq!(kinds, [IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL]);
+    end.reaches(QpState::Err);
+}
+
+const ROUNDS: [(Ends, usize); 5] =
+    [(NEAR, SMALL), (NEAR, LARGE), (APART, LARGE), (Ends::Threads, SMALL), (Ends::Threads, LARGE)];
+
+fn connected(bed: &Bed, wire: &mut Wire, ours: u32, theirs: u32) -> (End, Place) {
+    let end = End::with_cq(bed, QpType::Rc, None, ours);
+    let order = Order { qpn: end.qp.number(), gid: bed.gid.0, cqe: theirs };
+    let place: Place = wire.exchange(&Some(order));
+    joint().up(&end.qp, QpType::Rc, place.qpn, bed.gid);
+    (end, place)
 }
 
 #[test]
 fn at_the_sender() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, 1, 16);
-    let size = a.cq.cqe();
-    assert!(size < a.qp.cap().max_send_wr, "a queue of {size} is too long for this test");
-    for i in 0..=size {
-        let wr = SendWr::new(u64::from(i), SendOp::Write { addr: 0, rkey: 0 }, Data::Sges(&[]));
-        a.qp.post_send(&wr).expect("ibv_post_send");
+    for (ends, len) in ROUNDS {
+        with_peer(ends, "overrun", |wire| {
+            let bed = Bed::open();
+            let mr = region(&bed, len);
+            let (end, Place { addr, rkey, .. }) = connected(&bed, wire, 1, 64);
+            let size = end.cq.cqe();
+            assert!(size < end.qp.cap().max_send_wr, "a queue of {size} is too long for this test");
+            for i in 0..=size {
+                let list = [mr.sge(0, len)];
+                let wr = SendWr::new(u64::from(i), SendOp::Write { addr, rkey }, Data::Sges(&list));
+                end.qp.post_send(&wr).expect("ibv_post_send");
+            }
+            assert_overrun(&bed, &end);
+            assert_eq!(end.completions(size as usize)[0], (0, Status::SUCCESS));
+            let () = wire.exchange(&false);
+            wire.tell(&None::<Order>);
+        });
     }
-    let mut kinds = events(&bed, 2);
-    kinds.sort_unstable();
-    assert_eq!(kinds, [IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL]);
-    a.reaches(QpState::Err);
-    assert_eq!(b.state(), QpState::Rts);
-    // What was there before is there still.
-    assert_eq!(a.completions(size as usize)[0], (0, Status::SUCCESS));
 }
 
 #[test]
 fn at_the_receiver() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, 16, 1);
-    let size = b.cq.cqe();
-    for i in 0..=size {
-        b.recv(u64::from(i), &[]);
+    for (ends, len) in ROUNDS {
+        for immediate in [false, true] {
+            with_peer(ends, "overrun", |wire| {
+                let bed = Bed::open();
+                let mr = region(&bed, len);
+                let (end, Place { addr, rkey, cqe, .. }) = connected(&bed, wire, 64, 1);
+                assert!(cqe < end.qp.cap().max_send_wr, "a queue of {cqe} is too long for this test");
+                for i in 0..=cqe {
+                    let list = [mr.sge(0, len)];
+                    let write = SendOp::WriteImm { addr, rkey, imm: i };
+                    let op = if immediate { write } else { SendOp::Send };
+                    end.qp.post_send(&SendWr::new(u64::from(i), op, Data::Sges(&list))).expect("ibv_post_send");
+                }
+                let () = wire.exchange(&true);
+                assert_eq!(end.completions(cqe as usize)[0], (0, Status::SUCCESS));
+                wire.tell(&None::<Order>);
+            });
+        }
     }
-    for i in 0..=size {
-        a.qp.post_send(&SendWr::new(u64::from(i), SendOp::Send, Data::Sges(&[]))).expect("ibv_post_send");
-    }
-    let mut kinds = events(&bed, 2);
-    kinds.sort_unstable();
-    assert_eq!(kinds, [IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL]);
-    b.reaches(QpState::Err);
 }

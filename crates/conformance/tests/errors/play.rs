@@ -25,7 +25,7 @@ pub struct Order {
 const DATAGRAM: usize = 4096;
 /// Bytes of the GRH, in front of a datagram's data.
 const GRH: usize = 40;
-/// A queue pair number that nobody has.
+/// A number of a queue pair, or of a shared receive queue, that nobody has.
 const NOBODY: u32 = 0xff_fff0;
 
 /// Bytes of the message in question.
@@ -44,7 +44,10 @@ fn room(case: &Case, len: usize) -> usize {
 
 fn initiator_joint(case: &Case) -> Joint {
     // A target that is out of receives is asked twice, at intervals of 10 us.
-    let joint = Joint { rnr_retries: 1, ..joint() };
+    let mut joint = Joint { rnr_retries: 1, ..joint() };
+    if case.fault == Fault::NoReadsHere {
+        joint.reads = 0;
+    }
     // One that does not answer, eight times at intervals of 67 ms.
     if case.ours == Status::RETRIES { Joint { timeout: 14, ..joint } } else { joint }
 }
@@ -150,7 +153,11 @@ impl Question<'_> {
     fn wr<'b>(&self, wr_id: u64, op: SendOp<'b>, data: Data<'b>, signaled: bool) -> SendWr<'b> {
         let mut wr = SendWr::new(wr_id, op, data);
         wr.flags.set(SendFlags::SIGNALED, signaled);
-        wr.srqn = self.place.srqn;
+        wr.srqn = match self.case.fault {
+            Fault::SrqNobody if wr_id == 2 => NOBODY,
+            Fault::SrqDomain if wr_id == 2 => self.place.foreign,
+            _ => self.place.srqn,
+        };
         wr
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use conformance::{Bed, Joint, until};
 use rdma::{
-    Access, Cq, Data, Gid, Mr, Pd, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr, Sge, Srq,
-    Status, Wc,
+    Access, AsyncSource, Cq, Data, Gid, Mr, Pd, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp,
+    SendWr, Sge, Srq, Status, Wc,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ pub struct Place {
     pub qpn: u32,
     pub gid: [u8; 16],
     pub srqn: u32,
+    /// XRC: the number of a shared receive queue of another domain.
+    pub foreign: u32,
 }
 
 /// All rights but persistence.
@@ -37,6 +39,8 @@ pub fn joint() -> Joint {
 pub struct Side {
     pub qp: Arc<Qp>,
     pub srq: Option<Arc<Srq>>,
+    /// XRC: one of another domain.
+    foreign: Option<Arc<Srq>>,
     pub cq: Arc<Cq>,
     pub qp_type: QpType,
     joint: Joint,
@@ -82,7 +86,11 @@ impl Side {
         };
         let qp = made.unwrap_or_else(|error| panic!("{qp_type:?}: {error}"));
         joint.init(&qp, qp_type);
-        Side { qp, srq, cq, qp_type, joint }
+        let foreign = (qp_type == QpType::XrcTgt).then(|| {
+            let domain = bed.context.open_xrcd().expect("ibv_open_xrcd");
+            pd.create_xrc_srq(16, 4, &domain, &cq).expect("ibv_create_srq_ex")
+        });
+        Side { qp, srq, foreign, cq, qp_type, joint }
     }
 
     /// A reliable one that is connected to itself, for binding windows.
@@ -93,11 +101,10 @@ impl Side {
     }
 
     pub fn place(&self, bed: &Bed) -> Place {
-        let srqn = match (&self.srq, self.qp_type) {
-            (Some(srq), QpType::XrcTgt) => srq.number().expect("ibv_get_srq_num"),
-            _ => 0,
-        };
-        Place { qpn: self.qp.number(), gid: bed.gid.0, srqn }
+        let number = |srq: &Arc<Srq>| srq.number().expect("ibv_get_srq_num");
+        let own = self.srq.as_ref().filter(|_| self.qp_type == QpType::XrcTgt);
+        let [srqn, foreign] = [own, self.foreign.as_ref()].map(|srq| srq.map_or(0, number));
+        Place { qpn: self.qp.number(), gid: bed.gid.0, srqn, foreign }
     }
 
     pub fn connect(&self, peer: &Place) {
@@ -116,7 +123,13 @@ impl Side {
     pub fn poll(&self) -> Vec<(u64, u32)> {
         let mut out = [Wc::default(); 16];
         let count = self.cq.poll(&mut out).expect("ibv_poll_cq");
-        out[..count].iter().map(|wc| (wc.wr_id(), wc.status().0)).collect()
+        let own = self.qp.number();
+        let told = |wc: &Wc| {
+            // Valid whatever the status (`ibv_poll_cq(3)`).
+            assert_eq!(wc.qp_num(), own, "{wc:?}");
+            (wc.wr_id(), wc.status().0)
+        };
+        out[..count].iter().map(told).collect()
     }
 
     pub fn state(&self) -> QpState {
@@ -145,7 +158,8 @@ impl Side {
                 fate.completions.sort_unstable();
             }
             while let Ok(event) = bed.context.async_event() {
-                fate.events.push(event.kind);
+                let ours = event.source == AsyncSource::Qp(self.qp.number());
+                fate.events.push(if ours { event.kind } else { u32::MAX });
             }
             fate.state = self.state() as u32;
             fate.written = wanted.written;

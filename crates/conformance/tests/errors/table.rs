@@ -105,6 +105,8 @@ pub enum Fault {
     LocalReadOnly,
     /// An atomic's word has fewer than 8 bytes.
     LocalShort,
+    /// The initiator has no resources for READs and atomics.
+    NoReadsHere,
     /// The message is longer than `max_msg_sz`; a datagram, one byte longer than the MTU.
     TooLong,
     // The initiator's window:
@@ -172,6 +174,10 @@ pub enum Fault {
     Misaligned,
     /// The target has no resources for READs and atomics.
     NoReads,
+    /// XRC: no shared receive queue has this number.
+    SrqNobody,
+    /// XRC: the shared receive queue is of another domain.
+    SrqDomain,
     WrongQkey,
     /// The datagram goes to a number that nobody has.
     Nobody,
@@ -197,11 +203,14 @@ impl Fault {
     /// Can be made for this kind of queue pair.
     fn exists(self, kind: Kind) -> bool {
         match kind {
+            Kind::Xrc => {
+                // An XRC target has no domain of its own, and windows are bound by queue pairs that send.
+                !self.is_type_two()
+                    && !matches!(self, Fault::Domain | Fault::OneDomain | Fault::WrongQkey | Fault::Nobody)
+            }
+            _ if matches!(self, Fault::SrqNobody | Fault::SrqDomain) => false,
             Kind::Ud => true,
-            _ if matches!(self, Fault::WrongQkey | Fault::Nobody) => false,
-            // An XRC target has no domain of its own, and windows are bound by queue pairs that send.
-            Kind::Xrc => !self.is_type_two() && !matches!(self, Fault::Domain | Fault::OneDomain),
-            _ => true,
+            _ => !matches!(self, Fault::WrongQkey | Fault::Nobody),
         }
     }
 }
@@ -286,6 +295,7 @@ const PROTECTION: Status = Status::LOCAL_PROTECTION;
 const INVALID: Status = Status::REMOTE_INVALID_REQUEST;
 const ACCESS: Status = Status::REMOTE_ACCESS;
 const BIND: Status = Status(rdma::sys::IBV_WC_MW_BIND_ERR);
+const HERE: Status = Status(rdma::sys::IBV_WC_LOC_QP_OP_ERR);
 const OPERATION: Status = Status(rdma::sys::IBV_WC_REM_OP_ERR);
 
 #[rustfmt::skip]
@@ -305,6 +315,7 @@ const ROWS: &[Row] = {
         row(LocalReadOnly,         RESULTS,   PROTECTION, NOTHING),
         row(LocalShort,            WORDS,     LENGTH,     NOTHING),
         row(TooLong,               LONG,      LENGTH,     NOTHING),
+        row(NoReadsHere,           ANSWERED,  HERE,       NOTHING),
         // 10.6.6.2, 10.6.7.2, 11.6.2: a memory management operation error.
         row(BindUnbindable,        BINDS,     BIND,       NOTHING),
         row(BindReadOnly,          BINDS,     BIND,       NOTHING),
@@ -360,6 +371,9 @@ const ROWS: &[Row] = {
         // 9.4.5, 9.7.4.1.7, A19.4
         row(Misaligned,            WORDS,     INVALID,    BAD),
         row(NoReads,               ANSWERED,  INVALID,    BAD),
+        // A14.5.2
+        row(SrqNobody,             TAKES_RECEIVE, INVALID, BAD),
+        row(SrqDomain,             TAKES_RECEIVE, INVALID, BAD),
         // 9.6.1.4, 9.8.3
         row(WrongQkey,             SENDS,     Status::SUCCESS, NOTHING),
         row(Nobody,                SENDS,     Status::SUCCESS, NOTHING),

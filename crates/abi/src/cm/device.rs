@@ -1,0 +1,119 @@
+//! The device as ids share it: one context for the process, kept open; one protection domain and one XRC domain while
+//! ids use them (`struct cma_device` of librdmacm).
+
+use libc::c_int;
+use parking_lot::Mutex;
+use sys::{ibv_context, ibv_pd, ibv_xrcd};
+use verbs::Result;
+
+use super::last_errno;
+use crate::context::Context;
+use crate::entry::pointer;
+use crate::per_nic::PerNic;
+use crate::{pd, xrcd};
+
+#[derive(Default)]
+struct Shared {
+    context: usize,
+    pd: usize,
+    xrcd: usize,
+    users: u32,
+}
+
+static SHARED: PerNic<Mutex<Shared>> = PerNic::new();
+
+fn shared() -> Result<&'static Mutex<Shared>> {
+    Ok(SHARED.of(super::manager()?.0))
+}
+
+fn open(shared: &mut Shared) -> Result<*mut ibv_context> {
+    if shared.context == 0 {
+        shared.context = Context::open()? as usize;
+    }
+    Ok(shared.context as *mut ibv_context)
+}
+
+/// The context, for `rdma_get_devices`.
+pub fn context() -> Result<*mut ibv_context> {
+    open(&mut shared()?.lock())
+}
+
+/// An id begins to use the device.
+pub fn hold() -> Result<(*mut ibv_context, *mut ibv_pd)> {
+    let mut shared = shared()?.lock();
+    let context = open(&mut shared)?;
+    if shared.pd == 0 {
+        // SAFETY: a live context.
+        shared.pd = unsafe { pd::ibv_alloc_pd(context) } as usize;
+        if shared.pd == 0 {
+            return Err(last_errno());
+        }
+    }
+    shared.users += 1;
+    Ok((context, shared.pd as *mut ibv_pd))
+}
+
+/// It ends.
+pub fn release() {
+    let Ok(shared) = shared() else { return };
+    let mut shared = shared.lock();
+    shared.users = shared.users.saturating_sub(1);
+    if shared.users > 0 {
+        return;
+    }
+    if shared.pd != 0 {
+        // SAFETY: allocated above. If the program still uses it, the call fails and it stays for the next id.
+        if unsafe { pd::ibv_dealloc_pd(shared.pd as *mut ibv_pd) } == 0 {
+            shared.pd = 0;
+        }
+    }
+    if shared.xrcd != 0 {
+        // SAFETY: opened below. As above.
+        if unsafe { xrcd::close_xrcd(shared.xrcd as *mut ibv_xrcd) } == 0 {
+            shared.xrcd = 0;
+        }
+    }
+}
+
+/// The XRC domain.
+pub fn xrc_domain() -> Result<*mut ibv_xrcd> {
+    let mut shared = shared()?.lock();
+    let context = open(&mut shared)?;
+    if shared.xrcd == 0 {
+        let mut attr = sys::ibv_xrcd_init_attr {
+            comp_mask: sys::IBV_XRCD_INIT_ATTR_FD | sys::IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: -1,
+            oflags: libc::O_CREAT as c_int,
+        };
+        // SAFETY: a live context, our own structure.
+        shared.xrcd = unsafe { xrcd::open_xrcd(context, &raw mut attr) } as usize;
+        if shared.xrcd == 0 {
+            return Err(last_errno());
+        }
+    }
+    Ok(shared.xrcd as *mut ibv_xrcd)
+}
+
+/// `rdma_get_devices(3)`: the list ends with NULL.
+pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    pointer(|| {
+        // SAFETY: the caller's variable, optional by the man page.
+        let count = |n| unsafe {
+            if let Some(out) = num_devices.as_mut() {
+                *out = n;
+            }
+        };
+        count(0);
+        let list: Box<[*mut ibv_context; 2]> = Box::new([context()?, core::ptr::null_mut()]);
+        count(1);
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+/// `rdma_free_devices(3)`: the devices stay open.
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    if !list.is_null() {
+        // SAFETY: made above with this type, and given back once (man page).
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+    }
+}

@@ -1,0 +1,381 @@
+//! Ids and event channels: making and destroying them.
+
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+use ::cm::{Channel, Cm, Ece, IdKey};
+use libc::{c_int, c_void};
+use nic::Nic;
+use parking_lot::{Condvar, Mutex};
+use sys::cma::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_port_space};
+use verbs::limits::DEFAULT_PKEY;
+use verbs::{Errno, Result};
+
+use super::event::rdma_ack_cm_event;
+use super::{device, manager, sockaddr};
+use crate::context::alive;
+use crate::entry::{minus_one, object, output, pointer, silent};
+
+/// An event channel.
+#[repr(C)]
+pub struct EventChannel {
+    c: rdma_event_channel,
+    /// The manager's.
+    pub inner: Arc<Channel>,
+    nic: &'static Nic,
+}
+
+impl EventChannel {
+    fn create() -> Result<*mut rdma_event_channel> {
+        let (nic, _) = manager()?;
+        let inner = Channel::new()?;
+        let c = rdma_event_channel { fd: inner.fd() };
+        Ok(Box::into_raw(Box::new(EventChannel { c, inner, nic })).cast())
+    }
+
+    /// The one behind a pointer of the program's; ENODEV for a parent's in a forked child.
+    ///
+    /// # Safety
+    /// `channel` is NULL or live.
+    pub unsafe fn of<'a>(channel: *mut rdma_event_channel) -> Result<&'a EventChannel> {
+        // SAFETY: the caller's promise.
+        let this = unsafe { object::<EventChannel, _>(channel) }?;
+        alive(this.nic)?;
+        Ok(this)
+    }
+
+    unsafe fn destroy(channel: *mut rdma_event_channel) {
+        if !channel.is_null() {
+            // SAFETY: made above; not used afterwards (caller).
+            drop(unsafe { Box::from_raw(channel.cast::<EventChannel>()) });
+        }
+    }
+}
+
+/// A multicast group of an id's.
+#[derive(Clone)]
+pub struct Group {
+    /// Its number among the id's groups.
+    pub number: u64,
+    /// The address that was joined.
+    pub addr: std::net::SocketAddr,
+    /// The program's own.
+    pub context: usize,
+    /// Joined for sending only: no queue pair is attached.
+    pub send_only: bool,
+    /// The queue pair is attached.
+    pub attached: bool,
+    /// Being left: waits for its events only.
+    pub left: bool,
+    /// Events got, and acknowledged.
+    pub reported: u32,
+    /// See `reported`.
+    pub completed: u32,
+}
+
+/// What changes about an id.
+#[derive(Default)]
+pub struct Inner {
+    /// Events acknowledged.
+    pub completed: u32,
+    /// The id has its own channel, and its calls wait for their events.
+    pub sync: bool,
+    /// The queue pair could not follow the handshake: what comes of it is not told.
+    pub connect_error: bool,
+    /// READs and atomics that we will have outstanding.
+    pub initiator_depth: u8,
+    /// READs and atomics that we accept.
+    pub responder_resources: u8,
+    /// What we offer.
+    pub local_ece: Ece,
+    /// What the peer offers.
+    pub remote_ece: Ece,
+    /// What queue pairs of requests are made with (rdma_create_ep(3)); an `ibv_qp_init_attr`.
+    pub qp_init: Option<Box<sys::ibv_qp_init_attr>>,
+    /// Private data that goes in front of the program's (`ai_connect`).
+    pub connect_data: Vec<u8>,
+    /// Multicast groups.
+    pub groups: Vec<Group>,
+    /// The last group's number.
+    pub last_group: u64,
+    /// The id uses the device.
+    pub device: bool,
+    /// rdma_resolve_addrinfo(3): under way, or done and not queried.
+    pub resolving: bool,
+    /// Its result, a `rdma_addrinfo`.
+    pub resolved: usize,
+}
+
+// SAFETY: the pointers in `qp_init` are the program's own, and are only handed back to it.
+unsafe impl Send for Inner {}
+
+/// An id. What C sees comes first.
+#[repr(C)]
+pub struct Id {
+    c: UnsafeCell<rdma_cm_id>,
+    nic: &'static Nic,
+    /// The manager.
+    pub cm: &'static Cm,
+    /// Its name there.
+    pub key: IdKey,
+    /// What changes.
+    pub inner: Mutex<Inner>,
+    /// An event was acknowledged.
+    pub acked: Condvar,
+}
+
+impl Id {
+    /// The one behind a pointer of the program's. EINVAL for NULL; ENODEV for a parent's in a forked child.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id> {
+        // SAFETY: the caller's promise; an Id begins with its C structure.
+        let this = unsafe { object::<Id, _>(id) }?;
+        alive(this.nic)?;
+        Ok(this)
+    }
+
+    /// The C structure.
+    pub fn c(&self) -> *mut rdma_cm_id {
+        self.c.get()
+    }
+
+    /// The structure's members, for reading and writing.
+    ///
+    /// # Safety
+    /// The program does not use the id in another thread in a way that the man pages forbid; the reference does not
+    /// outlive the statement.
+    #[allow(clippy::mut_from_ref)] // C's structure has no owner but the protocol of its calls
+    pub unsafe fn fields(&self) -> &mut rdma_cm_id {
+        // SAFETY: within our own structure; the caller's promise.
+        unsafe { &mut *self.c.get() }
+    }
+
+    /// Makes the C side of an id. The key is set by who calls.
+    fn allocate(
+        nic: &'static Nic,
+        cm: &'static Cm,
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        port_space: rdma_port_space,
+        qp_type: u32,
+    ) -> Box<Id> {
+        // SAFETY: integers and pointers; zeros are valid.
+        let mut c: rdma_cm_id = unsafe { core::mem::zeroed() };
+        (c.channel, c.context, c.ps, c.qp_type) = (channel, context, port_space, qp_type);
+        let (inner, acked) = (Mutex::default(), Condvar::new());
+        Box::new(Id { c: UnsafeCell::new(c), nic, cm, key: IdKey(0), inner, acked })
+    }
+
+    /// Makes an id; with a channel of its own if there is none given.
+    pub fn create(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        port_space: rdma_port_space,
+        qp_type: u32,
+    ) -> Result<*mut rdma_cm_id> {
+        let (nic, cm) = manager()?;
+        let own = if channel.is_null() { Some(EventChannel::create()?) } else { None };
+        let mut id = Self::allocate(nic, cm, own.unwrap_or(channel), context, port_space, qp_type);
+        id.inner.get_mut().sync = own.is_some();
+        // SAFETY: ours, or the program's live one (rdma_create_id(3)).
+        let inner = unsafe { EventChannel::of(own.unwrap_or(channel)) }?.inner.clone();
+        match cm.create_id(&inner, (&raw const *id) as u64, port_space, qp_type) {
+            Ok(key) => id.key = key,
+            Err(e) => {
+                if let Some(own) = own {
+                    // SAFETY: made above; nobody else has it.
+                    unsafe { EventChannel::destroy(own) };
+                }
+                return Err(e);
+            }
+        }
+        Ok(Box::into_raw(id).cast())
+    }
+
+    /// The C side of an id that a request has made.
+    pub fn adopt(&self, key: IdKey) -> &'static Id {
+        // SAFETY: fields that do not change while events are got.
+        let c = unsafe { self.fields() };
+        let mut id = Self::allocate(self.nic, self.cm, c.channel, c.context, c.ps, c.qp_type);
+        id.key = key;
+        let id: &'static Id = Box::leak(id);
+        self.cm.set_token(key, core::ptr::from_ref(id) as u64);
+        id
+    }
+
+    /// Brings C's structure up to date with the manager's: addresses, device, path.
+    pub fn refresh(&self) -> Result<()> {
+        let view = self.cm.view(self.key)?;
+        if view.device && !self.inner.lock().device {
+            let (context, pd) = device::hold()?;
+            self.inner.lock().device = true;
+            // SAFETY: the calls that come here are the ones that may change these members.
+            let c = unsafe { self.fields() };
+            (c.verbs, c.port_num) = (context, 1);
+            if c.pd.is_null() {
+                c.pd = pd;
+            }
+        }
+        // SAFETY: as above.
+        let addr = unsafe { &mut self.fields().route.addr };
+        if let Some(src) = view.src {
+            addr.src.src_storage = sockaddr::storage(&src);
+            let mut none = src;
+            none.set_ip(if src.is_ipv4() { [0; 4].into() } else { [0; 16].into() });
+            none.set_port(0);
+            addr.dst.dst_storage = sockaddr::storage(&view.dst.unwrap_or(none));
+        }
+        if view.device {
+            let (sgid, dgid) = (sys::ibv_gid { raw: view.sgid.0 }, sys::ibv_gid { raw: view.dgid.0 });
+            addr.ibaddr = rdma_ib_addr { sgid, dgid, pkey: DEFAULT_PKEY.to_be() };
+        }
+        // SAFETY: as above.
+        let route = unsafe { &mut self.fields().route };
+        if view.routed && route.path_rec.is_null() {
+            let path = super::attr::path(&view);
+            (route.path_rec, route.num_paths) = (Box::into_raw(Box::new(path)), 1);
+        }
+        Ok(())
+    }
+
+    /// Waits until as many events are acknowledged.
+    fn wait_acked(&self, reported: u32) {
+        let mut inner = self.inner.lock();
+        while inner.completed < reported {
+            self.acked.wait(&mut inner);
+        }
+    }
+
+    /// An event was acknowledged.
+    pub fn acknowledge(&self, group: Option<u64>) {
+        let mut inner = self.inner.lock();
+        inner.completed += 1;
+        if let Some(group) = group.and_then(|n| inner.groups.iter_mut().find(|g| g.number == n)) {
+            group.completed += 1;
+        }
+        drop(inner);
+        self.acked.notify_all();
+    }
+
+    /// Destroys an id.
+    ///
+    /// # Safety
+    /// As for [`Id::of`]; the pointer is dead afterwards.
+    pub unsafe fn destroy(id: *mut rdma_cm_id) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let this = unsafe { Id::of(id) }?;
+        let reported = this.cm.destroy_id(this.key)?;
+        // SAFETY: nobody else uses the id any more (man page), but for those who acknowledge its events.
+        let c = unsafe { this.fields() };
+        if !c.event.is_null() {
+            // SAFETY: an event of ours that the program has not acknowledged.
+            unsafe { rdma_ack_cm_event(c.event) };
+            c.event = null_mut();
+        }
+        this.wait_acked(reported);
+        super::multicast::detach_all(this);
+        super::addrinfo::forget(this);
+        if !c.route.path_rec.is_null() {
+            // SAFETY: made by `refresh`.
+            drop(unsafe { Box::from_raw(c.route.path_rec.cast::<ibv_sa_path_rec>()) });
+        }
+        let (sync, channel, device) = {
+            let inner = this.inner.lock();
+            (inner.sync, c.channel, inner.device)
+        };
+        if device {
+            device::release();
+        }
+        if sync {
+            // SAFETY: the id's own channel.
+            unsafe { EventChannel::destroy(channel) };
+        }
+        // SAFETY: made by `create` or `adopt`; not used afterwards.
+        drop(unsafe { Box::from_raw(id.cast::<Id>()) });
+        Ok(())
+    }
+
+    fn migrate(&self, channel: *mut rdma_event_channel) -> Result<()> {
+        let was_sync = self.inner.lock().sync;
+        if was_sync && channel.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let own = if channel.is_null() { Some(EventChannel::create()?) } else { None };
+        let to = own.unwrap_or(channel);
+        // SAFETY: ours, or the program's live one (man page).
+        let inner = unsafe { EventChannel::of(to) }?.inner.clone();
+        let reported = match self.cm.migrate(self.key, &inner) {
+            Ok(reported) => reported,
+            Err(e) => {
+                if let Some(own) = own {
+                    // SAFETY: made above; nobody else has it.
+                    unsafe { EventChannel::destroy(own) };
+                }
+                return Err(e);
+            }
+        };
+        // SAFETY: programs do not use the id while they migrate it, but to acknowledge its events.
+        let c = unsafe { self.fields() };
+        if was_sync {
+            if !c.event.is_null() {
+                // SAFETY: an event of ours that the program has not acknowledged.
+                unsafe { rdma_ack_cm_event(c.event) };
+                c.event = null_mut();
+            }
+            // SAFETY: the id's own channel, which nobody waits at now.
+            unsafe { EventChannel::destroy(c.channel) };
+        }
+        self.inner.lock().sync = own.is_some();
+        c.channel = to;
+        self.wait_acked(reported);
+        Ok(())
+    }
+}
+
+/// `rdma_create_event_channel(3)`.
+pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(EventChannel::create)
+}
+
+/// `rdma_destroy_event_channel(3)`.
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: live or NULL, not used afterwards (man page).
+    silent(|| unsafe { EventChannel::destroy(channel) });
+}
+
+/// `rdma_create_id(3)`.
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    port_space: rdma_port_space,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's variable or NULL.
+        let out = unsafe { output(id) }?;
+        let datagram = matches!(port_space, sys::cma::RDMA_PS_IPOIB | sys::cma::RDMA_PS_UDP);
+        *out = Id::create(channel, context, port_space, if datagram { sys::IBV_QPT_UD } else { sys::IBV_QPT_RC })?;
+        Ok(0)
+    })
+}
+
+/// `rdma_destroy_id(3)`: waits for the acknowledgement of the id's events.
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    minus_one(|| {
+        // SAFETY: live or NULL, not used afterwards (man page).
+        unsafe { Id::destroy(id) }?;
+        Ok(0)
+    })
+}
+
+/// `rdma_migrate_id(3)`: waits for the acknowledgement of the events that were got.
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    minus_one(|| {
+        // SAFETY: live or NULL (man page).
+        unsafe { Id::of(id) }?.migrate(channel)?;
+        Ok(0)
+    })
+}

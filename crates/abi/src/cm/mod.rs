@@ -1,0 +1,46 @@
+//! librdmacm: the C ABI of the connection manager (`rdma/rdma_cma.h`).
+//!
+//! As between librdmacm and the kernel: the crate `cm` has the ids' states, the handshakes and the waiting events; what
+//! is here changes queue pairs, on the thread of the program that calls, and hands out C's structures. One file for
+//! each page of the manual, more or less.
+
+pub mod address;
+pub mod addrinfo;
+pub mod attr;
+pub mod connect;
+pub mod device;
+pub mod ep;
+pub mod event;
+pub mod id;
+pub mod multicast;
+pub mod option;
+pub mod qp;
+pub mod rsocket;
+
+mod sockaddr;
+
+use std::sync::OnceLock;
+
+use ::cm::Cm;
+use nic::Nic;
+use verbs::{Errno, Result};
+
+use crate::per_nic::PerNic;
+
+/// The connection manager of the present adapter.
+fn manager() -> Result<(&'static Nic, &'static Cm)> {
+    static CM: PerNic<OnceLock<Cm>> = PerNic::new();
+    let nic = Nic::get()?;
+    Ok((nic, CM.of(nic).get_or_init(|| Cm::new(nic))))
+}
+
+/// What the C library's errno of this thread says, after a call that failed and set it.
+fn last_errno() -> Errno {
+    // SAFETY: the C library gives a valid pointer to this thread's own variable.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+/// 0 and an errno as the verbs give them.
+fn checked(number: libc::c_int) -> Result<()> {
+    if number == 0 { Ok(()) } else { Err(Errno(number)) }
+}

@@ -1,0 +1,130 @@
+//! Putting files in place: whole or not at all, and nothing that is not ours is replaced.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Files below a prefix.
+pub struct Tree<'a> {
+    prefix: &'a Path,
+    written: usize,
+    unchanged: usize,
+}
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+impl<'a> Tree<'a> {
+    /// Nothing is made yet.
+    pub fn new(prefix: &'a Path) -> Self {
+        Tree { prefix, written: 0, unchanged: 0 }
+    }
+
+    /// One line for the end.
+    pub fn summary(&self) -> String {
+        match (self.written, self.unchanged) {
+            (0, n) => format!("{}: all {n} files were there already", self.prefix.display()),
+            (n, 0) => format!("{}: {n} files", self.prefix.display()),
+            (n, m) => format!("{}: {n} files, and {m} that were there already", self.prefix.display()),
+        }
+    }
+
+    /// A text.
+    pub fn file(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
+        self.put(path, content, 0o644)
+    }
+
+    /// A program.
+    pub fn program(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
+        self.put(path, content, 0o755)
+    }
+
+    /// A library. One of somebody else's under this name stays, and is an error.
+    pub fn library(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
+        let place = self.prefix.join(path);
+        // Ours names the device's library, as its own name or as one that it needs.
+        let ours = |bytes: &[u8]| bytes.windows(dropin::ENGINE.len()).any(|window| window == dropin::ENGINE.as_bytes());
+        if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) {
+            return Err(format!(
+                "{} is there and is not softrnic's. Choose another prefix, or move the file away",
+                place.display()
+            ));
+        }
+        self.put(path, content, 0o755)
+    }
+
+    /// A symbolic link.
+    pub fn link(&mut self, path: &str, target: &str) -> Result<(), String> {
+        let place = self.prefix.join(path);
+        match fs::read_link(&place) {
+            Ok(there) if there == Path::new(target) => {
+                self.unchanged += 1;
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(_) => {
+                return Err(format!(
+                    "{} is there and is no link of softrnic's. Choose another prefix, or move the file away",
+                    place.display()
+                ));
+            }
+        }
+        let draft = draft(&place);
+        let _ = fs::remove_file(&draft);
+        symlink(target, &draft).and_then(|()| fs::rename(&draft, &place)).map_err(|error| cannot(&place, &error))?;
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Processes may be using the old file: it is replaced, never changed.
+    fn put(&mut self, path: &str, content: &[u8], mode: u32) -> Result<(), String> {
+        let place = self.prefix.join(path);
+        let same = fs::read(&place).is_ok_and(|there| there == content)
+            && fs::symlink_metadata(&place)
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o777 == mode);
+        if same {
+            self.unchanged += 1;
+            return Ok(());
+        }
+        let folder = place.parent().unwrap_or(self.prefix);
+        fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+        let draft = draft(&place);
+        let write = || {
+            let _ = fs::remove_file(&draft);
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+            file.write_all(content)?;
+            // Whatever the umask says: others may use it, too.
+            file.set_permissions(PermissionsExt::from_mode(mode))?;
+            file.sync_all()?;
+            fs::rename(&draft, &place)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            cannot(&place, &error)
+        })?;
+        self.written += 1;
+        Ok(())
+    }
+}
+
+/// A name beside the place, of this process's own.
+fn draft(place: &Path) -> PathBuf {
+    let mut name = place.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    place.with_file_name(name)
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            ". Choose a prefix that you may write to, such as ~/.local/softrnic; no program needs root for it"
+        }
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => ". Something on the way is no directory",
+        _ => "",
+    };
+    format!("cannot write {}: {error}{hint}", path.display())
+}

@@ -1,0 +1,87 @@
+//! `softrnic install`: a directory that programs can be pointed to.
+
+mod files;
+mod host;
+mod texts;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::locate;
+use crate::out::say;
+use files::Tree;
+
+/// Options of the command.
+#[derive(Args)]
+pub struct Options {
+    /// The directory; made if it is not there
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    prefix: PathBuf,
+    /// The device's library, instead of the libsoftrnic.so beside this program
+    #[arg(long, value_name = "PATH")]
+    lib: Option<PathBuf>,
+    /// Where rdma-core's libibverbs.so.1 and librdmacm.so.1 are, if not where the loader looks for them
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    rdma_core: Option<PathBuf>,
+}
+
+/// Where the loader looks without being told: whoever puts a libibverbs.so.1 there gives it to every program.
+const SYSTEM: [&str; 4] = ["/", "/usr", "/usr/local", "/lib"];
+
+/// Installs.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    let prefix = absolute(&options.prefix)?;
+    if SYSTEM.iter().any(|system| Path::new(system) == prefix) {
+        return Err(format!(
+            "in {0}, the libraries would take the place of rdma-core's for every program of this machine. Choose a \
+             directory of their own, such as {0}/softrnic or /opt/softrnic",
+            prefix.display().to_string().trim_end_matches('/')
+        ));
+    }
+    let library = locate::library(options.lib.as_deref())?;
+    let engine = std::fs::read(&library).map_err(|error| format!("cannot read {}: {error}", library.display()))?;
+    let mut tree = Tree::new(&prefix);
+    let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
+    tree.program("bin/softrnic", &files::read(&program)?)?;
+    tree.library(&format!("lib/{}", dropin::ENGINE), &engine)?;
+    for which in [dropin::VERBS, dropin::RDMACM] {
+        let host = host::find(which.soname, options.rdma_core.as_deref())?;
+        let bytes = host.as_deref().map(files::read).transpose()?;
+        match dropin::make(which, &engine, bytes.as_deref())? {
+            None => {
+                say!("without {}: {} has none of its functions", which.soname, library.display());
+                continue;
+            }
+            Some(made) => tree.library(&format!("lib/{}", which.soname), &made)?,
+        }
+        tree.link(&format!("lib/{}", which.development), which.soname)?;
+        let version = host.as_deref().and_then(host::version);
+        let name = which.development.trim_end_matches(".so");
+        tree.file(&format!("lib/pkgconfig/{name}.pc"), texts::pkg_config(name, version.as_deref()).as_bytes())?;
+        match host {
+            Some(path) => say!("{} has the private names of {}", which.soname, path.display()),
+            None => say!("there is no {} here: no vendor's library will be looked for", which.soname),
+        }
+    }
+    for (path, content) in texts::pages_and_completions()? {
+        tree.file(&path, &content)?;
+    }
+    say!("{}\n", tree.summary());
+    say!("  {}/bin/softrnic run -- PROGRAM", prefix.display());
+    say!("  LD_LIBRARY_PATH={}/lib PROGRAM", prefix.display());
+    say!("  PKG_CONFIG_PATH={}/lib/pkgconfig, to build against it (with rdma-core's header files)", prefix.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The prefix with everything in it that an environment would need; it need not exist.
+fn absolute(prefix: &Path) -> Result<PathBuf, String> {
+    let path = std::path::absolute(prefix).map_err(|error| format!("--prefix {}: {error}", prefix.display()))?;
+    // The same directory under another name is still the same.
+    let path = path.canonicalize().unwrap_or(path);
+    match path.to_str() {
+        Some(text) if !text.contains([':', ';', '\n']) => Ok(path),
+        _ => Err(format!("LD_LIBRARY_PATH cannot hold {}: choose a prefix without colons", path.display())),
+    }
+}

@@ -1,0 +1,76 @@
+//! The texts that are installed: pkg-config files, man pages, completions.
+
+use clap_complete::Shell;
+
+use crate::manual;
+
+/// The version of rdma-core's libraries whose functions these have at least; what a host's own library says is better.
+const VERSION: &str = "1.14.44.0";
+
+/// A pkg-config file. It moves with its directory.
+pub fn pkg_config(name: &str, version: Option<&str>) -> String {
+    let link = name.trim_start_matches("lib");
+    let needs = if link == "rdmacm" { "Requires: libibverbs\n" } else { "" };
+    format!(
+        "prefix=${{pcfiledir}}/../..\n\
+         libdir=${{prefix}}/lib\n\
+         \n\
+         Name: {name}\n\
+         Description: softrnic's {name}, for use with the header files of rdma-core\n\
+         Version: {}\n\
+         {needs}\
+         Libs: -L${{libdir}} -Wl,-rpath-link,${{libdir}} -l{link}\n\
+         Cflags:\n",
+        version.unwrap_or(VERSION)
+    )
+}
+
+/// Paths below the prefix, and what is in the files.
+pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
+    let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
+    let mut files: Vec<(String, Vec<u8>)> = pages
+        .into_iter()
+        .map(|page| (format!("share/man/man{}/{}", &page.file[page.file.len() - 1..], page.file), page.text))
+        .collect();
+    for (shell, path) in [
+        (Shell::Bash, "share/bash-completion/completions/softrnic"),
+        (Shell::Zsh, "share/zsh/site-functions/_softrnic"),
+        (Shell::Fish, "share/fish/vendor_completions.d/softrnic.fish"),
+    ] {
+        files.push((path.to_owned(), completion(shell)));
+    }
+    Ok(files)
+}
+
+fn completion(shell: Shell) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut manual::command_line(), "softrnic", &mut text);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_have_every_command_and_option() {
+        let mut command = manual::command_line();
+        command.build();
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = String::from_utf8(completion(shell)).unwrap();
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                assert!(text.contains(sub.get_name()), "{shell}: {}", sub.get_name());
+                for option in sub.get_arguments().filter_map(|arg| arg.get_long()) {
+                    assert!(text.contains(option), "{shell}: {option}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pkg_config_files_need_each_other() {
+        let text = pkg_config("librdmacm", Some("1.3.44.0"));
+        assert!(text.contains("\nVersion: 1.3.44.0\nRequires: libibverbs\n"), "{text}");
+        assert!(text.contains("-lrdmacm\n") && !pkg_config("libibverbs", None).contains("Requires"), "{text}");
+    }
+}

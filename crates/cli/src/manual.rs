@@ -1,0 +1,215 @@
+//! What the help and the man pages say beyond the options. Commands and options are declared in `main.rs` and the
+//! commands' files, variables in `settings.rs`, the rest here; help, man pages and completion are made from these.
+
+use std::io::{self, Write};
+
+use clap::CommandFactory as _;
+use clap_mangen::Man;
+use roff::{Roff, bold, italic, roman};
+
+use crate::{Cli, settings};
+
+/// A section of a page.
+pub struct Section {
+    /// The command whose page it is on.
+    command: &'static str,
+    /// Its heading.
+    title: &'static str,
+    /// Paragraphs, separated by empty lines. Lines that begin with two spaces are shown as they are.
+    text: &'static str,
+}
+
+/// The sections of the commands' pages, in their order.
+const SECTIONS: [Section; 6] = [
+    Section {
+        command: "run",
+        title: "Which programs are served",
+        text: "\
+Programs that are linked to libibverbs or librdmacm, and programs that open them by name or by path with dlopen(3) and look \
+their functions up with dlsym(3) or dlvsym(3); and the programs that these start, directly or through shells, interpreters \
+and mpirun, for LD_PRELOAD is inherited. A program that starts others with an empty environment (env -i, sudo, a login \
+shell) leaves them without the device.
+
+Not served are programs that ignore LD_PRELOAD: statically linked ones, ones that change their user, group or capabilities \
+at the start, and ones made for another architecture. run says so, and what to do. Programs with libibverbs itself linked in \
+statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and those in namespaces of their own \
+(dlmopen), find what they are linked to; for the former set LD_LIBRARY_PATH to the directory that softrnic install makes.",
+    },
+    Section {
+        command: "run",
+        title: "Large messages and ptrace_scope",
+        text: "\
+Where the kernel permits it, large messages are copied once, straight from one process's memory to the other's \
+(process_vm_readv(2)). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
+these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
+are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it for the program alone.",
+    },
+    Section {
+        command: "run",
+        title: "Examples",
+        text: "  softrnic run -- ib_send_lat
+  softrnic run -- mpirun -n 4 ./program
+  softrnic run -- bash",
+    },
+    Section {
+        command: "install",
+        title: "What is installed",
+        text: "  bin/softrnic               this program
+  lib/libsoftrnic.so         the device
+  lib/libibverbs.so.1        forwards to it
+  lib/librdmacm.so.1         forwards to it
+  lib/libibverbs.so, lib/librdmacm.so
+  lib/pkgconfig              for programs that are built against the directory
+  share/man, share/bash-completion, share/zsh, share/fish
+
+Header files are not: programs are compiled with those of rdma-core (Debian: libibverbs-dev, librdmacm-dev).
+
+Vendors' libraries (libmlx5.so.1, libefa.so.1, ...) are linked to private functions of the libibverbs that they came with. \
+The libibverbs.so.1 made here has these names, too, as found in the installed one. So install again after rdma-core has been \
+upgraded.",
+    },
+    Section {
+        command: "install",
+        title: "Using it",
+        text: "  LD_LIBRARY_PATH=DIR/lib program
+  PKG_CONFIG_PATH=DIR/lib/pkgconfig make
+
+serve every program that is linked to libibverbs.so.1 and librdmacm.so.1, or loads them by these names or by the \
+development names. Programs that look for the device in /sys or /dev as well need DIR/bin/softrnic run.",
+    },
+    Section {
+        command: "install",
+        title: "Examples",
+        text: "  softrnic install --prefix ~/.local/softrnic
+  softrnic install --prefix /opt/softrnic",
+    },
+];
+
+/// A command's sections.
+fn sections(command: &str) -> impl Iterator<Item = &'static Section> {
+    SECTIONS.iter().filter(move |section| section.command == command)
+}
+
+/// The whole command line, with the sections under the long help of the commands.
+pub fn command_line() -> clap::Command {
+    Cli::command().mut_subcommands(|sub| {
+        let text = help(sub.get_name());
+        if text.is_empty() { sub } else { sub.after_long_help(text) }
+    })
+}
+
+/// A command's sections, for a terminal.
+fn help(command: &str) -> String {
+    let sections = sections(command).map(|section| {
+        let paragraphs = section.text.split("\n\n").map(|paragraph| match paragraph.starts_with("  ") {
+            true => paragraph.to_owned(),
+            false => {
+                settings::wrap(paragraph, 94).iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+            }
+        });
+        format!("{}:\n{}", section.title, paragraphs.collect::<Vec<_>>().join("\n\n"))
+    });
+    sections.collect::<Vec<_>>().join("\n\n")
+}
+
+/// A man page: its file name, and what is in it.
+pub struct Page {
+    /// For instance `softrnic-run.1`.
+    pub file: String,
+    /// Its text, for man(1).
+    pub text: Vec<u8>,
+}
+
+/// All man pages: one for the program, one for each command, one for the variables.
+pub fn pages() -> io::Result<Vec<Page>> {
+    let mut command = command_line();
+    command.build();
+    let mut pages = vec![page("softrnic", command.clone(), true)?];
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        pages.push(page(sub.get_name(), sub.clone(), false)?);
+    }
+    pages.push(Page { file: "softrnic.7".into(), text: variables()? });
+    Ok(pages)
+}
+
+const SOURCE: &str = concat!("softrnic ", env!("CARGO_PKG_VERSION"));
+const MANUAL: &str = "softrnic";
+
+fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
+    let title = if main { name.to_owned() } else { format!("softrnic-{name}") };
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    // The page's name is one word; the synopsis says how the command is called.
+    let man = Man::new(command.clone()).title(&title).section("1").source(SOURCE).manual(MANUAL);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    let mut name_section = Roff::new();
+    name_section.control("SH", ["NAME"]).text([roman(format!("{title} - {about}"))]);
+    name_section.to_writer(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    let mut rest = Roff::new();
+    if main {
+        rest.control("SH", ["COMMANDS"]);
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            rest.control("TP", []).text([bold(format!("softrnic-{}", sub.get_name())), roman("(1)")]);
+            rest.text([roman(about)]);
+        }
+    }
+    for section in sections(name) {
+        rest.control("SH", [section.title.to_uppercase().as_str()]);
+        paragraphs(&mut rest, section.text);
+    }
+    rest.control("SH", ["ENVIRONMENT"]).text([
+        roman("The variables are described in "),
+        bold("softrnic"),
+        roman("(7)."),
+    ]);
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([bold("softrnic"), roman("(1), "), bold("softrnic"), roman("(7), "), bold("ld.so"), roman("(8)")]);
+    rest.to_writer(&mut text)?;
+    Ok(Page { file: format!("{title}.1"), text })
+}
+
+fn paragraphs(page: &mut Roff, text: &str) {
+    for (number, paragraph) in text.split("\n\n").enumerate() {
+        if number > 0 {
+            page.control("PP", []);
+        }
+        if paragraph.starts_with("  ") {
+            page.control("EX", []);
+            for line in paragraph.lines() {
+                page.text([roman(line)]);
+            }
+            page.control("EE", []);
+        } else {
+            page.text([roman(paragraph)]);
+        }
+    }
+}
+
+/// The page of the variables.
+fn variables() -> io::Result<Vec<u8>> {
+    let mut page = Roff::new();
+    page.control("TH", ["softrnic", "7", "", SOURCE, MANUAL]);
+    page.control("SH", ["NAME"]).text([roman("softrnic - environment variables of the RDMA NIC in software")]);
+    page.control("SH", ["DESCRIPTION"]).text([roman(
+        "libsoftrnic.so reads these variables when a program first uses the device, and softrnic(1) hands them on to the \
+         programs that it runs.",
+    )]);
+    page.control("SH", ["ENVIRONMENT"]);
+    for setting in settings::SETTINGS {
+        page.control("TP", []).text([bold(setting.name), roman("="), italic(setting.values)]);
+        page.text([roman(setting.about)]);
+    }
+    page.control("SH", ["SEE ALSO"]).text([bold("softrnic"), roman("(1), "), bold("softrnic-run"), roman("(1)")]);
+    let mut text = Vec::new();
+    page.to_writer(&mut text)?;
+    text.flush()?;
+    Ok(text)
+}
+
+#[cfg(test)]
+#[path = "manual_tests.rs"]
+mod tests;

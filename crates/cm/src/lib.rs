@@ -1,0 +1,28 @@
+//! The connection manager behind librdmacm: what the kernel's `rdma_cm` does for an adapter, done between processes of
+//! one host, with no daemon.
+//!
+//! * [`conn`]: the handshake of one connection; no socket, no clock.
+//! * [`message`]: what connection managers say to each other.
+//! * [`names`]: how ports are claimed, and which claims exclude each other.
+//! * [`manager`]: ids and what a program does with them. `ports`, `links` and `thread` are its parts: who holds which
+//!   port; the sockets to other processes' managers; the thread that reads them.
+//! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not
+//!   know the answer.
+//! * [`channel`]: events on their way to the program.
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod conn;
+pub mod event;
+mod links;
+pub mod manager;
+pub mod message;
+pub mod names;
+mod ports;
+pub mod route;
+mod socket;
+mod thread;
+
+pub use channel::{Channel, Got};
+pub use event::{ConnParams, Ece, Event, EventKind, Params, UdParams};
+pub use manager::{Cm, ConnectParams, IdKey, Options};

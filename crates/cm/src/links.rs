@@ -1,0 +1,221 @@
+//! Sockets to the connection managers of other processes. One carries the handshakes of all ids that two processes
+//! have in common; its closing tells that the other process is gone.
+//!
+//! A link is opened by connecting to a listener's name, and kept for the next request to that listener. Should the
+//! listener have moved to another process in the meantime, its old process answers "invalid service", and the name is
+//! looked up anew.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+
+use memory::fds::TrackedFd;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use verbs::{Errno, Result};
+
+use crate::manager::{IdKey, State};
+use crate::message::{Body, Message, emit};
+use crate::names;
+use crate::socket::{self, Received, errno};
+
+/// A link's name in this process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct LinkKey(pub u32);
+
+/// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
+const MAX_WAITING: usize = 65_536;
+/// Messages read from one link before others have their turn.
+const TURN: usize = 256;
+
+pub(crate) struct Link {
+    socket: TrackedFd,
+    waiting: VecDeque<Vec<u8>>,
+}
+
+/// All links.
+#[derive(Default)]
+pub(crate) struct Links {
+    by_key: HashMap<LinkKey, Link>,
+    by_name: HashMap<String, LinkKey>,
+    last: u32,
+}
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Token {
+    Wake,
+    Listener(IdKey),
+    Link(LinkKey),
+}
+
+impl Token {
+    pub fn pack(self) -> EventData {
+        EventData::new_u64(match self {
+            Token::Wake => 0,
+            Token::Listener(id) => 1 << 32 | u64::from(id.0),
+            Token::Link(key) => 2 << 32 | u64::from(key.0),
+        })
+    }
+
+    pub fn unpack(raw: u64) -> Token {
+        match raw >> 32 {
+            1 => Token::Listener(IdKey(raw as u32)),
+            2 => Token::Link(LinkKey(raw as u32)),
+            _ => Token::Wake,
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn watch(&self, fd: impl AsFd, token: Token) -> Result<()> {
+        let epoll = self.epoll.as_ref().ok_or(Errno::EIO)?;
+        epoll::add(epoll.as_fd(), fd, token.pack(), EventFlags::IN).map_err(errno)
+    }
+
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
+        // Closing alone would not do if a forked child still has the descriptor.
+        if let Some(epoll) = &self.epoll {
+            let _ = epoll::delete(epoll.as_fd(), fd);
+        }
+    }
+
+    fn add_link(&mut self, socket: TrackedFd) -> Result<LinkKey> {
+        self.links.last = self.links.last.wrapping_add(1);
+        let key = LinkKey(self.links.last);
+        self.watch(&socket, Token::Link(key))?;
+        self.links.by_key.insert(key, Link { socket, waiting: VecDeque::new() });
+        Ok(key)
+    }
+
+    /// The link to the listener for this address, and whether it was there before. `None`: nobody listens.
+    ///
+    /// # Errors
+    /// EAGAIN: too many wait at the listener's socket. EACCES: it is another user's. EMFILE.
+    pub(crate) fn link_to(&mut self, port_space: u16, dst: &std::net::SocketAddr) -> Result<Option<(LinkKey, bool)>> {
+        let mut spare = None;
+        for name in names::listeners(port_space, dst) {
+            if let Some(&key) = self.links.by_name.get(&name) {
+                return Ok(Some((key, true)));
+            }
+            let socket = match spare.take() {
+                Some(socket) => socket,
+                None => TrackedFd::new(socket::seqpacket()?, self.fds()),
+            };
+            match socket::connect(&socket, &name) {
+                Ok(()) if !socket::acceptable(&socket, self.any_user) => return Err(Errno::EACCES),
+                Ok(()) => {
+                    let key = self.add_link(socket)?;
+                    self.links.by_name.insert(name, key);
+                    return Ok(Some((key, false)));
+                }
+                Err(Errno::ECONNREFUSED) => spare = Some(socket),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The link leads to a process that does not listen any more.
+    pub(crate) fn forget_name(&mut self, key: LinkKey) {
+        self.links.by_name.retain(|_, k| *k != key);
+    }
+
+    /// Sends, or lets the message wait until there is room. False: the link is dead, which has been dealt with.
+    pub(crate) fn send(&mut self, key: LinkKey, message: &Message) -> bool {
+        let Some(link) = self.links.by_key.get_mut(&key) else { return false };
+        let bytes = emit(message);
+        if link.waiting.is_empty() {
+            match socket::send(&link.socket, &bytes) {
+                Ok(()) => return true,
+                Err(Errno::EAGAIN) => {}
+                Err(_) => {
+                    self.link_gone(key);
+                    return false;
+                }
+            }
+        }
+        if link.waiting.len() >= MAX_WAITING {
+            self.link_gone(key);
+            return false;
+        }
+        let first = link.waiting.is_empty();
+        link.waiting.push_back(bytes);
+        if first {
+            self.want_room(key, true);
+        }
+        true
+    }
+
+    fn want_room(&self, key: LinkKey, want: bool) {
+        let (Some(epoll), Some(link)) = (&self.epoll, self.links.by_key.get(&key)) else { return };
+        let flags = if want { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        let _ = epoll::modify(epoll.as_fd(), &link.socket, Token::Link(key).pack(), flags);
+    }
+
+    /// There is room again.
+    fn flush(&mut self, key: LinkKey) {
+        let Some(link) = self.links.by_key.get_mut(&key) else { return };
+        while let Some(bytes) = link.waiting.front() {
+            match socket::send(&link.socket, bytes) {
+                Ok(()) => drop(link.waiting.pop_front()),
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.link_gone(key),
+            }
+        }
+        self.want_room(key, false);
+    }
+
+    /// Something came, or there is room.
+    pub(crate) fn link_event(&mut self, key: LinkKey, flags: EventFlags) {
+        if flags.contains(EventFlags::OUT) {
+            self.flush(key);
+        }
+        for _ in 0..TURN {
+            let Some(link) = self.links.by_key.get(&key) else { return };
+            match socket::receive(&link.socket) {
+                Received::Message(message) => self.received(key, message),
+                Received::Nothing => return,
+                Received::Closed => return self.link_gone(key),
+            }
+        }
+    }
+
+    /// Connections wait at a listener's socket.
+    pub(crate) fn accept_links(&mut self, listener: IdKey) {
+        for _ in 0..TURN {
+            let Some(socket) = self.ids.get(&listener).and_then(|id| id.listener.as_ref()) else { return };
+            let Ok(accepted) = socket::accept(&socket.socket) else { return };
+            if socket::acceptable(&accepted, self.any_user) {
+                let tracked = TrackedFd::new(accepted, self.fds());
+                let _ = self.add_link(tracked);
+            }
+        }
+    }
+
+    /// The other process is gone, or not worth talking to.
+    pub(crate) fn link_gone(&mut self, key: LinkKey) {
+        let Some(link) = self.links.by_key.remove(&key) else { return };
+        self.unwatch(&link.socket);
+        drop(link);
+        self.forget_name(key);
+        let lost: Vec<IdKey> = self.ids.iter().filter(|(_, id)| id.link == Some(key)).map(|(&k, _)| k).collect();
+        for id in lost {
+            self.with_conn(id, |conn, now, out| conn.peer_gone(now, out));
+            if let Some(id) = self.ids.get_mut(&id) {
+                id.link = None;
+            }
+        }
+        self.by_peer.retain(|(k, _), _| *k != key);
+        for id in self.ids.values_mut() {
+            if let Some(listener) = &mut id.listener {
+                listener.parked.retain(|(k, _)| *k != key);
+            }
+        }
+    }
+
+    /// Sends the body of an id's message to its peer.
+    pub(crate) fn send_body(&mut self, id: IdKey, body: Body) {
+        let Some(entry) = self.ids.get(&id) else { return };
+        let (Some(link), to) = (entry.link, entry.peer) else { return };
+        self.send(link, &Message { from: id.0, to, body });
+    }
+}

@@ -1,0 +1,156 @@
+//! The names by which ports are claimed: abstract unix sockets, one set of names per network namespace, and freed by the
+//! kernel when their owner dies, however it dies.
+//!
+//! ```text
+//! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/listen        who listens there: a SOCK_SEQPACKET listener
+//! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/FLAGS-OWNER   bound, and not listening; OWNER makes the name unique
+//! softrnic/1/cm/PORTSPACE/block/BLOCK                32 ephemeral ports, given out by their owner's process
+//! softrnic/1/cm/PORTSPACE/PORT/lock                  held for the moment of looking and claiming
+//! ```
+//!
+//! PORTSPACE and PORT are four hexadecimal digits. ADDRESS says the family, whether the id keeps to it (`o`: "only";
+//! `d`: "dual"), the address and its scope: `4o0a000001`, `6d00..01.2`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use verbs::{Errno, Result};
+
+/// Ports per block of ephemeral ports.
+pub const BLOCK_PORTS: u16 = 32;
+
+const PREFIX: &str = "softrnic/1/cm";
+
+/// A claim of a port, or the wish for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Address and port.
+    pub addr: SocketAddr,
+    /// It keeps to its family (RDMA_OPTION_ID_AFONLY).
+    pub only: bool,
+    /// It shares (RDMA_OPTION_ID_REUSEADDR).
+    pub reuse: bool,
+}
+
+/// True for 0.0.0.0 and ::.
+pub fn is_wildcard(addr: &SocketAddr) -> bool {
+    addr.ip().is_unspecified()
+}
+
+/// The scope matters only for link-local addresses.
+fn scope(addr: &SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    }
+}
+
+/// True if both are the same address, whatever their ports.
+pub fn same_address(a: &SocketAddr, b: &SocketAddr) -> bool {
+    a.ip() == b.ip() && scope(a) == scope(b)
+}
+
+/// Whether a new claim can stand beside one that exists (`cma_check_port` of Linux). The port is the same.
+///
+/// # Errors
+/// EADDRNOTAVAIL: one of them is for all addresses. EADDRINUSE: the same address.
+pub fn check(new: &Claim, old: &Claim) -> Result<()> {
+    if new.reuse && old.reuse {
+        return Ok(());
+    }
+    if new.only && old.only && new.addr.is_ipv4() != old.addr.is_ipv4() {
+        return Ok(());
+    }
+    if is_wildcard(&new.addr) || is_wildcard(&old.addr) {
+        return Err(Errno::EADDRNOTAVAIL);
+    }
+    if same_address(&new.addr, &old.addr) { Err(Errno::EADDRINUSE) } else { Ok(()) }
+}
+
+/// Whether a listener hears of requests to this address (`cma_match_private_data` of Linux).
+pub fn hears(listener: &SocketAddr, only: bool, dst: &SocketAddr) -> bool {
+    if is_wildcard(listener) {
+        return !only || listener.is_ipv4() == dst.is_ipv4();
+    }
+    same_address(listener, dst)
+}
+
+fn address(addr: &SocketAddr, only: bool) -> String {
+    let how = if only { 'o' } else { 'd' };
+    match addr {
+        SocketAddr::V4(v4) => format!("4{how}{:08x}", u32::from(*v4.ip())),
+        SocketAddr::V6(v6) => format!("6{how}{:032x}.{}", u128::from(*v6.ip()), scope(addr)),
+    }
+}
+
+fn parse_address(text: &str, port: u16) -> Option<(SocketAddr, bool)> {
+    let only = match text.get(1..2)? {
+        "o" => true,
+        "d" => false,
+        _ => return None,
+    };
+    let (family, rest) = (text.get(..1)?, text.get(2..)?);
+    let addr = match family {
+        "4" => SocketAddr::new(IpAddr::V4(Ipv4Addr::from(u32::from_str_radix(rest, 16).ok()?)), port),
+        "6" => {
+            let (digits, scope) = rest.split_once('.')?;
+            let ip = Ipv6Addr::from(u128::from_str_radix(digits, 16).ok()?);
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope.parse().ok()?))
+        }
+        _ => return None,
+    };
+    Some((addr, only))
+}
+
+/// The name of the one who listens there.
+pub fn listener(port_space: u16, addr: &SocketAddr, only: bool) -> String {
+    format!("{PREFIX}/{port_space:04x}/{:04x}/{}/listen", addr.port(), address(addr, only))
+}
+
+/// The name of one who is bound there.
+pub fn bound(port_space: u16, claim: &Claim, owner: u128, serial: u32) -> String {
+    let share = if claim.reuse { 'r' } else { '-' };
+    let Claim { addr, only, .. } = claim;
+    format!("{PREFIX}/{port_space:04x}/{:04x}/{}/{share}{owner:032x}{serial:08x}", addr.port(), address(addr, *only))
+}
+
+/// The name of a block of ephemeral ports.
+pub fn block(port_space: u16, block: u16) -> String {
+    format!("{PREFIX}/{port_space:04x}/block/{block:04x}")
+}
+
+/// The name that is held while a port is looked at and claimed.
+pub fn lock(port_space: u16, port: u16) -> String {
+    format!("{PREFIX}/{port_space:04x}/{port:04x}/lock")
+}
+
+/// Names at which a listener for this address may be found, the most specific first.
+pub fn listeners(port_space: u16, dst: &SocketAddr) -> [String; 5] {
+    let any4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), dst.port());
+    let any6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), dst.port());
+    let (mine, other, usual) = if dst.is_ipv4() { (any4, any6, true) } else { (any6, any4, false) };
+    let at = |addr: SocketAddr, only| listener(port_space, &addr, only);
+    [at(*dst, usual), at(*dst, !usual), at(mine, true), at(mine, false), at(other, false)]
+}
+
+/// The claims that a text like `/proc/net/unix` shows.
+pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item = Claim> + 'a {
+    let prefix = format!("@{PREFIX}/{port_space:04x}/");
+    proc_net_unix.lines().filter_map(move |line| {
+        let name = line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str())?;
+        let mut parts = name.split('/');
+        let port = u16::from_str_radix(parts.next()?, 16).ok()?;
+        let (addr, only) = parse_address(parts.next()?, port)?;
+        let reuse = parts.next()?.starts_with('r');
+        Some(Claim { addr, only, reuse })
+    })
+}
+
+/// True if the text shows that the block is claimed.
+pub fn has_block(proc_net_unix: &str, port_space: u16, number: u16) -> bool {
+    let name = format!("@{}", block(port_space, number));
+    proc_net_unix.lines().any(|line| line.rsplit_once(' ').is_some_and(|(_, n)| n == name))
+}
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

@@ -1,0 +1,225 @@
+//! Who holds which port. Explicit ports are claimed one by one, ephemeral ones in blocks, so that a thousand outgoing
+//! connections do not cost a thousand descriptors.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use memory::fds::TrackedFd;
+use std::net::SocketAddr;
+use verbs::{Errno, Result};
+
+use crate::manager::State;
+use crate::names::{self, BLOCK_PORTS, Claim};
+use crate::socket;
+
+/// How long another process may look at a port before we call it taken.
+const LOCK_TRIES: u32 = 20_000;
+
+/// What an id holds.
+pub(crate) struct Port {
+    pub claim: Claim,
+    /// The claim's name, unless it is one of a block.
+    _held: Option<TrackedFd>,
+}
+
+/// A block of ephemeral ports.
+struct Block {
+    /// Which of them are in use; those that were in use by others when the block was claimed count for ever.
+    used: u32,
+    _held: TrackedFd,
+}
+
+/// What this process holds.
+#[derive(Default)]
+pub(crate) struct Ports {
+    blocks: HashMap<(u16, u16), Block>,
+    serial: u32,
+    last: HashMap<u16, u16>,
+}
+
+fn proc_net_unix() -> String {
+    std::fs::read("/proc/net/unix").map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+}
+
+fn sysctl<const N: usize>(path: &str) -> Option<[u16; N]> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut numbers = text.split_whitespace().map(|w| w.parse().ok());
+    let mut out = [0; N];
+    for n in &mut out {
+        *n = numbers.next()??;
+    }
+    Some(out)
+}
+
+/// `net.ipv4.ip_local_port_range`.
+fn ephemeral_range() -> (u16, u16) {
+    match sysctl::<2>("/proc/sys/net/ipv4/ip_local_port_range") {
+        Some([low, high]) if low <= high && low > 0 => (low, high),
+        _ => (32768, 60999),
+    }
+}
+
+/// EACCES for a well-known port where the user may not have it (ip(7), `ip_unprivileged_port_start`).
+fn permitted(port: u16) -> Result<()> {
+    let first = sysctl::<1>("/proc/sys/net/ipv4/ip_unprivileged_port_start").map_or(1024, |[n]| n);
+    if port >= first {
+        return Ok(());
+    }
+    let may = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE));
+    if may { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+impl State {
+    /// The port's lock: names can be looked at and claimed without others in between.
+    fn lock_port(&self, port_space: u16, port: u16) -> Result<TrackedFd> {
+        let name = names::lock(port_space, port);
+        for _ in 0..LOCK_TRIES {
+            match socket::claim(&name) {
+                Ok(fd) => return Ok(TrackedFd::new(fd, self.fds())),
+                Err(Errno::EADDRINUSE) => std::thread::sleep(Duration::from_micros(50)),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::EADDRINUSE)
+    }
+
+    /// Claims a port for an id; an ephemeral one for port 0.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL ([`names::check`]); EACCES: well-known; EMFILE.
+    pub(crate) fn claim_port(&mut self, port_space: u16, mut claim: Claim) -> Result<Port> {
+        if claim.addr.port() == 0 {
+            claim.addr.set_port(self.ephemeral(port_space)?);
+            return Ok(Port { claim, _held: None });
+        }
+        let port = claim.addr.port();
+        permitted(port)?;
+        // Ids of this process that hold one port of a block leave no name.
+        for old in self.held(port_space, port) {
+            names::check(&claim, &old)?;
+        }
+        let _lock = self.lock_port(port_space, port)?;
+        let text = proc_net_unix();
+        for old in names::claims(&text, port_space).filter(|old| old.addr.port() == port) {
+            names::check(&claim, &old)?;
+        }
+        let block = port / BLOCK_PORTS;
+        if let Some(ours) = self.ports.blocks.get_mut(&(port_space, block)) {
+            ours.used |= 1 << (port % BLOCK_PORTS);
+        } else if names::has_block(&text, port_space, block) && !self.lent(port_space, port) {
+            return Err(Errno::EADDRINUSE);
+        }
+        self.ports.serial += 1;
+        let name = names::bound(port_space, &claim, self.instance, self.ports.serial);
+        let held = TrackedFd::new(socket::claim(&name)?, self.fds());
+        Ok(Port { claim, _held: Some(held) })
+    }
+
+    /// Another process holds the port's block: whether it lends us the port.
+    fn lent(&self, _port_space: u16, _port: u16) -> bool {
+        false
+    }
+
+    /// The claim of a listener, made of the claim of a bound id.
+    pub(crate) fn claim_listener(&mut self, port_space: u16, port: &Port) -> Result<TrackedFd> {
+        let addr = &port.claim.addr;
+        let _lock = self.lock_port(port_space, addr.port())?;
+        if port.claim.reuse {
+            // Who listens does not share; the id's own claim is in the text once.
+            let alone = Claim { reuse: false, ..port.claim.clone() };
+            let text = proc_net_unix();
+            let others = names::claims(&text, port_space).filter(|old| old.addr.port() == addr.port());
+            let mut own = port._held.is_some();
+            for old in others {
+                if old == port.claim && std::mem::take(&mut own) {
+                    continue;
+                }
+                names::check(&alone, &old)?;
+            }
+        }
+        let socket = socket::listen(&names::listener(port_space, addr, port.claim.only))?;
+        Ok(TrackedFd::new(socket, self.fds()))
+    }
+
+    /// The id lets go of its port.
+    pub(crate) fn release_port(&mut self, port_space: u16, port: &Port) {
+        let number = port.claim.addr.port();
+        if self.held(port_space, number).is_empty()
+            && let Some(block) = self.ports.blocks.get_mut(&(port_space, number / BLOCK_PORTS))
+        {
+            block.used &= !(1 << (number % BLOCK_PORTS));
+        }
+    }
+
+    fn ephemeral(&mut self, port_space: u16) -> Result<u16> {
+        let (low, high) = ephemeral_range();
+        // Not the port that was given back last: who still has it in mind shall not reach somebody else.
+        let after = self.ports.last.get(&port_space).copied().unwrap_or(low);
+        let own: Vec<u16> =
+            self.ports.blocks.keys().filter(|(ps, _)| *ps == port_space).map(|&(_, block)| block).collect();
+        let mut candidates: Vec<u16> = own
+            .iter()
+            .flat_map(|block| (0..BLOCK_PORTS).map(move |i| block * BLOCK_PORTS + i))
+            .filter(|p| (low..=high).contains(p) && !self.in_use(port_space, *p))
+            .collect();
+        candidates.sort_unstable();
+        let next = candidates.iter().copied().find(|&p| p > after);
+        let port = match next.or(candidates.first().copied()).filter(|&p| p != after) {
+            Some(port) => port,
+            None => self.claim_block(port_space, low, high)?,
+        };
+        if let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) {
+            block.used |= 1 << (port % BLOCK_PORTS);
+        }
+        self.ports.last.insert(port_space, port);
+        Ok(port)
+    }
+
+    fn in_use(&self, port_space: u16, port: u16) -> bool {
+        let block = self.ports.blocks.get(&(port_space, port / BLOCK_PORTS));
+        block.is_none_or(|b| b.used & (1 << (port % BLOCK_PORTS)) != 0)
+    }
+
+    /// Claims a block and gives its first free port.
+    fn claim_block(&mut self, port_space: u16, low: u16, high: u16) -> Result<u16> {
+        let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
+        let count = u32::from(last - first) + 1;
+        let start = crate::manager::random_u32();
+        for i in 0..count {
+            let number = first + (start.wrapping_add(i) % count) as u16;
+            let held = match socket::claim(&names::block(port_space, number)) {
+                Ok(fd) => TrackedFd::new(fd, self.fds()),
+                Err(Errno::EADDRINUSE) => continue,
+                Err(e) => return Err(e),
+            };
+            let mut used = 0;
+            for other in names::claims(&proc_net_unix(), port_space) {
+                if other.addr.port() / BLOCK_PORTS == number {
+                    used |= 1 << (other.addr.port() % BLOCK_PORTS);
+                }
+            }
+            self.ports.blocks.insert((port_space, number), Block { used, _held: held });
+            let free = (0..BLOCK_PORTS)
+                .map(|i| number * BLOCK_PORTS + i)
+                .find(|p| (low..=high).contains(p) && !self.in_use(port_space, *p));
+            if let Some(port) = free {
+                return Ok(port);
+            }
+        }
+        Err(Errno::EADDRNOTAVAIL)
+    }
+
+    /// Claims of this process's ids.
+    fn held(&self, port_space: u16, port: u16) -> Vec<Claim> {
+        let ids = self.ids.values().filter(|id| id.port_space == port_space);
+        ids.filter_map(|id| id.port.as_ref()).map(|p| &p.claim).filter(|c| c.addr.port() == port).cloned().collect()
+    }
+}
+
+/// An address with another port.
+pub(crate) fn at_port(addr: &SocketAddr, port: u16) -> SocketAddr {
+    let mut addr = *addr;
+    addr.set_port(port);
+    addr
+}

@@ -1,0 +1,108 @@
+//! System calls of the host wire. None blocks.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use memory::fds::peer_credentials;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use verbs::{Errno, Result};
+
+use crate::message::{MAX_BYTES, Message, parse};
+
+pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
+    Errno(e.raw_os_error())
+}
+
+fn io(e: &std::io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))
+}
+
+pub(crate) fn seqpacket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)
+}
+
+fn address(name: &str) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(errno)
+}
+
+/// Claims a name. EADDRINUSE: somebody has it.
+pub(crate) fn claim(name: &str) -> Result<OwnedFd> {
+    let socket = seqpacket()?;
+    rustix::net::bind(&socket, &address(name)?).map_err(errno)?;
+    Ok(socket)
+}
+
+/// Claims a name and listens there.
+pub(crate) fn listen(name: &str) -> Result<OwnedFd> {
+    let socket = claim(name)?;
+    rustix::net::listen(&socket, 4096).map_err(errno)?;
+    Ok(socket)
+}
+
+/// Connects a new socket. ECONNREFUSED: nobody listens there; the socket can be used for another attempt. EAGAIN: too
+/// many wait there already.
+pub(crate) fn connect(socket: impl AsFd, name: &str) -> Result<()> {
+    rustix::net::connect(socket, &address(name)?).map_err(errno)
+}
+
+/// The next connection. `None`: there is none now, or it is one that we do not want.
+pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
+}
+
+/// True if the process at the other end may be talked to: of the same user, or anybody's where that was asked for.
+pub(crate) fn acceptable(socket: impl AsFd, any_user: bool) -> bool {
+    peer_credentials(socket).is_ok_and(|(_, uid)| any_user || uid == rustix::process::geteuid().as_raw())
+}
+
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<()> {
+    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ()).map_err(errno)
+}
+
+/// What came.
+pub(crate) enum Received {
+    Message(Message),
+    Nothing,
+    /// The other side is gone, or talks nonsense.
+    Closed,
+}
+
+pub(crate) fn receive(socket: impl AsFd) -> Received {
+    // One byte more than the longest message, so that a longer one shows.
+    let mut bytes = [0u8; MAX_BYTES + 1];
+    loop {
+        match rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Received::Closed,
+            Ok((_, n)) => {
+                return bytes.get(..n).and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
+            Err(_) => return Received::Closed,
+        }
+    }
+}
+
+fn with_port(addr: &SocketAddr, port: u16) -> SocketAddr {
+    let mut addr = *addr;
+    addr.set_port(port);
+    addr
+}
+
+/// True if the address is one of this host's.
+pub(crate) fn is_local(addr: &SocketAddr) -> Result<bool> {
+    match UdpSocket::bind(with_port(addr, 0)) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok(false),
+        Err(e) => Err(io(&e)),
+    }
+}
+
+/// The address of ours from which packets to `dst` go out. ENETUNREACH and its like if there is no way.
+pub(crate) fn source(src: &SocketAddr, dst: &SocketAddr) -> Result<SocketAddr> {
+    let socket = UdpSocket::bind(with_port(src, 0)).map_err(|e| io(&e))?;
+    // A port that nothing is sent to: connecting a UDP socket only chooses the way.
+    socket.connect(with_port(dst, 9)).map_err(|e| io(&e))?;
+    socket.local_addr().map_err(|e| io(&e))
+}

@@ -1,0 +1,60 @@
+//! The thread that reads the links and minds the deadlines. It sleeps whenever there is nothing to do, and exists only
+//! once a program listens or connects.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use memory::fds::TrackedFd;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use verbs::Result;
+
+use crate::links::Token;
+use crate::manager::{Cm, State};
+use crate::socket::errno;
+
+/// Events taken from the kernel at a time.
+const BATCH: usize = 64;
+
+impl Cm {
+    /// Makes sure that the thread runs.
+    pub(crate) fn run(&'static self, state: &mut State) -> Result<()> {
+        if state.epoll.is_some() {
+            return Ok(());
+        }
+        let epoll = Arc::new(TrackedFd::new(epoll::create(CreateFlags::CLOEXEC).map_err(errno)?, state.fds()));
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
+        let wake = Arc::new(TrackedFd::new(wake, state.fds()));
+        state.epoll = Some(epoll.clone());
+        state.watch(&wake, Token::Wake)?;
+        state.wake = Some(wake.clone());
+        nic::spawn("softrnic-cm", move || self.thread(&epoll, &wake)).inspect_err(|_| state.epoll = None)
+    }
+
+    fn thread(&self, epoll: &TrackedFd, wake: &TrackedFd) {
+        let mut events = Vec::with_capacity(BATCH);
+        let mut until = self.lock().sleep();
+        while self.alive() {
+            let limit = (until != u64::MAX).then(|| {
+                // Rounded up: waking just before the deadline would mean a second, empty round.
+                let wait = until.saturating_sub(nic::now()).saturating_add(1000);
+                Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 }
+            });
+            events.clear();
+            let _ = epoll::wait(epoll.as_fd(), spare_capacity(&mut events), limit.as_ref());
+            let mut state = self.lock();
+            for event in &events {
+                match Token::unpack(event.data.u64()) {
+                    Token::Wake => {
+                        let _ = rustix::io::read(wake.as_fd(), &mut [0u8; 8]);
+                    }
+                    Token::Listener(id) => state.accept_links(id),
+                    Token::Link(key) => state.link_event(key, event.flags),
+                }
+            }
+            state.timeouts(nic::now());
+            until = state.sleep();
+        }
+    }
+}

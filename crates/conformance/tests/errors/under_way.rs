@@ -1,0 +1,157 @@
+//! Regions that are deregistered while requests use them (IBTA vol. 1, 10.6.3.3; `ibv_dereg_mr(3)`): when that has returned,
+//! nobody reads or writes there any more.
+
+use std::time::Duration;
+
+use conformance::{Bed, Wire, collect, until};
+use rdma::sys::IBV_EVENT_QP_ACCESS_ERR;
+use rdma::{Data, Gid, Mr, QpState, QpType, SendOp, SendWr, Status};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::pair::{End, events, region};
+use crate::side::{ALL, joint};
+use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
+
+/// More than a window holds.
+const LEN: usize = 8 << 20;
+
+/// Asks the peer to be there.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    qpn: u32,
+    gid: [u8; 16],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Place {
+    qpn: u32,
+    addr: u64,
+    rkey: u32,
+}
+
+/// What the peer does with what it granted.
+#[derive(Serialize, Deserialize, PartialEq)]
+enum Then {
+    /// Deregisters it when the first byte has been written.
+    Deregister,
+    /// Says whether any byte was written.
+    Look,
+}
+
+/// The peer.
+pub fn far(mut wire: Wire) {
+    let bed = Bed::open();
+    while let Some(order) = wire.hear::<Option<Order>>() {
+        let memory = region(&bed, LEN);
+        let granted = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+        let end = End::new(&bed, QpType::Rc, None);
+        end.qp.init(QpType::Rc, conformance::PORT, ALL, 0).expect("RESET to INIT");
+        end.recv(100, &[]);
+        joint().rtr(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("INIT to RTR");
+        joint().rts(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("RTR to RTS");
+        wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
+        if wire.hear::<Then>() == Then::Look {
+            assert_eq!(end.state(), QpState::Rts);
+            wire.tell(&is_clear(&memory));
+            continue;
+        }
+        until("the first byte", || (memory.load(0) != 0).then_some(()));
+        drop(granted);
+        memory.write(0, &vec![0; LEN]);
+        assert_eq!(events(&bed, 1), [IBV_EVENT_QP_ACCESS_ERR]);
+        assert_eq!(end.completions(1), [(100, Status::FLUSHED)]);
+        assert_eq!(end.state(), QpState::Err);
+        std::thread::sleep(Duration::from_millis(20));
+        wire.tell(&is_clear(&memory));
+    }
+}
+
+fn is_clear(mr: &Mr) -> bool {
+    let mut bytes = vec![0; LEN];
+    mr.read(0, &mut bytes);
+    bytes == vec![0; LEN]
+}
+
+fn connected(bed: &Bed, wire: &mut Wire) -> (End, Place) {
+    let end = End::new(bed, QpType::Rc, None);
+    let place: Place = wire.exchange(&Some(Order { qpn: end.qp.number(), gid: bed.gid.0 }));
+    joint().up(&end.qp, QpType::Rc, place.qpn, bed.gid);
+    (end, place)
+}
+
+/// Writes, and reads, until it is refused.
+fn use_up(end: &End, place: &Place, mr: &Mr, len: usize, read: bool) {
+    let Place { addr, rkey, .. } = *place;
+    let list = [mr.sge(0, len)];
+    let (mut posted, mut done) = (0, 0);
+    let room = end.qp.cap().max_send_wr as u64;
+    let refused = loop {
+        while posted < done + room {
+            let other = read && posted > 0;
+            let op = if other { SendOp::Read { addr, rkey } } else { SendOp::Write { addr, rkey } };
+            // What was executed in time was not refused.
+            if end.qp.post_send(&SendWr::new(posted, op, Data::Sges(&list))).is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        let wc = collect(&end.cq, 1)[0];
+        assert_eq!(wc.wr_id(), done);
+        done += 1;
+        if wc.status() != Status::SUCCESS {
+            break wc.status();
+        }
+    };
+    assert_eq!(refused, Status::REMOTE_ACCESS);
+    for (id, status) in end.completions((posted - done) as usize) {
+        assert_eq!((id, status), (done, Status::FLUSHED));
+        done += 1;
+    }
+    assert_eq!(end.state(), QpState::Err);
+}
+
+#[test]
+fn the_target_deregisters() {
+    for (ends, len) in [(NEAR, SMALL), (NEAR, LEN), (APART, LEN), (Ends::Threads, SMALL), (Ends::Threads, LARGE)] {
+        for read in [false, true] {
+            with_peer(ends, "under way", |wire| {
+                let bed = Bed::open();
+                let mr = region(&bed, len);
+                mr.write(0, &vec![0xa5; len]);
+                let (end, place) = connected(&bed, wire);
+                wire.tell(&Then::Deregister);
+                use_up(&end, &place, &mr, len, read);
+                assert!(wire.hear::<bool>(), "{len} bytes: written after the deregistration");
+                wire.tell(&None::<Order>);
+            });
+        }
+    }
+}
+
+/// The target is stopped, so that the request is under way for as long as it takes.
+#[test]
+fn the_initiator_deregisters() {
+    for straight in ["1", "0"] {
+        let mut far = conformance::Far::start("far_side", "under way", &[("SOFTRNIC_STRAIGHT", straight)]);
+        let bed = Bed::open();
+        let memory = region(&bed, LEN);
+        memory.write(LEN - 1, &[0xa5]);
+        let registered = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+        let (end, Place { addr, rkey, .. }) = connected(&bed, &mut far.wire);
+        end.recv(200, &[]);
+        far.signal(Signal::STOP);
+        let list = [registered.sge(0, LEN)];
+        let wr = |id| SendWr::new(id, SendOp::Write { addr, rkey }, Data::Sges(&list));
+        end.qp.post_sends(&[wr(1), wr(2)]).expect("ibv_post_send");
+        drop(registered);
+        far.signal(Signal::CONT);
+        let wanted = [(1, Status::LOCAL_PROTECTION), (2, Status::FLUSHED), (200, Status::FLUSHED)];
+        assert_eq!(end.completions(3), wanted, "straight {straight}");
+        assert_eq!(end.state(), QpState::Err);
+        // The last byte, the only one that is not 0, did not arrive.
+        assert!(far.wire.exchange::<_, bool>(&Then::Look), "straight {straight}");
+        far.wire.tell(&None::<Order>);
+        assert!(far.ended_well());
+    }
+}

@@ -1,0 +1,115 @@
+//! When a completion gives an event (IBTA vol. 1, 11.4.2.2; `ibv_req_notify_cq(3)`, `ibv_modify_cq(3)`).
+
+use std::sync::Arc;
+
+use conformance::{Bed, Joint, until};
+use rdma::{CompChannel, Cq, Data, Errno, Mr, Qp, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+use crate::pair::{CAP, region};
+
+const COOKIE: u64 = 5;
+
+/// A queue pair that is connected to itself, with an own queue for its receives that has a channel.
+struct Rig {
+    bed: Bed,
+    qp: Arc<Qp>,
+    sends: Arc<Cq>,
+    receives: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    mr: Arc<Mr>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let bed = Bed::open();
+        let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
+        channel.set_nonblocking().expect("fcntl");
+        let sends = bed.context.create_cq(16, None, 0).expect("ibv_create_cq");
+        let receives = bed.context.create_cq(16, Some(&channel), COOKIE).expect("ibv_create_cq");
+        let options = QpOptions {
+            qp_type: QpType::Rc,
+            send_cq: Some(&sends),
+            recv_cq: Some(&receives),
+            srq: None,
+            xrcd: None,
+            cap: CAP,
+            sq_sig_all: false,
+        };
+        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        Joint::default().up(&qp, QpType::Rc, qp.number(), bed.gid);
+        let mr = region(&bed, 64);
+        Rig { bed, qp, sends, receives, channel, mr }
+    }
+
+    /// A message of 8 bytes into a list, completed at the sender.
+    fn message(&self, into: &[Sge], flags: SendFlags) {
+        self.qp.post_recv(&RecvWr { wr_id: 100, sges: into }).expect("ibv_post_recv");
+        let list = [self.mr.sge(0, 8)];
+        let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&list));
+        wr.flags |= flags;
+        self.qp.post_send(&wr).expect("ibv_post_send");
+        conformance::collect(&self.sends, 1);
+    }
+
+    fn fired(&self) {
+        assert_eq!(until("an event", || self.channel.event().ok()), COOKIE);
+    }
+
+    fn is_quiet(&self) {
+        assert_eq!(self.channel.event().expect_err("no event").errno, Errno::EAGAIN);
+    }
+}
+
+/// 11.4.2.2: an unsuccessful completion is an event for those who wait for solicited ones too.
+#[test]
+fn an_error_is_solicited() {
+    let rig = Rig::new();
+    let good = [rig.mr.sge(0, 8)];
+    rig.receives.arm(true).expect("ibv_req_notify_cq");
+    rig.message(&good, SendFlags::empty());
+    rig.is_quiet();
+    rig.message(&[], SendFlags::empty());
+    rig.fired();
+}
+
+/// A request for any completion is not taken back by one for solicited ones.
+#[test]
+fn arming_for_less_does_not_disarm() {
+    let rig = Rig::new();
+    let good = [rig.mr.sge(0, 8)];
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    rig.receives.arm(true).expect("ibv_req_notify_cq");
+    rig.message(&good, SendFlags::empty());
+    rig.fired();
+}
+
+/// One event for several completions, or when the time is over.
+#[test]
+fn moderation_gathers_completions() {
+    let rig = Rig::new();
+    let good = [rig.mr.sge(0, 8)];
+    // The period is longer than this test should take; if it is over, that is no failure of the count.
+    rig.receives.moderate(3, u16::MAX).expect("ibv_modify_cq");
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    let start = std::time::Instant::now();
+    for _ in 0..2 {
+        rig.message(&good, SendFlags::empty());
+    }
+    let event = rig.channel.event();
+    assert!(event.is_err() || start.elapsed().as_micros() >= u128::from(u16::MAX), "an event for two completions");
+    rig.message(&good, SendFlags::empty());
+    if event.is_err() {
+        rig.fired();
+    }
+    // The time counts from the first completion.
+    rig.receives.moderate(3, 1000).expect("ibv_modify_cq");
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    rig.message(&good, SendFlags::empty());
+    rig.fired();
+    // Not moderated any more.
+    rig.receives.moderate(1, 0).expect("ibv_modify_cq");
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    rig.message(&good, SendFlags::empty());
+    rig.fired();
+    drop(rig.bed);
+}

@@ -1,0 +1,95 @@
+//! Whether the kernel lets processes of one user copy out of and into each other's memory (process_vm_readv(2)): with
+//! the Yama security module, that depends on `/proc/sys/kernel/yama/ptrace_scope` (Documentation/admin-guide/LSM/Yama.rst in
+//! the kernel's sources).
+
+use rustix::process::{PTracer, geteuid, set_ptracer};
+
+/// The variable that makes this process permit it.
+pub const PERMIT_VARIABLE: &str = "SOFTRNIC_PERMIT_PTRACE";
+
+/// Where the setting is.
+pub const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// What stands in the way, and what to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Obstacle {
+    /// Scope 1: a process reaches its own children only, and those that permit it.
+    OnlyChildren,
+    /// Scope 2: only root, or CAP_SYS_PTRACE.
+    OnlyRoot,
+    /// Scope 3: nobody, until the machine is started again.
+    Nobody,
+}
+
+impl Obstacle {
+    /// What a scope means for a user; `None` if nothing is in the way.
+    fn of(scope: &str, root: bool) -> Option<Self> {
+        match (scope.trim(), root) {
+            ("1", false) => Some(Obstacle::OnlyChildren),
+            ("2", false) => Some(Obstacle::OnlyRoot),
+            ("3", _) => Some(Obstacle::Nobody),
+            _ => None,
+        }
+    }
+
+    /// What holds for this process's user. Other things may forbid it as well (a seccomp filter, other namespaces).
+    pub fn here() -> Option<Self> {
+        Self::of(&std::fs::read_to_string(SCOPE).ok()?, geteuid().is_root())
+    }
+
+    /// True if [`permit`] takes it out of the way.
+    pub fn is_lifted_by_permission(self) -> bool {
+        self == Obstacle::OnlyChildren
+    }
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (scope, who, remedy) = match self {
+            Obstacle::OnlyChildren => (
+                1,
+                "a process may only reach its own children",
+                "softrnic run --permit-ptrace changes that for a program, `sysctl kernel.yama.ptrace_scope=0` as root for all",
+            ),
+            Obstacle::OnlyRoot => (2, "only root may", "`sysctl kernel.yama.ptrace_scope=0` as root changes that"),
+            Obstacle::Nobody => (3, "nobody may", "it stays so until the machine is started again"),
+        };
+        write!(f, "{SCOPE} is {scope}, so {who} ({remedy})")
+    }
+}
+
+/// Permits every process of this user to reach this one, if `SOFTRNIC_PERMIT_PTRACE` asks for it (prctl(2),
+/// PR_SET_PTRACER). Without Yama there is nothing to permit.
+pub fn permit() {
+    if permitted() {
+        let _ = set_ptracer(PTracer::Any);
+    }
+}
+
+/// True if `SOFTRNIC_PERMIT_PTRACE` is set to anything but nothing and `0`.
+pub fn permitted() -> bool {
+    std::env::var_os(PERMIT_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes() {
+        for (scope, root, obstacle) in [
+            ("0\n", false, None),
+            ("1\n", false, Some(Obstacle::OnlyChildren)),
+            ("1\n", true, None),
+            ("2\n", false, Some(Obstacle::OnlyRoot)),
+            ("2\n", true, None),
+            ("3\n", false, Some(Obstacle::Nobody)),
+            ("3\n", true, Some(Obstacle::Nobody)),
+            ("", false, None),
+        ] {
+            assert_eq!(Obstacle::of(scope, root), obstacle, "{scope:?} {root}");
+        }
+        assert!(Obstacle::OnlyChildren.to_string().contains("ptrace_scope is 1"));
+        assert!(Obstacle::OnlyChildren.is_lifted_by_permission() && !Obstacle::OnlyRoot.is_lifted_by_permission());
+    }
+}

@@ -1,0 +1,105 @@
+//! Miri: an interpreter that finds undefined behaviour and data races. It runs what makes no system call, and it is some
+//! hundred times slower than the processor, so it runs what is about memory and threads; tests that are about much data
+//! have smaller sizes under `cfg!(miri)`, or are left out with the reason.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::report::Suite;
+use crate::run::Program;
+use crate::rust::{listed_tests, take_tests};
+use crate::{Options, logs, root, target_dir};
+
+/// A crate, and which of its unit tests miri runs.
+struct Package {
+    name: &'static str,
+    only: Which,
+}
+
+enum Which {
+    /// What cannot be run is marked in the crate itself.
+    All,
+    /// These. Of a crate that forbids unsafe code and knows no threads, for the sake of the libraries that it uses.
+    Sample(&'static [&'static str]),
+}
+
+const PACKAGES: &[Package] = &[
+    Package { name: "softrnic-verbs", only: Which::All },
+    Package { name: "softrnic-memory", only: Which::All },
+    Package { name: "softrnic-window", only: Which::All },
+    Package {
+        name: "softrnic-engine",
+        only: Which::Sample(&[
+            "tests::errors::completion_queue_overrun",
+            "tests::errors::late_target_leaves_dead_requests_alone",
+            "tests::recovery::lost_response_of_one_read",
+        ]),
+    },
+];
+
+/// A minute on two quiet cores; ten times that is a hang.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// The toolchain that miri comes with.
+pub const TOOLCHAIN: &str = "nightly";
+
+/// What rustup calls what miri needs.
+pub const COMPONENTS: &str = "miri,rust-src";
+
+/// True if miri can be run. Through rustup: inside of cargo, `cargo` is the pinned one, which knows no `+nightly`.
+pub fn is_there() -> bool {
+    let version = Command::new("rustup")
+        .args(["run", TOOLCHAIN, "cargo", "miri", "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|out| out.status.success());
+    let library = Command::new("rustup")
+        .args(["run", TOOLCHAIN, "rustc", "--print", "sysroot"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|out| {
+            let sysroot = String::from_utf8_lossy(&out.stdout);
+            Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library").is_dir()
+        });
+    version && library
+}
+
+pub fn run(suite: &mut Suite, options: &Options) {
+    if !is_there() {
+        let how = format!("rustup toolchain install {TOOLCHAIN} --profile minimal --component {COMPONENTS}");
+        return suite.fail("miri", format!("it is not installed: {how}"));
+    }
+    for package in PACKAGES {
+        let log = format!("miri-{}", package.name);
+        let mut filter: Vec<&str> = options.test_filter().collect();
+        if let Which::Sample(names) = package.only {
+            leave_out(suite, package.name, names);
+            filter = [&["--exact"], names].concat();
+        }
+        let program = program(&log).args(["--lib", "-p", package.name, "--"]).args(filter);
+        take_tests(suite, &log, program, LIMIT);
+    }
+}
+
+fn program(log: &str) -> Program {
+    Program::new("rustup", logs().join("cargo").join(log))
+        .dir(root())
+        .args(["run", TOOLCHAIN, "cargo", "miri", "test"])
+        // Addresses travel through windows and work requests as numbers.
+        .env("MIRIFLAGS", "-Zmiri-permissive-provenance")
+        .env("CARGO_TARGET_DIR", target_dir().join("miri"))
+}
+
+/// Names what the sample does without.
+fn leave_out(suite: &mut Suite, package: &str, sample: &[&str]) {
+    let log = format!("miri-{package}-list");
+    let listed = program(&log).args(["--lib", "-p", package, "--", "--list"]).run(LIMIT);
+    let names = listed.map(|done| listed_tests(&done.stdout)).unwrap_or_default();
+    for name in sample.iter().filter(|name| !names.iter().any(|listed| listed == *name)) {
+        suite.fail(format!("{package}: {name}"), "there is no such test");
+    }
+    for name in names.iter().filter(|name| !sample.contains(&name.as_str())) {
+        suite.skip(format!("{package}: {name}"), "too long for miri, and the crate forbids unsafe code");
+    }
+}
