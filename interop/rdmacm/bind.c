@@ -170,9 +170,10 @@ static const struct in_use {
 	{ ANY6, 0, ANY4, 0, EADDRNOTAVAIL, 0 },
 	{ ANY6, 0, IF4, 0, EADDRNOTAVAIL, 0 },
 	{ ANY4, 0, IF6, 0, EADDRNOTAVAIL, 0 },
-	/* AFONLY of either parts the families. */
+	/* What is bound to IPv4 is AFONLY of itself (rdma_bind_addr), so the IPv6 side decides. */
 	{ ANY6, AFONLY, ANY4, 0, 0, 0 },
-	{ ANY6, 0, ANY4, AFONLY, 0, 0 },
+	{ ANY6, 0, ANY4, AFONLY, EADDRNOTAVAIL, 0 },
+	{ ANY4, 0, ANY6, AFONLY, 0, 0 },
 	{ ANY6, AFONLY, LO4, 0, 0, 0 },
 	{ ANY6, AFONLY | LISTENS, ANY4, 0, 0, 0 },
 	{ ANY6, AFONLY, ANY4, AFONLY, 0, 0 },
@@ -356,7 +357,10 @@ static void resolved_ports_are_taken(const struct where *w)
 	struct rdma_event_channel *ch = channel();
 	struct sockaddr_storage s;
 	struct rdma_cm_id *id = routed(ch, w, RDMA_PS_TCP, 7471);
-	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), with_port(w, port_of(id), &s)), EADDRINUSE);
+	/* Loopback addresses count as wildcards. */
+	bool loopback = w->addr.sa.sa_family == AF_INET ? w->addr.in.sin_addr.s_addr == htonl(INADDR_LOOPBACK) :
+							  IN6_IS_ADDR_LOOPBACK(&w->addr.in6.sin6_addr);
+	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), with_port(w, port_of(id), &s)), loopback ? EADDRNOTAVAIL : EADDRINUSE);
 }
 
 static void set_option(const struct where *w)

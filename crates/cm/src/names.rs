@@ -18,6 +18,9 @@ use verbs::{Errno, Result};
 /// Ports per block of ephemeral ports.
 pub const BLOCK_PORTS: u16 = 32;
 
+/// The flags that `/proc/net/unix` shows of a socket that listens (`__SO_ACCEPTCON`).
+const LISTENS: &str = "00010000";
+
 const PREFIX: &str = "softrnic/1/cm";
 
 /// A claim of a port, or the wish for one.
@@ -137,6 +140,10 @@ pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item
     let prefix = format!("@{PREFIX}/{port_space:04x}/");
     proc_net_unix.lines().filter_map(move |line| {
         let name = line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str())?;
+        // Connections that a listener has accepted show its name, too, even when it is gone.
+        if name.ends_with("/listen") && line.split_whitespace().nth(3) != Some(LISTENS) {
+            return None;
+        }
         let mut parts = name.split('/');
         let port = u16::from_str_radix(parts.next()?, 16).ok()?;
         let (addr, only) = parse_address(parts.next()?, port)?;

@@ -53,12 +53,14 @@ fn names_are_read_back() {
          00: 00000002 00000000 00010000 0005 01 1 @{}\n\
          00: 00000002 00000000 00010000 0005 01 1 @{}\n\
          00: 00000002 00000000 00010000 0005 01 1 @{}\n\
+         00: 00000003 00000000 00000000 0005 03 1 @{}\n\
          00: 00000002 00000000 00010000 0005 01 1 /run/else\n\
          00: 00000002 00000000 00010000 0005 01 1\n",
         bound(0x106, &one, 5, 6),
         listener(0x106, &two.addr, false),
         bound(0x111, &one, 5, 6),
         block(0x106, 0x400),
+        listener(0x106, &one.addr, true),
     );
     assert_eq!(claims(&text, 0x106).collect::<Vec<_>>(), [one.clone(), two]);
     assert_eq!(claims(&text, 0x111).collect::<Vec<_>>(), [one]);
