@@ -50,6 +50,7 @@ const STEPS: &[Step] = &[
     Step { name: "c",          slow: false, run: ctests::plain,       about: "the C tests against libibverbs-dev's headers" },
     Step { name: "sanitizers", slow: true,  run: ctests::sanitized,   about: "the C tests with AddressSanitizer and UndefinedBehaviorSanitizer" },
     Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, softrnic devinfo" },
+    Step { name: "loading",    slow: false, run: interop::loading,    about: "every way in which programs find the library" },
     Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
     Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
     Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },

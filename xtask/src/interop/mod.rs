@@ -1,6 +1,7 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
 mod conformance;
+mod loading;
 mod pair;
 mod perftest;
 mod pingpong;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use crate::Options;
 use crate::report::{Outcome, Suite};
 use crate::run::Program;
+pub use loading::loading;
 use pair::{Around, Order, Pair};
 use perftest::Extent;
 use stage::Stage;

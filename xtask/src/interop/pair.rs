@@ -32,6 +32,8 @@ pub enum Around {
     Namespaces,
     /// No copies between processes: a seccomp filter, as in some containers.
     NoProcessVm,
+    /// No `softrnic run`: LD_LIBRARY_PATH names what `softrnic install` made ([`Stage::install`]).
+    Directory,
 }
 
 /// Which side's output is looked at.

@@ -63,9 +63,8 @@ impl Stage {
         if root {
             // ibv_xsrq_pingpong's file, under a fixed name. One that root made cannot be opened by anybody else.
             let _ = fs::remove_file("/tmp/xrc_domain");
-            chown(self.home(), Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", self.home().display()))?;
         }
-        Ok(())
+        give(&self.home())
     }
 
     /// Where the user may write.
@@ -90,8 +89,21 @@ impl Stage {
             Around::Plain => vec![],
             Around::Namespaces => vec!["unshare", "--user", "--map-root-user", "--pid", "--fork"],
             Around::NoProcessVm => vec!["/usr/bin/python3", &forbid],
+            Around::Directory => {
+                return self.alone(log, program, args).env("LD_LIBRARY_PATH", self.installed().join("lib"));
+            }
         };
         self.command(&wrapper, log).args([self.dir.join("softrnic")]).args(["run", "--", program]).args(args)
+    }
+
+    /// Where [`Stage::install`] installs.
+    pub fn installed(&self) -> PathBuf {
+        self.home().join("installed")
+    }
+
+    /// `softrnic install`, for [`Around::Directory`].
+    pub fn install(&self, log: &str) -> Program {
+        self.softrnic(log, &["install", "--prefix", &self.installed().display().to_string()])
     }
 
     /// `softrnic ARGS`.
@@ -130,6 +142,14 @@ impl Drop for Stage {
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()))?;
     allow(to)
+}
+
+/// Makes the ordinary user its owner.
+pub fn give(path: &Path) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    chown(path, Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Readable for everyone, whatever the umask says.
