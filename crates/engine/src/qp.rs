@@ -226,8 +226,6 @@ impl Qp {
         self.ack_deadline = None;
         self.halted = false;
         self.no_straight = false;
-        self.proven = false;
-        self.peer_epoch = None;
         self.nak_sent = false;
         self.recv = None;
         self.write = None;
@@ -242,6 +240,8 @@ impl Qp {
         self.last_wqe_told = false;
         self.msn = 0;
         self.link = None;
+        self.proven = false;
+        self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
     }
 
