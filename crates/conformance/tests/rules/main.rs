@@ -7,4 +7,5 @@ mod pair;
 mod datagrams;
 mod events;
 mod order;
+mod windows;
 mod words;

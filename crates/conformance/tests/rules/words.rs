@@ -7,7 +7,7 @@ use rdma::{Data, Mr, QpType, SendOp, SendWr, Status};
 
 use crate::pair::{End, pair, region};
 
-const ADDS: u64 = 3000;
+const ADDS: u64 = 1000;
 const SWAPS: u64 = 100;
 
 /// Executes an atomic on a queue pair of its own; gives what was there before.
