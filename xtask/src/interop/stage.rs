@@ -6,6 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::run::{Program, find};
 use crate::{logs, target_dir};
@@ -14,6 +15,9 @@ use super::pair::Around;
 
 /// `nobody`: owns nothing.
 const NOBODY: u32 = 65534;
+
+/// Runs what follows in other user and process namespaces.
+const NAMESPACES: &[&str] = &["unshare", "--user", "--map-root-user", "--pid", "--fork"];
 
 #[derive(Debug)]
 pub struct Stage {
@@ -87,7 +91,7 @@ impl Stage {
         let forbid = self.dir.join("forbid.py").display().to_string();
         let wrapper = match around {
             Around::Plain => vec![],
-            Around::Namespaces => vec!["unshare", "--user", "--map-root-user", "--pid", "--fork"],
+            Around::Namespaces => NAMESPACES.to_vec(),
             Around::NoProcessVm => vec!["/usr/bin/python3", &forbid],
             Around::Directory => {
                 return self.alone(log, program, args).env("LD_LIBRARY_PATH", self.installed().join("lib"));
@@ -104,6 +108,12 @@ impl Stage {
     /// `softrnic install`, for [`Around::Directory`].
     pub fn install(&self, log: &str) -> Program {
         self.softrnic(log, &["install", "--prefix", &self.installed().display().to_string()])
+    }
+
+    /// True if the user may make the namespaces of [`Around::Namespaces`].
+    pub fn may_have_namespaces(&self) -> bool {
+        let program = self.command(NAMESPACES, "namespaces").args(["true"]);
+        program.run(Duration::from_secs(20)).is_ok_and(|done| done.ok())
     }
 
     /// `softrnic ARGS`.
