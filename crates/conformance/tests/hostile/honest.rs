@@ -1,0 +1,195 @@
+//! What the victim has with others: a connection on which everything must stay right, and one with the attacker.
+
+use std::sync::Arc;
+
+use conformance::{Bed, Joint, Wire, collect, until};
+use rdma::{
+    Access, Cq, Data, Gid, Mr, Pd, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr, Status,
+    Wc,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
+
+/// An end of a connection, as told to the other side.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct Place {
+    pub qpn: u32,
+    pub gid: [u8; 16],
+    pub addr: u64,
+    pub rkey: u32,
+}
+
+/// Bytes of one message at most: more than a segment, more than what goes straight.
+pub const LEN: usize = 100 << 10;
+const RECV: u64 = 2;
+
+/// A queue pair with a region: the first half to send from, the second to receive into.
+pub struct End {
+    pub qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
+    pub mr: Arc<Mr>,
+}
+
+impl End {
+    pub fn new(bed: &Bed, pd: &Arc<Pd>) -> End {
+        let cq = bed.context.create_cq(256, None, 0).expect("ibv_create_cq");
+        let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let options = QpOptions {
+            qp_type: QpType::Rc,
+            send_cq: Some(&cq),
+            recv_cq: Some(&cq),
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let qp = pd.create_qp(&options).expect("ibv_create_qp");
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        End { qp, cq, mr: pd.reg_mr(2 * LEN, rights).expect("ibv_reg_mr") }
+    }
+
+    pub fn place(&self, bed: &Bed) -> Place {
+        Place { qpn: self.qp.number(), gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() }
+    }
+
+    pub fn up(&self, peer: &Place, joint: Joint) {
+        joint.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+    }
+
+    pub fn recv(&self) -> rdma::Result<()> {
+        self.qp.post_recv(&RecvWr { wr_id: RECV, sges: &[self.mr.sge(LEN, LEN)] })
+    }
+
+    pub fn send(&self, op: SendOp<'_>, at: usize, len: usize) -> rdma::Result<()> {
+        self.qp.post_send(&SendWr::new(1, op, Data::Sges(&[self.mr.sge(at, len)])))
+    }
+}
+
+/// The victim's connection with the honest third.
+pub struct Friend {
+    end: End,
+    peer: Place,
+    own: Place,
+}
+
+impl Friend {
+    pub fn new(bed: &Bed, wire: &mut Wire) -> Friend {
+        let end = End::new(bed, &bed.pd);
+        let own = end.place(bed);
+        let peer: Place = wire.exchange(&own);
+        end.up(&peer, Joint::default());
+        let () = wire.exchange(&());
+        Friend { end, peer, own }
+    }
+
+    /// Both ends, for those who want to disturb them: numbers and keys are secrets, and here they are known.
+    pub fn places(&self) -> (Place, Place) {
+        (self.own, self.peer)
+    }
+
+    /// A WRITE, a READ of what was written, and a SEND that the other side sends back; every byte is compared.
+    pub fn exchange(&self, random: &mut Random) {
+        let (end, Place { addr, rkey, .. }) = (&self.end, self.peer);
+        let most = [64, 5000, LEN as u64][random.below(3) as usize];
+        let len = 1 + random.below(most) as usize;
+        let bytes = random.bytes(len);
+        let mut got = vec![0; len];
+        end.mr.write(0, &bytes);
+        for op in [SendOp::Write { addr, rkey }, SendOp::Read { addr, rkey }] {
+            let at = if matches!(op, SendOp::Read { .. }) { LEN } else { 0 };
+            end.send(op, at, len).expect("ibv_post_send");
+            good(&collect(&end.cq, 1));
+        }
+        end.mr.read(LEN, &mut got);
+        assert!(got == bytes, "what was written is not what is read");
+        end.mr.write(LEN, &vec![0; len]);
+        end.recv().expect("ibv_post_recv");
+        end.send(SendOp::Send, 0, len).expect("ibv_post_send");
+        let both = collect(&end.cq, 2);
+        good(&both);
+        let received = both.iter().find(|wc| wc.wr_id() == RECV).expect("a receive");
+        assert_eq!(received.byte_len() as usize, len);
+        end.mr.read(LEN, &mut got);
+        assert!(got == bytes, "what came back is not what was sent");
+    }
+}
+
+fn good(all: &[Wc]) {
+    assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "the honest peer's connection suffers: {all:?}");
+}
+
+/// The honest third: sends back what it gets, until the victim closes the wire.
+pub fn serve(mut wire: Wire) {
+    let bed = Bed::open();
+    let end = End::new(&bed, &bed.pd);
+    let peer: Place = wire.exchange(&end.place(&bed));
+    end.up(&peer, Joint::default());
+    end.recv().expect("ibv_post_recv");
+    let () = wire.exchange(&());
+    loop {
+        let mut out = [Wc::default(); 1];
+        // The victim takes its time between two messages; it kills us in the end.
+        let wc =
+            until("a message of the victim", || (end.cq.poll(&mut out).expect("ibv_poll_cq") > 0).then_some(out[0]));
+        good(&[wc]);
+        if wc.wr_id() == RECV {
+            let len = wc.byte_len() as usize;
+            end.send(SendOp::Send, LEN, len).expect("ibv_post_send");
+            let () = until("the end of the answer", || (end.cq.poll(&mut out).expect("ibv_poll_cq") > 0).then_some(()));
+            good(&out);
+            end.recv().expect("ibv_post_recv");
+        }
+    }
+}
+
+/// An end of the connection between victim and attacker, in a domain of its own.
+pub struct Toy {
+    end: End,
+}
+
+/// A retry after 17 ms: this connection breaks all the time.
+const SHORT: u8 = 12;
+
+impl Toy {
+    pub fn new(bed: &Bed) -> Toy {
+        let pd = bed.context.alloc_pd().expect("ibv_alloc_pd");
+        Toy { end: End::new(bed, &pd) }
+    }
+
+    pub fn place(&self, bed: &Bed) -> Place {
+        self.end.place(bed)
+    }
+
+    pub fn up(&self, peer: &Place) {
+        self.end.up(peer, Joint { timeout: SHORT, retries: 2, ..Joint::default() });
+        for _ in 0..16 {
+            self.end.recv().expect("ibv_post_recv");
+        }
+    }
+
+    /// Begins again if the connection is broken.
+    pub fn revive(&self, peer: &Place) {
+        let state = self.end.qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state;
+        if state != QpState::Rts {
+            self.end.qp.set_state(QpState::Reset).expect("to RESET");
+            self.up(peer);
+        }
+    }
+
+    /// A request, and whatever came: nothing on this connection is sure, but every call returns.
+    pub fn play(&self, peer: &Place, random: &mut Random) {
+        let Place { addr, rkey, .. } = *peer;
+        let op = match random.below(4) {
+            0 => SendOp::Send,
+            1 => SendOp::Write { addr, rkey },
+            2 => SendOp::Read { addr, rkey },
+            _ => SendOp::FetchAdd { addr, rkey, add: 1 },
+        };
+        let len = if matches!(op, SendOp::FetchAdd { .. }) { 8 } else { random.below(LEN as u64) as usize };
+        let _ = self.end.send(op, 0, len);
+        let _ = self.end.recv();
+        let mut out = [Wc::default(); 64];
+        let _ = self.end.cq.poll(&mut out).expect("ibv_poll_cq");
+    }
+}

@@ -1,0 +1,264 @@
+//! Speaks the rendezvous by hand: connects with windows of its own making, and is connected to.
+//!
+//! What it knows is what `window/src/rendezvous.rs` and `memory/src/{ring,shared}.rs` document. If they change, no
+//! WELCOME comes and the test says so.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use conformance::{PORT, Wire};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::honest::Place;
+use crate::random::Random;
+
+const SLOTS: u64 = 1024;
+const SLOTS_AT: u64 = 4096;
+const HALF: u64 = SLOTS_AT + SLOTS * 64 + (256 << 10);
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+
+fn name(block: u32) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(format!("softrnic/1/qpn/{block:03x}").as_bytes()).expect("a name")
+}
+
+fn seqpacket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
+}
+
+/// Sends bytes and descriptors; whether they arrive is the victim's affair.
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags);
+}
+
+/// What came: its kind, and its descriptors.
+fn receive(socket: &OwnedFd) -> Option<(u8, Vec<OwnedFd>)> {
+    let mut bytes = [0; 256];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    (got.bytes > 12).then(|| (bytes[12], fds))
+}
+
+/// A message with the right head.
+fn message(random: &mut Random, kind: u8) -> Vec<u8> {
+    let mut bytes = [&b"softrnic\x01\0\0\0"[..], &[kind, random.below(2) as u8, 0, 0]].concat();
+    if matches!(kind, HELLO | WELCOME) {
+        // The cookie's address may be anything: it is read from our memory, not from the victim's.
+        bytes.extend(random.bytes(16 + 8 + 64));
+    }
+    bytes
+}
+
+fn window(len: u64, seals: SealFlags) -> File {
+    let fd = rustix::fs::memfd_create(c"window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+    rustix::fs::ftruncate(&fd, len).expect("room");
+    rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
+    fd.into()
+}
+
+/// What the victim accepts.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+struct Stranger {
+    random: Random,
+    /// The victim's end of the connection with us.
+    toy: Place,
+    /// Both ends of the one with the honest third.
+    friends: (Place, Place),
+    block: u32,
+    listener: OwnedFd,
+    blows: u64,
+    welcomes: u64,
+}
+
+pub fn run(mut wire: Wire, seed: u64) {
+    let mut random = Random::new(seed);
+    // A block of our own, so that the victim connects to us.
+    let (block, listener) = loop {
+        let (block, socket) = (1 + random.below(0xffe) as u32, seqpacket());
+        if rustix::net::bind(&socket, &name(block)).is_ok() {
+            rustix::net::listen(&socket, 64).expect("listen");
+            break (block, socket);
+        }
+    };
+    let gid = conformance::Bed::open().context.query_gid(PORT, 0).expect("ibv_query_gid").expect("an address").gid.0;
+    let own = Place { qpn: block << 12 | 5, gid, addr: random.next(), rkey: random.next() as u32 };
+    let toy: Place = wire.exchange(&own);
+    let friends = wire.hear();
+    let () = wire.exchange(&());
+    let mut stranger = Stranger { random, toy, friends, block, listener, blows: 0, welcomes: 0 };
+    let (over, heard) = std::sync::mpsc::channel();
+    let hearing = std::thread::spawn(move || {
+        let () = wire.hear();
+        let _ = over.send(());
+        wire
+    });
+    let mut open = Vec::new();
+    while heard.try_recv().is_err() {
+        // Connections stay for a while.
+        if open.len() > 40 {
+            open.clear();
+        }
+        stranger.visit(&mut open);
+        stranger.be_visited(&mut open);
+    }
+    let mut wire = hearing.join().expect("the wire");
+    assert!(stranger.welcomes > 0, "no WELCOME ever came: the rendezvous is not what this test thinks it is");
+    wire.tell(&stranger.blows);
+    let _ = wire.try_hear::<()>();
+}
+
+impl Stranger {
+    /// Connects to the victim and says something.
+    fn visit(&mut self, open: &mut Vec<OwnedFd>) {
+        let socket = seqpacket();
+        if rustix::net::connect(&socket, &name(self.toy.qpn >> 12)).is_err() {
+            std::thread::yield_now();
+            return;
+        }
+        self.blows += 1;
+        let random = &mut self.random;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let null = File::open("/dev/null").expect("/dev/null");
+        match random.below(8) {
+            // Nothing, or noise.
+            0 => {}
+            1 => {
+                let len = random.below(200) as usize;
+                send(&socket, &random.bytes(len), &[]);
+            }
+            2 => send(&socket, &random.bytes(104), &[null.as_fd(), bell.as_fd(), null.as_fd(), bell.as_fd()]),
+            // The beginning of a greeting, and more than one.
+            3 => {
+                let mut hello = message(random, HELLO);
+                hello.resize(random.below(150) as usize, 0);
+                send(&socket, &hello, &[null.as_fd(), bell.as_fd()]);
+            }
+            // A greeting with what is no window, or one that could be cut short under the victim's feet.
+            4 => {
+                let some = [
+                    window(2 * HALF, SealFlags::empty()),
+                    window(2 * HALF, SealFlags::SHRINK),
+                    window(2 * HALF - 4096, SEALS),
+                    window(1 << 21, SEALS),
+                    null,
+                ];
+                let bad = &some[random.below(some.len() as u64) as usize];
+                send(&socket, &message(random, HELLO), &[bad.as_fd(), bell.as_fd()]);
+                let _ = bad.set_len(0);
+            }
+            5 => send(&socket, &message(random, HELLO), &[bell.as_fd(), bell.as_fd()]),
+            // A good one.
+            _ => {
+                let window = window(2 * HALF, SEALS);
+                self.forge(&window, 0);
+                send(&socket, &message(&mut self.random, HELLO), &[window.as_fd(), bell.as_fd()]);
+                self.chat(&socket, &window, 0);
+            }
+        }
+        open.push(socket);
+    }
+
+    /// Takes the victim's connections, and with them the windows that it makes.
+    fn be_visited(&mut self, open: &mut Vec<OwnedFd>) {
+        let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
+        self.blows += 1;
+        let Some((HELLO, fds)) = receive(&socket) else { return };
+        let Some(window) = fds.into_iter().next() else { return };
+        let window = File::from(window);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        if self.random.below(4) > 0 {
+            send(&socket, &message(&mut self.random, WELCOME), &[bell.as_fd()]);
+        }
+        self.forge(&window, HALF);
+        self.chat(&socket, &window, HALF);
+        open.push(socket);
+    }
+
+    /// Goes on talking, and writing into the window, for a while.
+    fn chat(&mut self, socket: &OwnedFd, window: &File, half: u64) {
+        for _ in 0..self.random.below(20) {
+            if let Some((WELCOME, fds)) = receive(socket) {
+                self.welcomes += 1;
+                // The victim's doorbell is ours to ring, as often as we like.
+                for fd in &fds {
+                    let _ = rustix::io::write(fd, &u64::MAX.wrapping_sub(1).to_ne_bytes());
+                }
+            }
+            match self.random.below(6) {
+                0 => {
+                    let kind = self.random.below(6) as u8;
+                    send(socket, &message(&mut self.random, kind), &[]);
+                }
+                1 => {
+                    let (at, word) = (self.random.below(HALF / 4) * 8, self.random.any());
+                    let _ = window.write_all_at(&word.to_le_bytes(), at);
+                }
+                _ => self.forge(window, half),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Writes records for the victim into the half of the window from which it takes: well-formed for the most part.
+    fn forge(&mut self, window: &File, half: u64) {
+        let first = if self.random.below(4) == 0 { self.random.below(SLOTS) } else { 0 };
+        for slot in first..(first + 64).min(SLOTS) {
+            let random = &mut self.random;
+            let (own, peer) = match random.below(3) {
+                0 => (self.toy.qpn, self.block << 12 | 5),
+                _ => (self.friends.0.qpn, self.friends.1.qpn),
+            };
+            let place = if own == self.toy.qpn { &self.toy } else { &self.friends.0 };
+            // Sequence numbers begin at the receiver's number; the connection is some messages old.
+            let psn = (own + random.below(200) as u32) & 0xff_ffff;
+            let (op, flags) = (random.below(12), if random.below(2) == 0 { 0x23 } else { random.below(256) });
+            let len = random.below(56 - 24 + 1);
+            let words = [
+                op | flags << 8 | random.below(256) << 16 | u64::from(own) << 24,
+                u64::from(peer) | u64::from(psn) << 24,
+                random.below(1 << 32) | if random.below(2) == 0 { len } else { random.any() & 0xffff_ffff } << 32,
+                u64::from(place.rkey) | (random.any() & 0xffff_ffff) << 32,
+                place.addr.wrapping_add(if random.below(2) == 0 { random.below(4096) } else { random.any() }),
+                random.any(),
+                random.any(),
+            ];
+            // lap 1, header of 3 to 7 words, payload within the slot or anywhere
+            let low = match random.below(4) {
+                0 => random.below(1 << 32),
+                1 => 1 << 31 | random.below(4096) << 17 | random.below(4) << 15 | random.below(16385),
+                _ => [3 << 15, 2 << 15 | 8, 16 | 1 << 15, len][random.below(4) as usize],
+            };
+            let at = half + SLOTS_AT + 64 * slot;
+            let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let _ = window.write_all_at(&body, at + 8);
+            let _ = window.write_all_at(&(1 << 32 | low).to_le_bytes(), at);
+        }
+        self.blows += 1;
+    }
+}
