@@ -282,7 +282,11 @@ fn character_device(b: &mut Builder, info: &ViewInfo) {
     for name in &info.hardware.nodes {
         b.link(&format!("dev/infiniband/{name}"), &format!("/dev/infiniband/{name}"));
     }
-    b.0.push(Entry { path: format!("dev/infiniband/uverbs{n}"), kind: Kind::File(String::new()) });
+    // Programs look whether they are character devices that they may open (UCX does); nobody talks to them.
+    let nodes = [format!("uverbs{n}"), "rdma_cm".to_owned()];
+    for name in nodes.iter().filter(|name| !info.hardware.nodes.contains(name)) {
+        b.link(&format!("dev/infiniband/{name}"), "/dev/null");
+    }
 }
 
 /// A name for this content: equal trees have equal names.

@@ -25,6 +25,7 @@ static void files(void)
 	CHECK(text[0] == '1');
 	close(fd);
 	NUMBER(0, stat("/dev/infiniband/uverbs0", &st));
+	CHECK(S_ISCHR(st.st_mode));
 	NUMBER(0, access("/dev/infiniband/uverbs0", R_OK | W_OK));
 	CHECK(stat("/dev/infiniband/none", &st) != 0);
 	NUMBER(0, stat("/etc/passwd", &st));
