@@ -334,6 +334,8 @@ impl Conn {
                 let event = Event::with_status(kind, status.into()).data(data, SIDR_REP_DATA);
                 out.push(Out::Tell(Event { params: Params::Ud(UdParams { qpn, qkey }), ..event }));
             }
+            // Not about connections.
+            Body::Ask { .. } | Body::Answer { .. } => {}
         }
     }
 

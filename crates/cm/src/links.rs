@@ -23,6 +23,8 @@ pub(crate) struct LinkKey(pub u32);
 
 /// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
 const MAX_WAITING: usize = 65_536;
+/// Listeners whose links are remembered.
+const MAX_NAMES: usize = 4096;
 /// Messages read from one link before others have their turn.
 const TURN: usize = 256;
 
@@ -36,6 +38,7 @@ pub(crate) struct Link {
 pub(crate) struct Links {
     by_key: HashMap<LinkKey, Link>,
     by_name: HashMap<String, LinkKey>,
+    by_pid: HashMap<u32, LinkKey>,
     last: u32,
 }
 
@@ -45,6 +48,8 @@ pub(crate) enum Token {
     Wake,
     Listener(IdKey),
     Link(LinkKey),
+    /// Port space and number of a block of ephemeral ports.
+    Block(u16, u16),
 }
 
 impl Token {
@@ -53,6 +58,7 @@ impl Token {
             Token::Wake => 0,
             Token::Listener(id) => 1 << 32 | u64::from(id.0),
             Token::Link(key) => 2 << 32 | u64::from(key.0),
+            Token::Block(port_space, block) => 3 << 32 | u64::from(port_space) << 16 | u64::from(block),
         })
     }
 
@@ -60,6 +66,7 @@ impl Token {
         match raw >> 32 {
             1 => Token::Listener(IdKey(raw as u32)),
             2 => Token::Link(LinkKey(raw as u32)),
+            3 => Token::Block((raw >> 16) as u16, raw as u16),
             _ => Token::Wake,
         }
     }
@@ -101,11 +108,22 @@ impl State {
                 None => TrackedFd::new(socket::seqpacket()?, self.fds()),
             };
             match socket::connect(&socket, &name) {
-                Ok(()) if !socket::acceptable(&socket, self.any_user) => return Err(Errno::EACCES),
                 Ok(()) => {
-                    let key = self.add_link(socket)?;
+                    let pid = socket::peer(&socket, self.any_user).ok_or(Errno::EACCES)?;
+                    // One link to a process is enough, however many ports it listens at.
+                    let known = self.links.by_pid.get(&pid).copied();
+                    let key = match known {
+                        Some(key) => key,
+                        None => self.add_link(socket)?,
+                    };
+                    if self.links.by_name.len() >= MAX_NAMES {
+                        self.links.by_name.clear();
+                    }
                     self.links.by_name.insert(name, key);
-                    return Ok(Some((key, false)));
+                    if pid != 0 {
+                        self.links.by_pid.insert(pid, key);
+                    }
+                    return Ok(Some((key, known.is_some())));
                 }
                 Err(Errno::ECONNREFUSED) => spare = Some(socket),
                 Err(e) => return Err(e),
@@ -179,12 +197,16 @@ impl State {
         }
     }
 
-    /// Connections wait at a listener's socket.
-    pub(crate) fn accept_links(&mut self, listener: IdKey) {
+    /// Connections wait at a listener's or a block's socket.
+    pub(crate) fn accept_links(&mut self, at: Token) {
         for _ in 0..TURN {
-            let Some(socket) = self.ids.get(&listener).and_then(|id| id.listener.as_ref()) else { return };
-            let Ok(accepted) = socket::accept(&socket.socket) else { return };
-            if socket::acceptable(&accepted, self.any_user) {
+            let socket = match at {
+                Token::Listener(id) => self.ids.get(&id).and_then(|id| id.listener.as_ref()).map(|l| &l.socket),
+                Token::Block(port_space, block) => self.block_socket(port_space, block),
+                Token::Wake | Token::Link(_) => None,
+            };
+            let Some(Ok(accepted)) = socket.map(socket::accept) else { return };
+            if socket::peer(&accepted, self.any_user).is_some() {
                 let tracked = TrackedFd::new(accepted, self.fds());
                 let _ = self.add_link(tracked);
             }
@@ -197,6 +219,7 @@ impl State {
         self.unwatch(&link.socket);
         drop(link);
         self.forget_name(key);
+        self.links.by_pid.retain(|_, k| *k != key);
         let lost: Vec<IdKey> = self.ids.iter().filter(|(_, id)| id.link == Some(key)).map(|(&k, _)| k).collect();
         for id in lost {
             self.with_conn(id, |conn, now, out| conn.peer_gone(now, out));

@@ -16,7 +16,7 @@ use crate::event::{Ece, Event, EventKind};
 use crate::links::{LinkKey, Links, Token};
 use crate::message::{Body, Half, Message, Service};
 use crate::names::{self, Claim, is_wildcard};
-use crate::ports::{Port, Ports, at_port};
+use crate::ports::{self, Port, Ports, at_port};
 use crate::route::{self, Wire};
 
 /// `enum rdma_port_space`.
@@ -236,8 +236,24 @@ impl Cm {
     /// # Errors
     /// EINVAL: bound already, or a link-local address without scope; EADDRNOTAVAIL: no address of this host, or the
     /// port is taken for all addresses; EADDRINUSE; EACCES.
-    pub fn bind(&self, id: IdKey, addr: &SocketAddr) -> Result<()> {
-        self.lock().bind(id, addr)
+    pub fn bind(&'static self, id: IdKey, addr: &SocketAddr) -> Result<()> {
+        self.ask_owner(id, addr)?;
+        let mut state = self.lock();
+        self.run(&mut state)?;
+        state.bind(id, addr)
+    }
+
+    /// If another process gives out the port's block: whether it may be claimed.
+    fn ask_owner(&self, id: IdKey, addr: &SocketAddr) -> Result<()> {
+        let state = self.lock();
+        let entry = state.ids.get(&id).ok_or(Errno::ENOENT)?;
+        if addr.port() == 0 || entry.phase != Phase::Idle || state.is_own_block(entry.port_space, addr.port()) {
+            return Ok(());
+        }
+        let (space, any_user) = (entry.port_space, state.any_user);
+        let claim = entry.claim(addr);
+        drop(state);
+        ports::ask_owner(space, &claim, any_user)
     }
 
     /// Listens (rdma_listen(3)).
@@ -254,8 +270,13 @@ impl Cm {
     ///
     /// # Errors
     /// EINVAL: not in a state to, families that differ; ENETUNREACH and its like; as [`Cm::bind`].
-    pub fn resolve_addr(&self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
-        self.lock().resolve_addr(id, src, dst)
+    pub fn resolve_addr(&'static self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
+        if let Some(src) = src {
+            self.ask_owner(id, src)?;
+        }
+        let mut state = self.lock();
+        self.run(&mut state)?;
+        state.resolve_addr(id, src, dst)
     }
 
     /// Finds the route (rdma_resolve_route(3)); the event follows.
@@ -363,10 +384,7 @@ impl Cm {
         let entry = state.id(id)?;
         if entry.phase == Phase::Idle || reuse && entry.phase != Phase::Listen {
             entry.options.reuse = reuse;
-            if let Some(port) = &mut entry.port {
-                port.claim.reuse = reuse;
-            }
-            return Ok(());
+            return state.change_claim_of(id, |claim| claim.reuse = reuse);
         }
         Err(Errno::EINVAL)
     }
@@ -382,7 +400,7 @@ impl Cm {
             return Err(Errno::EINVAL);
         }
         (entry.options.only, entry.only) = (Some(only), only);
-        Ok(())
+        state.change_claim_of(id, |claim| claim.only = only)
     }
 
     /// What is known of an id.
@@ -468,6 +486,14 @@ impl Cm {
             }
             return Ok(Got { token, child: queued.child, event: queued.event });
         }
+    }
+}
+
+impl Id {
+    /// What the id would claim at an address.
+    fn claim(&self, addr: &SocketAddr) -> Claim {
+        let only = self.options.only.unwrap_or_else(|| addr.is_ipv4() || bindv6only());
+        Claim { addr: *addr, only, reuse: self.options.reuse }
     }
 }
 
@@ -628,20 +654,30 @@ impl State {
         {
             return Err(Errno::EINVAL);
         }
-        let only = entry.options.only.unwrap_or_else(|| addr.is_ipv4() || bindv6only());
-        let (reuse, space) = (entry.options.reuse, entry.port_space);
+        let (claim, space) = (entry.claim(addr), entry.port_space);
         let wildcard = is_wildcard(addr);
         if !wildcard && !crate::socket::is_local(addr)? {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let port = self.claim_port(space, Claim { addr: *addr, only, reuse })?;
+        let port = self.claim_port(space, claim)?;
         let entry = self.id(id)?;
         entry.src = Some(port.claim.addr);
+        entry.only = port.claim.only;
         entry.port = Some(port);
-        entry.only = only;
         entry.device = !wildcard;
         entry.phase = Phase::Bound;
         Ok(())
+    }
+
+    fn change_claim_of(&mut self, id: IdKey, change: impl FnOnce(&mut Claim)) -> Result<()> {
+        let entry = self.id(id)?;
+        let space = entry.port_space;
+        let Some(mut port) = entry.port.take() else { return Ok(()) };
+        let mut claim = port.claim.clone();
+        change(&mut claim);
+        let changed = self.change_claim(space, &mut port, claim);
+        self.id(id)?.port = Some(port);
+        changed
     }
 
     fn listen(&mut self, id: IdKey, backlog: i32) -> Result<()> {
@@ -653,11 +689,7 @@ impl State {
             return Err(Errno::EINVAL);
         }
         let space = entry.port_space;
-        let (options_only, only) = (entry.options.only, entry.only);
-        let mut port = entry.port.take().ok_or(Errno::EINVAL)?;
-        if options_only.is_some() {
-            port.claim.only = only;
-        }
+        let port = entry.port.take().ok_or(Errno::EINVAL)?;
         let claimed = self.claim_listener(space, &port);
         let entry = self.id(id)?;
         entry.port = Some(port);
@@ -692,6 +724,8 @@ impl State {
         entry.wire = route.wire;
         entry.device = true;
         entry.phase = Phase::AddrResolved;
+        let src = at_port(&route.src, from.port());
+        self.change_claim_of(id, |claim| claim.addr = src)?;
         self.tell(id, Event::new(EventKind::AddrResolved));
         Ok(())
     }
@@ -751,9 +785,14 @@ impl State {
                 Err(_) => return,
             }
         }
+        // The service is known, and says no, if somebody listens at the port for another address (Linux).
+        let (status, reason) = match ports::has_listener(space, dst.port()) {
+            true => (sidr::REJECT, reason::CONSUMER),
+            false => (sidr::UNSUPPORTED, reason::INVALID_SERVICE_ID),
+        };
         let nobody = match body {
-            Body::SidrReq { .. } => Body::SidrRep { status: sidr::UNSUPPORTED, qpn: 0, qkey: 0, data: Vec::new() },
-            _ => Body::Rej { reason: reason::INVALID_SERVICE_ID, data: Vec::new() },
+            Body::SidrReq { .. } => Body::SidrRep { status, qpn: 0, qkey: 0, data: Vec::new() },
+            _ => Body::Rej { reason, data: Vec::new() },
         };
         self.with_conn(id, |conn, now, out| conn.receive(nobody, now, out));
     }
@@ -788,7 +827,19 @@ impl State {
             }
             return;
         }
-        let id = IdKey(message.to);
+        if let Body::Ask { port_space, claim } = &message.body {
+            let errno = self.answer(*port_space, claim).err().map_or(0, |e| e.0 as u16);
+            self.send(link, &Message { from: message.to, to: message.from, body: Body::Answer { errno } });
+            return;
+        }
+        // Who gives up before an answer came does not know our number.
+        let id = match message.to {
+            0 => {
+                self.forget_parked(link, message.from);
+                self.by_peer.get(&(link, message.from)).copied().unwrap_or(IdKey(0))
+            }
+            to => IdKey(to),
+        };
         let expected =
             self.ids.get(&id).is_some_and(|e| e.link == Some(link) && (e.peer == 0 || e.peer == message.from));
         if !expected {
@@ -807,10 +858,22 @@ impl State {
             let space = entry.port_space;
             entry.link = None;
             self.forget_name(link);
-            return self.ask(id, space, &dst, body);
+            self.ask(id, space, &dst, body);
+            if let Some(entry) = self.ids.get_mut(&id) {
+                // Looked up just now: what the next answer says is final.
+                entry.link_may_be_stale = false;
+            }
+            return;
         }
         entry.peer = message.from;
         self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
+    }
+
+    /// A request that waits for room in a backlog is withdrawn.
+    fn forget_parked(&mut self, link: LinkKey, peer: u32) {
+        for listener in self.ids.values_mut().filter_map(|id| id.listener.as_mut()) {
+            listener.parked.retain(|(l, m)| *l != link || m.from != peer);
+        }
     }
 
     /// A request: finds its listener.

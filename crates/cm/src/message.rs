@@ -4,7 +4,7 @@
 //! Each message is one packet, little endian:
 //!
 //! ```text
-//!  0  magic "sCM1" u32     4  kind u8     5  0     6  reason or status u16
+//!  0  magic "sCM1" u32     4  kind u8     5  0     6  reason, status, port space or errno u16
 //!  8  communication id of the sender u32        12  communication id of the receiver u32 (0: not known yet)
 //! 16  body (REQ, REP, SIDR REQ, SIDR REP), then private data up to the packet's end
 //! ```
@@ -14,6 +14,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::event::Ece;
+use crate::names::Claim;
 
 /// Longest private data of a REQ (rdma_connect(3): `RDMA_PS_TCP`).
 pub const REQ_DATA: usize = 56;
@@ -83,6 +84,10 @@ pub enum Body {
     Drep,
     SidrReq { service: Service, data: Vec<u8> },
     SidrRep { status: u16, qpn: u32, qkey: u32, data: Vec<u8> },
+    /// May this port of a block of yours be claimed? Not of the specification.
+    Ask { port_space: u16, claim: Claim },
+    /// 0, or the errno.
+    Answer { errno: u16 },
 }
 
 /// A message.
@@ -140,6 +145,8 @@ pub fn emit(message: &Message) -> Vec<u8> {
         Body::Drep => (6, 0),
         Body::SidrReq { .. } => (7, 0),
         Body::SidrRep { status, .. } => (8, *status),
+        Body::Ask { port_space, .. } => (9, *port_space),
+        Body::Answer { errno } => (10, *errno),
     };
     out.extend_from_slice(&MAGIC.to_le_bytes());
     out.extend_from_slice(&[kind, 0]);
@@ -166,7 +173,11 @@ pub fn emit(message: &Message) -> Vec<u8> {
             out.extend_from_slice(&qkey.to_le_bytes());
             out.extend_from_slice(data);
         }
-        Body::Rtu | Body::Dreq | Body::Drep => {}
+        Body::Ask { claim, .. } => {
+            put_addr(&mut out, &claim.addr);
+            out.extend_from_slice(&[u8::from(claim.only), u8::from(claim.reuse)]);
+        }
+        Body::Rtu | Body::Dreq | Body::Drep | Body::Answer { .. } => {}
     }
     out
 }
@@ -201,6 +212,14 @@ impl<'a> Reader<'a> {
         if self.take::<N>()? == [0; N] { Ok(()) } else { Err(Malformed) }
     }
 
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+
     fn three_bits(&mut self) -> Result<u8, Malformed> {
         self.u8().and_then(|n| if n < 8 { Ok(n) } else { Err(Malformed) })
     }
@@ -229,11 +248,7 @@ impl<'a> Reader<'a> {
         let (qpn, psn) = (self.u24()?, self.u24()?);
         let [responder_resources, initiator_depth, flow_control] = self.take()?;
         let (retry_count, rnr_retry_count) = (self.three_bits()?, self.three_bits()?);
-        let srq = match self.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed),
-        };
+        let srq = self.flag()?;
         self.zero::<2>()?;
         let ece = Ece { vendor_id: self.u32()?, options: self.u32()? };
         Ok(Half {
@@ -271,7 +286,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     r.zero::<1>()?;
     let code = r.u16()?;
     let (from, to) = (r.u32()?, r.u32()?);
-    if code != 0 && !matches!(kind, 4 | 8) {
+    if code != 0 && !matches!(kind, 4 | 8..=10) {
         return Err(Malformed);
     }
     let body = match kind {
@@ -295,6 +310,11 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
             let (qpn, qkey) = (r.u24()?, r.u32()?);
             Body::SidrRep { status: code, qpn, qkey, data: r.data(SIDR_REP_DATA)? }
         }
+        9 => {
+            let claim = Claim { addr: r.addr()?, only: r.flag()?, reuse: r.flag()? };
+            r.end().map(|()| Body::Ask { port_space: code, claim })?
+        }
+        10 => r.end().map(|()| Body::Answer { errno: code })?,
         _ => return Err(Malformed),
     };
     Ok(Message { from, to, body })

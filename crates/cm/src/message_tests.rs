@@ -32,6 +32,8 @@ fn all() -> Vec<Message> {
         Body::Dreq,
         Body::Drep,
         Body::SidrReq { service: service(), data: vec![4; SIDR_REQ_DATA] },
+        Body::Ask { port_space: 0x106, claim: Claim { addr: service().dst, only: true, reuse: false } },
+        Body::Answer { errno: 98 },
         Body::SidrRep { status: 1, qpn: 7, qkey: 0x0123_4567, data: vec![5; SIDR_REP_DATA] },
     ];
     bodies.into_iter().map(|body| Message { from: 5, to: 6, body }).collect()

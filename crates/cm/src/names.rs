@@ -34,6 +34,11 @@ pub struct Claim {
     pub reuse: bool,
 }
 
+/// Linux takes loopback addresses for wildcards where ports are claimed (`cma_any_addr`).
+fn counts_as_wildcard(addr: &SocketAddr) -> bool {
+    addr.ip().is_unspecified() || addr.ip().is_loopback()
+}
+
 /// True for 0.0.0.0 and ::.
 pub fn is_wildcard(addr: &SocketAddr) -> bool {
     addr.ip().is_unspecified()
@@ -55,7 +60,7 @@ pub fn same_address(a: &SocketAddr, b: &SocketAddr) -> bool {
 /// Whether a new claim can stand beside one that exists (`cma_check_port` of Linux). The port is the same.
 ///
 /// # Errors
-/// EADDRNOTAVAIL: one of them is for all addresses. EADDRINUSE: the same address.
+/// EADDRNOTAVAIL: one of them is for all addresses, or for loopback. EADDRINUSE: the same address.
 pub fn check(new: &Claim, old: &Claim) -> Result<()> {
     if new.reuse && old.reuse {
         return Ok(());
@@ -63,7 +68,7 @@ pub fn check(new: &Claim, old: &Claim) -> Result<()> {
     if new.only && old.only && new.addr.is_ipv4() != old.addr.is_ipv4() {
         return Ok(());
     }
-    if is_wildcard(&new.addr) || is_wildcard(&old.addr) {
+    if counts_as_wildcard(&new.addr) || counts_as_wildcard(&old.addr) {
         return Err(Errno::EADDRNOTAVAIL);
     }
     if same_address(&new.addr, &old.addr) { Err(Errno::EADDRINUSE) } else { Ok(()) }
@@ -141,7 +146,7 @@ pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item
     proc_net_unix.lines().filter_map(move |line| {
         let name = line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str())?;
         // Connections that a listener has accepted show its name, too, even when it is gone.
-        if name.ends_with("/listen") && line.split_whitespace().nth(3) != Some(LISTENS) {
+        if name.ends_with("/listen") && !listens(line) {
             return None;
         }
         let mut parts = name.split('/');
@@ -152,10 +157,14 @@ pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item
     })
 }
 
-/// True if the text shows that the block is claimed.
-pub fn has_block(proc_net_unix: &str, port_space: u16, number: u16) -> bool {
-    let name = format!("@{}", block(port_space, number));
-    proc_net_unix.lines().any(|line| line.rsplit_once(' ').is_some_and(|(_, n)| n == name))
+/// True for a line of `/proc/net/unix` about a socket that listens.
+pub(crate) fn listens(line: &str) -> bool {
+    line.split_whitespace().nth(3) == Some(LISTENS)
+}
+
+/// What the names of a port's claims begin with, as `/proc/net/unix` shows them.
+pub(crate) fn port_prefix(port_space: u16, port: u16) -> String {
+    format!("@{PREFIX}/{port_space:04x}/{port:04x}/")
 }
 
 #[cfg(test)]

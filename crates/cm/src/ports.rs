@@ -8,7 +8,9 @@ use memory::fds::TrackedFd;
 use std::net::SocketAddr;
 use verbs::{Errno, Result};
 
+use crate::links::Token;
 use crate::manager::State;
+use crate::message::{Body, Message};
 use crate::names::{self, BLOCK_PORTS, Claim};
 use crate::socket;
 
@@ -18,15 +20,16 @@ const LOCK_TRIES: u32 = 20_000;
 /// What an id holds.
 pub(crate) struct Port {
     pub claim: Claim,
-    /// The claim's name, unless it is one of a block.
-    _held: Option<TrackedFd>,
+    /// The claim's name; none for a port of a block.
+    held: Option<TrackedFd>,
 }
 
 /// A block of ephemeral ports.
 struct Block {
     /// Which of them are in use; those that were in use by others when the block was claimed count for ever.
     used: u32,
-    _held: TrackedFd,
+    /// Others ask here for one of them.
+    socket: TrackedFd,
 }
 
 /// What this process holds.
@@ -91,7 +94,7 @@ impl State {
     pub(crate) fn claim_port(&mut self, port_space: u16, mut claim: Claim) -> Result<Port> {
         if claim.addr.port() == 0 {
             claim.addr.set_port(self.ephemeral(port_space)?);
-            return Ok(Port { claim, _held: None });
+            return Ok(Port { claim, held: None });
         }
         let port = claim.addr.port();
         permitted(port)?;
@@ -104,21 +107,47 @@ impl State {
         for old in names::claims(&text, port_space).filter(|old| old.addr.port() == port) {
             names::check(&claim, &old)?;
         }
-        let block = port / BLOCK_PORTS;
-        if let Some(ours) = self.ports.blocks.get_mut(&(port_space, block)) {
-            ours.used |= 1 << (port % BLOCK_PORTS);
-        } else if names::has_block(&text, port_space, block) && !self.lent(port_space, port) {
-            return Err(Errno::EADDRINUSE);
-        }
-        self.ports.serial += 1;
-        let name = names::bound(port_space, &claim, self.instance, self.ports.serial);
-        let held = TrackedFd::new(socket::claim(&name)?, self.fds());
-        Ok(Port { claim, _held: Some(held) })
+        self.mark_used(port_space, port);
+        let held = self.claim_name(port_space, &claim)?;
+        Ok(Port { claim, held: Some(held) })
     }
 
-    /// Another process holds the port's block: whether it lends us the port.
-    fn lent(&self, _port_space: u16, _port: u16) -> bool {
-        false
+    fn claim_name(&mut self, port_space: u16, claim: &Claim) -> Result<TrackedFd> {
+        self.ports.serial = self.ports.serial.wrapping_add(1);
+        let name = names::bound(port_space, claim, self.instance, self.ports.serial);
+        Ok(TrackedFd::new(socket::claim(&name)?, self.fds()))
+    }
+
+    /// An id's claim is another one from now on: of an address that was chosen since, or with another option.
+    pub(crate) fn change_claim(&mut self, port_space: u16, port: &mut Port, claim: Claim) -> Result<()> {
+        if port.claim != claim {
+            if port.held.is_some() {
+                port.held = Some(self.claim_name(port_space, &claim)?);
+            }
+            port.claim = claim;
+        }
+        Ok(())
+    }
+
+    /// No ephemeral port from now on, if it is one of ours.
+    fn mark_used(&mut self, port_space: u16, port: u16) {
+        if let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) {
+            block.used |= 1 << (port % BLOCK_PORTS);
+        }
+    }
+
+    /// Another process wants a port of a block of ours.
+    pub(crate) fn answer(&mut self, port_space: u16, claim: &Claim) -> Result<()> {
+        for old in self.held(port_space, claim.addr.port()) {
+            names::check(claim, &old)?;
+        }
+        self.mark_used(port_space, claim.addr.port());
+        Ok(())
+    }
+
+    /// True if the port's block is ours, or nobody's business to ask about.
+    pub(crate) fn is_own_block(&self, port_space: u16, port: u16) -> bool {
+        self.ports.blocks.contains_key(&(port_space, port / BLOCK_PORTS))
     }
 
     /// The claim of a listener, made of the claim of a bound id.
@@ -130,7 +159,7 @@ impl State {
             let alone = Claim { reuse: false, ..port.claim.clone() };
             let text = proc_net_unix();
             let others = names::claims(&text, port_space).filter(|old| old.addr.port() == addr.port());
-            let mut own = port._held.is_some();
+            let mut own = port.held.is_some();
             for old in others {
                 if old == port.claim && std::mem::take(&mut own) {
                     continue;
@@ -188,7 +217,7 @@ impl State {
         let start = crate::manager::random_u32();
         for i in 0..count {
             let number = first + (start.wrapping_add(i) % count) as u16;
-            let held = match socket::claim(&names::block(port_space, number)) {
+            let held = match socket::listen(&names::block(port_space, number)) {
                 Ok(fd) => TrackedFd::new(fd, self.fds()),
                 Err(Errno::EADDRINUSE) => continue,
                 Err(e) => return Err(e),
@@ -199,7 +228,8 @@ impl State {
                     used |= 1 << (other.addr.port() % BLOCK_PORTS);
                 }
             }
-            self.ports.blocks.insert((port_space, number), Block { used, _held: held });
+            self.watch(&held, Token::Block(port_space, number))?;
+            self.ports.blocks.insert((port_space, number), Block { used, socket: held });
             let free = (0..BLOCK_PORTS)
                 .map(|i| number * BLOCK_PORTS + i)
                 .find(|p| (low..=high).contains(p) && !self.in_use(port_space, *p));
@@ -210,11 +240,35 @@ impl State {
         Err(Errno::EADDRNOTAVAIL)
     }
 
+    /// The socket of a block.
+    pub(crate) fn block_socket(&self, port_space: u16, block: u16) -> Option<&TrackedFd> {
+        self.ports.blocks.get(&(port_space, block)).map(|b| &b.socket)
+    }
+
     /// Claims of this process's ids.
     fn held(&self, port_space: u16, port: u16) -> Vec<Claim> {
         let ids = self.ids.values().filter(|id| id.port_space == port_space);
         ids.filter_map(|id| id.port.as_ref()).map(|p| &p.claim).filter(|c| c.addr.port() == port).cloned().collect()
     }
+}
+
+/// Asks the process that gives out the ports of a block, if there is one, whether a port may be claimed. Not to be called
+/// with the lock held: that process might ask us at the same time.
+pub(crate) fn ask_owner(port_space: u16, claim: &Claim, any_user: bool) -> Result<()> {
+    let ask = Message { from: 0, to: 0, body: Body::Ask { port_space, claim: claim.clone() } };
+    match socket::ask(&names::block(port_space, claim.addr.port() / BLOCK_PORTS), &ask, any_user) {
+        Ok(Some(Body::Answer { errno: 0 })) | Err(Errno::ECONNREFUSED) => Ok(()),
+        Ok(Some(Body::Answer { errno })) => Err(Errno(errno.into())),
+        // Another user's, or one that does not answer: the port may be in use.
+        _ => Err(Errno::EADDRINUSE),
+    }
+}
+
+/// True if somebody listens at the port, for whatever address.
+pub(crate) fn has_listener(port_space: u16, port: u16) -> bool {
+    let text = proc_net_unix();
+    let prefix = names::port_prefix(port_space, port);
+    text.lines().any(|line| line.ends_with("/listen") && line.contains(&prefix) && names::listens(line))
 }
 
 /// An address with another port.

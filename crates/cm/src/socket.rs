@@ -4,10 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
 use memory::fds::peer_credentials;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::{Errno, Result};
 
-use crate::message::{MAX_BYTES, Message, parse};
+use crate::message::{Body, MAX_BYTES, Message, emit, parse};
 
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
@@ -51,13 +52,33 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
 }
 
-/// True if the process at the other end may be talked to: of the same user, or anybody's where that was asked for.
-pub(crate) fn acceptable(socket: impl AsFd, any_user: bool) -> bool {
-    peer_credentials(socket).is_ok_and(|(_, uid)| any_user || uid == rustix::process::geteuid().as_raw())
+/// The process at the other end, if it may be talked to: of the same user, or anybody's where that was asked for. 0 for
+/// one of a foreign PID namespace.
+pub(crate) fn peer(socket: impl AsFd, any_user: bool) -> Option<u32> {
+    let (pid, uid) = peer_credentials(socket).ok()?;
+    (any_user || uid == rustix::process::geteuid().as_raw()).then_some(pid)
 }
 
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<()> {
     rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ()).map_err(errno)
+}
+
+/// How long another process may take to answer.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Asks who listens at a name, and waits a moment for the answer. ECONNREFUSED: nobody listens.
+pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Option<Body>> {
+    let socket = seqpacket()?;
+    connect(&socket, name)?;
+    if peer(&socket, any_user).is_none() {
+        return Err(Errno::EACCES);
+    }
+    send(&socket, &emit(question))?;
+    let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&PATIENCE));
+    match receive(&socket) {
+        Received::Message(answer) => Ok(Some(answer.body)),
+        Received::Nothing | Received::Closed => Ok(None),
+    }
 }
 
 /// What came.

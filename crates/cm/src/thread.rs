@@ -49,7 +49,7 @@ impl Cm {
                     Token::Wake => {
                         let _ = rustix::io::read(wake.as_fd(), &mut [0u8; 8]);
                     }
-                    Token::Listener(id) => state.accept_links(id),
+                    at @ (Token::Listener(_) | Token::Block(..)) => state.accept_links(at),
                     Token::Link(key) => state.link_event(key, event.flags),
                 }
             }
