@@ -118,7 +118,10 @@ impl Nic {
     /// Starts the NIC thread.
     pub(crate) fn start(&'static self) -> Result<()> {
         self.core.lock().thread_runs = true;
-        thread::spawn("softrnic", move || self.thread())
+        // A duplicate, because the platform itself is behind the lock.
+        let epoll =
+            rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.platform().epoll_fd(), 0).map_err(crate::errno)?;
+        thread::spawn("softrnic", move || self.thread(epoll.as_fd()))
     }
 
     /// Makes the NIC thread look now.
@@ -147,13 +150,9 @@ impl Nic {
         }
     }
 
-    fn thread(&'static self) {
+    fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
         let mut tick = TICK_MIN;
         let mut polls = 0;
-        // A duplicate, because the platform itself is behind the lock.
-        let Ok(epoll) = rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.platform().epoll_fd(), 0) else {
-            return;
-        };
         while self.alive.load(Ordering::Relaxed) {
             let timeout = {
                 let mut core = self.lock();
@@ -183,7 +182,7 @@ impl Nic {
                 }
                 core.thread_wakes_at
             };
-            self.sleep(epoll.as_fd(), timeout);
+            self.sleep(epoll, timeout);
         }
     }
 
