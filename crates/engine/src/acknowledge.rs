@@ -9,6 +9,9 @@ use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
 use crate::qp::Qp;
 use crate::{Engine, responder};
 
+/// How long timeouts are not counted as retries because a living peer has not taken the packets.
+const PATIENCE: Nanos = 20_000_000_000;
+
 impl<P: Platform> Engine<P> {
     // ---- responses ----
 
@@ -65,6 +68,7 @@ impl<P: Platform> Engine<P> {
         qp.retries = qp.attr.retry_cnt;
         qp.rnr_retries = qp.attr.rnr_retry;
         qp.ack_deadline = None;
+        qp.patient_since = None;
     }
 
     fn rnr_nak(&mut self, qp: &mut Qp, packet: &Packet, now: Nanos) {
@@ -259,14 +263,19 @@ impl<P: Platform> Engine<P> {
         }
         qp.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
+        // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
+        // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
+        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
+        if waits && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
+            self.set_ack_timer(qp, now);
+            return;
+        }
         if qp.retries == 0 {
             self.fail_entry(qp, at, WcStatus::RetryExcErr);
             self.retire(qp, now);
             return;
         }
         qp.retries -= 1;
-        // What the peer has not even taken need not be sent again: it will find it.
-        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
         if !waits {
             self.retransmit(qp);
         }

@@ -97,6 +97,8 @@ pub struct Engine<P: Platform> {
     links: Vec<LinkId>,
     /// Bytes copied straight since somebody asked.
     moved: u64,
+    /// Bytes sent by the queue pair whose turn it is.
+    turn: u64,
     /// Payload of a packet that had waited, while it is being received.
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
@@ -133,6 +135,7 @@ impl<P: Platform> Engine<P> {
             bytes: Vec::new(),
             links: Vec::new(),
             moved: 0,
+            turn: 0,
             held: Vec::new(),
             starving: Vec::new(),
             strangers: 0,

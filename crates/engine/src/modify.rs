@@ -178,7 +178,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn find_link(&mut self, qp: &mut Qp) {
         if qp.link.is_none() {
             qp.link = self.platform.resolve(&qp.attr.ah.dgid, verbs::Qpn::new(qp.attr.dest_qp_num));
-            qp.sent_mark = 0; // marks of the link before it mean nothing here
+            (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
         }
     }
 }

@@ -476,6 +476,8 @@ impl<P: Platform> Engine<P> {
                     rnr_until: None,
                     ack_deadline: None,
                     sent_mark: 0,
+                    answered: (0, Psn::default()),
+                    patient_since: None,
                     ticket: crate::qp::Ticket::new(ticket),
                     halted: false,
                     lossy: false,

@@ -168,7 +168,12 @@ pub(crate) struct Qp {
     pub rnr_retries: u8,
     pub rnr_until: Option<Nanos>,
     pub ack_deadline: Option<Nanos>,
+    /// The link's mark after the last request.
     pub sent_mark: u64,
+    /// The link's mark after the last packet of READ data, and the sequence number behind that packet.
+    pub answered: (u64, Psn),
+    /// Since when the timer has run out only because the peer does not get to take what was sent.
+    pub patient_since: Option<Nanos>,
     pub ticket: Ticket,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
@@ -224,6 +229,7 @@ impl Qp {
         self.reads_out = 0;
         self.rnr_until = None;
         self.ack_deadline = None;
+        self.patient_since = None;
         self.halted = false;
         self.no_straight = false;
         self.nak_sent = false;

@@ -45,9 +45,15 @@ impl<P: Platform> Engine<P> {
                         self.send_datagram(qp, qp.cursor, now)?;
                     } else {
                         self.send_entry(qp, now)?;
+                        if !qp.inflight[qp.cursor].out {
+                            return Ok(()); // its turn is over, the rest of the message follows
+                        }
                     }
                 }
                 qp.cursor += 1;
+                if self.turn_is_over() {
+                    return Ok(());
+                }
             }
             // 10.3.1.5: in SQD, requests that have not begun stay where they are
             if qp.state == QpState::Sqd || qp.halted {
@@ -188,7 +194,8 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Sends the packets of the entry at the cursor, from where it stopped.
+    /// Sends the packets of the entry at the cursor, from where it stopped; all that are left, unless others have their
+    /// turn meanwhile.
     fn send_entry(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         self.find_link(qp);
         let at = qp.cursor;
@@ -353,6 +360,11 @@ impl<P: Platform> Engine<P> {
             e.sent += chunk;
             if packet.has(flag::LAST) {
                 self.mark_out(qp, at);
+            }
+            if !by_ref {
+                self.turn += u64::from(chunk);
+            }
+            if packet.has(flag::LAST) || self.turn_is_over() {
                 return Ok(());
             }
         }

@@ -36,7 +36,7 @@ impl<P: Platform> Engine<P> {
         };
         let dst = Qpn::new(qp.attr.dest_qp_num);
         while let Some(response) = qp.responses.front().cloned() {
-            if self.moved > BURST {
+            if self.moved > BURST || self.turn_is_over() {
                 return Ok(()); // others have their turn; the rest follows
             }
             let mut packet;
@@ -103,6 +103,9 @@ impl<P: Platform> Engine<P> {
                 }
             }
             match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
+                Ok(()) if packet.op == PacketOp::ReadResponse => {
+                    qp.answered = (self.platform.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
+                }
                 Ok(()) => {}
                 Err(SendError::Full) => return Err(NoRoom),
                 Err(SendError::Fault) => {
@@ -126,6 +129,7 @@ impl<P: Platform> Engine<P> {
                 }
                 return Ok(());
             }
+            self.turn += self.spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
             let more = match qp.responses.front_mut() {
                 Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {
                     *sent += packet.len;

@@ -199,7 +199,18 @@ impl<P: Platform> Engine<P> {
                 };
                 let limit = usize::from(qp.attr.max_dest_rd_atomic).max(1) * 2;
                 let end = packet.psn.plus(qp.psns(packet.dma_len));
-                if end.since(qp.epsn) <= 0 && qp.responses.len() < limit && !qp.responses.contains(&again) {
+                // What is still to be sent, or has been sent and not taken, comes without being asked for. Sending it
+                // twice would make a slow link slower, until nothing but repetitions came through.
+                let comes = qp.responses.iter().any(|response| match response {
+                    Response::Read { psn, len, sent, .. } => {
+                        psn.plus(sent / qp.mtu).since(packet.psn) <= 0 && psn.plus(qp.psns(*len)).since(end) >= 0
+                    }
+                    _ => false,
+                });
+                let (mark, behind) = qp.answered;
+                let on_its_way =
+                    packet.psn.since(behind) < 0 && qp.link.is_some_and(|link| !self.platform.taken(link, mark));
+                if end.since(qp.epsn) <= 0 && qp.responses.len() < limit && !comes && !on_its_way {
                     qp.responses.push_back(again);
                 }
             }

@@ -13,6 +13,9 @@ use crate::qp::Qp;
 /// again.
 pub(crate) const BURST: u64 = 2 << 20;
 
+/// Bytes that one queue pair sends through a link while others wait.
+const TURN: u64 = 64 << 10;
+
 impl<P: Platform> Engine<P> {
     /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
     pub fn is_winded(&self) -> bool {
@@ -70,6 +73,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// True if the queue pair whose turn it is has sent its share, and others wait for theirs: else one with much to
+    /// send would fill the link at every turn, and the others' peers would take them for dead.
+    pub(crate) fn turn_is_over(&self) -> bool {
+        self.turn >= TURN && !self.ready.is_empty()
+    }
+
     /// Puts a queue pair on the list if it has something to do.
     pub(crate) fn schedule(&mut self, qp: &mut Qp) {
         if !qp.queued && !qp.parked && qp.has_work() {
@@ -88,6 +97,7 @@ impl<P: Platform> Engine<P> {
         {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             qp.queued = false;
+            self.turn = 0;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
             if !blocked {
                 blocked = self.run_requests(&mut qp, now).is_err();
@@ -96,8 +106,9 @@ impl<P: Platform> Engine<P> {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }
-            if !blocked && !qp.responses.is_empty() && qp.link.is_some() {
-                qp.queued = true; // it was winded
+            let winded = !qp.responses.is_empty() && qp.link.is_some();
+            if !blocked && (winded || self.turn_is_over()) {
+                qp.queued = true;
                 self.ready.push_back(id);
             }
             self.qps.put_back(id, qp);

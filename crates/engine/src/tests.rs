@@ -4,5 +4,6 @@ mod errors;
 mod links;
 mod mock;
 mod reach;
+mod reads;
 mod recovery;
 mod traffic;
