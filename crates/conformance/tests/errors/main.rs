@@ -139,6 +139,11 @@ fn straight() {
 }
 
 #[test]
+fn inline_in_one_process() {
+    run("inline in one process", Ends::Threads, SMALL, true);
+}
+
+#[test]
 fn small_in_one_process() {
     run("small in one process", Ends::Threads, SMALL, false);
 }
