@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use verbs::Result;
 
 use crate::event::Event;
-use crate::manager::IdKey;
+use crate::ids::IdKey;
 
 /// An event on its way.
 pub(crate) struct Queued {

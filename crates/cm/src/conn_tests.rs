@@ -142,9 +142,7 @@ impl Net {
     }
 }
 
-use EventKind::{
-    ConnectRequest, ConnectResponse, Disconnected, Established, Rejected, TimewaitExit, Unreachable,
-};
+use EventKind::{ConnectRequest, ConnectResponse, Disconnected, Established, Rejected, TimewaitExit, Unreachable};
 
 #[test]
 fn connect_and_disconnect() {

@@ -4,21 +4,25 @@
 //! * [`conn`]: the handshake of one connection; no socket, no clock.
 //! * [`message`]: what connection managers say to each other.
 //! * [`names`]: how ports are claimed, and which claims exclude each other.
-//! * [`manager`]: ids and what a program does with them. `ports`, `links` and `thread` are its parts: who holds which
-//!   port; the sockets to other processes' managers; the thread that reads them.
+//! * [`manager`]: what a program does with ids. Its parts: `ids` (what the lock protects), `binding` (addresses),
+//!   `requests` (from connect to accept), `ports` (who holds which port), `links` (sockets to other processes' managers),
+//!   `thread` (which reads them).
 //! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not
 //!   know the answer.
 //! * [`channel`]: events on their way to the program.
 #![forbid(unsafe_code)]
 
+mod binding;
 pub mod channel;
 pub mod conn;
 pub mod event;
+mod ids;
 mod links;
 pub mod manager;
 pub mod message;
 pub mod names;
 mod ports;
+mod requests;
 pub mod route;
 mod socket;
 mod thread;

@@ -12,7 +12,7 @@ use memory::fds::TrackedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
 
-use crate::manager::{IdKey, State};
+use crate::ids::{IdKey, State};
 use crate::message::{Body, Message, emit};
 use crate::names;
 use crate::socket::{self, Received, errno};

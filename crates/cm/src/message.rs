@@ -76,18 +76,41 @@ pub struct Half {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the specification's
 pub enum Body {
-    Req { service: Service, half: Half, data: Vec<u8> },
-    Rep { half: Half, data: Vec<u8> },
+    Req {
+        service: Service,
+        half: Half,
+        data: Vec<u8>,
+    },
+    Rep {
+        half: Half,
+        data: Vec<u8>,
+    },
     Rtu,
-    Rej { reason: u16, data: Vec<u8> },
+    Rej {
+        reason: u16,
+        data: Vec<u8>,
+    },
     Dreq,
     Drep,
-    SidrReq { service: Service, data: Vec<u8> },
-    SidrRep { status: u16, qpn: u32, qkey: u32, data: Vec<u8> },
+    SidrReq {
+        service: Service,
+        data: Vec<u8>,
+    },
+    SidrRep {
+        status: u16,
+        qpn: u32,
+        qkey: u32,
+        data: Vec<u8>,
+    },
     /// May this port of a block of yours be claimed? Not of the specification.
-    Ask { port_space: u16, claim: Claim },
+    Ask {
+        port_space: u16,
+        claim: Claim,
+    },
     /// 0, or the errno.
-    Answer { errno: u16 },
+    Answer {
+        errno: u16,
+    },
 }
 
 /// A message.

@@ -8,8 +8,8 @@ use memory::fds::TrackedFd;
 use std::net::SocketAddr;
 use verbs::{Errno, Result};
 
+use crate::ids::State;
 use crate::links::Token;
-use crate::manager::State;
 use crate::message::{Body, Message};
 use crate::names::{self, BLOCK_PORTS, Claim};
 use crate::socket;
@@ -214,7 +214,7 @@ impl State {
     fn claim_block(&mut self, port_space: u16, low: u16, high: u16) -> Result<u16> {
         let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
         let count = u32::from(last - first) + 1;
-        let start = crate::manager::random_u32();
+        let start = crate::ids::random_u32();
         for i in 0..count {
             let number = first + (start.wrapping_add(i) % count) as u16;
             let held = match socket::listen(&names::block(port_space, number)) {

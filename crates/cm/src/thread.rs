@@ -10,8 +10,9 @@ use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use verbs::Result;
 
+use crate::ids::State;
 use crate::links::Token;
-use crate::manager::{Cm, State};
+use crate::manager::Cm;
 use crate::socket::errno;
 
 /// Events taken from the kernel at a time.

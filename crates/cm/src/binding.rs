@@ -1,0 +1,105 @@
+//! Binding, resolving, listening.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use verbs::{Errno, Result};
+
+use crate::event::{Event, EventKind};
+use crate::ids::{IdKey, Listener, Phase, State};
+use crate::links::Token;
+use crate::names::{Claim, is_wildcard};
+use crate::ports::at_port;
+use crate::route;
+
+/// Requests that a listener with no backlog of its own keeps (Linux: `net.rdma_ucm.max_backlog`).
+const MAX_BACKLOG: u32 = 1024;
+
+impl State {
+    pub(crate) fn bind(&mut self, id: IdKey, addr: &SocketAddr) -> Result<()> {
+        let entry = self.id(id)?;
+        if entry.phase != Phase::Idle {
+            return Err(Errno::EINVAL);
+        }
+        if let SocketAddr::V6(v6) = addr
+            && v6.ip().is_unicast_link_local()
+            && v6.scope_id() == 0
+        {
+            return Err(Errno::EINVAL);
+        }
+        let (claim, space) = (entry.claim(addr), entry.port_space);
+        let wildcard = is_wildcard(addr);
+        if !wildcard && !crate::socket::is_local(addr)? {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let port = self.claim_port(space, claim)?;
+        let entry = self.id(id)?;
+        entry.src = Some(port.claim.addr);
+        entry.only = port.claim.only;
+        entry.port = Some(port);
+        entry.device = !wildcard;
+        entry.phase = Phase::Bound;
+        Ok(())
+    }
+
+    pub(crate) fn change_claim_of(&mut self, id: IdKey, change: impl FnOnce(&mut Claim)) -> Result<()> {
+        let entry = self.id(id)?;
+        let space = entry.port_space;
+        let Some(mut port) = entry.port.take() else { return Ok(()) };
+        let mut claim = port.claim.clone();
+        change(&mut claim);
+        let changed = self.change_claim(space, &mut port, claim);
+        self.id(id)?.port = Some(port);
+        changed
+    }
+
+    pub(crate) fn listen(&mut self, id: IdKey, backlog: i32) -> Result<()> {
+        if self.id(id)?.phase == Phase::Idle {
+            self.bind(id, &SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let entry = self.id(id)?;
+        if entry.phase != Phase::Bound {
+            return Err(Errno::EINVAL);
+        }
+        let space = entry.port_space;
+        let port = entry.port.take().ok_or(Errno::EINVAL)?;
+        let claimed = self.claim_listener(space, &port);
+        let entry = self.id(id)?;
+        entry.port = Some(port);
+        let socket = claimed?;
+        self.watch(&socket, Token::Listener(id))?;
+        let room = u32::try_from(backlog).ok().filter(|n| (1..MAX_BACKLOG).contains(n)).unwrap_or(MAX_BACKLOG);
+        let entry = self.id(id)?;
+        entry.listener = Some(Listener { socket, room, parked: VecDeque::new() });
+        entry.phase = Phase::Listen;
+        entry.options.reuse = false;
+        Ok(())
+    }
+
+    pub(crate) fn resolve_addr(&mut self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
+        let entry = self.id(id)?;
+        if entry.phase == Phase::Idle {
+            let any = match dst {
+                SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+                SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+            };
+            self.bind(id, src.unwrap_or(&any))?;
+        }
+        let entry = self.id(id)?;
+        let from = entry.src.ok_or(Errno::EINVAL)?;
+        if entry.phase != Phase::Bound || from.is_ipv4() != dst.is_ipv4() {
+            return Err(Errno::EINVAL);
+        }
+        let route = route::find(&from, dst)?;
+        let entry = self.id(id)?;
+        entry.src = Some(at_port(&route.src, from.port()));
+        entry.dst = Some(route.dst);
+        entry.wire = route.wire;
+        entry.device = true;
+        entry.phase = Phase::AddrResolved;
+        let src = at_port(&route.src, from.port());
+        self.change_claim_of(id, |claim| claim.addr = src)?;
+        self.tell(id, Event::new(EventKind::AddrResolved));
+        Ok(())
+    }
+}

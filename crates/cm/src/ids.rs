@@ -1,0 +1,262 @@
+//! What the manager's lock protects: ids, and how their connections, timers and events are handled.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use memory::fds::{FdSet, TrackedFd};
+use nic::Nic;
+use verbs::{Errno, Result};
+
+use crate::channel::{Channel, Queued};
+use crate::conn::{Conn, Out, reason, sidr};
+use crate::event::Event;
+use crate::links::{LinkKey, Links};
+use crate::manager::Options;
+use crate::message::Message;
+use crate::names::Claim;
+use crate::ports::{Port, Ports};
+use crate::route::Wire;
+
+/// `IBV_QPT_UD`.
+pub(crate) const UD: u32 = 4;
+
+/// An id's name: its communication id in messages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct IdKey(pub u32);
+
+/// How far an id has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listen,
+    Connect,
+}
+
+pub(crate) struct Listener {
+    pub socket: TrackedFd,
+    pub room: u32,
+    pub parked: VecDeque<(LinkKey, Message)>,
+}
+
+pub(crate) struct Id {
+    pub token: u64,
+    pub channel: Arc<Channel>,
+    pub port_space: u16,
+    pub qp_type: u32,
+    pub phase: Phase,
+    pub src: Option<SocketAddr>,
+    pub dst: Option<SocketAddr>,
+    pub device: bool,
+    pub wire: Wire,
+    pub options: Options,
+    pub only: bool,
+    pub port: Option<Port>,
+    pub listener: Option<Listener>,
+    pub conn: Option<Conn>,
+    pub link: Option<LinkKey>,
+    /// The link was there before the request: its process may have stopped listening.
+    pub link_may_be_stale: bool,
+    /// Communication id of the peer; 0: not known yet.
+    pub peer: u32,
+    pub psn: u32,
+    /// The program knows of it: an id made by a request has no events of its own before it is accepted.
+    pub known: bool,
+    /// The listener whose request event has not been got yet.
+    pub awaited_by: Option<IdKey>,
+    pub reported: u32,
+    pub timer: Option<u64>,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub nic: &'static Nic,
+    pub any_user: bool,
+    pub instance: u128,
+    pub ids: HashMap<IdKey, Id>,
+    pub last_id: u32,
+    /// Ids made by requests, by link and the peer's communication id.
+    pub by_peer: HashMap<(LinkKey, u32), IdKey>,
+    pub ports: Ports,
+    pub links: Links,
+    pub epoll: Option<Arc<TrackedFd>>,
+    pub wake: Option<Arc<TrackedFd>>,
+    pub timers: BTreeSet<(u64, IdKey)>,
+    pub sleeps_until: u64,
+    pub log: bool,
+}
+pub(crate) fn random_u32() -> u32 {
+    let mut bytes = [0u8; 4];
+    // Without random numbers the clock has to do: uniqueness is checked where it matters.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(4) => u32::from_ne_bytes(bytes),
+        _ => nic::now() as u32,
+    }
+}
+impl Id {
+    /// What the id would claim at an address.
+    pub(crate) fn claim(&self, addr: &SocketAddr) -> Claim {
+        let only = self.options.only.unwrap_or_else(|| addr.is_ipv4() || bindv6only());
+        Claim { addr: *addr, only, reuse: self.options.reuse }
+    }
+}
+
+impl State {
+    pub(crate) fn fds(&self) -> &Arc<FdSet> {
+        self.nic.fd_set()
+    }
+
+    pub(crate) fn add_id(&mut self, channel: Arc<Channel>, token: u64, port_space: u16, qp_type: u32) -> IdKey {
+        let key = loop {
+            self.last_id = self.last_id.wrapping_add(1);
+            let key = IdKey(self.last_id);
+            if key.0 != 0 && !self.ids.contains_key(&key) {
+                break key;
+            }
+        };
+        let id = Id {
+            token,
+            channel,
+            port_space,
+            qp_type,
+            phase: Phase::Idle,
+            src: None,
+            dst: None,
+            device: false,
+            wire: Wire::None,
+            options: Options::default(),
+            only: false,
+            port: None,
+            listener: None,
+            conn: None,
+            link: None,
+            link_may_be_stale: false,
+            peer: 0,
+            psn: random_u32() & 0xff_ffff,
+            known: true,
+            awaited_by: None,
+            reported: 0,
+            timer: None,
+        };
+        self.ids.insert(key, id);
+        key
+    }
+
+    pub(crate) fn id(&mut self, id: IdKey) -> Result<&mut Id> {
+        self.ids.get_mut(&id).ok_or(Errno::ENOENT)
+    }
+
+    /// An event for the program.
+    pub(crate) fn tell(&mut self, id: IdKey, event: Event) {
+        let Some(entry) = self.ids.get(&id) else { return };
+        if entry.known {
+            entry.channel.push(Queued { id, child: None, event });
+        }
+    }
+
+    /// Does something with a connection, and what follows from it.
+    pub(crate) fn with_conn<T>(
+        &mut self,
+        id: IdKey,
+        work: impl FnOnce(&mut Conn, u64, &mut Vec<Out>) -> T,
+    ) -> Option<T> {
+        let mut out = Vec::new();
+        let conn = self.ids.get_mut(&id)?.conn.as_mut()?;
+        let result = work(conn, nic::now(), &mut out);
+        let deadline = conn.deadline();
+        self.set_timer(id, deadline);
+        for out in out {
+            match out {
+                Out::Send(body) => self.send_body(id, body),
+                Out::Tell(event) => self.tell(id, event),
+            }
+        }
+        Some(result)
+    }
+
+    pub(crate) fn with_result(
+        &mut self,
+        id: IdKey,
+        work: impl FnOnce(&mut Conn, u64, &mut Vec<Out>) -> Result<()>,
+    ) -> Result<()> {
+        if !self.ids.contains_key(&id) {
+            return Err(Errno::ENOENT);
+        }
+        self.with_conn(id, work).unwrap_or(Err(Errno::EINVAL))
+    }
+
+    pub(crate) fn set_timer(&mut self, id: IdKey, deadline: Option<u64>) {
+        let Some(entry) = self.ids.get_mut(&id) else { return };
+        if entry.timer == deadline {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut entry.timer, deadline) {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(at) = deadline {
+            self.timers.insert((at, id));
+            if at < self.sleeps_until {
+                self.sleeps_until = at;
+                if let Some(wake) = &self.wake {
+                    let _ = rustix::io::write(wake.as_fd(), &1u64.to_ne_bytes());
+                }
+            }
+        }
+    }
+
+    /// Until when the thread may sleep.
+    pub(crate) fn sleep(&mut self) -> u64 {
+        self.sleeps_until = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
+        self.sleeps_until
+    }
+
+    pub(crate) fn timeouts(&mut self, now: u64) {
+        while let Some(&(at, id)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            if let Some(entry) = self.ids.get_mut(&id) {
+                entry.timer = None;
+            }
+            self.with_conn(id, |conn, now, out| conn.timeout(now, out));
+        }
+    }
+
+    pub(crate) fn destroy(&mut self, id: IdKey) -> Option<u32> {
+        self.with_conn(id, |conn, _, out| conn.destroy(out));
+        let entry = self.ids.remove(&id)?;
+        if let Some(at) = entry.timer {
+            self.timers.remove(&(at, id));
+        }
+        if let Some(port) = &entry.port {
+            self.release_port(entry.port_space, port);
+        }
+        if let Some(link) = entry.link {
+            self.by_peer.remove(&(link, entry.peer));
+        }
+        // Requests that the program has not heard of go with their listener.
+        let children: Vec<IdKey> =
+            entry.channel.take_out(|q| q.id == id).into_iter().filter_map(|queued| queued.child).collect();
+        if let Some(listener) = entry.listener {
+            self.unwatch(&listener.socket);
+            for child in children {
+                self.destroy(child);
+            }
+            for (link, message) in listener.parked {
+                self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
+            }
+            // Who connected to the socket and was not accepted yet sees it close.
+        }
+        Some(entry.reported)
+    }
+}
+
+/// `net.ipv6.bindv6only`.
+fn bindv6only() -> bool {
+    std::fs::read("/proc/sys/net/ipv6/bindv6only").is_ok_and(|b| b.first() == Some(&b'1'))
+}

@@ -1,0 +1,263 @@
+//! Requests and their answers: from the id that connects to the listener that hears of it, and back.
+
+use std::net::SocketAddr;
+
+use verbs::{Errno, Result};
+
+use crate::channel::Queued;
+use crate::conn::{Conn, Out, reason, sidr};
+use crate::ids::{Id, IdKey, Phase, State, UD};
+use crate::links::LinkKey;
+use crate::manager::{ConnectParams, Options, UDP_QKEY};
+use crate::message::{Body, Half, Message, Service};
+use crate::names::{self, is_wildcard};
+use crate::ports;
+use crate::route::Wire;
+
+/// Requests beyond the backlog that wait at a listener for room, as repetitions of the REQ would.
+const MAX_PARKED: usize = 16_384;
+
+impl State {
+    pub(crate) fn connect(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
+        let entry = self.id(id)?;
+        let (Some(src), Some(dst), Phase::RouteResolved) = (entry.src, entry.dst, entry.phase) else {
+            return Err(Errno::EINVAL);
+        };
+        let service = Service { port_space: entry.port_space, qp_type: entry.qp_type as u8, src, dst };
+        let (wire, space, datagram, psn) = (entry.wire, entry.port_space, entry.qp_type == UD, entry.psn);
+        let mut conn = Conn::default();
+        let mut out = Vec::new();
+        let now = nic::now();
+        if datagram {
+            conn.look_up(service, params.data, now, &mut out)?;
+        } else {
+            let (half, data) = half(params, psn);
+            conn.connect(service, half, data, now, &mut out)?;
+        }
+        let entry = self.id(id)?;
+        entry.conn = Some(conn);
+        entry.phase = Phase::Connect;
+        if wire == Wire::None {
+            if self.log {
+                let pid = std::process::id();
+                eprintln!(
+                    "softrnic[{pid}]: rdma_connect to {dst}: not an address of this host, and no wire leads there"
+                );
+            }
+            self.with_conn(id, |conn, _, out| conn.unreachable(out));
+            return Ok(());
+        }
+        let Some(Out::Send(body)) = out.pop() else { return Err(Errno::EIO) };
+        self.ask(id, space, &dst, body);
+        let deadline = self.id(id)?.conn.as_ref().and_then(Conn::deadline);
+        self.set_timer(id, deadline);
+        Ok(())
+    }
+
+    /// Sends a request to whoever listens.
+    pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: Body) {
+        // A second try when the process that a kept link leads to has just died.
+        for _ in 0..2 {
+            match self.link_to(space, dst) {
+                Ok(Some((link, old))) => {
+                    if !self.send(link, &Message { from: id.0, to: 0, body: body.clone() }) {
+                        continue;
+                    }
+                    if let Some(entry) = self.ids.get_mut(&id) {
+                        (entry.link, entry.link_may_be_stale) = (Some(link), old);
+                    }
+                    return;
+                }
+                Ok(None) | Err(Errno::EACCES) => break,
+                // The repetition of the request tries again.
+                Err(_) => return,
+            }
+        }
+        // The service is known, and says no, if somebody listens at the port for another address (Linux).
+        let (status, reason) = match ports::has_listener(space, dst.port()) {
+            true => (sidr::REJECT, reason::CONSUMER),
+            false => (sidr::UNSUPPORTED, reason::INVALID_SERVICE_ID),
+        };
+        let nobody = match body {
+            Body::SidrReq { .. } => Body::SidrRep { status, qpn: 0, qkey: 0, data: Vec::new() },
+            _ => Body::Rej { reason, data: Vec::new() },
+        };
+        self.with_conn(id, |conn, now, out| conn.receive(nobody, now, out));
+    }
+
+    pub(crate) fn accept(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
+        let entry = self.id(id)?;
+        let (datagram, psn) = (entry.qp_type == UD, entry.psn);
+        let result = self.with_result(id, |conn, now, out| {
+            if datagram {
+                conn.answer(sidr::SUCCESS, params.qpn, UDP_QKEY, params.data, out)
+            } else {
+                let (half, data) = half(params, psn);
+                conn.accept(half, data, now, out)
+            }
+        });
+        match result {
+            Ok(()) => self.id(id)?.known = true,
+            Err(_) => {
+                let _ = self.with_result(id, |conn, now, out| conn.reject(reason::CONSUMER, Vec::new(), now, out));
+            }
+        }
+        result
+    }
+
+    /// A message came over a link.
+    pub(crate) fn received(&mut self, link: LinkKey, message: Message) {
+        if matches!(message.body, Body::Req { .. } | Body::SidrReq { .. }) {
+            if let Some(&id) = self.by_peer.get(&(link, message.from)) {
+                self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
+            } else {
+                self.request(link, message);
+            }
+            return;
+        }
+        if let Body::Ask { port_space, claim } = &message.body {
+            let errno = self.answer(*port_space, claim).err().map_or(0, |e| e.0 as u16);
+            self.send(link, &Message { from: message.to, to: message.from, body: Body::Answer { errno } });
+            return;
+        }
+        // Who gives up before an answer came does not know our number.
+        let id = match message.to {
+            0 => {
+                self.forget_parked(link, message.from);
+                self.by_peer.get(&(link, message.from)).copied().unwrap_or(IdKey(0))
+            }
+            to => IdKey(to),
+        };
+        let expected =
+            self.ids.get(&id).is_some_and(|e| e.link == Some(link) && (e.peer == 0 || e.peer == message.from));
+        if !expected {
+            if message.body == Body::Dreq {
+                self.send(link, &Message { from: message.to, to: message.from, body: Body::Drep });
+            }
+            return;
+        }
+        let nobody = matches!(message.body, Body::Rej { reason: reason::INVALID_SERVICE_ID, .. })
+            || matches!(message.body, Body::SidrRep { status: sidr::UNSUPPORTED, .. });
+        let Some(entry) = self.ids.get_mut(&id) else { return };
+        if nobody
+            && std::mem::take(&mut entry.link_may_be_stale)
+            && let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request))
+        {
+            let space = entry.port_space;
+            entry.link = None;
+            self.forget_name(link);
+            self.ask(id, space, &dst, body);
+            if let Some(entry) = self.ids.get_mut(&id) {
+                // Looked up just now: what the next answer says is final.
+                entry.link_may_be_stale = false;
+            }
+            return;
+        }
+        entry.peer = message.from;
+        self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
+    }
+
+    /// A request that waits for room in a backlog is withdrawn.
+    pub(crate) fn forget_parked(&mut self, link: LinkKey, peer: u32) {
+        for listener in self.ids.values_mut().filter_map(|id| id.listener.as_mut()) {
+            listener.parked.retain(|(l, m)| *l != link || m.from != peer);
+        }
+    }
+
+    /// A request: finds its listener.
+    pub(crate) fn request(&mut self, link: LinkKey, message: Message) {
+        let service = match &message.body {
+            Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
+            _ => return,
+        };
+        let hears = |entry: &Id| {
+            entry.phase == Phase::Listen
+                && entry.port_space == service.port_space
+                && entry
+                    .src
+                    .is_some_and(|src| src.port() == service.dst.port() && names::hears(&src, entry.only, &service.dst))
+        };
+        // The most specific one.
+        let found = self.ids.iter().filter(|(_, entry)| hears(entry));
+        let listener = found.min_by_key(|(_, entry)| entry.src.is_none_or(|src| is_wildcard(&src))).map(|(&k, _)| k);
+        let Some(listener) = listener else {
+            return self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
+        };
+        self.offer(listener, link, message);
+    }
+
+    pub(crate) fn refuse(&mut self, link: LinkKey, message: &Message, reason: u16, status: u16) {
+        let body = match message.body {
+            Body::SidrReq { .. } => Body::SidrRep { status, qpn: 0, qkey: 0, data: Vec::new() },
+            _ => Body::Rej { reason, data: Vec::new() },
+        };
+        self.send(link, &Message { from: 0, to: message.from, body });
+    }
+
+    /// Gives a request to its listener, or lets it wait for room in the backlog.
+    pub(crate) fn offer(&mut self, listener: IdKey, link: LinkKey, message: Message) {
+        let Some(entry) = self.ids.get_mut(&listener) else { return };
+        let (space, qp_type, channel, options) =
+            (entry.port_space, entry.qp_type, entry.channel.clone(), entry.options);
+        let Some(waiting) = &mut entry.listener else { return };
+        let service = match &message.body {
+            Body::Req { service, .. } | Body::SidrReq { service, .. } => service.clone(),
+            _ => return,
+        };
+        let asked_for = match (&message.body, service.qp_type) {
+            (Body::SidrReq { .. }, _) => UD,
+            (_, 9) => 10, // an XRC initiator asks for a target
+            (_, other) => other.into(),
+        };
+        if asked_for != qp_type {
+            return self.refuse(link, &message, reason::CONSUMER, sidr::REJECT);
+        }
+        if waiting.room == 0 {
+            let again = waiting.parked.iter().any(|(l, m)| *l == link && m.from == message.from);
+            if !again && waiting.parked.len() < MAX_PARKED {
+                waiting.parked.push_back((link, message));
+            }
+            return;
+        }
+        waiting.room -= 1;
+        let from = message.from;
+        let Some((conn, event)) = Conn::requested(message.body) else { return };
+        let child = self.add_id(channel.clone(), 0, space, qp_type);
+        if let Some(entry) = self.ids.get_mut(&child) {
+            entry.phase = Phase::Connect;
+            (entry.src, entry.dst) = (Some(service.dst), Some(service.src));
+            (entry.device, entry.wire) = (true, Wire::Host);
+            entry.options = Options { reuse: false, ..options };
+            entry.conn = Some(conn);
+            (entry.link, entry.peer) = (Some(link), from);
+            entry.known = false;
+            entry.awaited_by = Some(listener);
+        }
+        self.by_peer.insert((link, from), child);
+        channel.push(Queued { id: listener, child: Some(child), event });
+    }
+
+    /// The program has got a request: the next one that waits has room.
+    pub(crate) fn make_room(&mut self, listener: IdKey) {
+        let Some(waiting) = self.ids.get_mut(&listener).and_then(|e| e.listener.as_mut()) else { return };
+        waiting.room += 1;
+        if let Some((link, message)) = waiting.parked.pop_front() {
+            self.offer(listener, link, message);
+        }
+    }
+}
+
+fn half(params: ConnectParams, psn: u32) -> (Half, Vec<u8>) {
+    let half = Half {
+        qpn: params.qpn & 0xff_ffff,
+        psn,
+        responder_resources: params.responder_resources,
+        initiator_depth: params.initiator_depth,
+        flow_control: params.flow_control,
+        retry_count: params.retry_count.min(7),
+        rnr_retry_count: params.rnr_retry_count.min(7),
+        srq: params.srq,
+        ece: params.ece,
+    };
+    (half, params.data)
+}
