@@ -64,6 +64,7 @@ fn play_part(part: &str, wire: Wire) {
         "lost" => lost::far(wire),
         "overrun" => overrun::far(wire),
         "under way" => under_way::far(wire),
+        "reader" => under_way::reader(wire),
         other => panic!("no such part: {other}"),
     }
 }

@@ -155,3 +155,52 @@ fn the_initiator_deregisters() {
         assert!(far.ended_well());
     }
 }
+
+/// Another peer: reads, and stops itself while it waits for the data. Then it says what became of the requests.
+pub fn reader(mut wire: Wire) {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    let (end, Place { addr, rkey, .. }) = connected(&bed, &mut wire);
+    let list = [mr.sge(0, LEN)];
+    let wrs: Vec<SendWr<'_>> =
+        (0..READS).map(|id| SendWr::new(id, SendOp::Read { addr, rkey }, Data::Sges(&list))).collect();
+    end.qp.post_sends(&wrs).expect("ibv_post_send");
+    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).expect("a signal to itself");
+    let statuses: Vec<u32> = end.completions(READS as usize).iter().map(|(_, status)| status.0).collect();
+    wire.tell(&(statuses, end.state() as u32));
+}
+
+const READS: u64 = 8;
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+/// The data are on their way through the window, which the initiator does not empty.
+#[test]
+fn the_target_deregisters_what_is_being_read() {
+    let mut far = conformance::Far::start("far_side", "reader", &[("SOFTRNIC_STRAIGHT", "0")]);
+    let bed = Bed::open();
+    let memory = region(&bed, LEN);
+    let granted = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+    let order: Option<Order> = far.wire.hear();
+    let Order { qpn, gid } = order.expect("a queue pair");
+    let end = End::new(&bed, QpType::Rc, None);
+    joint().up(&end.qp, QpType::Rc, qpn, Gid(gid));
+    far.wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
+    until("the other process stops", || is_stopped(far.pid()).then_some(()));
+    // The window fills.
+    std::thread::sleep(Duration::from_millis(50));
+    drop(granted);
+    far.signal(Signal::CONT);
+    let (statuses, state): (Vec<u32>, u32) = far.wire.hear();
+    let refused = statuses.iter().position(|status| *status != Status::SUCCESS.0);
+    let refused = refused.unwrap_or_else(|| panic!("all was read: {statuses:?}"));
+    assert_eq!(statuses[refused], Status::REMOTE_ACCESS.0, "{statuses:?}");
+    assert!(statuses[refused + 1..].iter().all(|status| *status == Status::FLUSHED.0), "{statuses:?}");
+    assert_eq!(state, QpState::Err as u32);
+    assert_eq!(events(&bed, 1), [IBV_EVENT_QP_ACCESS_ERR]);
+    assert_eq!(end.state(), QpState::Err);
+    assert!(far.ended_well());
+}
