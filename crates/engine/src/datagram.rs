@@ -179,12 +179,14 @@ impl<P: Platform> Engine<P> {
         };
         qp.fed_at = Some(now);
         let total = limits::GRH_BYTES + packet.len;
-        let placed = self.place_datagram(pd, &wqe.sges, packet, rx);
-        if let Err(status) = placed {
-            self.push_recv_error(qp, wqe.wr_id, srq, status, now);
-            self.enter_error(qp, now);
-            return;
-        }
+        let header = match self.place_datagram(pd, &wqe.sges, packet, rx) {
+            Ok(header) => header,
+            Err(status) => {
+                self.push_recv_error(qp, wqe.wr_id, srq, status, now);
+                self.enter_error(qp, now);
+                return;
+            }
+        };
         let mut flags = WcFlags::GRH;
         flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
         let wc = verbs::Completion {
@@ -196,7 +198,7 @@ impl<P: Platform> Engine<P> {
             qp_num: qp.qpn,
             src_qp: packet.src,
             flags,
-            sl: packet.swap as u8 & 0xf,
+            sl: header as u8,
             ..Default::default()
         };
         self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
@@ -208,7 +210,7 @@ impl<P: Platform> Engine<P> {
         sges: &[verbs::Sge],
         packet: &Packet,
         rx: Source<P::Rx>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<Header, WcStatus> {
         let status = |fault| match fault {
             LocalFault::Length => WcStatus::LocLenErr,
             LocalFault::Protection => WcStatus::LocProtErr,
@@ -216,7 +218,7 @@ impl<P: Platform> Engine<P> {
         let (mut source, mut dest) = (Gid::ZERO, Gid::ZERO);
         self.payload_fetch(rx, 0, &mut source.0);
         self.payload_fetch(rx, 16, &mut dest.0);
-        let grh = route_header(packet, &source, &dest);
+        let (grh, header) = route_header(packet, &source, &dest);
         self.spans.clear();
         self.mem.local_spans(pd, sges, 0, limits::GRH_BYTES, true, &mut self.spans).map_err(status)?;
         // The data are checked before anything is written.
@@ -228,12 +230,22 @@ impl<P: Platform> Engine<P> {
         checked.map_err(status)?;
         self.store_spans(&grh).map_err(|_| WcStatus::LocProtErr)?;
         std::mem::swap(&mut self.spans, &mut self.remote_spans);
-        self.scatter(rx, GIDS).map_err(|_| WcStatus::LocProtErr)
+        self.scatter(rx, GIDS).map_err(|_| WcStatus::LocProtErr)?;
+        Ok(header)
     }
 }
 
+/// Which header is in front of the data. Annex A17.4.5.1 wants the completion to tell, and names no field; there is no
+/// service level on Ethernet, and ConnectX adapters tell it in `sl`: bit 3 for RoCE v2, then 1 for IPv6 and 2 for IPv4.
+/// Programs rely on it (UCX).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Header {
+    Ipv6 = 0x9,
+    Ipv4 = 0xa,
+}
+
 /// The 40 bytes in front of received data: an IPv6 header, or 20 unused bytes and an IPv4 header (annex A17.4.5.2).
-fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> [u8; 40] {
+fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> ([u8; 40], Header) {
     let mut grh = [0u8; 40];
     let class = (packet.swap >> 8) as u8;
     let hops = (packet.swap >> 16) as u8;
@@ -254,7 +266,7 @@ fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> [u8; 40] {
         let sum = (sum & 0xffff) + (sum >> 16);
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        return grh;
+        return (grh, Header::Ipv4);
     }
     let first = 6 << 28 | u32::from(class) << 20 | (packet.compare as u32 & 0xf_ffff);
     grh[..4].copy_from_slice(&first.to_be_bytes());
@@ -263,5 +275,5 @@ fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> [u8; 40] {
     grh[7] = hops;
     grh[8..24].copy_from_slice(&source.0);
     grh[24..40].copy_from_slice(&dest.0);
-    grh
+    (grh, Header::Ipv6)
 }

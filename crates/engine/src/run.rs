@@ -107,7 +107,7 @@ impl<P: Platform> Engine<P> {
                 self.parked.entry(link).or_default().push(id);
             }
             let winded = !qp.responses.is_empty() && qp.link.is_some();
-            if !blocked && (winded || self.turn_is_over()) {
+            if !blocked && (winded || self.turn_is_over() || self.is_winded() && qp.has_work()) {
                 qp.queued = true;
                 self.ready.push_back(id);
             }

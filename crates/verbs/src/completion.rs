@@ -75,7 +75,8 @@ pub struct Completion {
     pub flags: WcFlags,
     /// Index of the partition key.
     pub pkey_index: u16,
-    /// Service level.
+    /// Service level. Of datagrams, which are RoCE v2: 9 when the 40 bytes in front of the data are an IPv6 header, 10
+    /// when they end in an IPv4 header.
     pub sl: u8,
     /// When the completion was made: nanoseconds of CLOCK_MONOTONIC.
     pub timestamp: u64,

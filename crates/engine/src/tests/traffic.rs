@@ -189,6 +189,16 @@ fn unreliable_connection_and_datagrams() {
     let got = w.poll(1);
     assert_eq!((got.len(), got[0].byte_len, got[0].wr_id), (1, 140, 9));
     assert_eq!(w.read(1, 0x1028, 100), data[..100]);
+    // Which header it is: UCX reads it from `sl`, as ConnectX adapters have it.
+    assert_eq!((got[0].sl, w.read(1, 0x1000, 1)[0] >> 4), (9, 6));
+    let v4 = verbs::Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+    w.nodes[0].engine.set_gids(vec![v4]);
+    let ah = w.nodes[0].engine.create_ah(pd, &verbs::AhAttr { dgid: v4, ..ah_attr }).unwrap();
+    let body = SendBody::Datagram { ah, remote_qpn: nb, remote_qkey: 0x11 };
+    w.recv(1, ub, &into, 9).unwrap();
+    w.post(0, ua, Opcode::Send, body, &from, 3).unwrap();
+    w.settle();
+    assert_eq!((w.poll(1)[0].sl, w.read(1, 0x1014, 1)), (10, vec![0x45]));
 }
 
 /// A receiver that is late loses nothing that a wire would still carry; one that posts no receives does.
