@@ -10,6 +10,7 @@
 //! they answer references to any version of their name (`open@GLIBC_2.2.5`), beside the versioned `ibv_*`.
 //! GNU ld refuses to combine the two maps: elsewhere, link with `-Clink-arg=-fuse-ld=lld`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
@@ -24,10 +25,14 @@ fn main() {
         other => panic!("no trampolines for {other}"),
     };
     println!("cargo::rerun-if-changed=exports.txt");
+    println!("cargo::rerun-if-changed=owners.txt");
 
     let table = fs::read_to_string(manifest.join("exports.txt")).expect("exports.txt");
     let nodes = parse(&table);
-    fs::write(out.join("exports.rs"), trampolines(&nodes, jump)).expect("write exports.rs");
+    let owners = fs::read_to_string(manifest.join("owners.txt")).expect("owners.txt");
+    let routes = routes(&nodes, &owners);
+    fs::write(out.join("routes.rs"), route_table(&routes)).expect("write routes.rs");
+    fs::write(out.join("exports.rs"), trampolines(&nodes, &routes, &arch, jump)).expect("write exports.rs");
     let map = out.join("libsoftrnic.map");
     fs::write(&map, version_map(&nodes)).expect("write the map");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
@@ -59,7 +64,102 @@ fn parse(table: &str) -> Vec<Node<'_>> {
     nodes
 }
 
-fn trampolines(nodes: &[Node], jump: &str) -> String {
+/// A function that may be a real adapter's to answer: name, node, owner, how it fails, and whether it always does.
+struct Route<'a> {
+    name: &'a str,
+    node: &'a str,
+    owner: &'a str,
+    fails: &'a str,
+    never: bool,
+}
+
+/// What `owners.txt` says of the default version of every function of libibverbs.
+fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
+    let mut known = BTreeMap::new();
+    for line in owners.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert!(known.insert(words[0], words).is_none(), "owners.txt: {line:?} twice");
+    }
+    let mut routes = Vec::new();
+    for node in nodes.iter().filter(|node| node.name.starts_with("IBVERBS")) {
+        for (name, at, _) in &node.exports {
+            if *at != "@@" {
+                continue;
+            }
+            let words =
+                known.remove(name).unwrap_or_else(|| panic!("owners.txt does not say whose objects {name} takes"));
+            let (owner, fails, never) = match words[1..] {
+                ["-"] => continue,
+                [owner, fails] => (owner, fails, false),
+                [owner, fails, "never"] => (owner, fails, true),
+                _ => panic!("owners.txt: {words:?}"),
+            };
+            let owner = match owner {
+                "device" => "Device",
+                "context" => "Context",
+                "object" => "Object",
+                "event" => "Event",
+                other => panic!("owners.txt: {other}"),
+            };
+            let fails = match fails {
+                "number" => "Number",
+                "pointer" => "Pointer",
+                "minus_one" => "MinusOne",
+                other => panic!("owners.txt: {other}"),
+            };
+            routes.push(Route { name, node: node.name, owner, fails, never });
+        }
+    }
+    assert!(known.is_empty(), "owners.txt has functions that exports.txt has not: {:?}", known.keys());
+    routes
+}
+
+fn route_table(routes: &[Route]) -> String {
+    let mut code = format!("static ROUTES: [Route; {}] = [\n", routes.len());
+    for Route { name, node, owner, fails, never } in routes {
+        writeln!(
+            code,
+            "    Route {{ name: c\"{name}\", version: c\"{node}\", owner: Owner::{owner}, fails: Fails::{fails}, never: {never}, \
+             found: AtomicPtr::new(null_mut()) }},"
+        )
+        .expect("writing to a string");
+    }
+    code + "];\n"
+}
+
+/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters.
+fn body(arch: &str, jump: &str, route: Option<usize>) -> String {
+    let lines = match (arch, route) {
+        (_, None) => return format!("\"{jump} {{f}}\""),
+        ("x86_64", Some(n)) => vec![
+            "cmp byte ptr [rip + {present}], 0".to_owned(),
+            "jne 2f".into(),
+            "jmp {f}".into(),
+            format!("2: mov eax, {n}"),
+            "call {enter}".into(),
+            "test r11, r11".into(),
+            "jne 3f".into(),
+            "jmp {f}".into(),
+            "3: jmp r11".into(),
+        ],
+        (_, Some(n)) => vec![
+            "adrp x16, {present}".to_owned(),
+            "ldrb w16, [x16, :lo12:{present}]".into(),
+            "cbnz w16, 2f".into(),
+            "b {f}".into(),
+            "2: stp x30, xzr, [sp, #-16]!".into(),
+            format!("mov w16, #{n}"),
+            "bl {enter}".into(),
+            "ldp x30, xzr, [sp], #16".into(),
+            "cbnz x16, 3f".into(),
+            "b {f}".into(),
+            "3: br x16".into(),
+        ],
+    };
+    lines.iter().map(|line| format!("\"{line}\"")).collect::<Vec<_>>().join(", ")
+}
+
+fn trampolines(nodes: &[Node], routes: &[Route], arch: &str, jump: &str) -> String {
     let mut code = String::new();
     let all = nodes.iter().flat_map(|n| n.exports.iter().map(move |e| (n, e)));
     for (i, (node, (name, at, path))) in all.enumerate() {
@@ -69,11 +169,17 @@ fn trampolines(nodes: &[Node], jump: &str) -> String {
              {name}@{FORWARD}{}, remove\", ",
             node.name
         );
+        let route = routes.iter().position(|route| *at == "@@" && route.name == *name && route.node == node.name);
+        let body = body(arch, jump, route);
+        let symbols = match route {
+            Some(_) => "present = sym crate::hardware::PRESENT, enter = sym crate::hardware::enter, ",
+            None => "",
+        };
         writeln!(
             code,
             "core::arch::global_asm!(\".pushsection .text.{t},\\\"ax\\\",@progbits\", \".globl {t}\", \
-             \".type {t},@function\", \"{t}: {jump} {{f}}\", \".size {t}, . - {t}\", \
-             {again}\".symver {t}, {name}{at}{node}, remove\", \".popsection\", f = sym crate::{path});",
+             \".type {t},@function\", \"{t}:\", {body}, \".size {t}, . - {t}\", \
+             {again}\".symver {t}, {name}{at}{node}, remove\", \".popsection\", {symbols}f = sym crate::{path});",
             node = node.name
         )
         .expect("writing to a string");

@@ -8,13 +8,11 @@ use sys::{ibv_context, ibv_device};
 use verbs::{Errno, Result};
 
 use crate::context::Context;
-use crate::entry::{Zeroed, minus_one, pointer, shielded};
+use crate::entry::{Zeroed, minus_one, pointer, shielded, silent};
+use crate::hardware;
 
 /// The device's name, as in `/sys/class/infiniband`.
 pub const NAME: &str = "softrnic0";
-/// The name of its command device, as in `/sys/class/infiniband_verbs` and `/dev/infiniband`.
-pub const UVERBS: &str = "uverbs0";
-
 /// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at what lies behind it, to see whether the
 /// device is one of theirs.
 #[repr(C)]
@@ -39,8 +37,10 @@ pub fn the_device() -> *mut ibv_device {
         c.node_type = sys::IBV_NODE_CA;
         c.transport_type = sys::IBV_TRANSPORT_IB;
         put(&mut c.name, NAME);
-        put(&mut c.dev_name, UVERBS);
-        put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{UVERBS}"));
+        // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
+        let uverbs = format!("uverbs{}", view::tree::ViewInfo::probe().uverbs_index());
+        put(&mut c.dev_name, &uverbs);
+        put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
         Box::into_raw(Box::new(Device { c, behind: [0; 512] })) as usize
     }) as *mut ibv_device
@@ -64,21 +64,36 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
             unsafe { *num_devices = 0 };
         }
         Nic::get()?;
-        let list: Box<[*mut ibv_device; 2]> = Box::new([the_device(), core::ptr::null_mut()]);
+        let (others, count) = hardware::list();
+        let mut list = vec![the_device()];
+        // SAFETY: rdma-core's list has `count` devices.
+        list.extend((0..count).map(|i| unsafe { *others.add(i) }));
         if !num_devices.is_null() {
             // SAFETY: as above.
-            unsafe { *num_devices = 1 };
+            unsafe { *num_devices = list.len() as c_int };
         }
-        Ok(Box::into_raw(list).cast())
+        // Behind the end that programs see: what is to be given back with it.
+        list.extend([core::ptr::null_mut(), others.cast()]);
+        Ok(Box::into_raw(list.into_boxed_slice()).cast())
     })
 }
 
 /// `ibv_free_device_list(3)`.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    if !list.is_null() {
-        // SAFETY: made above with this type, and given back once (the man page).
-        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+    if list.is_null() {
+        return;
     }
+    silent(|| {
+        let mut len = 0;
+        // SAFETY: made above: devices, NULL, and rdma-core's list; given back once (the man page).
+        unsafe {
+            while !(*list.add(len)).is_null() {
+                len += 1;
+            }
+            hardware::free((*list.add(len + 1)).cast());
+            drop(Box::from_raw(core::ptr::slice_from_raw_parts_mut(list, len + 2)));
+        }
+    });
 }
 
 /// `ibv_get_device_name(3)`.

@@ -2,9 +2,9 @@
 
 use libc::{c_int, c_void, size_t};
 
-/// `ibv_fork_init(3)`.
+/// `ibv_fork_init(3)`: for real adapters, if there are any.
 pub extern "C" fn ibv_fork_init() -> c_int {
-    0
+    crate::hardware::fork_init()
 }
 
 /// `ibv_is_fork_initialized(3)`: copy-on-write cannot take memory away from this device.

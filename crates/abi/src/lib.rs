@@ -33,6 +33,7 @@ mod events;
 mod exports;
 mod fork;
 mod gid;
+mod hardware;
 mod kern;
 mod legacy;
 mod mr;

@@ -33,7 +33,7 @@ pub struct Options {
     /// The library, instead of the libsoftrnic.so beside this program
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
-    /// Show the host's RDMA adapters beside softrnic0 in /sys and /dev
+    /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
     /// The program, and what it gets on its command line

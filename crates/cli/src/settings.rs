@@ -57,8 +57,9 @@ pub const SETTINGS: [Setting; 8] = [
     Setting {
         name: view::HARDWARE_VARIABLE,
         values: "0, 1",
-        about: "1: programs see the host's RDMA adapters in sysfs, beside softrnic0. The option --with-hardware of run \
-                sets it.",
+        about: "1: programs see the host's RDMA adapters beside softrnic0. Their libibverbs has to be in the process as well, \
+                so this needs run or LD_PRELOAD: with LD_LIBRARY_PATH alone there is no adapter. The option \
+                --with-hardware of run sets it.",
     },
 ];
 

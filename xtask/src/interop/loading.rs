@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,6 +29,12 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("one", "one.c", &["-libverbs", "-ldl"]),
     ("plugin", "plugin.c", &["-ldl"]),
     ("plugin.so", "plugin.c", &["-DPLUGIN", "-shared", "-fPIC", "-libverbs"]),
+    ("hardware", "hardware.c", &["-libverbs", "-ldl"]),
+    (
+        "adapter.so",
+        "adapter.c",
+        &["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "-Wl,--version-script=@adapter.map"],
+    ),
     // Static programs: one without libibverbs, one with it; and one that is static only in its libibverbs.
     ("static", "static.c", &["-static"]),
     ("static-verbs", "static.c", &["-DVERBS", "-static", "-l:libibverbs.a", "-lnl-route-3", "-lnl-3", "-lpthread"]),
@@ -58,6 +64,7 @@ pub fn loading(suite: &mut Suite, options: &Options) {
     }
     tests.children();
     tests.refusals();
+    tests.hardware();
     tests.costs();
     let mut cases = vec![pingpong::one("ibv_rc_pingpong", "-c -s 65536 -n 100", Order::ServerFirst)];
     cases.extend(perftest::some(&["send_lat", "write_bw"], "-s 1024 -n 100"));
@@ -79,7 +86,7 @@ fn prepare(stage: &Stage) -> Result<(), String> {
         let done = Program::new("gcc", logs().join("loading").join(format!("{name}.gcc")))
             .args(FLAGS)
             .args([&sources.join(source), Path::new("-o"), &built])
-            .args(*flags)
+            .args(flags.iter().map(|flag| flag.replace('@', &format!("{}/", sources.display()))))
             .run(LIMIT)
             .map_err(|e| e.to_string())?;
         if !done.ok() {
@@ -87,10 +94,19 @@ fn prepare(stage: &Stage) -> Result<(), String> {
         }
         stage::copy(&built, &stage.dir().join(name))?;
     }
+    let adapter = adapter_folder(stage);
+    fs::create_dir_all(&adapter).map_err(|e| format!("{}: {e}", adapter.display()))?;
+    stage::allow(&adapter)?;
+    stage::copy(&folder.join("adapter.so"), &adapter.join("libibverbs.so.1"))?;
     stage::copy(&sources.join("load.py"), &stage.dir().join("load.py"))?;
     let script = stage.dir().join("static-script");
     fs::write(&script, format!("#!{}\n", stage.dir().join("static").display())).map_err(|e| e.to_string())?;
     stage::allow(&script)
+}
+
+/// Where the library lies that stands in for rdma-core's on a machine with an adapter.
+fn adapter_folder(stage: &Stage) -> PathBuf {
+    stage.dir().join("adapter")
 }
 
 struct Tests<'a> {
@@ -262,6 +278,25 @@ impl Tests<'_> {
         }
         let tool = self.at("softrnic");
         self.case(Plain, "softrnic run in softrnic run", &tool, &[&["run", "--", &nccl], &names[..]].concat(), &WORKS);
+    }
+
+    /// Adapters are there for those who ask, and their functions are their library's.
+    fn hardware(&mut self) {
+        let program = self.at("hardware");
+        let library_path = format!("LD_LIBRARY_PATH={}", adapter_folder(self.stage).display());
+        let asked = "SOFTRNIC_WITH_HARDWARE=1";
+        self.case(Plain, "an adapter, asked for", "env", &[&library_path, asked, &program, "2"], &WORKS);
+        self.case(Plain, "an adapter, not asked for", "env", &[&library_path, &program, "1"], &WORKS);
+        for around in [Plain, Directory] {
+            self.case(around, "no adapter, asked for", "env", &[asked, &program, "1"], &WORKS);
+        }
+        let name = "softrnic run --with-hardware";
+        if self.options.wants(name) {
+            let args = ["run", "--with-hardware", "--", &program, "2"];
+            let run =
+                self.stage.softrnic("loading-with-hardware", &args).env("LD_LIBRARY_PATH", adapter_folder(self.stage));
+            self.run(name, run, &WORKS);
+        }
     }
 
     /// What cannot be served is said.

@@ -1,0 +1,293 @@
+//! Real adapters beside softrnic0, for those who ask for them (`SOFTRNIC_WITH_HARDWARE`).
+//!
+//! rdma-core's own libibverbs is loaded, and its devices follow ours in `ibv_get_device_list`. What comes of them (contexts,
+//! and all objects made from these) is rdma-core's, with rdma-core's tables: the inline functions of verbs.h go there by
+//! themselves. The exported functions come here first, by interposition. So each of them looks whose its first argument is
+//! (`owners.txt` says how to tell), and jumps on. That happens in the trampolines that `build.rs` makes, and only once adapters
+//! have been looked for: before, [`PRESENT`] is all that is ever looked at.
+//!
+//! librdmacm's functions are not routed: they know softrnic0 only.
+
+use core::ffi::CStr;
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::OnceLock;
+
+use libc::{c_char, c_int, c_void};
+use sys::{ibv_async_event, ibv_context, ibv_device};
+use verbs::Errno;
+
+use crate::device::the_device;
+use crate::entry::set_errno;
+
+/// True once there may be an adapter. The trampolines read it.
+pub static PRESENT: AtomicBool = AtomicBool::new(false);
+
+/// How to tell whose an argument is.
+#[derive(Clone, Copy)]
+pub enum Owner {
+    /// It is an `ibv_device`.
+    Device,
+    /// It is an `ibv_context`, which begins with a pointer to its device.
+    Context,
+    /// It begins with a pointer to its context, as every object of verbs.h does.
+    Object,
+    /// It is an `ibv_async_event`.
+    Event,
+}
+
+/// How a function fails.
+#[derive(Clone, Copy)]
+pub enum Fails {
+    /// Returns the errno.
+    Number,
+    /// Returns NULL and sets errno.
+    Pointer,
+    /// Returns -1 and sets errno.
+    MinusOne,
+}
+
+/// A function that may be rdma-core's to answer.
+pub struct Route {
+    name: &'static CStr,
+    version: &'static CStr,
+    owner: Owner,
+    fails: Fails,
+    never: bool,
+    found: AtomicPtr<c_void>,
+}
+
+// `ROUTES`, in the order of the trampolines' numbers.
+include!(concat!(env!("OUT_DIR"), "/routes.rs"));
+
+/// rdma-core's library.
+struct Real {
+    list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+    free: unsafe extern "C" fn(*mut *mut ibv_device),
+    fork_init: unsafe extern "C" fn() -> c_int,
+    handle: usize,
+}
+
+/// The library, if adapters are asked for and it is there.
+fn real() -> Option<&'static Real> {
+    static REAL: OnceLock<Option<Real>> = OnceLock::new();
+    REAL.get_or_init(|| view::with_hardware().then(load).flatten()).as_ref()
+}
+
+type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+fn load() -> Option<Real> {
+    // The next one, for ours gives ourselves to whoever asks for libibverbs. Behind a drop-in library there is none.
+    // SAFETY: a valid handle and a name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    if next.is_null() {
+        return None;
+    }
+    // SAFETY: dlopen's signature.
+    let open = unsafe { core::mem::transmute::<*mut c_void, Open>(next) };
+    // SAFETY: a name and flags. The constructors of rdma-core's library do nothing to us.
+    let handle = unsafe { open(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return None;
+    }
+    let find = |name: &CStr, version: &CStr| {
+        // SAFETY: an open handle and two names.
+        let found = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    // A drop-in library is not rdma-core's: it would lead back here.
+    if find(c"ibv_open_device", c"SOFTRNIC_IBVERBS_1.1").is_some() {
+        return None;
+    }
+    // SAFETY: the functions have these signatures since version 1.1 of the ABI.
+    unsafe {
+        Some(Real {
+            list: core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device>(find(
+                c"ibv_get_device_list",
+                c"IBVERBS_1.1",
+            )?),
+            free: core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut ibv_device)>(find(
+                c"ibv_free_device_list",
+                c"IBVERBS_1.1",
+            )?),
+            fork_init: core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(find(
+                c"ibv_fork_init",
+                c"IBVERBS_1.1",
+            )?),
+            handle: handle as usize,
+        })
+    }
+}
+
+/// rdma-core's devices: its list, to be given back with [`free`], and how many are on it. Null if there are none.
+pub fn list() -> (*mut *mut ibv_device, usize) {
+    let Some(real) = real() else { return (null_mut(), 0) };
+    // From here on: its own calls of exported functions arrive here, too.
+    PRESENT.store(true, Ordering::Release);
+    let mut count = 0;
+    // SAFETY: the man page's contract.
+    let devices = unsafe { (real.list)(&raw mut count) };
+    let count = usize::try_from(count).unwrap_or(0);
+    (devices, if devices.is_null() { 0 } else { count })
+}
+
+/// Gives a list back.
+///
+/// # Safety
+/// It came from [`list`] and was not given back.
+pub unsafe fn free(devices: *mut *mut ibv_device) {
+    if let (false, Some(real)) = (devices.is_null(), real()) {
+        // SAFETY: the caller's promise.
+        unsafe { (real.free)(devices) };
+    }
+}
+
+/// What `ibv_fork_init` of rdma-core's library says; 0 without one.
+pub fn fork_init() -> c_int {
+    // SAFETY: no arguments; safe at any time (man page).
+    real().map_or(0, |real| unsafe { (real.fork_init)() })
+}
+
+/// What a trampoline calls once there is an adapter: its number is in `eax` or `w16`, and where to jump comes back in `r11`
+/// or `x16`: 0 for our own function. All registers that hold arguments stay as they are.
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter() {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        ".cfi_adjust_cfa_offset 48",
+        "mov esi, eax",
+        "call {route}",
+        "mov r11, rax",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -48",
+        "ret",
+        ".cfi_endproc",
+        route = sym route,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "stp x30, x0, [sp, #-80]!",
+        ".cfi_adjust_cfa_offset 80",
+        ".cfi_rel_offset x30, 0",
+        "stp x1, x2, [sp, #16]",
+        "stp x3, x4, [sp, #32]",
+        "stp x5, x6, [sp, #48]",
+        "str x7, [sp, #64]",
+        "mov w1, w16",
+        "bl {route}",
+        "mov x16, x0",
+        "ldr x7, [sp, #64]",
+        "ldp x5, x6, [sp, #48]",
+        "ldp x3, x4, [sp, #32]",
+        "ldp x1, x2, [sp, #16]",
+        "ldp x30, x0, [sp], #80",
+        ".cfi_adjust_cfa_offset -80",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+        route = sym route,
+    );
+}
+
+/// Where the trampoline with this number jumps: null for our own function.
+///
+/// # Safety
+/// `first` is what the function demands as its first argument.
+pub unsafe extern "C" fn route(first: *const c_void, number: usize) -> *const c_void {
+    let Some(route) = ROUTES.get(number) else { return null() };
+    // SAFETY: the caller's promise.
+    if unsafe { is_ours(first, route.owner) } {
+        return null();
+    }
+    let known = route.found.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = match real() {
+        // SAFETY: an open handle and two names.
+        Some(real) if !route.never => unsafe {
+            libc::dlvsym(real.handle as *mut c_void, route.name.as_ptr(), route.version.as_ptr())
+        },
+        _ => null_mut(),
+    };
+    let found = match (found.is_null(), route.fails) {
+        (false, _) => found,
+        (true, Fails::Number) => number_fails as *mut c_void,
+        (true, Fails::Pointer) => pointer_fails as *mut c_void,
+        (true, Fails::MinusOne) => minus_one_fails as *mut c_void,
+    };
+    route.found.store(found, Ordering::Relaxed);
+    found
+}
+
+extern "C" fn number_fails() -> c_int {
+    libc::EOPNOTSUPP
+}
+
+extern "C" fn pointer_fails() -> *mut c_void {
+    set_errno(Errno::EOPNOTSUPP);
+    null_mut()
+}
+
+extern "C" fn minus_one_fails() -> c_int {
+    set_errno(Errno::EOPNOTSUPP);
+    -1
+}
+
+/// Whose an argument is. NULL is ours, to complain about.
+///
+/// # Safety
+/// It is NULL, or a live object of the kind that `owner` says.
+unsafe fn is_ours(first: *const c_void, owner: Owner) -> bool {
+    if first.is_null() {
+        return true;
+    }
+    // SAFETY: the caller's promise; each structure begins with the pointer that leads on (verbs.h).
+    unsafe {
+        match owner {
+            Owner::Device => first == the_device().cast(),
+            Owner::Context => {
+                let context = first.cast::<ibv_context>();
+                (*context).device == the_device()
+            }
+            Owner::Object => is_ours((*first.cast::<*const ibv_context>()).cast(), Owner::Context),
+            Owner::Event => {
+                let event = first.cast::<ibv_async_event>();
+                // Events of a port or of the device name no object, and count nothing.
+                !is_of_object((*event).event_type) || is_ours((*event).element.cq.cast(), Owner::Object)
+            }
+        }
+    }
+}
+
+/// True if an event's element is a pointer to an object (ibv_get_async_event(3)).
+fn is_of_object(kind: u32) -> bool {
+    matches!(
+        kind,
+        sys::IBV_EVENT_CQ_ERR
+            | sys::IBV_EVENT_QP_FATAL
+            | sys::IBV_EVENT_QP_REQ_ERR
+            | sys::IBV_EVENT_QP_ACCESS_ERR
+            | sys::IBV_EVENT_COMM_EST
+            | sys::IBV_EVENT_SQ_DRAINED
+            | sys::IBV_EVENT_PATH_MIG
+            | sys::IBV_EVENT_PATH_MIG_ERR
+            | sys::IBV_EVENT_QP_LAST_WQE_REACHED
+            | sys::IBV_EVENT_SRQ_ERR
+            | sys::IBV_EVENT_SRQ_LIMIT_REACHED
+            | sys::IBV_EVENT_WQ_FATAL
+    )
+}
