@@ -136,8 +136,9 @@ impl<P: Platform> Engine<P> {
     /// Completes all send requests with a flush error, in order (10.3.1.7: also those that were not signaled).
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp, now: Nanos) {
         self.revoke(qp);
+        // Also what was executed already behind something that was not: nothing completes well behind a failure.
         while !qp.inflight.is_empty() {
-            self.complete_send_flushed(qp, now);
+            self.complete_send(qp, WcStatus::WrFlushErr, now);
         }
         (qp.cursor, qp.reads_out, qp.halted) = (0, 0, false);
         (qp.ack_deadline, qp.rnr_until) = (None, None);
@@ -148,13 +149,6 @@ impl<P: Platform> Engine<P> {
             };
             self.push_send(qp, number, wr_id, opcode, WcStatus::WrFlushErr, 0, now);
         }
-    }
-
-    fn complete_send_flushed(&mut self, qp: &mut Qp, now: Nanos) {
-        let Some(e) = qp.inflight.front() else { return };
-        // What had finished before the error completes as it is.
-        let status = if e.done && e.error.is_none() { WcStatus::Success } else { WcStatus::WrFlushErr };
-        self.complete_send(qp, status, now);
     }
 
     /// Completes all receives of the queue pair's own queue with a flush error.

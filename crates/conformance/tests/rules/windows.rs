@@ -97,3 +97,22 @@ fn an_atomic_is_aligned_by_its_address() {
         b.reaches(QpState::Err);
     }
 }
+
+/// 10.8.3.3, 10.3.1.7: a bind may be executed before what was posted in front of it is acknowledged. If that fails, it is
+/// flushed nevertheless: nothing completes well behind a failure.
+#[test]
+fn a_bind_behind_a_failure_is_flushed() {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let list = [mr.sge(0, LEN)];
+    let wrs = [
+        SendWr::new(1, SendOp::Write { addr: mr.addr(), rkey: mr.rkey() ^ 1 }, Data::Sges(&list)),
+        SendWr::new(2, SendOp::BindMw(binding(&mw, &mr)), Data::Sges(&[])),
+        SendWr::new(3, SendOp::Write { addr: mr.addr(), rkey: mr.rkey() }, Data::Sges(&list)),
+    ];
+    a.qp.post_sends(&wrs).expect("ibv_post_send");
+    let wanted = [(1, Status::REMOTE_ACCESS), (2, Status::FLUSHED), (3, Status::FLUSHED)];
+    assert_eq!(a.completions(3), wanted);
+}
