@@ -177,7 +177,7 @@ pub fn fuzz(suite: &mut Suite, options: &Options) {
         Some(done) if done.ok() => {}
         _ => return,
     }
-    let seconds = if options.quick { 5 } else { 20 };
+    let seconds = if options.quick { 5 } else { 15 };
     for target in targets {
         let corpus = built.join("corpus").join(&target);
         let crashes = logs().join("cargo").join(format!("crash-{target}-"));

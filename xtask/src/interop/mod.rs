@@ -1,11 +1,14 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
 mod conformance;
+mod duo;
 mod loading;
 mod pair;
 mod perftest;
 mod pingpong;
+mod programs;
 mod pyverbs;
+mod rdmacm;
 mod stage;
 
 use std::path::Path;
@@ -20,6 +23,8 @@ use crate::run::Program;
 pub use loading::loading;
 use pair::{Around, Order, Pair};
 use perftest::Extent;
+pub use programs::programs;
+pub use rdmacm::rdmacm;
 use stage::Stage;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
@@ -132,7 +137,8 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
     let mut cases = Vec::new();
     for (around, place) in places {
         let mut some = vec![pingpong::one("ibv_rc_pingpong", "-c -s 1048576 -n 60", Order::ServerFirst)];
-        some.extend(perftest::some(&["send_bw", "write_bw", "read_bw", "send_lat"], "-a -n 100"));
+        some.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], "-a -n 100"));
+        some.extend(perftest::some(&["send_lat"], "-s 65536 -n 1000"));
         for mut case in some {
             case.name = format!("{}, {place}", case.name);
             case.around = around;

@@ -67,7 +67,9 @@ const ROWS: &[Row] = &[
     Row { options: "-n 1600 -l 16",                verbs: ALL,             kinds: &[Bw],  transports: EVERY,     slow: false },
     Row { options: "-n 1600 -l 16 -q 4",           verbs: ALL,             kinds: &[Bw],  transports: RC,        slow: true  },
     Row { options: "-n 1000 -I 64 -s 64",          verbs: &[Send, Write],  kinds: BOTH,   transports: EVERY,     slow: false },
-    Row { options: "-n 200 -I 200 -a",             verbs: &[Send, Write],  kinds: BOTH,   transports: RC,        slow: true  },
+    // The longest that goes inline, and one byte more.
+    Row { options: "-n 1000 -I 200 -s 200",        verbs: &[Send, Write],  kinds: BOTH,   transports: RC,        slow: true  },
+    Row { options: "-n 1000 -I 200 -s 201",        verbs: &[Send, Write],  kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 --use-srq",            verbs: &[Send],         kinds: BOTH,   transports: &["RC", "UD"], slow: false },
     Row { options: "-n 1000 --use-srq -e",         verbs: &[Send],         kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 --use-srq -q 16",      verbs: &[Send],         kinds: &[Bw],  transports: RC,        slow: true  },
