@@ -265,7 +265,7 @@ impl<P: Platform> Engine<P> {
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
-        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark));
+        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark) && self.platform.lives(link));
         if waits && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;

@@ -422,6 +422,11 @@ impl Platform for WindowPlatform {
         self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
     }
 
+    fn lives(&self, link: LinkId) -> bool {
+        let up = self.link(link).filter(|link| link.state == State::Up);
+        up.is_some_and(|link| link.remote.as_ref().is_none_or(|remote| !remote.gone()))
+    }
+
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
         let mut i = 0;
         while let Some(&id) = self.full.get(i) {

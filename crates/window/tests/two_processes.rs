@@ -370,6 +370,8 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     let before = memory_of(&memory);
     other.process.wait().unwrap();
     assert!(memory_of(&memory) == before);
+    // Told without having looked at any event.
+    assert!(!node.platform.lives(link) && node.platform.lives(LinkId::LOOPBACK));
 }
 
 /// Waits for the packet with this number.

@@ -47,6 +47,8 @@ pub struct Net {
     pub reached: u64,
     /// Packets arrive over a second link to the same node.
     pub twin: bool,
+    /// These nodes have died, and nobody has noticed.
+    pub dead: Vec<usize>,
     /// These nodes find nobody.
     pub lonely: Vec<usize>,
     /// Calls of `quiesce`: by whom, of whom, and the sum of all tickets at that time.
@@ -219,6 +221,9 @@ impl Platform for Mock {
         let waiting = self.net.borrow().queues.get(&(self.me, self.node(link))).map_or(0, |q| q.len() as u64);
         self.sent_mark(link) - waiting >= mark
     }
+    fn lives(&self, link: LinkId) -> bool {
+        !self.net.borrow().dead.contains(&self.node(link))
+    }
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
         links.append(&mut self.net.borrow_mut().writable[self.me]);
     }
@@ -352,6 +357,7 @@ impl World {
             reach: false,
             reached: 0,
             twin: false,
+            dead: Vec::new(),
             lonely: Vec::new(),
             quiesced: Vec::new(),
             tickets: HashMap::new(),

@@ -121,12 +121,16 @@ fn slow_sides_on_a_bad_network() {
 }
 
 /// A peer that lives but does not get to take what was sent: its adapter would have answered. The timeouts are not counted
-/// as retries, for so long as that is likely.
+/// as retries, for so long as that is likely. For a dead one they are, also if nothing but this timer has noticed yet.
 #[test]
 fn a_peer_that_waits_for_its_turn() {
-    for (asleep, status) in [(15_000, St::Success), (30_000, St::RetryExcErr)] {
+    let cases = [(15_000, false, St::Success), (30_000, false, St::RetryExcErr), (700, true, St::RetryExcErr)];
+    for (asleep, dead, status) in cases {
         let mut w = World::new(2, 5);
         let qa = pairs(&mut w)[0];
+        if dead {
+            w.net.borrow_mut().dead.push(1);
+        }
         let (body, into) = (w.rdma(1, 0), [w.sge(0, 0, LEN)]);
         w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
         let end = w.now + asleep * MS;
@@ -136,7 +140,9 @@ fn a_peer_that_waits_for_its_turn() {
             w.nodes[0].engine.expire(now);
             w.nodes[0].engine.run(now);
         }
-        w.run_for(MS);
+        if !dead {
+            w.run_for(MS);
+        }
         let got: Vec<_> = w.poll(0).iter().map(|c| c.status).collect();
         assert_eq!(got, [status], "{asleep} ms");
     }
