@@ -132,7 +132,8 @@ impl Local {
             }
             Fault::InvalidateRegion => local.key = local.mr.rkey(),
             Fault::InvalidateNothing => local.key = 0,
-            Fault::InvalidateTypeOne | Fault::InvalidateOfAnotherQp => {
+            Fault::InvalidateTypeOne => local.key = bind(side, kind, &local.bind()),
+            Fault::InvalidateOfAnotherQp => {
                 let binder = Side::binder(bed, &bed.pd);
                 local.key = bind(&binder, kind, &local.bind());
                 local._binder = Some(binder);
@@ -229,9 +230,8 @@ fn grant_window(side: &Side, pd: &Arc<Pd>, mr: &Mr, case: &Case, kind: MwKind, o
             side.finish(SendOp::LocalInv(key));
             bind(side, kind, &Bind { rkey: next_key(key), ..whole });
         }
-        OneUnbound => {
-            bind(side, kind, &Bind { len: 0, ..whole });
-        }
+        // The key that it had until then is that of the next case.
+        OneUnbound => return (bind(side, kind, &Bind { len: 0, ..whole }), Some(mw)),
         OneRebound => {
             bind(side, kind, &whole);
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use conformance::{Bed, Wire, collect, until};
+use conformance::{Bed, Joint, Wire, collect, until};
 use rdma::sys::IBV_EVENT_QP_ACCESS_ERR;
 use rdma::{Data, Gid, Mr, QpState, QpType, SendOp, SendWr, Status};
 use rustix::process::Signal;
@@ -73,10 +73,10 @@ fn is_clear(mr: &Mr) -> bool {
     bytes == vec![0; LEN]
 }
 
-fn connected(bed: &Bed, wire: &mut Wire) -> (End, Place) {
+fn connected(bed: &Bed, wire: &mut Wire, joint: &Joint) -> (End, Place) {
     let end = End::new(bed, QpType::Rc, None);
     let place: Place = wire.exchange(&Some(Order { qpn: end.qp.number(), gid: bed.gid.0 }));
-    joint().up(&end.qp, QpType::Rc, place.qpn, bed.gid);
+    joint.up(&end.qp, QpType::Rc, place.qpn, bed.gid);
     (end, place)
 }
 
@@ -119,7 +119,7 @@ fn the_target_deregisters() {
                 let bed = Bed::open();
                 let mr = region(&bed, len);
                 mr.write(0, &vec![0xa5; len]);
-                let (end, place) = connected(&bed, wire);
+                let (end, place) = connected(&bed, wire, &joint());
                 wire.tell(&Then::Deregister);
                 use_up(&end, &place, &mr, len, read);
                 assert!(wire.hear::<bool>(), "{len} bytes: written after the deregistration");
@@ -138,7 +138,9 @@ fn the_initiator_deregisters() {
         let memory = region(&bed, LEN);
         memory.write(LEN - 1, &[0xa5]);
         let registered = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
-        let (end, Place { addr, rkey, .. }) = connected(&bed, &mut far.wire);
+        // No timeout: nothing goes out a second time.
+        let joint = Joint { timeout: 0, ..joint() };
+        let (end, Place { addr, rkey, .. }) = connected(&bed, &mut far.wire, &joint);
         end.recv(200, &[]);
         far.signal(Signal::STOP);
         let list = [registered.sge(0, LEN)];
@@ -160,7 +162,7 @@ fn the_initiator_deregisters() {
 pub fn reader(mut wire: Wire) {
     let bed = Bed::open();
     let mr = region(&bed, LEN);
-    let (end, Place { addr, rkey, .. }) = connected(&bed, &mut wire);
+    let (end, Place { addr, rkey, .. }) = connected(&bed, &mut wire, &joint());
     let list = [mr.sge(0, LEN)];
     let wrs: Vec<SendWr<'_>> =
         (0..READS).map(|id| SendWr::new(id, SendOp::Read { addr, rkey }, Data::Sges(&list))).collect();
