@@ -20,10 +20,24 @@ pub enum Program {
 pub struct Elf {
     /// What it was made for.
     pub target: Target,
-    /// True if a dynamic linker starts it, which loads libraries. A static program has none.
-    pub dynamic: bool,
+    /// The dynamic linker that starts it and loads its libraries. A static program has none.
+    pub interpreter: Option<String>,
     /// The libraries that it names (`DT_NEEDED`).
     pub needed: Vec<String>,
+}
+
+impl Elf {
+    /// True if libraries are loaded with it.
+    pub fn is_dynamic(&self) -> bool {
+        self.interpreter.is_some()
+    }
+
+    /// True if its C library is musl, whose dynamic linker is called `ld-musl-ARCHITECTURE.so.1`.
+    pub fn is_for_musl(&self) -> bool {
+        self.interpreter
+            .as_ref()
+            .is_some_and(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("ld-musl-")))
+    }
 }
 
 /// What a file was made for.
@@ -109,9 +123,13 @@ fn parse(start: &[u8], file: &mut File) -> io::Result<Option<Elf>> {
     let segments: Vec<Segment> = (0..count).filter_map(|i| segment(&segments, i.checked_mul(size)?, wide)).collect();
     // A static position-independent program has PT_DYNAMIC but no interpreter. The dynamic linker itself, which
     // can be run as a program, looks the same: nothing is lost by taking it for static.
-    let dynamic = segments.iter().any(|segment| segment.kind == PT_INTERP);
+    let interpreter = segments.iter().find(|segment| segment.kind == PT_INTERP);
+    let interpreter = interpreter.map(|segment| {
+        let bytes = read(file, segment.offset, segment.size).unwrap_or_default();
+        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    });
     let needed = needed(file, &segments, header.little, wide).unwrap_or_default();
-    Ok(Some(Elf { target: Target { class, data, machine: machine as u16 }, dynamic, needed }))
+    Ok(Some(Elf { target: Target { class, data, machine: machine as u16 }, interpreter, needed }))
 }
 
 /// A program header.
@@ -135,16 +153,18 @@ fn segment(table: &Header, at: u64, wide: bool) -> Option<Segment> {
     Some(Segment { kind: kind?, offset, address, size })
 }
 
+/// A piece of the file; what lies beyond its end or is too long is left out.
+fn read(file: &mut File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(offset)).ok()?;
+    file.take(len.min(TABLE)).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 /// The names of the libraries in the dynamic section.
 fn needed(file: &mut File, segments: &[Segment], little: bool, wide: bool) -> Option<Vec<String>> {
-    let mut read = |offset: u64, len: u64| {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(offset)).ok()?;
-        file.take(len.min(TABLE)).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
-    };
     let table = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
-    let bytes = read(table.offset, table.size)?;
+    let bytes = read(file, table.offset, table.size)?;
     let table = Header { bytes: &bytes, little };
     let word = if wide { 8 } else { 4 };
     let entries = || {
@@ -154,7 +174,7 @@ fn needed(file: &mut File, segments: &[Segment], little: bool, wide: bool) -> Op
     let strings = entries().find(|(tag, _)| *tag == DT_STRTAB)?.1;
     let home =
         segments.iter().find(|s| s.kind == PT_LOAD && strings.checked_sub(s.address).is_some_and(|at| at < s.size))?;
-    let strings = read(home.offset.checked_add(strings - home.address)?, home.size - (strings - home.address))?;
+    let strings = read(file, home.offset.checked_add(strings - home.address)?, home.size - (strings - home.address))?;
     let name = |at: u64| {
         let text = strings.get(usize::try_from(at).ok()?..)?.split(|byte| *byte == 0).next()?;
         Some(String::from_utf8_lossy(text).into_owned())
@@ -210,7 +230,7 @@ mod tests {
     #[test]
     fn this_program_is_dynamic() {
         let Program::Elf(elf) = inspect(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
-        assert!(elf.dynamic);
+        assert!(elf.is_dynamic() && !elf.is_for_musl());
         assert_eq!(elf.target.class, 2);
         assert!(elf.needed.iter().any(|name| name == "libc.so.6"), "{:?}", elf.needed);
     }
@@ -247,12 +267,20 @@ mod tests {
         elf[56] = 1;
         elf[64] = 1;
         let target = Target { class: 2, data: 1, machine: 183 };
-        assert_eq!(inspect_bytes(&elf), Program::Elf(Elf { target, dynamic: false, needed: Vec::new() }));
+        assert_eq!(inspect_bytes(&elf), Program::Elf(Elf { target, interpreter: None, needed: Vec::new() }));
         elf[64] = 3;
+        // The name of the interpreter lies behind the headers: at 120, 30 bytes long.
+        elf[64 + 8] = 120;
+        elf[64 + 32] = 30;
+        elf.extend(b"/lib/ld-musl-aarch64.so.1\0");
+        let Program::Elf(musl) = inspect_bytes(&elf) else { panic!() };
+        assert_eq!(musl.interpreter.as_deref(), Some("/lib/ld-musl-aarch64.so.1"));
+        assert!(musl.is_for_musl());
+        elf.truncate(120);
         // A table that reaches beyond the end of the file is cut off there.
         elf[56] = 200;
         let Program::Elf(found) = inspect_bytes(&elf) else { panic!() };
-        assert!(found.dynamic);
+        assert!(found.is_dynamic() && !found.is_for_musl());
         assert_eq!(found.target.to_string(), "AArch64, 64 bits");
     }
 }

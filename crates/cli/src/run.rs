@@ -151,12 +151,12 @@ fn check(program: &Path, library: &Path) -> Result<(), Refusal> {
     let mut file = program.to_owned();
     // Scripts may be nested; the kernel follows four levels.
     for _ in 0..4 {
-        privileged(&file)?;
         match elf::inspect(&file) {
+            // The kernel does not look at a script's setuid bit.
             Ok(Program::Script(interpreter)) => file = PathBuf::from(interpreter),
-            Ok(Program::Elf(found)) => return fits(program, &file, &found, library),
+            Ok(Program::Elf(found)) => return privileged(&file).and_then(|()| fits(program, &file, &found, library)),
             // The kernel says what is wrong, or knows more formats than we do; unreadable programs can be run.
-            Ok(Program::Other) | Err(_) => return Ok(()),
+            Ok(Program::Other) | Err(_) => return privileged(&file),
         }
     }
     Ok(())
@@ -180,7 +180,15 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
         );
         return Err(Refusal(REFUSED, message));
     }
-    if !found.dynamic {
+    if found.is_for_musl() {
+        let message = format!(
+            "{name} is linked to the C library musl, and {} to glibc: one process cannot hold both. Run a program that was \
+             built for glibc",
+            library.display()
+        );
+        return Err(Refusal(REFUSED, message));
+    }
+    if !found.is_dynamic() {
         let what = match (program == file, elf::contains_libibverbs(file)) {
             (false, _) => "Run the script with another interpreter, one that is dynamically linked",
             (true, true) => {

@@ -23,8 +23,8 @@ pub const SETTINGS: [Setting; 8] = [
     Setting {
         name: "SOFTRNIC_LOG",
         values: "off, error",
-        about: "error: the device tells on stderr which request failed, and which rule it broke. The option --log of \
-                run sets it.",
+        about: "error: the device tells on stderr which request failed and which rule it broke, and if large messages \
+                cannot go straight. The option --log of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_PEERS",

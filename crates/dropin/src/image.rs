@@ -307,3 +307,69 @@ fn fill(
     let entries = dynamic(library, file.sections.get(parts.relocations));
     file.sections.get_mut(parts.dynamic).data = SectionData::Dynamic(entries);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::read;
+    use crate::{RDMACM, VERBS};
+
+    fn export(name: &str, version: &str, hidden: bool, target: Target) -> Export {
+        Export { name: name.into(), version: version.into(), hidden, target }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let exports = [
+            export("ibv_open_device", "IBVERBS_1.0", true, Target::Engine("SOFTRNIC_IBVERBS_1.0".into())),
+            export("ibv_open_device", "IBVERBS_1.1", false, Target::Engine("SOFTRNIC_IBVERBS_1.1".into())),
+            export("verbs_set_ops", "IBVERBS_PRIVATE_34", false, Target::Nothing(38)),
+            export("verbs_flag", "IBVERBS_PRIVATE_34", false, Target::Variable(3)),
+        ];
+        for machine in [elf::EM_X86_64, elf::EM_AARCH64] {
+            let found = read(&image(VERBS, machine, &exports).unwrap()).unwrap();
+            assert_eq!(found.machine, machine);
+            let mut names: Vec<_> = found
+                .symbols
+                .iter()
+                .map(|s| (s.name.as_str(), s.version.as_str(), s.hidden, s.function, s.size))
+                .collect();
+            names.sort_unstable();
+            assert_eq!(
+                names,
+                [
+                    ("ibv_open_device", "IBVERBS_1.0", true, true, 16),
+                    ("ibv_open_device", "IBVERBS_1.1", false, true, 16),
+                    ("verbs_flag", "IBVERBS_PRIVATE_34", false, false, 3),
+                    ("verbs_set_ops", "IBVERBS_PRIVATE_34", false, true, 16),
+                ]
+            );
+        }
+    }
+
+    /// Each jump's pointer is the one that its function's relocation fills.
+    #[test]
+    fn jumps_lead_through_their_own_pointers() {
+        let exports: Vec<Export> = (0..40)
+            .map(|i| export(&format!("rdma_{i}"), "RDMACM_1.0", false, Target::Engine("SOFTRNIC_RDMACM_1.0".into())))
+            .collect();
+        let bytes = image(RDMACM, elf::EM_X86_64, &exports).unwrap();
+        let file = Builder::read(&bytes[..]).unwrap();
+        let by_name = |name: &[u8], defined: bool| {
+            file.dynamic_symbols.iter().find(|s| s.name.as_slice() == name && s.section.is_some() == defined).unwrap()
+        };
+        let relocations = file.sections.iter().find_map(|s| match &s.data {
+            SectionData::DynamicRelocation(relocations) => Some(relocations),
+            _ => None,
+        });
+        let text = file.sections.iter().find(|s| s.name.as_slice() == b".text").unwrap();
+        let SectionData::Data(code) = &text.data else { panic!() };
+        for export in &exports {
+            let (from, to) = (by_name(export.name.as_bytes(), true), by_name(export.name.as_bytes(), false));
+            let slot = relocations.unwrap().iter().find(|r| r.symbol == Some(to.id())).unwrap().r_offset;
+            let at = (from.st_value - text.sh_addr) as usize;
+            let distance = i32::from_le_bytes(code[at + 6..at + 10].try_into().unwrap());
+            assert_eq!(from.st_value.wrapping_add(10).wrapping_add_signed(distance.into()), slot, "{}", export.name);
+        }
+    }
+}

@@ -37,41 +37,32 @@ impl<'a> Tree<'a> {
         self.put(path, content, 0o644)
     }
 
-    /// A program.
+    /// A program or a library.
     pub fn program(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
         self.put(path, content, 0o755)
     }
 
-    /// A library. One of somebody else's under this name stays, and is an error.
-    pub fn library(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
-        let place = self.prefix.join(path);
-        // Ours names the device's library, as its own name or as one that it needs.
+    /// A library of somebody else's under this name stays, and is an error.
+    pub fn check_library(&self, path: &str) -> Result<(), String> {
+        // Ours names the device's library, which it needs.
         let ours = |bytes: &[u8]| bytes.windows(dropin::ENGINE.len()).any(|window| window == dropin::ENGINE.as_bytes());
-        if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) {
-            return Err(format!(
-                "{} is there and is not softrnic's. Choose another prefix, or move the file away",
-                place.display()
-            ));
-        }
-        self.put(path, content, 0o755)
+        let place = self.prefix.join(path);
+        if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
+    }
+
+    /// So does anything that is no link.
+    pub fn check_link(&self, path: &str) -> Result<(), String> {
+        let place = self.prefix.join(path);
+        let there = fs::symlink_metadata(&place);
+        if there.is_ok_and(|meta| !meta.is_symlink()) { Err(foreign(&place)) } else { Ok(()) }
     }
 
     /// A symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> Result<(), String> {
         let place = self.prefix.join(path);
-        match fs::read_link(&place) {
-            Ok(there) if there == Path::new(target) => {
-                self.unchanged += 1;
-                return Ok(());
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => {
-                return Err(format!(
-                    "{} is there and is no link of softrnic's. Choose another prefix, or move the file away",
-                    place.display()
-                ));
-            }
+        if fs::read_link(&place).is_ok_and(|there| there == Path::new(target)) {
+            self.unchanged += 1;
+            return Ok(());
         }
         let draft = draft(&place);
         let _ = fs::remove_file(&draft);
@@ -116,6 +107,10 @@ fn draft(place: &Path) -> PathBuf {
     let mut name = place.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     place.with_file_name(name)
+}
+
+fn foreign(place: &Path) -> String {
+    format!("{} is there and is not softrnic's. Choose another prefix, or move the file away", place.display())
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> String {

@@ -43,9 +43,13 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let library = locate::library(options.lib.as_deref())?;
     let engine = std::fs::read(&library).map_err(|error| format!("cannot read {}: {error}", library.display()))?;
     let mut tree = Tree::new(&prefix);
+    for which in [dropin::VERBS, dropin::RDMACM] {
+        tree.check_library(&format!("lib/{}", which.soname))?;
+        tree.check_link(&format!("lib/{}", which.development))?;
+    }
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     tree.program("bin/softrnic", &files::read(&program)?)?;
-    tree.library(&format!("lib/{}", dropin::ENGINE), &engine)?;
+    tree.program(&format!("lib/{}", dropin::ENGINE), &engine)?;
     for which in [dropin::VERBS, dropin::RDMACM] {
         let host = host::find(which.soname, options.rdma_core.as_deref())?;
         let bytes = host.as_deref().map(files::read).transpose()?;
@@ -54,7 +58,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
                 say!("without {}: {} has none of its functions", which.soname, library.display());
                 continue;
             }
-            Some(made) => tree.library(&format!("lib/{}", which.soname), &made)?,
+            Some(made) => tree.program(&format!("lib/{}", which.soname), &made)?,
         }
         tree.link(&format!("lib/{}", which.development), which.soname)?;
         let version = host.as_deref().and_then(host::version);
