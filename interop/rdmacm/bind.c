@@ -323,7 +323,7 @@ static void port_spaces_are_apart(const struct where *w)
 	uint16_t port = free_port(ch);
 	OK(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), with_port(w, port, &s)));
 	OK(rdma_bind_addr(new_id(ch, RDMA_PS_UDP), with_port(w, port, &s)));
-	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_UDP), with_port(w, port, &s)), EADDRINUSE);
+	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_UDP), with_port(w, port, &s)), in_use(w));
 }
 
 static void port_is_free_again(const struct where *w)
@@ -357,10 +357,7 @@ static void resolved_ports_are_taken(const struct where *w)
 	struct rdma_event_channel *ch = channel();
 	struct sockaddr_storage s;
 	struct rdma_cm_id *id = routed(ch, w, RDMA_PS_TCP, 7471);
-	/* Loopback addresses count as wildcards. */
-	bool loopback = w->addr.sa.sa_family == AF_INET ? w->addr.in.sin_addr.s_addr == htonl(INADDR_LOOPBACK) :
-							  IN6_IS_ADDR_LOOPBACK(&w->addr.in6.sin6_addr);
-	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), with_port(w, port_of(id), &s)), loopback ? EADDRNOTAVAIL : EADDRINUSE);
+	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), with_port(w, port_of(id), &s)), in_use(w));
 }
 
 static void set_option(const struct where *w)

@@ -416,17 +416,22 @@ static int defaults(struct where *all)
 static struct where all[MAX_WHERE];
 static int places;
 
+bool is_loopback(const struct where *w)
+{
+	return w->addr.sa.sa_family == AF_INET ? ntohl(w->addr.in.sin_addr.s_addr) >> 24 == 127 :
+						 IN6_IS_ADDR_LOOPBACK(&w->addr.in6.sin6_addr);
+}
+
+int in_use(const struct where *w)
+{
+	return is_loopback(w) ? EADDRNOTAVAIL : EADDRINUSE;
+}
+
 const struct where *interface_address(int family)
 {
-	for (int i = 0; i < places; i++) {
-		const struct where *w = &all[i];
-		if (w->addr.sa.sa_family != family)
-			continue;
-		bool loopback = family == AF_INET ? ntohl(w->addr.in.sin_addr.s_addr) >> 24 == 127 :
-						    IN6_IS_ADDR_LOOPBACK(&w->addr.in6.sin6_addr);
-		if (!loopback)
-			return w;
-	}
+	for (int i = 0; i < places; i++)
+		if (all[i].addr.sa.sa_family == family && !is_loopback(&all[i]))
+			return &all[i];
 	return NULL;
 }
 

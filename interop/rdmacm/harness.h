@@ -136,6 +136,10 @@ void check_pattern_at(const char *file, int line, const struct event *e, int len
 /* Sends from one id to the other and back, and looks at the data. */
 void traffic(struct rdma_cm_id *a, struct rdma_cm_id *b);
 
+/* Loopback addresses count as wildcards where ports are claimed (cma_any_addr). */
+bool is_loopback(const struct where *w);
+/* The error of a second claim of the same address and port. */
+int in_use(const struct where *w);
 /* An address that is not a loopback one, if there is one of this family. */
 const struct where *interface_address(int family);
 

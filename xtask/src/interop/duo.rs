@@ -1,0 +1,159 @@
+//! A server and its clients whose command lines need not resemble each other: what the connection manager's programs, fio,
+//! qperf and others need. How the server says that it listens differs as well.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::report::Outcome;
+use crate::run::{Finished, Running};
+
+use super::stage::Stage;
+
+/// How it is known that the clients may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Somebody listens on this port of the connection manager.
+    Rdma(u16),
+    /// Somebody listens on this TCP port.
+    Tcp(u16),
+    /// The server sleeps. For those that say nothing; a busy one counts as ready after a while.
+    Settled,
+}
+
+/// Looks at the outputs of the server and of a client; says what is wrong.
+pub type Check = fn(server: &Finished, client: &Finished) -> Result<(), String>;
+
+pub struct Duo {
+    pub name: String,
+    /// The program with its arguments, separated by spaces.
+    pub server: String,
+    pub client: String,
+    pub clients: usize,
+    pub ready: Ready,
+    /// The server does not end of itself.
+    pub stays: bool,
+    pub environment: &'static [(&'static str, &'static str)],
+    pub limit: Duration,
+    pub check: Check,
+}
+
+/// How long the server may take to end behind its clients.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(15);
+
+impl Duo {
+    pub fn new(name: impl Into<String>, server: impl Into<String>, client: impl Into<String>, ready: Ready) -> Self {
+        Self {
+            name: name.into(),
+            server: server.into(),
+            client: client.into(),
+            clients: 1,
+            ready,
+            stays: false,
+            environment: &[],
+            limit: Duration::from_secs(60),
+            check: |_, _| Ok(()),
+        }
+    }
+
+    /// The server's log is returned; the clients' lie beside it.
+    pub fn run(&self, stage: &Stage) -> (Outcome, PathBuf) {
+        let log = self.name.replace([' ', '/', ':'], "_");
+        match self.try_run(stage, &log) {
+            Ok((server, clients)) => (self.judge(&server, &clients), server.log),
+            Err(e) => (Outcome::Failed(e.to_string()), PathBuf::from(log)),
+        }
+    }
+
+    fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
+        let start = |log: String, line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let mut program = stage.program(&log, words[0], &words[1..]);
+            for (key, value) in self.environment {
+                program = program.env(key, value);
+            }
+            program.spawn()
+        };
+        let mut server = start(format!("{log}.server"), &self.server)?;
+        self.ready.wait(&mut server)?;
+        let deadline = Instant::now() + self.limit;
+        let number = |n: usize| if n == 0 { String::new() } else { n.to_string() };
+        let clients = (0..self.clients)
+            .map(|n| start(format!("{log}.client{}", number(n)), &self.client))
+            .collect::<io::Result<Vec<Running>>>()?;
+        let mut finished = Vec::new();
+        for mut client in clients {
+            client.wait(deadline)?;
+            finished.push(client.finish()?);
+        }
+        if self.stays {
+            return Ok((server.stop()?, finished));
+        }
+        server.wait(Instant::now() + GRACE)?;
+        Ok((server.finish()?, finished))
+    }
+
+    fn judge(&self, server: &Finished, clients: &[Finished]) -> Outcome {
+        let mut problems = Vec::new();
+        for client in clients {
+            if !client.ok() {
+                problems.push(format!("client: {}", client.verdict()));
+            } else if let Err(why) = (self.check)(server, client) {
+                problems.push(why);
+            }
+        }
+        if !self.stays && !server.ok() {
+            problems.push(format!("server: {}", server.verdict()));
+        }
+        if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("; ")) }
+    }
+}
+
+impl Ready {
+    fn wait(self, server: &mut Running) -> io::Result<()> {
+        let deadline = Instant::now() + START;
+        let mut quiet = 0;
+        let mut before = None;
+        while Instant::now() < deadline && !server.ended()? {
+            let ready = match self {
+                Ready::Rdma(port) => listens_rdma(port),
+                Ready::Tcp(port) => super::pair::listens(port),
+                Ready::Settled => {
+                    let now = ticks(server.id());
+                    quiet = if now == before && now.is_some() { quiet + 1 } else { 0 };
+                    before = now;
+                    quiet >= 4
+                }
+            };
+            if ready {
+                break;
+            }
+            sleep(Duration::from_millis(if self == Ready::Settled { 60 } else { 4 }));
+        }
+        Ok(())
+    }
+}
+
+/// Ports are claimed by names of unix sockets (`crates/cm/src/names.rs`).
+fn listens_rdma(port: u16) -> bool {
+    let port = format!("/{port:04x}/");
+    fs::read("/proc/net/unix").is_ok_and(|text| {
+        String::from_utf8_lossy(&text)
+            .lines()
+            .any(|line| line.contains("softrnic/1/cm/") && line.contains(&port) && line.ends_with("/listen"))
+    })
+}
+
+/// The processor time that a sleeping process has had; `None` if it runs, or is another program still.
+fn ticks(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (front, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let sleeps = *fields.first()? == "S" && !front.ends_with("softrnic") && !front.ends_with("setpriv");
+    sleeps.then(|| fields.get(11)?.parse::<u64>().ok()?.checked_add(fields.get(12)?.parse().ok()?))?
+}
