@@ -1,0 +1,38 @@
+//! Address handles.
+
+use verbs::{AhAttr, AhId, Errno, PdId, Result};
+
+use crate::platform::Platform;
+use crate::{Ah, Engine};
+
+impl<P: Platform> Engine<P> {
+    /// Checks an address vector (IBTA vol. 1, 11.2.2.1; RoCE: a GRH always).
+    pub(crate) fn check_ah(&self, attr: &AhAttr) -> Result<()> {
+        let gids = self.gids.len().max(1);
+        if attr.port_num != 1 || !attr.is_global || usize::from(attr.sgid_index) >= gids {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// `ibv_create_ah(3)`.
+    pub fn create_ah(&mut self, pd: PdId, attr: &AhAttr) -> Result<AhId> {
+        self.pd_ctx(pd)?;
+        self.check_ah(attr)?;
+        let id = self.ahs.insert(Ah { pd, attr: *attr }).ok_or(Errno::ENOMEM)?;
+        let _ = self.use_pd(pd);
+        Ok(id)
+    }
+
+    /// `ibv_destroy_ah(3)`.
+    pub fn destroy_ah(&mut self, ah: AhId) -> Result<()> {
+        let ah = self.ahs.remove(ah).ok_or(Errno::EINVAL)?;
+        self.leave_pd(ah.pd);
+        Ok(())
+    }
+
+    /// The address vector of a handle.
+    pub fn query_ah(&self, ah: AhId) -> Result<AhAttr> {
+        self.ahs.get(ah).map(|a| a.attr).ok_or(Errno::EINVAL)
+    }
+}

@@ -1,0 +1,108 @@
+//! Completion queues, and taking completions out of them; the queue itself is in `cq`.
+
+use verbs::{CqId, CtxId, Errno, Result, limits};
+
+use crate::Engine;
+use crate::cq::{CqOpts, Cqe, Frees};
+use crate::platform::{Nanos, Platform};
+
+impl<P: Platform> Engine<P> {
+    /// `ibv_create_cq(3)`. Gives the real number of entries.
+    pub fn create_cq(&mut self, ctx: CtxId, cqe: u32, user: u64, opts: CqOpts) -> Result<(CqId, u32)> {
+        self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
+        if cqe == 0 || cqe > limits::MAX_CQE {
+            return Err(Errno::EINVAL);
+        }
+        let id = self.done.create(ctx, cqe, user, opts).ok_or(Errno::ENOMEM)?;
+        Ok((id, cqe))
+    }
+
+    /// `ibv_resize_cq(3)`: EINVAL when what waits would not fit.
+    pub fn resize_cq(&mut self, cq: CqId, cqe: u32) -> Result<u32> {
+        if cqe == 0 || cqe > limits::MAX_CQE {
+            return Err(Errno::EINVAL);
+        }
+        match self.done.resize(cq, cqe) {
+            Some(true) => Ok(cqe),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// `ibv_modify_cq(3)`: at most one event for `count` completions or `period_us` microseconds.
+    pub fn moderate_cq(&mut self, cq: CqId, count: u16, period_us: u16) -> Result<()> {
+        if self.done.moderate(cq, count, period_us) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// `ibv_destroy_cq(3)`: EBUSY while queue pairs or shared receive queues complete here.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
+        if self.done.cqs.get(cq).ok_or(Errno::EINVAL)?.users > 0 {
+            return Err(Errno::EBUSY);
+        }
+        self.done.cqs.remove(cq);
+        Ok(())
+    }
+
+    pub(super) fn use_cq(&mut self, cq: CqId, by: i32) {
+        if let Some(cq) = self.done.cqs.get_mut(cq) {
+            cq.users = cq.users.wrapping_add_signed(by);
+        }
+    }
+
+    /// Takes completions out; frees the places that they held. Gives how many.
+    pub fn poll(&mut self, cq: CqId, out: &mut [verbs::Completion]) -> usize {
+        let mut n = 0;
+        while n < out.len() {
+            let Some(cqe) = self.done.pop(cq) else { break };
+            self.free_place(&cqe);
+            out[n] = cqe.wc;
+            n += 1;
+        }
+        n
+    }
+
+    /// Frees the places of completions that nobody will poll.
+    pub(crate) fn free_overwritten(&mut self) {
+        while let Some(cqe) = self.done.overwritten.pop() {
+            self.free_place(&cqe);
+        }
+    }
+
+    fn free_place(&mut self, cqe: &Cqe) {
+        let Some(qp) = self.qps.get_mut(cqe.qp) else { return };
+        match cqe.frees {
+            Frees::Sends(count) => qp.sq.retired = qp.sq.retired.max(count),
+            Frees::Recv => qp.rq.held = qp.rq.held.saturating_sub(1),
+            Frees::Nothing => {}
+        }
+    }
+
+    /// True if the queue exists.
+    pub fn has_cq(&self, cq: CqId) -> bool {
+        self.done.cqs.get(cq).is_some()
+    }
+
+    /// True if a poll would find nothing.
+    pub fn cq_is_empty(&self, cq: CqId) -> bool {
+        self.done.is_empty(cq)
+    }
+
+    /// `ibv_req_notify_cq(3)`.
+    pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<()> {
+        if self.done.arm(cq, solicited_only) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// True while an event is asked for.
+    pub fn cq_is_armed(&self, cq: CqId) -> bool {
+        self.done.is_armed(cq)
+    }
+
+    /// The earliest time at which [`Engine::expire`] has something to do.
+    pub fn next_deadline(&mut self) -> Option<Nanos> {
+        let timer = self.timers.peek().map(|t| t.0.0);
+        let owed = self.done.fire_due(0);
+        match (timer, owed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}

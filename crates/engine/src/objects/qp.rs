@@ -1,0 +1,198 @@
+//! Queue pairs: created, asked about, destroyed. Their states are in `modify`.
+
+use std::collections::VecDeque;
+
+use verbs::{
+    CqId, CtxId, Errno, Gid, Psn, QpAttr, QpCap, QpCreated, QpId, QpInit, QpState, QpType, Qpn, Result, XrcdId, limits,
+};
+
+use crate::Engine;
+use crate::platform::Platform;
+use crate::qp::{Qp, Ticket};
+use crate::rq::RecvQueue;
+use crate::sq::SendQueue;
+
+impl<P: Platform> Engine<P> {
+    /// `ibv_create_qp(3)`.
+    pub fn create_qp(&mut self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
+        let cap = self.check_init(ctx, init)?;
+        let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
+        let init = QpInit { cap, ..*init };
+        // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
+        let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::default()));
+        let id = self
+            .qps
+            .insert_with(|id| {
+                Box::new(Qp {
+                    id,
+                    ctx,
+                    user,
+                    qpn,
+                    init,
+                    state: QpState::Reset,
+                    attr: QpAttr::default(),
+                    mtu: 4096,
+                    link: None,
+                    seek_at: None,
+                    seek_pause: 0,
+                    sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+                    rq: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge),
+                    inflight: VecDeque::with_capacity(cap.max_send_wr as usize),
+                    cursor: 0,
+                    next_psn: Psn::default(),
+                    unacked: Psn::default(),
+                    reads_out: 0,
+                    retries: 0,
+                    rnr_retries: 0,
+                    rnr_until: None,
+                    ack_deadline: None,
+                    sent_mark: 0,
+                    answered: (0, Psn::default()),
+                    patient_since: None,
+                    ticket: Ticket::new(ticket),
+                    halted: false,
+                    lossy: false,
+                    give_up_at: None,
+                    no_straight: false,
+                    proven: false,
+                    peer_epoch: None,
+                    shown: None,
+                    timer_at: None,
+                    epsn: Psn::default(),
+                    msn: 0,
+                    nak_sent: false,
+                    recv: None,
+                    write: None,
+                    dropping: false,
+                    backlog: VecDeque::new(),
+                    fed_at: None,
+                    responses: VecDeque::new(),
+                    atomics: VecDeque::new(),
+                    comm_est: false,
+                    last_wqe_told: false,
+                    queued: false,
+                    parked: false,
+                })
+            })
+            .ok_or(Errno::ENOMEM)?;
+        self.qpns.set(block, qpn, id);
+        self.count_users(&init, 1);
+        Ok((id, QpCreated { qpn, cap }))
+    }
+
+    /// Checks what a queue pair is to be made of; gives the sizes that it gets.
+    fn check_init(&self, ctx: CtxId, init: &QpInit) -> Result<QpCap> {
+        self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
+        let mut cap = init.cap;
+        if cap.max_send_wr > limits::MAX_QP_WR
+            || cap.max_recv_wr > limits::MAX_QP_WR
+            || cap.max_send_sge > limits::MAX_SGE
+            || cap.max_recv_sge > limits::MAX_SGE
+            || cap.max_inline_data > limits::MAX_INLINE
+        {
+            return Err(Errno::EINVAL);
+        }
+        let ty = init.qp_type;
+        if let Some(pd) = init.pd
+            && self.pd_ctx(pd)? != ctx
+        {
+            return Err(Errno::EINVAL);
+        }
+        let cq_ok = |cq: Option<CqId>| cq.is_some_and(|cq| self.done.cqs.get(cq).is_some_and(|cq| cq.ctx == ctx));
+        if ty == QpType::XrcTgt {
+            let xrcd = init.xrcd.ok_or(Errno::EINVAL)?;
+            self.xrcds.get(xrcd).ok_or(Errno::EINVAL)?;
+        } else if init.pd.is_none() || !cq_ok(init.send_cq) {
+            return Err(Errno::EINVAL);
+        }
+        if ty.receives() && !cq_ok(init.recv_cq) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(srq) = init.srq {
+            let srq = self.srqs.get(srq).ok_or(Errno::EINVAL)?;
+            if srq.ctx != ctx || srq.xrc.is_some() || !ty.receives() {
+                return Err(Errno::EINVAL);
+            }
+        }
+        if ty.sends() {
+            cap.max_send_sge = cap.max_send_sge.max(1);
+        } else {
+            (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
+        }
+        if !ty.receives() || init.srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        } else {
+            cap.max_recv_sge = cap.max_recv_sge.max(1);
+        }
+        Ok(cap)
+    }
+
+    fn count_users(&mut self, init: &QpInit, by: i32) {
+        for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
+            self.use_cq(cq, by);
+        }
+        if let Some(pd) = init.pd.and_then(|pd| self.pds.get_mut(pd)) {
+            pd.users = pd.users.wrapping_add_signed(by);
+        }
+        if let Some(srq) = init.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.users = srq.users.wrapping_add_signed(by);
+        }
+        if let Some(xrcd) = init.xrcd.and_then(|x| self.xrcds.get_mut(x)) {
+            xrcd.users = xrcd.users.wrapping_add_signed(by);
+        }
+    }
+
+    /// `ibv_destroy_qp(3)`: EBUSY while it is attached to a multicast group. Its completions vanish from the queues.
+    pub fn destroy_qp(&mut self, id: QpId) -> Result<()> {
+        self.qps.get(id).ok_or(Errno::EINVAL)?;
+        if self.groups.values().any(|qps| qps.contains(&id)) {
+            return Err(Errno::EBUSY);
+        }
+        self.drop_qp(id);
+        Ok(())
+    }
+
+    pub(super) fn drop_qp(&mut self, id: QpId) {
+        let groups: Vec<Gid> = self.groups.iter().filter(|(_, qps)| qps.contains(&id)).map(|(gid, _)| *gid).collect();
+        for gid in groups {
+            let _ = self.detach_mcast(id, &gid);
+        }
+        let Some(mut qp) = self.qps.remove(id) else { return };
+        self.hide_qp(&mut qp);
+        self.release_straight(&mut qp);
+        self.tickets.push(qp.ticket.word());
+        for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
+            self.done.forget(cq, id);
+        }
+        self.mem.qp_gone(id);
+        self.qpns.release(qp.qpn);
+        self.count_users(&qp.init, -1);
+    }
+
+    /// `ibv_query_qp(3)`.
+    pub fn query_qp(&self, id: QpId) -> Result<(QpAttr, QpInit)> {
+        let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
+        let mut attr = qp.attr;
+        attr.state = qp.state;
+        attr.cur_state = qp.state;
+        attr.cap = qp.init.cap;
+        attr.sq_draining = qp.state == QpState::Sqd && !qp.inflight.is_empty();
+        if qp.state != QpState::Reset {
+            attr.sq_psn = if matches!(qp.state, QpState::Rts | QpState::Sqd) { qp.next_psn.get() } else { attr.sq_psn };
+            attr.rq_psn = qp.epsn.get();
+        }
+        Ok((attr, qp.init))
+    }
+
+    /// The state that a queue pair is in.
+    pub fn qp_state(&self, id: QpId) -> Result<QpState> {
+        self.qps.get(id).map(|qp| qp.state).ok_or(Errno::EINVAL)
+    }
+
+    /// The XRC target with this number in this domain (`ibv_open_qp(3)`).
+    pub fn find_xrc_tgt(&self, xrcd: XrcdId, qpn: Qpn) -> Option<QpId> {
+        let id = self.qpns.find(qpn)?;
+        let qp = self.qps.get(id)?;
+        (qp.init.qp_type == QpType::XrcTgt && qp.init.xrcd == Some(xrcd)).then_some(id)
+    }
+}
