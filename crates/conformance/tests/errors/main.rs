@@ -29,6 +29,9 @@ struct Path {
     len: usize,
     /// The data are in the request.
     inline: bool,
+    /// The SEND in front is complete before the rest is posted. Then a request can be executed without the target's
+    /// processor.
+    settled: bool,
 }
 
 /// Who is connected to whom.
@@ -89,9 +92,13 @@ fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R
     }
 }
 
-/// Runs the whole table over one path.
+/// Runs the whole table over one path, at full speed.
 fn run(name: &'static str, ends: Ends, len: usize, inline: bool) {
-    let path = Path { name, ends, len, inline };
+    run_path(Path { name, ends, len, inline, settled: false });
+}
+
+/// Runs the whole table over one path.
+fn run_path(path: Path) {
     let cases = table::cases();
     let numbers = (0..cases.len()).filter(|number| !path.inline || cases[*number].can_be_inline());
     let (mut tried, mut wrong) = (0, Vec::new());
@@ -137,6 +144,21 @@ fn through_the_window() {
 #[test]
 fn straight() {
     run("large straight", NEAR, LARGE, false);
+}
+
+#[test]
+fn inline_without_the_target() {
+    run_path(Path { name: "inline without the target", ends: NEAR, len: SMALL, inline: true, settled: true });
+}
+
+#[test]
+fn small_without_the_target() {
+    run_path(Path { name: "small without the target", ends: NEAR, len: SMALL, inline: false, settled: true });
+}
+
+#[test]
+fn large_without_the_target() {
+    run_path(Path { name: "large without the target", ends: NEAR, len: LARGE, inline: false, settled: true });
 }
 
 #[test]

@@ -74,10 +74,12 @@ pub fn initiator(bed: &Bed, case: &Case, path: &Path, wire: &mut Wire) -> Vec<St
         side.post_recv(201, &[data.sge(0, 8)]);
     }
     let offer: Offer = wire.exchange(&());
-    let posted = Question { bed, side: &side, case, path, place: &place, offer: &offer, data: &data }.post(true);
+    let question = Question { bed, side: &side, case, path, place: &place, offer: &offer, data: &data };
+    let before = if path.settled { question.front(1) } else { vec![] };
+    let posted = question.post(!path.settled);
 
     let wanted = Fate::of_initiator(case);
-    let fate = side.fate(bed, &wanted, false, None);
+    let fate = side.fate(bed, before, &wanted, false, None);
     let theirs: Fate = wire.exchange(&());
     drop(posted);
     let mut wrong = differs("initiator", &fate, &wanted);
@@ -107,20 +109,11 @@ pub fn alone(bed: &Bed, case: &Case, path: &Path) -> Vec<String> {
     let grant = Grant::new(bed, &side, case, len);
     let data = bed.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");
     let question = Question { bed, side: &side, case, path, place: &place, offer: &grant.offer, data: &data };
-    let good = [data.sge(0, 8)];
-    let ah = way(bed, &bed.pd);
-    let mut wr = question.wr(1, SendOp::Send, Data::Sges(&good), true);
-    wr.to = (case.kind == Kind::Ud).then_some((&*ah, place.qpn, qkey(false)));
-    side.qp.post_send(&wr).expect("ibv_post_send");
-    let mut front = Vec::new();
-    until("the SEND in front", || {
-        front.extend(side.poll());
-        (front.len() == 2).then_some(())
-    });
+    question.front(2);
     let posted = question.post(false);
 
     let (wanted, certain) = Fate::of_both(case);
-    let fate = side.fate(bed, &wanted, !certain, grant.watched(case));
+    let fate = side.fate(bed, vec![], &wanted, !certain, grant.watched(case));
     drop((posted, receives));
     differs("both", &fate, &wanted)
 }
@@ -182,6 +175,21 @@ impl Question<'_> {
             Op::BindOne | Op::BindTwo => SendOp::BindMw(local.expect("a window").bind()),
             Op::LocalInv => SendOp::LocalInv(local.expect("a window").key),
         }
+    }
+
+    /// Posts the first request, and waits for so many completions.
+    fn front(&self, count: usize) -> Vec<(u64, u32)> {
+        let good = [self.data.sge(0, 8)];
+        let ah = way(self.bed, &self.bed.pd);
+        let mut wr = self.wr(1, SendOp::Send, Data::Sges(&good), true);
+        wr.to = (self.case.kind == Kind::Ud).then_some((&*ah, self.place.qpn, qkey(false)));
+        self.side.qp.post_send(&wr).expect("ibv_post_send");
+        let mut front = Vec::new();
+        until("the SEND in front", || {
+            front.extend(self.side.poll());
+            (front.len() == count).then_some(())
+        });
+        front
     }
 
     /// Posts the four requests, or the last three.
@@ -277,7 +285,7 @@ fn target(bed: &Bed, case: &Case, len: usize, wire: &mut Wire) {
     let () = wire.exchange(&grant.offer);
     let () = wire.hear();
     let wanted = Fate::of_target(case);
-    wire.tell(&side.fate(bed, &wanted, false, grant.watched(case)));
+    wire.tell(&side.fate(bed, vec![], &wanted, false, grant.watched(case)));
     drop((side, grant, receives));
 }
 

@@ -148,10 +148,10 @@ impl Side {
         assert_eq!(wcs, [(300, Status::SUCCESS.0)]);
     }
 
-    /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `granted`
-    /// is memory that may have been written.
-    pub fn fate(&self, bed: &Bed, wanted: &Fate, sorted: bool, granted: Option<&Mr>) -> Fate {
-        let mut fate = Fate::default();
+    /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `before` are
+    /// completions that were polled already; `granted` is memory that may have been written.
+    pub fn fate(&self, bed: &Bed, before: Vec<(u64, u32)>, wanted: &Fate, sorted: bool, granted: Option<&Mr>) -> Fate {
+        let mut fate = Fate { completions: before, ..Fate::default() };
         let mut look = || {
             fate.completions.extend(self.poll());
             if sorted {
