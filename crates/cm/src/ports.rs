@@ -1,7 +1,7 @@
 //! Who holds which port. Explicit ports are claimed one by one, ephemeral ones in blocks, so that a thousand outgoing
 //! connections do not cost a thousand descriptors.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use memory::fds::TrackedFd;
@@ -37,7 +37,10 @@ struct Block {
 pub(crate) struct Ports {
     blocks: HashMap<(u16, u16), Block>,
     serial: u32,
-    last: HashMap<u16, u16>,
+    /// Ports of blocks that are not in use, the longest unused first.
+    free: HashMap<u16, VecDeque<u16>>,
+    /// How many ids hold a port.
+    users: HashMap<(u16, u16), u32>,
 }
 
 fn proc_net_unix() -> String {
@@ -94,6 +97,7 @@ impl State {
     pub(crate) fn claim_port(&mut self, port_space: u16, mut claim: Claim) -> Result<Port> {
         if claim.addr.port() == 0 {
             claim.addr.set_port(self.ephemeral(port_space)?);
+            self.count(port_space, claim.addr.port());
             return Ok(Port { claim, held: None });
         }
         let port = claim.addr.port();
@@ -109,7 +113,12 @@ impl State {
         }
         self.mark_used(port_space, port);
         let held = self.claim_name(port_space, &claim)?;
+        self.count(port_space, port);
         Ok(Port { claim, held: Some(held) })
+    }
+
+    fn count(&mut self, port_space: u16, port: u16) {
+        *self.ports.users.entry((port_space, port)).or_default() += 1;
     }
 
     fn claim_name(&mut self, port_space: u16, claim: &Claim) -> Result<TrackedFd> {
@@ -174,44 +183,40 @@ impl State {
     /// The id lets go of its port.
     pub(crate) fn release_port(&mut self, port_space: u16, port: &Port) {
         let number = port.claim.addr.port();
-        if self.held(port_space, number).is_empty()
-            && let Some(block) = self.ports.blocks.get_mut(&(port_space, number / BLOCK_PORTS))
-        {
+        let key = (port_space, number);
+        let Some(users) = self.ports.users.get_mut(&key) else { return };
+        *users -= 1;
+        if *users > 0 {
+            return;
+        }
+        self.ports.users.remove(&key);
+        if let Some(block) = self.ports.blocks.get_mut(&(port_space, number / BLOCK_PORTS)) {
             block.used &= !(1 << (number % BLOCK_PORTS));
+            self.ports.free.entry(port_space).or_default().push_back(number);
         }
     }
 
+    /// An ephemeral port. They take turns: who still has a port in mind that was given back shall not reach somebody else.
     fn ephemeral(&mut self, port_space: u16) -> Result<u16> {
-        let (low, high) = ephemeral_range();
-        // Not the port that was given back last: who still has it in mind shall not reach somebody else.
-        let after = self.ports.last.get(&port_space).copied().unwrap_or(low);
-        let own: Vec<u16> =
-            self.ports.blocks.keys().filter(|(ps, _)| *ps == port_space).map(|&(_, block)| block).collect();
-        let mut candidates: Vec<u16> = own
-            .iter()
-            .flat_map(|block| (0..BLOCK_PORTS).map(move |i| block * BLOCK_PORTS + i))
-            .filter(|p| (low..=high).contains(p) && !self.in_use(port_space, *p))
-            .collect();
-        candidates.sort_unstable();
-        let next = candidates.iter().copied().find(|&p| p > after);
-        let port = match next.or(candidates.first().copied()).filter(|&p| p != after) {
-            Some(port) => port,
-            None => self.claim_block(port_space, low, high)?,
-        };
-        if let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) {
-            block.used |= 1 << (port % BLOCK_PORTS);
+        loop {
+            let free = self.ports.free.entry(port_space).or_default();
+            let Some(port) = free.pop_front() else {
+                self.claim_block(port_space)?;
+                continue;
+            };
+            // Somebody may have claimed it by its number in the meantime.
+            let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) else { continue };
+            let bit = 1 << (port % BLOCK_PORTS);
+            if block.used & bit == 0 {
+                block.used |= bit;
+                return Ok(port);
+            }
         }
-        self.ports.last.insert(port_space, port);
-        Ok(port)
     }
 
-    fn in_use(&self, port_space: u16, port: u16) -> bool {
-        let block = self.ports.blocks.get(&(port_space, port / BLOCK_PORTS));
-        block.is_none_or(|b| b.used & (1 << (port % BLOCK_PORTS)) != 0)
-    }
-
-    /// Claims a block and gives its first free port.
-    fn claim_block(&mut self, port_space: u16, low: u16, high: u16) -> Result<u16> {
+    /// Claims a block that has at least one free port.
+    fn claim_block(&mut self, port_space: u16) -> Result<()> {
+        let (low, high) = ephemeral_range();
         let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
         let count = u32::from(last - first) + 1;
         let start = crate::ids::random_u32();
@@ -222,7 +227,7 @@ impl State {
                 Err(Errno::EADDRINUSE) => continue,
                 Err(e) => return Err(e),
             };
-            let mut used = 0;
+            let mut used = 0u32;
             for other in names::claims(&proc_net_unix(), port_space) {
                 if other.addr.port() / BLOCK_PORTS == number {
                     used |= 1 << (other.addr.port() % BLOCK_PORTS);
@@ -230,11 +235,12 @@ impl State {
             }
             self.watch(&held, Token::Block(port_space, number))?;
             self.ports.blocks.insert((port_space, number), Block { used, socket: held });
-            let free = (0..BLOCK_PORTS)
-                .map(|i| number * BLOCK_PORTS + i)
-                .find(|p| (low..=high).contains(p) && !self.in_use(port_space, *p));
-            if let Some(port) = free {
-                return Ok(port);
+            let ports = (0..BLOCK_PORTS).map(|i| number * BLOCK_PORTS + i);
+            let free: Vec<u16> =
+                ports.filter(|p| (low..=high).contains(p) && used & 1 << (p % BLOCK_PORTS) == 0).collect();
+            if !free.is_empty() {
+                self.ports.free.entry(port_space).or_default().extend(free);
+                return Ok(());
             }
         }
         Err(Errno::EADDRNOTAVAIL)

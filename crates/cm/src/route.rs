@@ -42,9 +42,11 @@ pub fn find(src: &SocketAddr, dst: &SocketAddr) -> Result<Route> {
     if src.is_ipv4() != dst.is_ipv4() {
         return Err(Errno::EINVAL);
     }
-    let wire = if socket::is_local(&dst)? { Wire::Host } else { Wire::None };
     let mut from = if is_wildcard(src) { socket::source(src, &dst)? } else { *src };
     from.set_port(src.port());
+    // The way to an address of ours leaves from that address, or from another one of ours.
+    let local = dst.ip().is_loopback() || from.ip() == dst.ip() || socket::is_local(&dst)?;
+    let wire = if local { Wire::Host } else { Wire::None };
     Ok(Route { wire, src: from, dst })
 }
 
