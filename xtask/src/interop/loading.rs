@@ -29,6 +29,8 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("one", "one.c", &["-libverbs", "-ldl"]),
     ("plugin", "plugin.c", &["-ldl"]),
     ("plugin.so", "plugin.c", &["-DPLUGIN", "-shared", "-fPIC", "-libverbs"]),
+    ("runpath", "runpath.c", &["-ldl", "-Wl,-rpath,$ORIGIN/below"]),
+    ("runpath.so", "runpath.c", &["-DPLUGIN", "-shared", "-fPIC"]),
     ("hardware", "hardware.c", &["-libverbs", "-ldl"]),
     (
         "adapter.so",
@@ -94,6 +96,10 @@ fn prepare(stage: &Stage) -> Result<(), String> {
         }
         stage::copy(&built, &stage.dir().join(name))?;
     }
+    let below = stage.dir().join("below");
+    fs::create_dir_all(&below).map_err(|e| format!("{}: {e}", below.display()))?;
+    stage::allow(&below)?;
+    stage::copy(&folder.join("runpath.so"), &below.join("libonly-here.so"))?;
     let adapter = adapter_folder(stage);
     fs::create_dir_all(&adapter).map_err(|e| format!("{}: {e}", adapter.display()))?;
     stage::allow(&adapter)?;
@@ -242,6 +248,9 @@ impl Tests<'_> {
             let expected = if around == Directory { SEES_NOTHING } else { WORKS };
             self.case(around, "the system's library, by path", &nccl, &["now", &path], &expected);
         }
+        // Other libraries are found as ever: dlopen sees who called it, and whose DT_RUNPATH counts.
+        let runpath = self.at("runpath");
+        self.case(around, "a library in the caller's DT_RUNPATH", &runpath, &["libonly-here.so"], &WORKS);
         let both = Expected(0, &[], &[]);
         let library_path = format!("LD_LIBRARY_PATH={}", self.stage.installed().join("lib").display());
         if around == Plain {
@@ -276,6 +285,9 @@ impl Tests<'_> {
             self.case(around, "through Python", "/usr/bin/python3", &[&script, "--child", "libibverbs.so.1"], &WORKS);
             self.case(around, "env -i", "env", &[&["-i", &nccl], &names[..]].concat(), &SEES_NOTHING);
         }
+        // valgrind runs the program on a processor of its own, with other functions for memory and for time.
+        let watched = ["-q", "--error-exitcode=9", &nccl];
+        self.case(Plain, "under valgrind", "valgrind", &[&watched[..], &names[..]].concat(), &WORKS);
         let tool = self.at("softrnic");
         self.case(Plain, "softrnic run in softrnic run", &tool, &[&["run", "--", &nccl], &names[..]].concat(), &WORKS);
     }
