@@ -43,7 +43,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Development dependencies that may point elsewhere: tests look from above.
-const TEST_ARROWS: &[(&str, &[&str])] = &[];
+const TEST_ARROWS: &[(&str, &[&str])] = &[
+    // A test that forges messages and windows takes their formats from where they are defined.
+    ("softrnic-conformance", &["softrnic-memory", "softrnic-window"]),
+];
 
 /// # Errors
 /// Every undeclared arrow and every undeclared crate, one per line.

@@ -19,6 +19,10 @@ impl Random {
         self.next() % limit
     }
 
+    pub fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
     /// A number of any size: 0, small, 32 bits, all ones, anything.
     pub fn any(&mut self) -> u64 {
         match self.below(6) {
