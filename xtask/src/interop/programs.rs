@@ -123,9 +123,9 @@ fn perftest(quick: bool) -> Vec<Duo> {
         lines.extend(more.map(String::from));
     }
     let mut cases: Vec<Duo> = lines.iter().enumerate().map(|(n, line)| perftest_case(line, n, "127.0.0.1")).collect();
-    for (n, address) in addresses().iter().enumerate().skip(1).filter(|(_, a)| !a.contains('%')) {
-        let family = if address.contains(':') { " --ipv6-addr" } else { "" };
-        cases.push(perftest_case(&format!("ib_send_bw -n 500{family}"), 100 + n, address));
+    // This version of perftest knows no IPv6.
+    for (n, address) in addresses().iter().enumerate().skip(1).filter(|(_, a)| !a.contains(':')) {
+        cases.push(perftest_case("ib_send_bw -n 500", 100 + n, address));
     }
     cases
 }
@@ -144,6 +144,10 @@ fn figures(done: &Finished) -> Result<(), String> {
     let found = done.stdout.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).any(numbers);
     if found { Ok(()) } else { Err("no figures".to_owned()) }
 }
+
+/// Checked on Linux's rxe; `test_addr` of rdma-core's suite demands it.
+const NO_GRH: &str =
+    "gives no global route, which RoCE demands: without the connection manager it runs on InfiniBand only";
 
 /// What can use the connection manager with it and without; UC and UD know no other way than without.
 fn qperf(quick: bool) -> Vec<Duo> {
@@ -180,9 +184,10 @@ fn qperf(quick: bool) -> Vec<Duo> {
             // Its control connection is TCP, of one server for one client after the other.
             let words: Vec<&str> = test.split(' ').collect();
             let (name, flags) = words.split_last().unwrap_or((&"", &[]));
-            let client = format!("qperf -lp 19865 -t 0.2 {} 127.0.0.1 {name}", flags.join(" "));
+            let client = format!("qperf -lp 19865 -t 1 {} 127.0.0.1 {name}", flags.join(" "));
             let mut case = Duo::new(format!("qperf {test}"), "qperf -lp 19865", client, Ready::Tcp(19865));
             case.stays = true;
+            case.excuses = &[("failed to modify QP to RTR", NO_GRH), ("failed to create address handle", NO_GRH)];
             case.check = |_, client| {
                 let found = client.stdout.lines().any(|line| line.contains('=') && !line.contains("= 0 "));
                 if found { Ok(()) } else { Err(format!("no figures: {}", client.stderr.trim())) }
