@@ -156,7 +156,7 @@ impl Local {
 pub struct Grant {
     pub offer: Offer,
     _mw: Option<Arc<Mw>>,
-    mr: Option<Arc<Mr>>,
+    mr: Arc<Mr>,
     _binder: Option<Side>,
 }
 
@@ -184,7 +184,11 @@ impl Grant {
             Fault::Beyond => offer.addr += step as u64,
             Fault::Before => offer.addr -= step as u64,
             Fault::Misaligned => offer.addr += 4,
-            Fault::Deregistered => return Grant { offer, _mw: None, mr: None, _binder: None },
+            Fault::Deregistered => {
+                // The memory is there still, and only its registration is not.
+                let gone = pd.reg_mr_again(&mr, access).expect("ibv_reg_mr");
+                offer = Offer { addr: gone.addr(), rkey: gone.rkey() };
+            }
             _ => {}
         }
         if let Some(kind) = window(fault) {
@@ -193,13 +197,13 @@ impl Grant {
             let offset = (room - len) as u64;
             (offer.rkey, mw) = grant_window(binder.as_ref().unwrap_or(side), &pd, &mr, case, kind, offset);
         }
-        Grant { offer, _mw: mw, mr: Some(mr), _binder: binder }
+        Grant { offer, _mw: mw, mr, _binder: binder }
     }
 
     /// The memory that must not be written if the request fails. Without a receive, only the last packet is refused.
     pub fn watched(&self, case: &Case) -> Option<&Mr> {
         let late = matches!(case.fault, Fault::RecvNone | Fault::SrqNobody | Fault::SrqDomain);
-        self.mr.as_deref().filter(|_| !late)
+        (!late).then_some(&*self.mr)
     }
 }
 
