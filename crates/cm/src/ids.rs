@@ -61,6 +61,8 @@ pub(crate) struct Id {
     pub link: Option<LinkKey>,
     /// The link was there before the request: its process may have stopped listening.
     pub link_may_be_stale: bool,
+    /// Nobody listens (yet): when to ask again, the pause after that, and when to give up.
+    pub knock: Knock,
     /// Communication id of the peer; 0: not known yet.
     pub peer: u32,
     pub psn: u32,
@@ -70,6 +72,15 @@ pub(crate) struct Id {
     pub awaited_by: Option<IdKey>,
     pub reported: u32,
     pub timer: Option<u64>,
+}
+
+/// A request that nobody listens for is made again for a moment before it is reported: over a network it would have
+/// travelled, and programs let go of a port and listen at it again in between.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Knock {
+    pub next: Option<u64>,
+    pub pause: u64,
+    pub until: u64,
 }
 
 /// What the lock protects.
@@ -135,6 +146,7 @@ impl State {
             conn: None,
             link: None,
             link_may_be_stale: false,
+            knock: Knock::default(),
             peer: 0,
             psn: random_u32() & 0xff_ffff,
             known: true,
@@ -167,8 +179,7 @@ impl State {
         let mut out = Vec::new();
         let conn = self.ids.get_mut(&id)?.conn.as_mut()?;
         let result = work(conn, nic::now(), &mut out);
-        let deadline = conn.deadline();
-        self.set_timer(id, deadline);
+        self.mind(id);
         for out in out {
             match out {
                 Out::Send(body) => self.send_body(id, body),
@@ -189,7 +200,15 @@ impl State {
         self.with_conn(id, work).unwrap_or(Err(Errno::EINVAL))
     }
 
-    pub(crate) fn set_timer(&mut self, id: IdKey, deadline: Option<u64>) {
+    /// Sets the id's timer to the next time at which something is to be done about it.
+    pub(crate) fn mind(&mut self, id: IdKey) {
+        let Some(entry) = self.ids.get(&id) else { return };
+        let deadline = entry.conn.as_ref().and_then(Conn::deadline);
+        let next = [deadline, entry.knock.next].into_iter().flatten().min();
+        self.set_timer(id, next);
+    }
+
+    fn set_timer(&mut self, id: IdKey, deadline: Option<u64>) {
         let Some(entry) = self.ids.get_mut(&id) else { return };
         if entry.timer == deadline {
             return;
@@ -220,8 +239,11 @@ impl State {
                 return;
             }
             self.timers.pop_first();
-            if let Some(entry) = self.ids.get_mut(&id) {
-                entry.timer = None;
+            let Some(entry) = self.ids.get_mut(&id) else { continue };
+            entry.timer = None;
+            if entry.knock.next.is_some_and(|at| at <= now) {
+                entry.knock.next = None;
+                self.ask_again(id);
             }
             self.with_conn(id, |conn, now, out| conn.timeout(now, out));
         }

@@ -6,7 +6,7 @@ use verbs::{Errno, Result};
 
 use crate::channel::Queued;
 use crate::conn::{Conn, Out, reason, sidr};
-use crate::ids::{Id, IdKey, Phase, State, UD};
+use crate::ids::{Id, IdKey, Knock, Phase, State, UD};
 use crate::links::LinkKey;
 use crate::manager::{ConnectParams, Options, UDP_QKEY};
 use crate::message::{Body, Half, Message, Service};
@@ -14,6 +14,10 @@ use crate::names::{self, is_wildcard};
 use crate::ports;
 use crate::route::Wire;
 
+/// How long a request that nobody listens for is made again before that is reported, and the pauses in between.
+const KNOCK_TIME: u64 = 200_000_000;
+const KNOCK_FIRST: u64 = 500_000;
+const KNOCK_LAST: u64 = 32_000_000;
 /// Requests beyond the backlog that wait at a listener for room, as repetitions of the REQ would.
 const MAX_PARKED: usize = 16_384;
 
@@ -48,9 +52,9 @@ impl State {
             return Ok(());
         }
         let Some(Out::Send(body)) = out.pop() else { return Err(Errno::EIO) };
+        self.id(id)?.knock = Knock { next: None, pause: KNOCK_FIRST, until: now + KNOCK_TIME };
         self.ask(id, space, &dst, body);
-        let deadline = self.id(id)?.conn.as_ref().and_then(Conn::deadline);
-        self.set_timer(id, deadline);
+        self.mind(id);
         Ok(())
     }
 
@@ -69,12 +73,21 @@ impl State {
                     return;
                 }
                 Ok(None) | Err(Errno::EACCES) => break,
-                // The repetition of the request tries again.
-                Err(_) => return,
+                // No descriptor, or no room at the listener's socket: it may be better in a moment.
+                Err(_) => {
+                    if let Some(entry) = self.ids.get_mut(&id) {
+                        entry.knock.next = Some(nic::now() + KNOCK_LAST);
+                    }
+                    return self.mind(id);
+                }
             }
         }
         // The service is known, and says no, if somebody listens at the port for another address (Linux).
-        let (status, reason) = match ports::has_listener(space, dst.port()) {
+        let known = ports::has_listener(space, dst.port());
+        if !known && self.knock_later(id) {
+            return;
+        }
+        let (status, reason) = match known {
             true => (sidr::REJECT, reason::CONSUMER),
             false => (sidr::UNSUPPORTED, reason::INVALID_SERVICE_ID),
         };
@@ -83,6 +96,28 @@ impl State {
             _ => Body::Rej { reason, data: Vec::new() },
         };
         self.with_conn(id, |conn, now, out| conn.receive(nobody, now, out));
+    }
+
+    /// Makes the request again after a pause; false when that has been done for long enough.
+    fn knock_later(&mut self, id: IdKey) -> bool {
+        let Some(entry) = self.ids.get_mut(&id) else { return false };
+        let now = nic::now();
+        let Knock { pause, until, .. } = entry.knock;
+        if now >= until {
+            return false;
+        }
+        (entry.link, entry.link_may_be_stale) = (None, false);
+        entry.knock = Knock { next: Some(now + pause), pause: (pause * 2).min(KNOCK_LAST), until };
+        self.mind(id);
+        true
+    }
+
+    /// The pause is over.
+    pub(crate) fn ask_again(&mut self, id: IdKey) {
+        let Some(entry) = self.ids.get(&id) else { return };
+        if let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) {
+            self.ask(id, entry.port_space, &dst, body);
+        }
     }
 
     pub(crate) fn accept(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
@@ -139,20 +174,20 @@ impl State {
         let nobody = matches!(message.body, Body::Rej { reason: reason::INVALID_SERVICE_ID, .. })
             || matches!(message.body, Body::SidrRep { status: sidr::UNSUPPORTED, .. });
         let Some(entry) = self.ids.get_mut(&id) else { return };
-        if nobody
-            && std::mem::take(&mut entry.link_may_be_stale)
-            && let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request))
-        {
-            let space = entry.port_space;
-            entry.link = None;
+        if nobody && entry.conn.as_ref().and_then(Conn::request).is_some() {
+            let stale = std::mem::take(&mut entry.link_may_be_stale) && nic::now() < entry.knock.until;
             self.forget_name(link);
-            self.ask(id, space, &dst, body);
-            if let Some(entry) = self.ids.get_mut(&id) {
-                // Looked up just now: what the next answer says is final.
-                entry.link_may_be_stale = false;
+            if stale {
+                if let Some(entry) = self.ids.get_mut(&id) {
+                    entry.link = None;
+                }
+                return self.ask_again(id);
             }
-            return;
+            if self.knock_later(id) {
+                return;
+            }
         }
+        let Some(entry) = self.ids.get_mut(&id) else { return };
         entry.peer = message.from;
         self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
     }
