@@ -1,5 +1,6 @@
 //! What the victim has with others: a connection on which everything must stay right, and one with the attacker.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use conformance::{Bed, Joint, Wire, collect, until};
@@ -71,6 +72,13 @@ pub struct Friend {
     end: End,
     peer: Place,
     own: Place,
+    /// The next sequence numbers, of what we send and of what we get.
+    psns: Cell<(u32, u32)>,
+}
+
+/// Packets of a message: the path's MTU is 1024.
+fn packets(len: usize) -> u32 {
+    (len as u32).div_ceil(1024).max(1)
 }
 
 impl Friend {
@@ -80,12 +88,14 @@ impl Friend {
         let peer: Place = wire.exchange(&own);
         end.up(&peer, Joint::default());
         let () = wire.exchange(&());
-        Friend { end, peer, own }
+        // Sequence numbers begin at the receiver's number.
+        let psns = Cell::new((peer.qpn, own.qpn));
+        Friend { end, peer, own, psns }
     }
 
-    /// Both ends, for those who want to disturb them: numbers and keys are secrets, and here they are known.
-    pub fn places(&self) -> (Place, Place) {
-        (self.own, self.peer)
+    /// Both ends and the sequence numbers, for those who want to disturb them: a peer could not know these.
+    pub fn places(&self) -> (Place, Place, (u32, u32)) {
+        (self.own, self.peer, self.psns.get())
     }
 
     /// A WRITE, a READ of what was written, and a SEND that the other side sends back; every byte is compared.
@@ -112,6 +122,8 @@ impl Friend {
         assert_eq!(received.byte_len() as usize, len);
         end.mr.read(LEN, &mut got);
         assert!(got == bytes, "what came back is not what was sent");
+        let (sent, heard) = self.psns.get();
+        self.psns.set((sent + 3 * packets(len), heard + packets(len)));
     }
 }
 

@@ -104,8 +104,8 @@ struct Stranger {
     random: Random,
     /// The victim's end of the connection with us.
     toy: Place,
-    /// Both ends of the one with the honest third.
-    friends: (Place, Place),
+    /// Both ends of the one with the honest third, and where its sequence numbers are.
+    friends: (Place, Place, (u32, u32)),
     block: u32,
     listener: OwnedFd,
     blows: u64,
@@ -268,9 +268,13 @@ impl Stranger {
                 _ => (self.friends.0.qpn, self.friends.1.qpn),
             };
             let place = if own == self.toy.qpn { &self.toy } else { &self.friends.0 };
-            // Sequence numbers begin at the receiver's number; the connection is some messages old.
-            let psn = (own + random.below(200) as u32) & 0xff_ffff;
-            let (op, flags) = (random.below(12), if random.below(2) == 0 { 0x23 } else { random.below(256) });
+            let (op, flags) = (random.below(12), if random.coin() { 0x23 } else { random.below(256) });
+            // Answers continue what the victim sends, requests what it gets.
+            let psn = match matches!(op, 3 | 7 | 8) {
+                _ if own == self.toy.qpn => own + random.below(200) as u32,
+                true => self.friends.2.0 + random.below(500) as u32,
+                false => self.friends.2.1 + random.below(150) as u32,
+            } & 0xff_ffff;
             let len = random.below(56 - 24 + 1);
             let words = [
                 op | flags << 8 | random.below(256) << 16 | u64::from(own) << 24,

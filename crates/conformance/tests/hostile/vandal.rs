@@ -17,7 +17,7 @@ pub fn run(mut wire: Wire, seed: u64) {
     let toy = Toy::new(&bed);
     let victim: Place = wire.exchange(&toy.place(&bed));
     toy.up(&victim);
-    let _: (Place, Place) = wire.hear();
+    let _: (Place, Place, (u32, u32)) = wire.hear();
     let () = wire.exchange(&());
     let (over, blows) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
