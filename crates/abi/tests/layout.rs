@@ -8,6 +8,7 @@ mod support;
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 
+use sys::cma::*;
 use sys::*;
 
 /// A member: its name in C, and where it is.
@@ -136,6 +137,21 @@ fn all() -> Vec<Struct> {
     ibv_ece { vendor_id options comp_mask }
     ibv_query_device_ex_input { comp_mask }
     ibv_ops_wr { wr_id next opcode flags tm }
+    rdma_event_channel { fd }
+    rdma_cm_id { verbs channel context qp route ps port_num event send_cq_channel send_cq recv_cq_channel recv_cq srq
+        pd qp_type }
+    rdma_route { addr path_rec num_paths }
+    rdma_ib_addr { sgid dgid pkey }
+    rdma_cm_event { id listen_id event status param }
+    rdma_conn_param { private_data private_data_len responder_resources initiator_depth flow_control retry_count
+        rnr_retry_count srq qp_num }
+    rdma_ud_param { private_data private_data_len ah_attr qp_num qkey }
+    rdma_addrinfo { ai_flags ai_family ai_qp_type ai_port_space ai_src_len ai_dst_len ai_src_addr ai_dst_addr
+        ai_src_canonname ai_dst_canonname ai_route_len ai_route ai_connect_len ai_connect ai_next }
+    rdma_cm_join_mc_attr_ex { comp_mask join_flags addr }
+    ibv_sa_path_rec { dgid sgid dlid slid raw_traffic flow_label hop_limit traffic_class reversible numb_path pkey sl
+        mtu_selector mtu rate_selector rate packet_life_time_selector packet_life_time preference }
+    ibv_path_data { flags reserved path }
     }
 }
 
@@ -163,6 +179,11 @@ fn inner() -> Vec<(&'static str, &'static str, usize)> {
         ibv_ops_wr "tm.unexpected_cnt" = tm.unexpected_cnt;
         ibv_ops_wr "tm.add.recv_wr_id" = tm.add.recv_wr_id;
         ibv_ops_wr "tm.add.tag" = tm.add.tag;
+        rdma_addr "src_addr" = src;
+        rdma_addr "dst_addr" = dst;
+        rdma_addr "addr.ibaddr" = ibaddr;
+        rdma_cm_event "param.conn" = param.conn;
+        rdma_cm_event "param.ud" = param.ud;
     }
 }
 
@@ -179,7 +200,9 @@ fn grown(name: &str) -> Option<(usize, usize)> {
 
 /// A program that compiles only if the layouts agree.
 fn program() -> String {
-    let mut c = String::from("#include <infiniband/verbs.h>\n#include <stddef.h>\nint main(void) { return 0; }\n");
+    let mut c = String::from(
+        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stddef.h>\nint main(void) { return 0; }\n",
+    );
     let mut assert = |what: &str, condition: String| {
         writeln!(c, "_Static_assert({condition}, \"{what}\");").expect("writing to a string");
     };

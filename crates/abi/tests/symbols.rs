@@ -1,4 +1,4 @@
-//! The finished library exports what `exports.txt` says, and nothing of libibverbs is missing.
+//! The finished library exports what `exports.txt` says, and nothing of libibverbs and librdmacm is missing.
 
 mod support;
 
@@ -59,17 +59,18 @@ fn the_soname_is_its_own() {
 }
 
 #[test]
-fn nothing_of_the_installed_library_is_missing() {
-    if support::compiler("nothing_of_the_installed_library_is_missing").is_none() {
+fn nothing_of_the_installed_libraries_is_missing() {
+    if support::compiler("nothing_of_the_installed_libraries_is_missing").is_none() {
         return;
     }
-    let out = std::process::Command::new("cc").arg("-print-file-name=libibverbs.so").output().expect("run cc");
-    let theirs = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
     let ours = table();
-    let missing: Vec<String> = exported(&theirs)
-        .into_iter()
-        .filter(|s| s.contains('@') && !s.contains("IBVERBS_PRIVATE"))
-        .filter(|s| !ours.contains(s))
-        .collect();
+    let mut missing = Vec::new();
+    for library in ["libibverbs.so", "librdmacm.so"] {
+        let ask = format!("-print-file-name={library}");
+        let out = std::process::Command::new("cc").arg(ask).output().expect("run cc");
+        let theirs = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
+        let public = exported(&theirs).into_iter().filter(|s| s.contains('@') && !s.contains("IBVERBS_PRIVATE"));
+        missing.extend(public.filter(|s| !ours.contains(s)));
+    }
     assert_eq!(missing, Vec::<String>::new());
 }

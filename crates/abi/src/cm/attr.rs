@@ -1,7 +1,5 @@
 //! What the handshake says about a queue pair: `rdma_init_qp_attr`, and the path record.
 
-use core::ptr::null_mut;
-
 use ::cm::conn::{ACK_TIMEOUT, State};
 use ::cm::manager::{UDP_QKEY, View};
 use libc::c_int;
@@ -132,7 +130,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_q
     minus_one(|| {
         // SAFETY: live or NULL (man page).
         let id = unsafe { Id::of(id) }?;
-        if attr == null_mut() {
+        if attr.is_null() {
             return Err(Errno::EINVAL);
         }
         // SAFETY: the caller's structure; a header older than ours has no `rate_limit`, its last member, so the

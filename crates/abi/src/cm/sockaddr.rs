@@ -63,11 +63,6 @@ pub fn storage(addr: &SocketAddr) -> sockaddr_storage {
     out
 }
 
-/// Bytes of the C form.
-pub fn len(addr: &SocketAddr) -> usize {
-    if addr.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() }
-}
-
 /// The port of an address in C's form, in network byte order; 0 for a foreign family.
 ///
 /// # Safety
