@@ -356,7 +356,7 @@ pub trait Platform {
     fn sent_mark(&self, link: LinkId) -> u64;
     /// True if the peer has taken everything up to this mark: only then does sending again make sense.
     fn taken(&self, link: LinkId, mark: u64) -> bool;
-    /// True if the peer lives, as far as can be told without waiting: asked when it does not answer.
+    /// True if the peer lives and is not stopped, as far as can be told without waiting: asked when it does not answer.
     fn lives(&self, link: LinkId) -> bool;
     /// Links that had been full (see [`SendError::Full`]) and have room again, or died: moved into `links`.
     fn take_writable(&mut self, links: &mut Vec<LinkId>);

@@ -424,7 +424,7 @@ impl Platform for WindowPlatform {
 
     fn lives(&self, link: LinkId) -> bool {
         let up = self.link(link).filter(|link| link.state == State::Up);
-        up.is_some_and(|link| link.remote.as_ref().is_none_or(|remote| !remote.gone()))
+        up.is_some_and(|link| link.remote.as_ref().is_none_or(|remote| !remote.gone() && !remote.is_stopped()))
     }
 
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {

@@ -675,3 +675,20 @@ fn speed() {
         println!("{len:6} B: {best:.3} us one way");
     }
 }
+
+#[test]
+fn who_is_stopped_is_not_waiting_for_its_turn() {
+    let mut other = Other::start("lazy");
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::new();
+    let link = node.resolve(peer);
+    assert!(node.platform.lives(link));
+    let pid = rustix::process::Pid::from_child(&other.process);
+    let stop = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    stop(rustix::process::Signal::STOP);
+    node.until("stop", |node| !node.platform.lives(link));
+    stop(rustix::process::Signal::CONT);
+    node.until("going on", |node| node.platform.lives(link));
+    other.process.kill().unwrap();
+    node.until("death", |node| !node.platform.lives(link));
+}
