@@ -31,6 +31,7 @@ pub struct Duo {
     /// The program with its arguments, separated by spaces.
     pub server: String,
     pub client: String,
+    /// One after the other: rping's persistent server mixes up requests that come while it looks at one.
     pub clients: usize,
     pub ready: Ready,
     /// The server does not end of itself.
@@ -86,11 +87,9 @@ impl Duo {
         self.ready.wait(&mut server)?;
         let deadline = Instant::now() + self.limit;
         let number = |n: usize| if n == 0 { String::new() } else { n.to_string() };
-        let clients = (0..self.clients)
-            .map(|n| start(format!("{log}.client{}", number(n)), &self.client))
-            .collect::<io::Result<Vec<Running>>>()?;
         let mut finished = Vec::new();
-        for mut client in clients {
+        for n in 0..self.clients {
+            let mut client = start(format!("{log}.client{}", number(n)), &self.client)?;
             client.wait(deadline)?;
             finished.push(client.finish()?);
         }
