@@ -1,4 +1,4 @@
-//! libsoftrnic.so: the C ABI of libibverbs, for a NIC in software. It translates, calls, and maps the error.
+//! libsoftrnic.so: the C ABI of libibverbs and librdmacm (`cm`), for a NIC in software. It translates, calls, and maps the error.
 //!
 //! Preload it (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by interposition. Its SONAME is
 //! its own, so the system's libibverbs stays loaded beside it for the libraries that need its private symbols. Loading

@@ -1,0 +1,148 @@
+//! Two sides in one process, over the host's own wire: what the sockets and the thread add to the handshake.
+
+use std::sync::Arc;
+
+use cm::manager::port_space;
+use cm::{Channel, Cm, ConnectParams, EventKind, Got, IdKey};
+use verbs::Errno;
+
+const RC: u32 = 2;
+
+fn manager() -> &'static Cm {
+    static CM: std::sync::OnceLock<Cm> = std::sync::OnceLock::new();
+    CM.get_or_init(|| Cm::new(nic::Nic::get().expect("an adapter")))
+}
+
+struct Side {
+    channel: Arc<Channel>,
+    id: IdKey,
+}
+
+impl Side {
+    fn new(token: u64) -> Side {
+        let channel = Channel::new().unwrap();
+        let id = manager().create_id(&channel, token, port_space::TCP.into(), RC).unwrap();
+        Side { channel, id }
+    }
+
+    fn get(&self, kind: EventKind, status: i32) -> Got {
+        let got = manager().get_event(&self.channel).unwrap();
+        assert_eq!((got.event.kind, got.event.status), (kind, status));
+        got
+    }
+
+    /// Up to the resolved route.
+    fn towards(token: u64, port: u16) -> Side {
+        let side = Side::new(token);
+        let dst = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        manager().resolve_addr(side.id, None, &dst).unwrap();
+        side.get(EventKind::AddrResolved, 0);
+        manager().resolve_route(side.id).unwrap();
+        side.get(EventKind::RouteResolved, 0);
+        side
+    }
+}
+
+fn listener(backlog: i32) -> (Side, u16) {
+    let side = Side::new(1);
+    manager().listen(side.id, backlog).unwrap();
+    let port = manager().view(side.id).unwrap().src.unwrap().port();
+    (side, port)
+}
+
+#[test]
+fn connect_accept_and_disconnect() {
+    let (server, port) = listener(0);
+    let client = Side::towards(2, port);
+    manager().connect(client.id, ConnectParams { qpn: 7, data: b"hi".to_vec(), ..Default::default() }).unwrap();
+    let got = server.get(EventKind::ConnectRequest, 0);
+    assert_eq!((got.token, &got.event.data[..3]), (1, &b"hi\0"[..]));
+    let child = got.child.unwrap();
+    manager().set_token(child, 3);
+    manager().accept(child, ConnectParams { qpn: 8, ..Default::default() }).unwrap();
+    assert_eq!(client.get(EventKind::ConnectResponse, 0).token, 2);
+    manager().established(client.id).unwrap();
+    assert_eq!(server.get(EventKind::Established, 0).token, 3);
+    let view = manager().view(child).unwrap();
+    assert_eq!(view.dst, manager().view(client.id).unwrap().src);
+    manager().disconnect(client.id).unwrap();
+    server.get(EventKind::Disconnected, 0);
+    manager().disconnect(child).unwrap();
+    client.get(EventKind::Disconnected, 0);
+    for id in [child, client.id, server.id] {
+        manager().destroy_id(id).unwrap();
+        assert_eq!(manager().destroy_id(id), Err(Errno::ENOENT));
+    }
+}
+
+#[test]
+fn requests_beyond_the_backlog_wait() {
+    let (server, port) = listener(1);
+    let clients: Vec<Side> = (0..20).map(|n| Side::towards(n, port)).collect();
+    for client in &clients {
+        manager().connect(client.id, ConnectParams::default()).unwrap();
+    }
+    for _ in &clients {
+        let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+        manager().reject(child, cm::conn::reason::CONSUMER, b"no".to_vec()).unwrap();
+        manager().destroy_id(child).unwrap();
+    }
+    for client in &clients {
+        assert_eq!(&client.get(EventKind::Rejected, 28).event.data[..2], b"no");
+        manager().destroy_id(client.id).unwrap();
+    }
+    manager().destroy_id(server.id).unwrap();
+}
+
+#[test]
+fn nobody_listens_and_a_listener_that_comes_back() {
+    let (server, port) = listener(0);
+    manager().destroy_id(server.id).unwrap();
+    let client = Side::towards(1, port);
+    manager().connect(client.id, ConnectParams::default()).unwrap();
+    // A program that listens anew while the request is on its way.
+    let server = Side::new(4);
+    manager().bind(server.id, &std::net::SocketAddr::from(([0, 0, 0, 0], port))).unwrap();
+    manager().listen(server.id, 0).unwrap();
+    let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+    // The listener goes with its requests; what the program has got stays.
+    manager().destroy_id(server.id).unwrap();
+    manager().destroy_id(child).unwrap();
+    client.get(EventKind::Rejected, 28);
+    let late = Side::towards(1, port);
+    manager().connect(late.id, ConnectParams::default()).unwrap();
+    late.get(EventKind::Rejected, 8);
+    manager().destroy_id(client.id).unwrap();
+    manager().destroy_id(late.id).unwrap();
+}
+
+#[test]
+fn a_request_that_is_withdrawn_cannot_be_accepted() {
+    let (server, port) = listener(0);
+    let client = Side::towards(1, port);
+    manager().connect(client.id, ConnectParams::default()).unwrap();
+    let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+    manager().destroy_id(client.id).unwrap();
+    // The message is on its way to the thread.
+    let idle = || manager().view(child).unwrap().conn.unwrap().0 == cm::conn::State::Idle;
+    while !idle() {
+        std::thread::yield_now();
+    }
+    assert_eq!(manager().accept(child, ConnectParams::default()), Err(Errno::EINVAL));
+    manager().destroy_id(child).unwrap();
+    manager().destroy_id(server.id).unwrap();
+}
+
+#[test]
+fn waiting_events_move_with_their_id() {
+    let (server, port) = listener(0);
+    let client = Side::new(9);
+    let dst = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    manager().resolve_addr(client.id, None, &dst).unwrap();
+    let other = Channel::new().unwrap();
+    assert_eq!(manager().migrate(client.id, &other), Ok(0));
+    let got = manager().get_event(&other).unwrap();
+    assert_eq!((got.token, got.event.kind), (9, EventKind::AddrResolved));
+    assert_eq!(manager().destroy_id(client.id), Ok(1));
+    manager().destroy_id(server.id).unwrap();
+}
