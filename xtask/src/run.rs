@@ -135,6 +135,17 @@ impl Running {
         }
     }
 
+    /// Its process number, which is its group's.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends a program that does not end of itself, and collects what it said.
+    pub fn stop(mut self) -> io::Result<Finished> {
+        self.kill();
+        self.finish()
+    }
+
     /// Collects what it said. If it still runs, its stacks are taken and it is killed with its group.
     pub fn finish(mut self) -> io::Result<Finished> {
         if !self.ended()? {

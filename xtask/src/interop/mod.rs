@@ -1,11 +1,14 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
 mod conformance;
+mod duo;
 mod loading;
 mod pair;
 mod perftest;
 mod pingpong;
+mod programs;
 mod pyverbs;
+mod rdmacm;
 mod stage;
 
 use std::path::Path;
@@ -20,6 +23,8 @@ use crate::run::Program;
 pub use loading::loading;
 use pair::{Around, Order, Pair};
 use perftest::Extent;
+pub use programs::programs;
+pub use rdmacm::rdmacm;
 use stage::Stage;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.

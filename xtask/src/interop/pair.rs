@@ -180,25 +180,26 @@ fn free_port() -> io::Result<u16> {
 /// Waits until the port is listened on, without connecting to it: the servers accept one connection only.
 fn wait_for_listener(port: u16, server: &mut Running) -> io::Result<()> {
     let deadline = Instant::now() + START;
-    let local = format!(":{port:04X}");
-    while Instant::now() < deadline {
-        let listens = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-            fs::read_to_string(table).is_ok_and(|text| {
-                text.lines().any(|line| {
-                    let mut words = line.split_whitespace().skip(1);
-                    let at = words.next().is_some_and(|address| address.ends_with(&local));
-                    // The state behind the remote address; 0A is LISTEN.
-                    at && words.nth(1) == Some("0A")
-                })
-            })
-        });
-        // A server that has ended already is judged by its output.
-        if listens || server.ended()? {
-            return Ok(());
-        }
+    // A server that has ended already is judged by its output.
+    while Instant::now() < deadline && !listens(port) && !server.ended()? {
         sleep(Duration::from_millis(2));
     }
     Ok(())
+}
+
+/// Somebody listens on this TCP port.
+pub fn listens(port: u16) -> bool {
+    let local = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).is_ok_and(|text| {
+            text.lines().any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                let at = words.next().is_some_and(|address| address.ends_with(&local));
+                // The state behind the remote address; 0A is LISTEN.
+                at && words.nth(1) == Some("0A")
+            })
+        })
+    })
 }
 
 /// Takes a client's connections before its server runs, and passes the bytes on once it does.

@@ -180,12 +180,13 @@ fn qperf(quick: bool) -> Vec<Duo> {
     let with = rc.iter().filter(keep).map(|test| format!("-cm 1 {test}"));
     let without = rc.iter().chain(&others).filter(keep).map(|test| (*test).to_owned());
     with.chain(without)
-        .map(|test| {
-            // Its control connection is TCP, of one server for one client after the other.
+        .zip(19600u16..)
+        .map(|(test, port)| {
+            // Its control connection is TCP; a port of its own for each, because it lingers.
             let words: Vec<&str> = test.split(' ').collect();
             let (name, flags) = words.split_last().unwrap_or((&"", &[]));
-            let client = format!("qperf -lp 19865 -t 1 {} 127.0.0.1 {name}", flags.join(" "));
-            let mut case = Duo::new(format!("qperf {test}"), "qperf -lp 19865", client, Ready::Tcp(19865));
+            let client = format!("qperf -lp {port} -t 1 {} 127.0.0.1 {name}", flags.join(" "));
+            let mut case = Duo::new(format!("qperf {test}"), format!("qperf -lp {port}"), client, Ready::Tcp(port));
             case.stays = true;
             case.excuses = &[("failed to modify QP to RTR", NO_GRH), ("failed to create address handle", NO_GRH)];
             case.check = |_, client| {
@@ -197,10 +198,11 @@ fn qperf(quick: bool) -> Vec<Duo> {
         .collect()
 }
 
-/// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive.
+/// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive. The
+/// engine asks for no RNR retries (it leaves `rnr_retry_count` 0), so there are receives for all of them from the start.
 fn fio() -> Vec<Duo> {
     const PORT: u16 = 19921;
-    let common = format!("fio --name=x --ioengine=rdma --port={PORT} --bs=64k --size=32m --iodepth=16 --thread");
+    let common = format!("fio --name=x --ioengine=rdma --port={PORT} --bs=64k --size=4m --iodepth=64 --thread");
     ["write", "read", "send"]
         .into_iter()
         .map(|verb| {
