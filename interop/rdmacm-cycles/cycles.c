@@ -395,7 +395,7 @@ static void connects(int count)
 	putchar('\n');
 }
 
-/* The client is killed; every second time the server is, and started anew. */
+/* First clients are killed, and one server outlives them all; then servers, each outlived by its client. */
 static void kills(int count, unsigned seed)
 {
 	pid_t server = start_server();
@@ -404,7 +404,12 @@ static void kills(int count, unsigned seed)
 	for (int i = 0; i < count; i++) {
 		/* The handshake takes less than a millisecond; the start of a process a few. */
 		useconds_t moment = random() % 12000;
-		bool kill_server = i % 2;
+		bool kill_server = i >= count / 2;
+		if (i == count / 2) {
+			/* It has lost nothing by all the dead. */
+			stop_server(server);
+			server = start_server();
+		}
 		pid_t pid = start_client(kill_server ? 1 : 1000000, kill_server, 1);
 		usleep(moment);
 		if (!kill_server) {
