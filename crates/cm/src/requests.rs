@@ -123,6 +123,8 @@ impl State {
     pub(crate) fn accept(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
         let entry = self.id(id)?;
         let (datagram, psn) = (entry.qp_type == UD, entry.psn);
+        // Before the answer goes out: on its way it may meet the peer's death, and the program is to hear of that.
+        let known = std::mem::replace(&mut entry.known, true);
         let result = self.with_result(id, |conn, now, out| {
             if datagram {
                 conn.answer(sidr::SUCCESS, params.qpn, UDP_QKEY, params.data, out)
@@ -131,11 +133,9 @@ impl State {
                 conn.accept(half, data, now, out)
             }
         });
-        match result {
-            Ok(()) => self.id(id)?.known = true,
-            Err(_) => {
-                let _ = self.with_result(id, |conn, now, out| conn.reject(reason::CONSUMER, Vec::new(), now, out));
-            }
+        if result.is_err() {
+            self.id(id)?.known = known;
+            let _ = self.with_result(id, |conn, now, out| conn.reject(reason::CONSUMER, Vec::new(), now, out));
         }
         result
     }

@@ -146,3 +146,42 @@ fn waiting_events_move_with_their_id() {
     assert_eq!(manager().destroy_id(client.id), Ok(1));
     manager().destroy_id(server.id).unwrap();
 }
+
+/// A peer that dies about when its request is accepted: either the call says that there is no request any more, or an
+/// event says that there is no connection.
+#[test]
+fn the_one_who_asked_dies_about_when_it_is_accepted() {
+    use cm::message::{Body, Half, Message, Service, emit};
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+    let (server, port) = listener(0);
+    let dst = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let service = Service { port_space: port_space::TCP, qp_type: RC as u8, src: dst, dst };
+    let request =
+        emit(&Message { from: 5, to: 0, body: Body::Req { service, half: Half::default(), data: Vec::new() } });
+    let mut met = 0;
+    for round in 0..400 {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let reached = cm::names::listeners(port_space::TCP, &dst).into_iter().any(|name| {
+            let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+            rustix::net::connect(&socket, &addr).is_ok()
+        });
+        assert!(reached);
+        rustix::net::send(&socket, &request, SendFlags::NOSIGNAL).unwrap();
+        let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+        manager().set_token(child, 1000 + round);
+        drop(socket);
+        match manager().accept(child, ConnectParams { qpn: 8, ..Default::default() }) {
+            Ok(()) => {
+                // Without it, this would wait for ever.
+                assert_eq!(server.get(EventKind::Rejected, 28).token, 1000 + round);
+                met += 1;
+            }
+            Err(e) => assert_eq!(e, Errno::EINVAL),
+        }
+        manager().destroy_id(child).unwrap();
+    }
+    assert!(met > 0, "the answer never met the death");
+    manager().destroy_id(server.id).unwrap();
+}
