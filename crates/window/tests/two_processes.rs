@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
-use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, Span, StraightError, TicketRef};
+use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, ShownId, Span, StraightError, TicketRef};
 use verbs::{Access, PdId, Qpn, RKey};
 
 /// The rkey that the other process shows.
@@ -77,6 +77,28 @@ fn child() {
                     pushes = pushes.wrapping_add(1);
                 }
                 hear(&mut node, value);
+            }
+        }
+        // Writes to what its peer shows, again and again.
+        "reacher" => {
+            let peer = Qpn::new(told().parse().unwrap());
+            node.until("a peer that permits it", |node| {
+                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).straight)
+            });
+            let link = node.platform.links()[1];
+            let mut bytes = vec![0u8; 1 << 20];
+            for n in (0..=250u8).cycle() {
+                bytes.fill(n);
+                let local = Payload { prefix: &bytes, spans: &[] };
+                let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
+                let request = Reach { src, dst: peer, epoch: None, write: true, rkey, addr: 0, len, local, now: 0 };
+                node.platform.reach(link, &request);
+                if n == 250 {
+                    node.round(|_, _, _, _| {});
+                    if !node.dead.is_empty() {
+                        return; // the test is over
+                    }
+                }
             }
         }
         // Takes nothing until told.
@@ -691,4 +713,39 @@ fn who_is_stopped_is_not_waiting_for_its_turn() {
     node.until("going on", |node| node.platform.lives(link));
     other.process.kill().unwrap();
     node.until("death", |node| !node.platform.lives(link));
+}
+
+/// What is shown no longer is the owner's alone, from the moment that it was taken back.
+#[test]
+fn nobody_writes_to_what_was_taken_back() {
+    let mut other = Other::start_with("reacher", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let peer = Qpn::new(other.hear_number() as u32);
+    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let link = node.resolve(peer);
+    other.tell(&node.qpn.get().to_string());
+    node.until("straight", |node| node.platform.caps(link).straight);
+    let mut memory = vec![255u8; 1 << 20];
+    let (addr, length) = (span(&mut memory).addr, 1 << 20);
+    let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);
+    node.platform.show(&Shown::Qp { qpn: node.qpn, peer: Qpn::new(0x777), pd, access, epoch: 1 });
+    let all = |node: &Node| {
+        let mut now = vec![0u8; 1 << 20];
+        node.platform.load(addr, false, &mut now).unwrap();
+        now
+    };
+    for _ in 0..300 {
+        node.platform.store(addr, false, &[255]).unwrap();
+        node.platform.show(&Shown::Region { key: KEY, pd, access, addr, length, iova: 0 });
+        node.until("a write", |node| {
+            let mut first = [0];
+            node.platform.load(addr, false, &mut first).unwrap();
+            first != [255]
+        });
+        node.platform.take_back(ShownId::Region(KEY));
+        let then = all(&node);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(then == all(&node));
+    }
+    drop(other);
+    drop(memory);
 }
