@@ -109,6 +109,11 @@ pub(crate) fn random_u32() -> u32 {
     }
 }
 impl Id {
+    /// Established, and not over yet.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.conn.as_ref().is_some_and(|conn| conn.state() == crate::conn::State::Established)
+    }
+
     /// What the id would claim at an address.
     pub(crate) fn claim(&self, addr: &SocketAddr) -> Claim {
         let only = self.options.only.unwrap_or_else(|| addr.is_ipv4() || bindv6only());

@@ -117,6 +117,30 @@ fn nobody_listens_and_a_listener_that_comes_back() {
 }
 
 #[test]
+fn who_has_a_connection_to_a_port_is_patient_with_the_next() {
+    let (server, port) = listener(0);
+    let client = Side::towards(1, port);
+    manager().connect(client.id, ConnectParams::default()).unwrap();
+    let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+    manager().accept(child, ConnectParams::default()).unwrap();
+    client.get(EventKind::ConnectResponse, 0);
+    manager().established(client.id).unwrap();
+    server.get(EventKind::Established, 0);
+    manager().destroy_id(server.id).unwrap();
+    // Longer than anybody else is waited for.
+    let late = Side::towards(1, port);
+    manager().connect(late.id, ConnectParams::default()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let server = Side::new(4);
+    manager().bind(server.id, &std::net::SocketAddr::from(([0, 0, 0, 0], port))).unwrap();
+    manager().listen(server.id, 0).unwrap();
+    let second = server.get(EventKind::ConnectRequest, 0).child.unwrap();
+    for id in [second, child, server.id, client.id, late.id] {
+        manager().destroy_id(id).unwrap();
+    }
+}
+
+#[test]
 fn a_request_that_is_withdrawn_cannot_be_accepted() {
     let (server, port) = listener(0);
     let client = Side::towards(1, port);
