@@ -18,12 +18,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-engine", &["softrnic-verbs"]),
     // All unsafe access to memory, on behalf of what the engine asks for.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
+    // Middleware on the message path: taps and faults, the same for every wire.
+    ("softrnic-taps",   &["softrnic-verbs", "softrnic-engine"]),
     // The wire between processes of one host.
-    ("softrnic-window", &["softrnic-verbs", "softrnic-engine", "softrnic-memory"]),
+    ("softrnic-window", &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
     ("softrnic-view",   &["softrnic-verbs"]),
     // Device, contexts, events, progress.
-    ("softrnic-nic",    &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-view"]),
+    ("softrnic-nic",    &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
     ("softrnic-cm",     &["softrnic-verbs", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev.

@@ -8,11 +8,15 @@ use ::verbs::{CqId, CtxId};
 use engine::platform::{LinkId, Platform};
 use engine::{Engine, Notice};
 use parking_lot::MutexGuard;
+use taps::Tapped;
 use window::WindowPlatform;
 
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
 use crate::{Nic, now};
+
+/// The wire under the engine.
+pub(crate) type Wire = Tapped<WindowPlatform>;
 
 /// Who moves data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +29,7 @@ pub(crate) enum Mode {
 
 /// The engine and what the adapter keeps beside it.
 pub struct Core {
-    pub(crate) engine: Engine<WindowPlatform>,
+    pub(crate) engine: Engine<Wire>,
     pub(crate) channels: HashMap<CqId, Arc<CompChannel>>,
     pub(crate) contexts: HashMap<CtxId, Arc<ContextQueue>>,
     pub(crate) mode: Mode,
@@ -47,7 +51,7 @@ pub struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(engine: Engine<WindowPlatform>) -> Self {
+    pub(crate) fn new(engine: Engine<Wire>) -> Self {
         Core {
             engine,
             channels: HashMap::new(),
@@ -112,7 +116,7 @@ impl Core {
 }
 
 impl Deref for Core {
-    type Target = Engine<WindowPlatform>;
+    type Target = Engine<Wire>;
     fn deref(&self) -> &Self::Target {
         &self.engine
     }

@@ -86,7 +86,7 @@ impl Nic {
         let mut platform = WindowPlatform::new(window::Config::from_env())?;
         platform.set_local_gids(table.clone());
         let fds = platform.fd_set();
-        let mut engine = engine::Engine::new(platform);
+        let mut engine = engine::Engine::new(taps::Tapped::new(platform, None));
         engine.set_gids(table);
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
         let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();

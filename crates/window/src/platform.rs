@@ -520,3 +520,15 @@ fn own_ticket(ticket: TicketRef) -> Result<(), StraightError> {
     local::load(ticket.addr, true, &mut word).map_err(|_| StraightError::Remote)?;
     if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
 }
+
+impl taps::Wire for WindowPlatform {
+    #[inline]
+    fn peek(&mut self, link: LinkId) -> Option<(Packet, Rx)> {
+        WindowPlatform::peek(self, link)
+    }
+
+    #[inline]
+    fn release(&mut self, link: LinkId) {
+        WindowPlatform::release(self, link);
+    }
+}

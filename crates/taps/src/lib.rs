@@ -1,0 +1,207 @@
+//! Middleware on the message path: what looks at packets, and what interferes with them, between the engine and any wire.
+//!
+//! [`Tapped`] wraps a wire's [`Platform`]. Without taps it costs one predictable branch for each packet; with them, every
+//! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
+//! itself ([`Platform::reach`]) become packets, so that there is something to see.
+#![forbid(unsafe_code)]
+
+use std::ops::{Deref, DerefMut};
+
+use engine::platform::{
+    AtomicOp, Fault, LinkCaps, LinkId, Packet, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
+    StraightError, TicketRef,
+};
+use verbs::{Errno, Gid, Qpn};
+
+/// A wire from which packets are taken one by one.
+pub trait Wire: Platform {
+    /// The next packet of a link; the same one again until [`Wire::release`].
+    fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)>;
+    /// Gives back what [`Wire::peek`] gave on this link.
+    fn release(&mut self, link: LinkId);
+}
+
+/// What stands on the path of packets.
+#[derive(Default)]
+pub struct Taps {}
+
+/// A wire with taps, or without.
+pub struct Tapped<W> {
+    wire: W,
+    taps: Option<Box<Taps>>,
+}
+
+impl<W: Wire> Tapped<W> {
+    /// This wire; without taps packets pass as they are.
+    pub fn new(wire: W, taps: Option<Taps>) -> Self {
+        Tapped { wire, taps: taps.map(Box::new) }
+    }
+
+    /// The next packet of a link; the same one again until [`Tapped::release`].
+    #[inline]
+    pub fn peek(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
+        if self.taps.is_some() {
+            return self.peek_tapped(link);
+        }
+        self.wire.peek(link)
+    }
+
+    /// Gives back what [`Tapped::peek`] gave on this link.
+    #[inline]
+    pub fn release(&mut self, link: LinkId) {
+        self.wire.release(link);
+    }
+
+    #[cold]
+    fn peek_tapped(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
+        self.wire.peek(link)
+    }
+
+    #[cold]
+    fn send_tapped(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        self.wire.send(link, packet, payload)
+    }
+}
+
+impl<W> Deref for Tapped<W> {
+    type Target = W;
+    #[inline]
+    fn deref(&self) -> &W {
+        &self.wire
+    }
+}
+
+impl<W> DerefMut for Tapped<W> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+}
+
+impl<W: Wire> Platform for Tapped<W> {
+    type Rx = W::Rx;
+
+    #[inline]
+    fn random(&mut self) -> u64 {
+        self.wire.random()
+    }
+
+    #[inline]
+    fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
+        self.wire.load(addr, guarded, dst)
+    }
+
+    #[inline]
+    fn store(&self, addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
+        self.wire.store(addr, guarded, src)
+    }
+
+    #[inline]
+    fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
+        self.wire.atomic(addr, guarded, op)
+    }
+
+    #[inline]
+    fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
+        self.wire.resolve(gid, qpn)
+    }
+
+    #[inline]
+    fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
+        self.wire.resolve_multicast(gid, links);
+    }
+
+    #[inline]
+    fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), Errno> {
+        self.wire.announce_multicast(gid, attached)
+    }
+
+    #[inline]
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        self.wire.same_peer(a, b)
+    }
+
+    #[inline]
+    fn caps(&self, link: LinkId) -> LinkCaps {
+        self.wire.caps(link)
+    }
+
+    #[inline]
+    fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        if self.taps.is_some() {
+            return self.send_tapped(link, packet, payload);
+        }
+        self.wire.send(link, packet, payload)
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        self.wire.kick();
+    }
+
+    #[inline]
+    fn sent_mark(&self, link: LinkId) -> u64 {
+        self.wire.sent_mark(link)
+    }
+
+    #[inline]
+    fn taken(&self, link: LinkId, mark: u64) -> bool {
+        self.wire.taken(link, mark)
+    }
+
+    #[inline]
+    fn lives(&self, link: LinkId) -> bool {
+        self.wire.lives(link)
+    }
+
+    #[inline]
+    fn take_writable(&mut self, links: &mut Vec<LinkId>) {
+        self.wire.take_writable(links);
+    }
+
+    #[inline]
+    fn rx_len(&self, rx: Self::Rx) -> u32 {
+        self.wire.rx_len(rx)
+    }
+
+    #[inline]
+    fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]) {
+        self.wire.rx_fetch(rx, offset, dst);
+    }
+
+    #[inline]
+    fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        self.wire.rx_scatter(rx, offset, spans)
+    }
+
+    #[inline]
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+        self.wire.pull(link, ticket, remote, local)
+    }
+
+    #[inline]
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+        self.wire.push(link, ticket, local, remote)
+    }
+
+    #[inline]
+    fn quiesce(&mut self, link: Option<LinkId>) {
+        self.wire.quiesce(link);
+    }
+
+    #[inline]
+    fn show(&mut self, shown: &Shown) {
+        self.wire.show(shown);
+    }
+
+    #[inline]
+    fn take_back(&mut self, id: ShownId) {
+        self.wire.take_back(id);
+    }
+
+    #[inline]
+    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<u64> {
+        // What is executed without a packet could be neither seen nor interfered with.
+        if self.taps.is_some() { None } else { self.wire.reach(link, request) }
+    }
+}
