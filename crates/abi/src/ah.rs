@@ -102,9 +102,11 @@ fn header(bytes: &[u8; 40]) -> Result<Header> {
 unsafe fn answer(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_ah_attr> {
     let nic = context.nic()?;
     check_port(port.into())?;
+    let mut out = ibv_ah_attr::zeroed();
+    (out.dlid, out.sl, out.src_path_bits, out.port_num) = (wc.slid, wc.sl, wc.dlid_path_bits, port);
     if wc.wc_flags & sys::IBV_WC_GRH == 0 {
         // Without a GRH there is no address on Ethernet.
-        return Err(Errno::EINVAL);
+        return if nic.link_layer().is_infiniband() { Ok(out) } else { Err(Errno::EINVAL) };
     }
     // SAFETY: the caller's promise.
     let header = header(unsafe { argument(grh.cast::<[u8; 40]>()) }?)?;
@@ -118,17 +120,12 @@ unsafe fn answer(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) 
         }
         None => return Err(Errno::EINVAL),
     };
-    let mut out = ibv_ah_attr::zeroed();
     out.grh.dgid = ibv_gid { raw: header.source.0 };
     out.grh.flow_label = header.flow_label;
     out.grh.sgid_index = index as u8;
     out.grh.hop_limit = if header.hop_limit == 0 { 64 } else { header.hop_limit };
     out.grh.traffic_class = header.traffic_class;
-    out.dlid = wc.slid;
-    out.sl = wc.sl;
-    out.src_path_bits = wc.dlid_path_bits;
     out.is_global = 1;
-    out.port_num = port;
     Ok(out)
 }
 

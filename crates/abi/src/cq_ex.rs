@@ -150,17 +150,13 @@ readers! {
     read_qp_num -> u32 = |c| c.qp_num.get();
     read_src_qp -> u32 = |c| c.src_qp.get();
     read_wc_flags -> c_uint = |c| c.flags.bits();
+    read_slid -> u32 = |c| c.slid.into();
     read_sl -> u8 = |c| c.sl;
     read_completion_ts -> u64 = |c| c.timestamp;
     read_completion_wallclock_ns -> u64 = |c| c.timestamp.wrapping_add(wallclock_offset());
 }
 
-/// LIDs are InfiniBand's.
-unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
-    0
-}
-
-/// As [`read_slid`].
+/// The port has one LID (LMC 0).
 unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }

@@ -3,7 +3,7 @@
 use core::mem::size_of;
 
 use libc::{c_int, size_t, ssize_t};
-use sys::{IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
+use sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
 use verbs::{Errno, Result};
 
 use crate::context::Context;
@@ -14,7 +14,7 @@ fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
     check_port(port)?;
     let gids = context.facts().gids();
     match gids.get(index as usize) {
-        Some(found) => Ok(convert(found, index)),
+        Some(found) => Ok(convert(context, found, index)),
         None if (index as usize) < table_len(gids.len()) => Err(ENODATA),
         None => Err(Errno::EINVAL),
     }
@@ -28,12 +28,13 @@ pub(crate) fn table_len(gids: usize) -> usize {
     (gids + 1).next_power_of_two().max(16)
 }
 
-fn convert(found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
+fn convert(context: &Context, found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
+    let infiniband = context.facts().link_layer().is_infiniband();
     ibv_gid_entry {
         gid: ibv_gid { raw: found.gid.0 },
         gid_index: index,
         port_num: 1,
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type: if infiniband { IBV_GID_TYPE_IB } else { IBV_GID_TYPE_ROCE_V2 },
         ndev_ifindex: found.ifindex,
     }
 }
@@ -90,20 +91,23 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: live or NULL (man page).
-        let gids = unsafe { Context::of(context) }?.facts().gids();
+        let context = unsafe { Context::of(context) }?;
+        let gids = context.facts().gids();
         if entries.is_null() || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
             return Err(Errno::EINVAL);
         }
         for (i, gid) in gids.iter().enumerate() {
             // SAFETY: the caller has `max_entries` of `entry_size` bytes each; a newer header's are larger than ours.
-            unsafe { entries.byte_add(i * entry_size).write(convert(gid, i as u32)) };
+            unsafe { entries.byte_add(i * entry_size).write(convert(context, gid, i as u32)) };
         }
         Ok(gids.len() as ssize_t)
     });
     result.unwrap_or_else(|errno| -(errno.0 as ssize_t))
 }
 
-/// `enum ibv_gid_type_sysfs` of rdma-core's private interface: RoCE v2.
+/// `enum ibv_gid_type_sysfs` of rdma-core's private interface: InfiniBand or RoCE v1, which share a name there.
+const SYSFS_IB_ROCE_V1: u32 = 0;
+/// RoCE v2.
 const SYSFS_ROCE_V2: u32 = 1;
 
 /// A private function that others use: the type of a GID as sysfs tells it.
@@ -113,7 +117,8 @@ pub unsafe extern "C" fn ibv_query_gid_type(context: *mut ibv_context, port: u8,
         let context = unsafe { Context::of(context) }?;
         entry(context, port.into(), index).map_err(|e| if e == Errno::EINVAL { Errno::ENOENT } else { e })?;
         // SAFETY: the caller's variable or NULL.
-        *unsafe { output(kind) }? = SYSFS_ROCE_V2;
+        *unsafe { output(kind) }? =
+            if context.facts().link_layer().is_infiniband() { SYSFS_IB_ROCE_V1 } else { SYSFS_ROCE_V2 };
         Ok(0)
     })
 }

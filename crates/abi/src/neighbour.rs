@@ -30,6 +30,9 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         // SAFETY: the caller's structure or NULL.
         let to = attr::ah(unsafe { argument(c_attr) }?);
         check_port(to.port_num.into())?;
+        if nic.link_layer().is_infiniband() {
+            return Err(Errno::EINVAL);
+        }
         let from = nic.gids().get(usize::from(to.sgid_index)).ok_or(Errno::EINVAL)?;
         if eth_mac.is_null() {
             return Err(Errno::EINVAL);

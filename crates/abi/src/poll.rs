@@ -60,7 +60,7 @@ fn convert(c: &Completion) -> ibv_wc {
         src_qp: c.src_qp.get(),
         wc_flags: c.flags.bits(),
         pkey_index: c.pkey_index,
-        slid: 0,
+        slid: c.slid,
         sl: c.sl,
         dlid_path_bits: 0,
     }

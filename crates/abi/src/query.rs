@@ -4,7 +4,7 @@ use core::mem::{offset_of, size_of};
 
 use libc::{c_int, c_void, size_t};
 use sys::*;
-use verbs::{Errno, Result, limits};
+use verbs::{Errno, LinkLayer, Result, limits};
 
 use crate::context::Context;
 use crate::dm;
@@ -158,13 +158,17 @@ const SPEED_EDR: u8 = 32;
 /// What width and speed make together, in Mb/s.
 const MBPS: u64 = 100_000;
 
+/// 4.096 us * 2^this: how long a datagram may take through the subnet (`PortInfo:SubnetTimeOut`, the usual value).
+const SUBNET_TIMEOUT: u8 = 18;
+
 fn port_attr(context: &Context) -> ibv_port_attr {
-    ibv_port_attr {
+    let link_layer = context.facts().link_layer();
+    let attr = ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
         gid_tbl_len: crate::gid::table_len(context.facts().gids().len()) as c_int,
-        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        port_cap_flags: IBV_PORT_CM_SUP,
         max_msg_sz: limits::MAX_MSG,
         pkey_tbl_len: limits::PKEYS,
         max_vl_num: 1,
@@ -172,9 +176,22 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         active_speed: SPEED_EDR,
         active_speed_ex: SPEED_EDR.into(),
         phys_state: PHYS_LINK_UP,
-        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
-        flags: IBV_QPF_GRH_REQUIRED,
         ..ibv_port_attr::zeroed()
+    };
+    match link_layer {
+        LinkLayer::Ethernet => ibv_port_attr {
+            port_cap_flags: attr.port_cap_flags | IBV_PORT_IP_BASED_GIDS,
+            link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+            flags: IBV_QPF_GRH_REQUIRED,
+            ..attr
+        },
+        LinkLayer::InfiniBand { lid } => ibv_port_attr {
+            link_layer: IBV_LINK_LAYER_INFINIBAND as u8,
+            lid,
+            sm_lid: view::port::SM_LID,
+            subnet_timeout: SUBNET_TIMEOUT,
+            ..attr
+        },
     }
 }
 

@@ -33,7 +33,11 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 
     say!("\nport {PORT}");
     row("state", port_state(port.state));
-    row("link layer", if port.link_layer == 2 { "Ethernet (RoCE)" } else { "InfiniBand" });
+    let infiniband = u32::from(port.link_layer) != sys::IBV_LINK_LAYER_ETHERNET;
+    row("link layer", if infiniband { "InfiniBand" } else { "Ethernet (RoCE)" });
+    if infiniband {
+        row("LID", format_args!("{:#x}, its subnet manager {:#x}", port.lid, port.sm_lid));
+    }
     row("MTU", format_args!("{} (largest {})", mtu(port.active_mtu), mtu(port.max_mtu)));
     row("speed", speed(port.active_speed, port.active_width));
     row("largest message", bytes(port.max_msg_sz.into()));

@@ -33,6 +33,10 @@ pub struct Options {
     /// The library, instead of the libsoftrnic.so beside this program
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
+    /// What the device's port is: Ethernet (RoCE), or InfiniBand, with a LID and addresses without a GRH. Programs that
+    /// talk to each other need the same
+    #[arg(long, value_name = "LAYER", value_parser = ["ethernet", "infiniband"])]
+    link_layer: Option<String>,
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
@@ -73,6 +77,9 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if let Some(level) = &options.log {
         command.env("SOFTRNIC_LOG", level);
     }
+    if let Some(layer) = &options.link_layer {
+        command.env(view::port::LINK_LAYER_VARIABLE, layer);
+    }
     command.env(view::place::VIEW_VARIABLE, view(options)?);
     if options.with_hardware {
         command.env(view::HARDWARE_VARIABLE, "1");
@@ -84,7 +91,12 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
 
 /// Makes what the program finds in /sys and /dev.
 fn view(options: &Options) -> Result<PathBuf, String> {
-    let mut info = view::tree::ViewInfo::probe();
+    let link_layer = match options.link_layer.as_deref() {
+        Some(view::port::INFINIBAND) => view::port::infiniband(),
+        Some(_) => verbs::LinkLayer::Ethernet,
+        None => view::port::link_layer(),
+    };
+    let mut info = view::tree::ViewInfo::of(link_layer);
     if options.with_hardware {
         info.hardware = view::tree::Hardware::probe();
     }

@@ -13,12 +13,19 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 8] = [
+pub const SETTINGS: [Setting; 9] = [
     Setting {
         name: "SOFTRNIC_LIB",
         values: "PATH",
         about: "The verbs library to use, instead of the libsoftrnic.so beside the program; the option --lib is \
                 stronger.",
+    },
+    Setting {
+        name: view::port::LINK_LAYER_VARIABLE,
+        values: "ethernet, infiniband",
+        about: "ethernet (the default): the port is a RoCE port, whose GIDs are the host's IP addresses. infiniband: it has \
+                a LID, and address vectors need no GRH. Programs that talk to each other need the same. The option \
+                --link-layer of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_LOG",

@@ -16,6 +16,7 @@ mod binding;
 pub mod channel;
 pub mod conn;
 pub mod event;
+pub mod group;
 mod ids;
 mod links;
 pub mod manager;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nic::Nic;
 use parking_lot::{Mutex, MutexGuard};
-use verbs::{Errno, Gid, Result};
+use verbs::{Errno, Gid, LinkLayer, Result};
 
 use crate::channel::{Channel, Got};
 use crate::conn::{self, sidr};
@@ -69,6 +69,8 @@ pub struct View {
     pub dst: Option<SocketAddr>,
     /// The id is bound to the device.
     pub device: bool,
+    /// The port's link layer.
+    pub link_layer: LinkLayer,
     /// Row of the GID table that stands for `src`.
     pub sgid_index: u8,
     /// That row's GID.
@@ -334,6 +336,7 @@ impl Cm {
             src: entry.src,
             dst: entry.dst,
             device: entry.device,
+            link_layer: state.nic.link_layer(),
             sgid_index,
             sgid,
             dgid: gid(entry.dst).1,

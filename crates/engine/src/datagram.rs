@@ -4,6 +4,7 @@ use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStat
 
 use crate::Engine;
 use crate::backlog::{HOLD, Source};
+use crate::header::{self, Network};
 use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
@@ -51,7 +52,8 @@ impl<P: Platform> Engine<P> {
             qp.sq.inline_bytes(e.number, 0, &mut self.bytes[GIDS as usize..]);
         }
         self.fill_null_spans();
-        let multicast = ah.dgid.is_multicast();
+        let to = self.destination(&ah);
+        let multicast = to.is_some_and(|gid| gid.is_multicast());
         let dst = if multicast { Qpn::MULTICAST } else { remote_qpn };
         let mut packet = Packet::new(PacketOp::Datagram, dst, qp.qpn, e.first_psn);
         packet.flags = flag::FIRST | flag::LAST;
@@ -59,8 +61,7 @@ impl<P: Platform> Engine<P> {
         packet.rkey = if remote_qkey >> 31 != 0 { qp.attr.qkey } else { remote_qkey };
         packet.len = e.len;
         packet.imm = e.imm;
-        packet.swap = u64::from(ah.sl) | u64::from(ah.traffic_class) << 8 | u64::from(ah.hop_limit) << 16;
-        packet.compare = u64::from(ah.flow_label);
+        (packet.swap, packet.compare) = header::pack(&ah, self.link_layer.lid());
         if e.opcode == verbs::Opcode::SendWithImm {
             packet.flags |= flag::IMM;
         }
@@ -69,10 +70,10 @@ impl<P: Platform> Engine<P> {
         }
         let mut links = std::mem::take(&mut self.links);
         links.clear();
-        if multicast {
-            self.platform.resolve_multicast(&ah.dgid, &mut links);
-        } else {
-            links.extend(self.platform.resolve(&ah.dgid, dst));
+        match to {
+            Some(group) if multicast => self.platform.resolve_multicast(&group, &mut links),
+            Some(gid) => links.extend(self.platform.resolve(&gid, dst)),
+            None => {}
         }
         let (mut fault, mut full) = (false, None);
         for &link in &links {
@@ -179,15 +180,16 @@ impl<P: Platform> Engine<P> {
         };
         qp.fed_at = Some(now);
         let total = limits::GRH_BYTES + packet.len;
-        let header = match self.place_datagram(pd, &wqe.sges, packet, rx) {
-            Ok(header) => header,
+        let network = match self.place_datagram(pd, &wqe.sges, packet, rx) {
+            Ok(network) => network,
             Err(status) => {
                 self.push_recv_error(qp, wqe.wr_id, srq, status, now);
                 self.enter_error(qp, now);
                 return;
             }
         };
-        let mut flags = WcFlags::GRH;
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::GRH, network.header.is_some());
         flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
         let wc = verbs::Completion {
             wr_id: wqe.wr_id,
@@ -198,7 +200,8 @@ impl<P: Platform> Engine<P> {
             qp_num: qp.qpn,
             src_qp: packet.src,
             flags,
-            sl: header as u8,
+            slid: network.slid,
+            sl: network.sl,
             ..Default::default()
         };
         self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
@@ -210,7 +213,7 @@ impl<P: Platform> Engine<P> {
         sges: &[verbs::Sge],
         packet: &Packet,
         rx: Source<P::Rx>,
-    ) -> Result<Header, WcStatus> {
+    ) -> Result<Network, WcStatus> {
         let status = |fault| match fault {
             LocalFault::Length => WcStatus::LocLenErr,
             LocalFault::Protection => WcStatus::LocProtErr,
@@ -218,7 +221,7 @@ impl<P: Platform> Engine<P> {
         let (mut source, mut dest) = (Gid::ZERO, Gid::ZERO);
         self.payload_fetch(rx, 0, &mut source.0);
         self.payload_fetch(rx, 16, &mut dest.0);
-        let (grh, header) = route_header(packet, &source, &dest);
+        let network = header::network(self.link_layer, packet, &source, &dest);
         self.spans.clear();
         self.mem.local_spans(pd, sges, 0, limits::GRH_BYTES, true, &mut self.spans).map_err(status)?;
         // The data are checked before anything is written.
@@ -228,52 +231,12 @@ impl<P: Platform> Engine<P> {
         let checked = self.mem.local_spans(pd, sges, limits::GRH_BYTES, packet.len, true, &mut data);
         self.remote_spans = data;
         checked.map_err(status)?;
-        self.store_spans(&grh).map_err(|_| WcStatus::LocProtErr)?;
+        // 11.4.2.1: without a GRH the room for it stays as it is.
+        if let Some(grh) = &network.header {
+            self.store_spans(grh).map_err(|_| WcStatus::LocProtErr)?;
+        }
         std::mem::swap(&mut self.spans, &mut self.remote_spans);
         self.scatter(rx, GIDS).map_err(|_| WcStatus::LocProtErr)?;
-        Ok(header)
+        Ok(network)
     }
-}
-
-/// Which header is in front of the data. Annex A17.4.5.1 wants the completion to tell, and names no field; there is no
-/// service level on Ethernet, and ConnectX adapters tell it in `sl`: bit 3 for RoCE v2, then 1 for IPv6 and 2 for IPv4.
-/// Programs rely on it (UCX).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Header {
-    Ipv6 = 0x9,
-    Ipv4 = 0xa,
-}
-
-/// The 40 bytes in front of received data: an IPv6 header, or 20 unused bytes and an IPv4 header (annex A17.4.5.2).
-fn route_header(packet: &Packet, source: &Gid, dest: &Gid) -> ([u8; 40], Header) {
-    let mut grh = [0u8; 40];
-    let class = (packet.swap >> 8) as u8;
-    let hops = (packet.swap >> 16) as u8;
-    // UDP header, BTH, DETH, immediate, data padded to 4, ICRC
-    let immediate = if packet.has(flag::IMM) { 4 } else { 0 };
-    let udp = (8 + 12 + 8 + immediate + packet.len.next_multiple_of(4) + 4) as u16;
-    if let (Some(from), Some(to)) = (source.ipv4(), dest.ipv4()) {
-        let ip = &mut grh[20..];
-        ip[0] = 0x45;
-        ip[1] = class;
-        ip[2..4].copy_from_slice(&(udp + 20).to_be_bytes());
-        ip[6] = 0x40; // do not fragment
-        ip[8] = hops;
-        ip[9] = 17; // UDP
-        ip[12..16].copy_from_slice(&from.octets());
-        ip[16..20].copy_from_slice(&to.octets());
-        let sum: u32 = ip.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        return (grh, Header::Ipv4);
-    }
-    let first = 6 << 28 | u32::from(class) << 20 | (packet.compare as u32 & 0xf_ffff);
-    grh[..4].copy_from_slice(&first.to_be_bytes());
-    grh[4..6].copy_from_slice(&udp.to_be_bytes());
-    grh[6] = 17;
-    grh[7] = hops;
-    grh[8..24].copy_from_slice(&source.0);
-    grh[24..40].copy_from_slice(&dest.0);
-    (grh, Header::Ipv6)
 }

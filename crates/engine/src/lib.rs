@@ -13,8 +13,10 @@ mod complete;
 mod copies;
 mod cq;
 mod datagram;
+mod header;
 mod modify;
 mod objects;
+mod path;
 pub mod platform;
 mod post;
 mod qp;
@@ -36,7 +38,7 @@ mod tests;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use platform::{LinkId, Nanos, Platform, Span};
-use verbs::{AhAttr, AhId, CtxId, Gid, PdId, QpId, SrqId, XrcdId};
+use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 
 pub use cq::{CqOpts, Notice};
 pub use qpn::BLOCK as QPN_BLOCK;
@@ -85,6 +87,7 @@ pub struct Engine<P: Platform> {
     groups: HashMap<Gid, Vec<QpId>>,
     /// The port's GID table: sources of datagrams.
     gids: Vec<Gid>,
+    link_layer: LinkLayer,
     /// Queue pairs with something to send.
     ready: VecDeque<QpId>,
     /// Queue pairs that wait for room on a link.
@@ -127,6 +130,7 @@ impl<P: Platform> Engine<P> {
             xrcds: Slab::new(verbs::limits::MAX_XRCD),
             groups: HashMap::new(),
             gids: Vec::new(),
+            link_layer: LinkLayer::default(),
             ready: VecDeque::new(),
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
@@ -161,6 +165,11 @@ impl<P: Platform> Engine<P> {
     /// Sets the port's GID table.
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
         self.gids = gids;
+    }
+
+    /// Sets the port's link layer; Ethernet at first.
+    pub fn set_link_layer(&mut self, link_layer: LinkLayer) {
+        self.link_layer = link_layer;
     }
 
     /// Asks for [`Notice::Broken`] (off at first).

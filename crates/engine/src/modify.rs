@@ -74,10 +74,9 @@ impl<P: Platform> Engine<P> {
     }
 
     fn check_values(&self, attr: &QpAttr, mask: M) -> Result<()> {
-        let gids = self.gids.len().max(1);
         let bad = (mask.contains(M::PKEY_INDEX) && attr.pkey_index >= limits::PKEYS)
             || (mask.contains(M::PORT) && attr.port_num != 1)
-            || (mask.contains(M::AV) && (!attr.ah.is_global || usize::from(attr.ah.sgid_index) >= gids))
+            || (mask.contains(M::AV) && !self.takes_path(&attr.ah))
             || (mask.contains(M::AV) && attr.ah.port_num > 1)
             || (mask.contains(M::PATH_MTU) && !(1..=5).contains(&attr.path_mtu))
             || (mask.contains(M::TIMEOUT) && attr.timeout > 31)
@@ -177,7 +176,8 @@ impl<P: Platform> Engine<P> {
     /// Finds the link of a connected queue pair, if there is one now.
     pub(crate) fn find_link(&mut self, qp: &mut Qp) {
         if qp.link.is_none() {
-            qp.link = self.platform.resolve(&qp.attr.ah.dgid, verbs::Qpn::new(qp.attr.dest_qp_num));
+            let to = self.destination(&qp.attr.ah);
+            qp.link = to.and_then(|gid| self.platform.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
             (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
         }
     }

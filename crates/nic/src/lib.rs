@@ -19,7 +19,7 @@ mod verbs_calls;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use ::verbs::{Errno, Gid, Result};
+use ::verbs::{Errno, Gid, LinkLayer, Result};
 use parking_lot::{Condvar, Mutex};
 use window::WindowPlatform;
 
@@ -45,6 +45,7 @@ pub struct Nic {
     core: Mutex<Core>,
     /// Wakes the NIC thread.
     wake: rustix::fd::OwnedFd,
+    link_layer: LinkLayer,
     gids: Vec<GidEntry>,
     guid: u64,
     alive: AtomicBool,
@@ -78,7 +79,8 @@ impl Nic {
     }
 
     fn new() -> Result<Nic> {
-        let gids: Vec<GidEntry> = view::hostaddr::gids()
+        let link_layer = view::port::link_layer();
+        let gids: Vec<GidEntry> = view::port::gids(link_layer)
             .into_iter()
             .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
             .collect();
@@ -88,6 +90,7 @@ impl Nic {
         let fds = platform.fd_set();
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, None));
         engine.set_gids(table);
+        engine.set_link_layer(link_layer);
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
         let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
         let log = !matches!(log.as_str(), "" | "0" | "off");
@@ -107,6 +110,7 @@ impl Nic {
         Ok(Nic {
             core: Mutex::new(Core::new(engine)),
             wake,
+            link_layer,
             gids,
             guid: view::hostaddr::guid(),
             alive: AtomicBool::new(true),
@@ -119,6 +123,11 @@ impl Nic {
     /// False in a forked child for the adapter that it inherited: nothing of it may be used.
     pub fn alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
+    }
+
+    /// The port's link layer, and with it its LID. Fixed for the life of the process.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.link_layer
     }
 
     /// The port's GID table. Fixed for the life of the process.

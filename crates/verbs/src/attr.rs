@@ -85,7 +85,7 @@ impl QpState {
     }
 }
 
-/// An address vector (`struct ibv_ah_attr`). RoCE: always with a GRH.
+/// An address vector (`struct ibv_ah_attr`). On Ethernet always with a GRH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AhAttr {
     /// Destination.
@@ -98,7 +98,7 @@ pub struct AhAttr {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Destination LID; unused on Ethernet, reported back.
+    /// Destination LID, in host byte order; unused on Ethernet, reported back.
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
@@ -106,7 +106,7 @@ pub struct AhAttr {
     pub src_path_bits: u8,
     /// Static rate.
     pub static_rate: u8,
-    /// True when the GRH is present. A RoCE device demands it.
+    /// True when the GRH is present. A port on Ethernet demands it.
     pub is_global: bool,
     /// Port, from 1.
     pub port_num: u8,

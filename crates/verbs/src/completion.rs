@@ -75,7 +75,9 @@ pub struct Completion {
     pub flags: WcFlags,
     /// Index of the partition key.
     pub pkey_index: u16,
-    /// Service level. Of datagrams, which are RoCE v2: 9 when the 40 bytes in front of the data are an IPv6 header, 10
+    /// The LID that a datagram came from; 0 on Ethernet.
+    pub slid: u16,
+    /// Service level. Of datagrams by RoCE v2: 9 when the 40 bytes in front of the data are an IPv6 header, 10
     /// when they end in an IPv4 header.
     pub sl: u8,
     /// When the completion was made: nanoseconds of CLOCK_MONOTONIC.

@@ -14,6 +14,7 @@ mod flags;
 mod gid;
 mod ids;
 pub mod limits;
+mod link;
 pub mod state;
 mod work;
 
@@ -24,6 +25,7 @@ pub use event::*;
 pub use flags::*;
 pub use gid::Gid;
 pub use ids::*;
+pub use link::LinkLayer;
 pub use work::*;
 
 /// The result of a verb: the error is the errno that the man page names.

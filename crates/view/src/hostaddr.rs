@@ -51,6 +51,17 @@ pub fn gids() -> Vec<HostGid> {
     table(&interfaces())
 }
 
+/// Names of the interfaces that have a GID in the table of [`gids`].
+pub fn interfaces_with_address() -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for HostGid { ifname, .. } in gids() {
+        if !names.contains(&ifname) {
+            names.push(ifname);
+        }
+    }
+    names
+}
+
 /// The node GUID, as the number whose big-endian bytes are the GUID: the EUI-64 of the first hardware address, or a
 /// hash of the machine's or the host's name where there is none. The same for all processes of a host.
 pub fn guid() -> u64 {

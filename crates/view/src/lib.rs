@@ -3,6 +3,7 @@
 //! answers to.
 //!
 //! * [`hostaddr`]: the host's addresses as GIDs, and the node's GUID.
+//! * [`port`]: the port's link layer and GID table.
 //! * [`tree`]: the view's content.
 //! * [`place`]: the directory it lies in.
 //! * [`ptrace`]: whether processes may copy out of and into each other's memory.
@@ -11,6 +12,7 @@
 
 pub mod hostaddr;
 pub mod place;
+pub mod port;
 pub mod ptrace;
 pub mod tree;
 

@@ -10,9 +10,10 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io;
 
-use verbs::Gid;
+use verbs::{Gid, LinkLayer};
 
 use crate::hostaddr::{self, HostGid};
+use crate::port;
 
 /// Name of the device.
 pub const DEVICE: &str = "softrnic0";
@@ -75,8 +76,12 @@ const HW_COUNTERS: [&str; 8] = [
 pub struct ViewInfo {
     /// Node GUID: the number whose big-endian bytes it is.
     pub guid: u64,
-    /// The GID table.
+    /// The port's link layer.
+    pub link_layer: LinkLayer,
+    /// The port's GID table.
     pub gids: Vec<HostGid>,
+    /// The network interfaces that the device serves.
+    pub interfaces: Vec<String>,
     /// The host's name, part of the node description.
     pub hostname: String,
     /// `/sys/devices/system/cpu/online`: the CPUs that are near to the device.
@@ -112,12 +117,19 @@ impl Hardware {
 }
 
 impl ViewInfo {
-    /// What this host and the environment (`SOFTRNIC_WITH_HARDWARE`) say.
+    /// What this host and the environment (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`) say.
     pub fn probe() -> Self {
+        Self::of(port::link_layer())
+    }
+
+    /// The same for a port with this link layer.
+    pub fn of(link_layer: LinkLayer) -> Self {
         let line = |path: &str| read_line(Path::new(path));
         ViewInfo {
             guid: hostaddr::guid(),
-            gids: hostaddr::gids(),
+            link_layer,
+            gids: port::gids(link_layer),
+            interfaces: hostaddr::interfaces_with_address(),
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             cpus: line("/sys/devices/system/cpu/online").unwrap_or_else(|| "0".into()),
             hardware: if crate::with_hardware() { Hardware::probe() } else { Hardware::default() },
@@ -203,12 +215,8 @@ pub fn entries(info: &ViewInfo) -> Vec<Entry> {
 fn device(b: &mut Builder, at: &str, info: &ViewInfo) {
     b.dir(at);
     b.dir(&format!("{at}/net"));
-    let mut seen: Vec<&str> = Vec::new();
-    for HostGid { ifname, .. } in &info.gids {
-        if !seen.contains(&ifname.as_str()) {
-            seen.push(ifname);
-            b.link(&format!("{at}/net/{ifname}"), &format!("/sys/class/net/{ifname}"));
-        }
+    for ifname in &info.interfaces {
+        b.link(&format!("{at}/net/{ifname}"), &format!("/sys/class/net/{ifname}"));
     }
     b.dir(&format!("{at}/infiniband"));
     b.dir(&format!("{at}/infiniband/{DEVICE}"));
@@ -220,17 +228,20 @@ fn device(b: &mut Builder, at: &str, info: &ViewInfo) {
 }
 
 fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
+    let infiniband = info.link_layer.is_infiniband();
+    let (lid, sm_lid) = (format!("{:#x}", info.link_layer.lid()), if infiniband { port::SM_LID } else { 0 });
     b.dir(at);
     for (name, text) in [
         ("state", "4: ACTIVE"),
         ("phys_state", "5: LinkUp"),
         ("rate", RATE),
-        ("link_layer", "Ethernet"),
-        ("lid", "0x0"),
+        ("link_layer", if infiniband { "InfiniBand" } else { "Ethernet" }),
+        ("lid", &lid),
         ("lid_mask_count", "0"),
-        ("sm_lid", "0x0"),
+        ("sm_lid", &format!("{sm_lid:#x}")),
         ("sm_sl", "0"),
-        ("cap_mask", "0x04010000"),
+        // CM, and on Ethernet IP-based GIDs
+        ("cap_mask", if infiniband { "0x00010000" } else { "0x04010000" }),
     ] {
         b.file(&format!("{at}/{name}"), text);
     }
@@ -239,8 +250,11 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
     }
     for (n, entry) in info.gids.iter().enumerate() {
         b.file(&format!("{at}/gids/{n}"), entry.gid);
-        b.file(&format!("{at}/gid_attrs/types/{n}"), "RoCE v2");
-        b.file(&format!("{at}/gid_attrs/ndevs/{n}"), &entry.ifname);
+        // InfiniBand's GIDs share a name with RoCE's first ones (ib_cache_gid_type_str in Linux).
+        b.file(&format!("{at}/gid_attrs/types/{n}"), if infiniband { "IB/RoCE v1" } else { "RoCE v2" });
+        if !entry.ifname.is_empty() {
+            b.file(&format!("{at}/gid_attrs/ndevs/{n}"), &entry.ifname);
+        }
     }
     // Empty entries have a zero GID and no attributes.
     for n in info.gids.len()..hostaddr::table_len(info.gids.len()) {

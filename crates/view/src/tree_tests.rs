@@ -8,7 +8,9 @@ pub(crate) fn info() -> ViewInfo {
     };
     ViewInfo {
         guid: 0x00fc_00ff_fe00_0001,
+        link_layer: LinkLayer::Ethernet,
         gids: vec![gid("192.0.2.2", "eth0", 2), gid("fe80::1", "eth0", 2), gid("fe80::2", "eth1", 3)],
+        interfaces: vec!["eth0".into(), "eth1".into()],
         hostname: "host".into(),
         cpus: "0-3,8".into(),
         hardware: Hardware::default(),
@@ -48,6 +50,22 @@ fn files_say_what_sysfs_says() {
     assert_eq!(text("ports/1/pkeys/0"), "0xffff\n");
     assert_eq!(text("device/local_cpus"), "10f\n");
     assert_eq!(text("device/numa_node"), "-1\n");
+}
+
+#[test]
+fn a_port_of_infiniband_has_a_lid_and_no_interface_behind_its_gid() {
+    let mut info = info();
+    info.link_layer = LinkLayer::InfiniBand { lid: 0x3b7 };
+    info.gids = vec![HostGid { gid: Gid([0xfe; 16]), ifname: String::new(), ifindex: 0 }];
+    let entries = entries(&info);
+    let text = |path: &str| text(&entries, &format!("class/infiniband/softrnic0/ports/1/{path}"));
+    assert_eq!(text("link_layer"), "InfiniBand\n");
+    assert_eq!(text("lid"), "0x3b7\n");
+    assert_eq!(text("sm_lid"), "0x1\n");
+    assert_eq!(text("gid_attrs/types/0"), "IB/RoCE v1\n");
+    let has = |end: &str| entries.iter().any(|entry| entry.path.ends_with(end));
+    assert!(!has("gid_attrs/ndevs/0"));
+    assert!(has("device/net/eth0"), "the interfaces that the device serves");
 }
 
 #[test]

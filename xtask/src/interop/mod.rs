@@ -2,6 +2,7 @@
 
 mod conformance;
 mod duo;
+mod infiniband;
 mod loading;
 mod pair;
 mod perftest;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use crate::Options;
 use crate::report::{Outcome, Suite};
 use crate::run::Program;
+pub use infiniband::infiniband;
 pub use loading::loading;
 use pair::{Around, Order, Pair};
 use perftest::Extent;
@@ -30,15 +32,19 @@ use stage::Stage;
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
 pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
 
+/// The setting that makes the port one of InfiniBand.
+pub const INFINIBAND: (&str, &str) = ("SOFTRNIC_LINK_LAYER", "infiniband");
+
 /// The device's name, and the index of the GID that the programs use.
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, or with the window as the only way.
+/// How the programs are run: with every path allowed, with the window as the only way, or on a port of InfiniBand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
     Indirect,
+    InfiniBand,
 }
 
 impl Mode {
@@ -46,15 +52,17 @@ impl Mode {
         let stage = match self {
             Mode::Every => Stage::new("every", &[]),
             Mode::Indirect => Stage::new("indirect", &[STRAIGHT_FORBIDDEN]),
+            Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
         };
         stage.map_err(|e| suite.fail("preparation", e)).ok()
     }
 
-    /// Marks the names of cases, so that `indirect` can be told from the others.
+    /// Marks the names of cases, so that they can be told from those of other suites.
     fn name(self, name: &str) -> String {
         match self {
             Mode::Every => name.to_owned(),
             Mode::Indirect => format!("{name} (indirect)"),
+            Mode::InfiniBand => format!("{name} (InfiniBand)"),
         }
     }
 }

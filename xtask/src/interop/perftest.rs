@@ -170,6 +170,17 @@ pub fn some(names: &[&str], options: &str) -> Vec<Pair> {
     cases
 }
 
+/// The bandwidth of every operation on every transport that is legal for it.
+pub fn transports(options: &str) -> Vec<Pair> {
+    let mut cases = Vec::new();
+    for &verb in ALL {
+        for transport in verb.legal() {
+            cases.push(case(verb, Bw, transport, options, Order::ServerFirst));
+        }
+    }
+    cases
+}
+
 fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) -> Pair {
     let program = format!("ib_{}_{}", verb.name(), if kind == Lat { "lat" } else { "bw" });
     let options: Vec<&str> = options.split_whitespace().collect();

@@ -13,6 +13,8 @@ use crate::entry::{Zeroed, minus_one, output};
 
 /// Hops that a packet may take, as RoCEv2 adapters set it.
 const HOP_LIMIT: u8 = 64;
+/// Of a path inside an InfiniBand subnet, which needs no GRH.
+const NO_HOPS: u8 = 0;
 /// `IBV_RATE_100_GBPS`, for the path record.
 const RATE_100_GBPS: u8 = 16;
 /// Packet life time of a RoCE path (`CMA_IBOE_PACKET_LIFETIME` of Linux).
@@ -20,21 +22,23 @@ const PACKET_LIFE_TIME: u8 = 16;
 /// "Exactly", of a path record's selectors.
 const EXACTLY: u8 = 2;
 
-/// The path, as the kernel makes it up for RoCE.
+/// The path, as the kernel makes it up for RoCE, and as a subnet administrator would answer.
 pub fn path(view: &View) -> ibv_sa_path_rec {
+    let lid = view.link_layer.lid().to_be();
+    let infiniband = view.link_layer.is_infiniband();
     ibv_sa_path_rec {
         dgid: sys::ibv_gid { raw: view.dgid.0 },
         sgid: sys::ibv_gid { raw: view.sgid.0 },
-        dlid: 0,
-        slid: 0,
+        dlid: lid,
+        slid: lid,
         raw_traffic: 0,
         flow_label: 0,
-        hop_limit: HOP_LIMIT,
+        hop_limit: if infiniband { NO_HOPS } else { HOP_LIMIT },
         traffic_class: view.options.tos,
         reversible: 1,
         numb_path: 1,
         pkey: DEFAULT_PKEY.to_be(),
-        sl: view.options.tos >> 5,
+        sl: service_level(view),
         mtu_selector: EXACTLY,
         mtu: sys::IBV_MTU_4096 as u8,
         rate_selector: EXACTLY,
@@ -45,14 +49,28 @@ pub fn path(view: &View) -> ibv_sa_path_rec {
     }
 }
 
-/// The address vector that leads to the id's peer.
+/// On Ethernet the priority of the type of service; on InfiniBand all traffic has one level.
+fn service_level(view: &View) -> u8 {
+    if view.link_layer.is_infiniband() { 0 } else { view.options.tos >> 5 }
+}
+
+/// The address vector that leads to the id's peer: on InfiniBand within the subnet, without a GRH.
 pub fn ah(view: &View) -> ibv_ah_attr {
+    if view.link_layer.is_infiniband() {
+        return ibv_ah_attr { dlid: view.link_layer.lid(), port_num: 1, ..ibv_ah_attr::zeroed() };
+    }
+    global(view)
+}
+
+/// The same with a GRH.
+pub fn global(view: &View) -> ibv_ah_attr {
     let mut ah = ibv_ah_attr::zeroed();
+    ah.dlid = view.link_layer.lid();
     ah.grh.dgid = sys::ibv_gid { raw: view.dgid.0 };
     ah.grh.sgid_index = view.sgid_index;
     ah.grh.hop_limit = HOP_LIMIT;
     ah.grh.traffic_class = view.options.tos;
-    ah.sl = view.options.tos >> 5;
+    ah.sl = service_level(view);
     ah.is_global = 1;
     ah.port_num = 1;
     ah

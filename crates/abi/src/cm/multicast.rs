@@ -1,5 +1,4 @@
-//! Multicast groups of ids. A group is known by its IP address; its GID is that address (IPv4 mapped into
-//! `::ffff:a.b.c.d`), as between RoCEv2 adapters. A join is done when its event is handed out: the queue pair is attached.
+//! Multicast groups of ids. A group is known by its IP address; `cm::group` has its GID. A join is done when its event is handed out: the queue pair is attached.
 
 use std::net::SocketAddr;
 
@@ -7,7 +6,8 @@ use ::cm::{Event, EventKind, Params};
 use libc::{c_int, c_void, sockaddr};
 use sys::cma::{
     RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_CM_JOIN_MC_ATTR_RESERVED,
-    RDMA_MC_JOIN_FLAG_RESERVED, RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, rdma_cm_id, rdma_cm_join_mc_attr_ex,
+    RDMA_MC_JOIN_FLAG_RESERVED, RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_PS_UDP, rdma_cm_id,
+    rdma_cm_join_mc_attr_ex,
 };
 use sys::{ibv_ah_attr, ibv_gid};
 use verbs::{Errno, Gid, Result};
@@ -19,8 +19,11 @@ use super::sockaddr as address;
 use crate::ah;
 use crate::entry::{Zeroed, argument, minus_one};
 
-fn mgid(addr: &SocketAddr) -> ibv_gid {
-    ibv_gid { raw: Gid::from_ip(addr.ip()).0 }
+fn mgid(id: &Id, addr: &SocketAddr) -> Gid {
+    // SAFETY: a member that nobody writes after creation.
+    let udp = unsafe { id.fields() }.ps == RDMA_PS_UDP;
+    let link_layer = super::manager().map(|(nic, _)| nic.link_layer()).unwrap_or_default();
+    ::cm::group::gid(link_layer, addr.ip(), udp)
 }
 
 /// The address vector of a group.
@@ -29,8 +32,10 @@ pub fn ah(id: &Id, number: u64) -> ibv_ah_attr {
     let (Some(group), Ok(view)) = (inner.groups.iter().find(|g| g.number == number), id.cm.view(id.key)) else {
         return ibv_ah_attr::zeroed();
     };
-    let mut ah = attr::ah(&view);
-    ah.grh.dgid = mgid(&group.addr);
+    let group = mgid(id, &group.addr);
+    let mut ah = attr::global(&view);
+    ah.grh.dgid = ibv_gid { raw: group.0 };
+    ah.dlid = ::cm::group::lid(view.link_layer, &group);
     ah
 }
 
@@ -43,7 +48,7 @@ pub fn joined(id: &Id, number: u64, kind: &mut EventKind, status: &mut i32) -> O
     // SAFETY: a member that changes with the queue pair only.
     let qp = unsafe { id.fields() }.qp;
     if *kind == EventKind::MulticastJoin && !qp.is_null() && !group.send_only {
-        let gid = mgid(&group.addr);
+        let gid = ibv_gid { raw: mgid(id, &group.addr).0 };
         // SAFETY: the id's live queue pair, our own variable.
         match unsafe { ah::ibv_attach_mcast(qp, &raw const gid, 0) } {
             0 => group.attached = true,
@@ -57,7 +62,7 @@ fn detach(id: &Id, group: &mut Group) {
     // SAFETY: a member that changes with the queue pair only.
     let qp = unsafe { id.fields() }.qp;
     if std::mem::take(&mut group.attached) && !qp.is_null() {
-        let gid = mgid(&group.addr);
+        let gid = ibv_gid { raw: mgid(id, &group.addr).0 };
         // SAFETY: the id's live queue pair, our own variable.
         unsafe { ah::ibv_detach_mcast(qp, &raw const gid, 0) };
     }

@@ -6,10 +6,9 @@ use crate::platform::Platform;
 use crate::{Ah, Engine};
 
 impl<P: Platform> Engine<P> {
-    /// Checks an address vector (IBTA vol. 1, 11.2.2.1; RoCE: a GRH always).
+    /// Checks an address vector.
     pub(crate) fn check_ah(&self, attr: &AhAttr) -> Result<()> {
-        let gids = self.gids.len().max(1);
-        if attr.port_num != 1 || !attr.is_global || usize::from(attr.sgid_index) >= gids {
+        if attr.port_num != 1 || !self.takes_path(attr) {
             return Err(Errno::EINVAL);
         }
         Ok(())

@@ -1,0 +1,29 @@
+//! Address vectors: which ones a port takes, and where they lead.
+
+use verbs::{AhAttr, Gid, LinkLayer};
+
+use crate::Engine;
+use crate::platform::Platform;
+
+impl<P: Platform> Engine<P> {
+    /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet there is always a GRH (annex
+    /// A17.4.3).
+    pub(crate) fn takes_path(&self, path: &AhAttr) -> bool {
+        let has_source = usize::from(path.sgid_index) < self.gids.len().max(1);
+        match self.link_layer {
+            LinkLayer::Ethernet => path.is_global && has_source,
+            LinkLayer::InfiniBand { .. } => !path.is_global || has_source,
+        }
+    }
+
+    /// A GID of the port or group that an address vector leads to. On InfiniBand the LID leads (vol. 1, 7.7), and the only
+    /// one that leads to a port is that of this host. `None`: nowhere, what is sent there is lost.
+    pub(crate) fn destination(&self, path: &AhAttr) -> Option<Gid> {
+        let LinkLayer::InfiniBand { lid } = self.link_layer else { return Some(path.dgid) };
+        // 10.5.2: datagrams to a group have a GRH
+        let group = path.is_global && path.dgid.is_multicast();
+        let leads = if group { LinkLayer::MULTICAST_LIDS.contains(&path.dlid) } else { path.dlid == lid };
+        let own = || self.gids.first().copied().unwrap_or_default();
+        leads.then(|| if path.is_global { path.dgid } else { own() })
+    }
+}

@@ -1,0 +1,68 @@
+//! The port: its link layer, and the addresses that belong to it.
+//!
+//! On Ethernet (the default) the port is a RoCE port, and its GIDs are the host's IP addresses. As an InfiniBand port it
+//! has what a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and the GUID.
+
+use verbs::{Gid, LinkLayer};
+
+use crate::hostaddr::{self, HostGid};
+
+/// The variable that chooses the link layer.
+pub const LINK_LAYER_VARIABLE: &str = "SOFTRNIC_LINK_LAYER";
+/// Its value for InfiniBand; anything else means Ethernet.
+pub const INFINIBAND: &str = "infiniband";
+
+/// The LID of the subnet manager, which nobody needs to ask.
+pub const SM_LID: u16 = 1;
+/// The default subnet prefix (IBTA vol. 1, 4.1.1).
+const SUBNET_PREFIX: u64 = 0xfe80 << 48;
+/// The largest unicast LID (IBTA vol. 1, 4.1.3).
+const LAST_LID: u16 = 0xbfff;
+
+/// What the environment asks for.
+pub fn link_layer() -> LinkLayer {
+    let asked = std::env::var_os(LINK_LAYER_VARIABLE).is_some_and(|value| value == INFINIBAND);
+    if asked { infiniband() } else { LinkLayer::Ethernet }
+}
+
+/// InfiniBand with the LID of this host's port: made from the GUID, so it is the same for all processes, and likely
+/// another one than that of another host.
+pub fn infiniband() -> LinkLayer {
+    LinkLayer::InfiniBand { lid: lid(hostaddr::guid()) }
+}
+
+/// The port's GID table.
+pub fn gids(link_layer: LinkLayer) -> Vec<HostGid> {
+    if link_layer.is_infiniband() { vec![own_gid(hostaddr::guid())] } else { hostaddr::gids() }
+}
+
+/// Any but 0 and the subnet manager's.
+fn lid(guid: u64) -> u16 {
+    let room = u64::from(LAST_LID - SM_LID);
+    SM_LID + 1 + (hostaddr::fnv1a(&guid.to_be_bytes()) % room) as u16
+}
+
+/// The GID that a port has by itself (IBTA vol. 1, 4.1.1). No network interface stands behind it.
+fn own_gid(guid: u64) -> HostGid {
+    let mut gid = Gid::ZERO;
+    gid.0[..8].copy_from_slice(&SUBNET_PREFIX.to_be_bytes());
+    gid.0[8..].copy_from_slice(&guid.to_be_bytes());
+    HostGid { gid, ifname: String::new(), ifindex: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lids_are_unicast_and_nobody_elses() {
+        for guid in (0..1 << 20).chain([u64::MAX]) {
+            assert!((SM_LID + 1..=LAST_LID).contains(&lid(guid)), "{guid:#x}");
+        }
+    }
+
+    #[test]
+    fn the_gid_is_prefix_and_guid() {
+        assert_eq!(own_gid(0x0002_c903_00ab_cdef).gid.to_string(), "fe80:0000:0000:0000:0002:c903:00ab:cdef");
+    }
+}
