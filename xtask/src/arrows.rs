@@ -36,8 +36,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
     ("softrnic-dropin", &[]),
+    // What the machine itself can do: knows nothing of the device, or it would not be a limit.
+    ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-dropin"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-dropin", "softrnic-limits"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.

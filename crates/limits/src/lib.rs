@@ -1,0 +1,58 @@
+//! What the machine itself can do, measured without any device: the figures beside which `softrnic bench` puts its own.
+//!
+//! Two processes on two cores. One, *near*, takes the time; the other, *far*, answers. Every function here is one of the
+//! two sides of a measurement, and does a stated number of turns; who calls them sees to it that both are there, and
+//! on which cores. Nothing of softrnic is used: a limit that were measured with the device's own code would hide what that
+//! code costs.
+//!
+//! * [`line`]: a cache line from one core to the other.
+//! * [`wake`]: an eventfd wakes a process that sleeps in epoll.
+//! * [`stream`]: a message over TCP or a unix socket.
+//! * [`copy`]: memcpy, and the kernel's copies from process to process.
+//! * [`system_call`]: the cheapest one.
+
+pub mod copy;
+pub mod line;
+mod memory;
+pub mod stream;
+pub mod wake;
+
+pub use memory::{Buffer, Remote, Shared};
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Longest wait for the other side.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Time for `count` system calls that do next to nothing (`getppid(2)`).
+pub fn system_call(count: u32) -> Duration {
+    let start = Instant::now();
+    for _ in 0..count {
+        std::hint::black_box(rustix::process::getppid());
+    }
+    start.elapsed()
+}
+
+/// Spins until `done`; looks at the clock now and then only.
+#[inline]
+fn spin(mut done: impl FnMut() -> bool) -> io::Result<()> {
+    let mut deadline = None;
+    loop {
+        for _ in 0..1 << 16 {
+            if done() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        if now > *deadline.get_or_insert(now + PATIENCE) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // Where both share a core, the other one must run.
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests;
