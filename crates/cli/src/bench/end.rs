@@ -1,69 +1,146 @@
-//! One end of the connection, and what the two tell each other.
+//! One end of the connections, and what the two tell each other.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma::{Access, Cq, Data, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Status, Wc};
+use rdma::{
+    Access, Ah, AhAttr, CompChannel, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp,
+    SendWr, Status, Wc,
+};
 use serde::{Deserialize, Serialize};
 
+use super::case::{Case, Transport, Waiting};
 use crate::bed::{Bed, DeviceOptions, Endpoint, PATIENCE, PORT, text};
 
 /// Largest message.
-pub const LARGEST: usize = 1 << 20;
-/// Where in the region the data to send are.
-pub const SOURCE: usize = 0;
-/// Where in the region the peer's data go.
-pub const SINK: usize = LARGEST;
-/// Where in the region the word for atomics is.
-pub const WORD: usize = 2 * LARGEST;
-/// Bytes of the region.
-const REGION: usize = WORD + 64;
+pub const LARGEST: usize = 8 << 20;
+/// Bytes through which messages walk that walk.
+pub const SPAN: usize = 64 << 20;
+/// Bytes of a message that walks.
+pub const WALKED: usize = 1 << 20;
+/// In front of a datagram the receiver finds the global route header (IBTA vol. 1, 11.4.1.2).
+const GRH: usize = 40;
 
 /// Requests of a queue.
 pub const DEPTH: u32 = 512;
 /// Receives that the target keeps posted.
-pub const RECEIVES: u32 = 256;
+pub const RECEIVES: u64 = 256;
 /// Inline bytes to ask for; a device with fewer is asked again.
 const INLINE: [u32; 4] = [220, 128, 64, 0];
 /// First sequence number; both sides.
-pub const PSN: u32 = 0x5_0f7;
+const PSN: u32 = 0x5_0f7;
+/// Key of datagrams.
+const QKEY: u32 = 0x1111_1111;
 
-/// `wr_id` of receives. Those of sends are the number of requests that the completion stands for.
-pub const RECEIVE: u64 = u64::MAX;
+/// Where things are in the region: bytes to send from its start on, then where the peer's data go, then a word.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+pub struct Room {
+    /// Bytes of each half.
+    half: usize,
+}
+
+impl Room {
+    /// For messages up to `largest`, and walks if `walking`.
+    pub fn new(largest: usize, walking: bool) -> Self {
+        let half = if walking { SPAN.max(largest) } else { largest };
+        Room { half: (half + GRH).next_multiple_of(4096) }
+    }
+
+    /// Where the data to send are.
+    pub const SOURCE: usize = 0;
+
+    /// Where the peer's data go.
+    pub fn sink(self) -> usize {
+        self.half
+    }
+
+    /// Where the word for atomics is.
+    pub fn word(self) -> usize {
+        2 * self.half
+    }
+
+    /// Where a byte becomes 1 when the initiator has sent everything.
+    pub fn over(self) -> usize {
+        self.word() + 16
+    }
+
+    fn bytes(self) -> usize {
+        2 * self.half + 64
+    }
+}
 
 /// First message to the target's process.
 #[derive(Serialize, Deserialize)]
 pub struct Hello {
     /// Where it runs.
     pub core: Option<usize>,
+    /// Its memory.
+    pub room: Room,
 }
 
-/// What the target does.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
-pub enum Job {
-    /// Answers SENDs by SENDs.
-    PongSend {
-        /// Bytes.
-        size: usize,
-        /// How often.
-        count: u32,
-    },
-    /// Answers WRITEs by WRITEs, seeing them in its memory.
-    PongWrite {
-        /// Bytes.
-        size: usize,
-        /// How often.
-        count: u32,
-    },
-    /// Polls, and posts receives, until an immediate value comes.
-    Serve {
-        /// Bytes of a receive.
-        size: usize,
-    },
-    /// Sleeps until told that it is over.
-    Sleep,
-    /// Ends.
-    End,
+/// Queue pairs of one end: what they are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// RC, polling.
+    Rc,
+    /// UC, polling.
+    Uc,
+    /// UD, polling.
+    Ud,
+    /// RC, with a completion channel.
+    Events,
+    /// RC, polling; its receives walk.
+    Walk,
+}
+
+impl Use {
+    /// All, in the order in which endpoints are told.
+    const ALL: [Use; 5] = [Use::Rc, Use::Uc, Use::Ud, Use::Events, Use::Walk];
+
+    /// Which one serves a case; `None` if there is none.
+    pub fn of(case: &Case) -> Option<Use> {
+        match (case.transport, case.waiting, case.walking) {
+            (Transport::Rc, Waiting::Polling, false) => Some(Use::Rc),
+            (Transport::Rc, Waiting::Polling, true) => Some(Use::Walk),
+            (Transport::Rc, Waiting::Events, false) => Some(Use::Events),
+            (Transport::Uc, Waiting::Polling, false) => Some(Use::Uc),
+            (Transport::Ud, Waiting::Polling, false) => Some(Use::Ud),
+            _ => None,
+        }
+    }
+
+    fn transport(self) -> Transport {
+        match self {
+            Use::Uc => Transport::Uc,
+            Use::Ud => Transport::Ud,
+            _ => Transport::Rc,
+        }
+    }
+}
+
+/// A queue pair and what belongs to it.
+pub struct Lane {
+    /// What it is for.
+    pub purpose: Use,
+    /// The queue pair.
+    pub qp: Arc<Qp>,
+    /// Completions of sends.
+    pub sends: Arc<Cq>,
+    /// Completions of receives.
+    pub receives: Arc<Cq>,
+    /// Where events come, if it has any.
+    pub channel: Option<Arc<CompChannel>>,
+    /// Datagrams: to whom.
+    to: Option<(Arc<Ah>, u32)>,
+    /// Messages up to this many bytes go inline.
+    inline: usize,
+    /// The other side's.
+    pub peer: Endpoint,
+    /// Receives that are posted.
+    pub ready: Cell<u64>,
+    /// Receives that were ever posted.
+    filled: Cell<u64>,
 }
 
 /// One end.
@@ -72,135 +149,255 @@ pub struct End {
     pub bed: Bed,
     /// Its memory.
     pub mr: Arc<Mr>,
-    /// All completions.
-    pub cq: Arc<Cq>,
-    /// The connection.
-    pub qp: Arc<Qp>,
-    /// Messages up to this many bytes go inline.
-    pub inline: usize,
+    /// Where things are in it.
+    pub room: Room,
     /// True if the device has atomics.
     pub atomics: bool,
+    /// Connections that have nothing to do.
+    idle: Vec<Arc<Qp>>,
+    cqs: [Arc<Cq>; 2],
+    lanes: Vec<Lane>,
+}
+
+/// A lane that is not connected yet.
+struct Loose {
+    purpose: Use,
+    qp: Arc<Qp>,
+    cqs: [Arc<Cq>; 2],
+    channel: Option<Arc<CompChannel>>,
+    inline: usize,
 }
 
 impl End {
-    /// Opens the device and makes everything but the connection.
-    pub fn open(options: &DeviceOptions) -> Result<Self, String> {
+    /// Opens the device, and connects with the other side, which does the same at the same time. `talk` sends our endpoints
+    /// and receives the other's.
+    pub fn open(
+        options: &DeviceOptions,
+        room: Room,
+        talk: impl FnOnce(Vec<Endpoint>) -> Result<Vec<Endpoint>, String>,
+    ) -> Result<Self, String> {
         let bed = options.open()?;
         let atomics = bed.context.query_device().map_err(text)?.atomic_cap != 0;
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         if atomics {
             access |= Access::REMOTE_ATOMIC;
         }
-        let mr = bed.pd.reg_mr(REGION, access).map_err(text)?;
-        let cq = bed.context.create_cq(2 * DEPTH, None, 0).map_err(text)?;
-        let mut made = Err(String::new());
-        for max_inline_data in INLINE {
-            let cap = bed.cap(QpCap {
-                max_send_wr: DEPTH,
-                max_recv_wr: DEPTH,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data,
-            })?;
-            let options = QpOptions {
-                qp_type: QpType::Rc,
-                send_cq: Some(&cq),
-                recv_cq: Some(&cq),
-                srq: None,
-                xrcd: None,
-                cap,
-                sq_sig_all: false,
+        let mr = bed.pd.reg_mr(room.bytes(), access).map_err(text)?;
+        let cq = |channel: Option<&Arc<CompChannel>>| bed.context.create_cq(2 * DEPTH, channel, 0).map_err(text);
+        let cqs = [cq(None)?, cq(None)?];
+        let mut loose = Vec::new();
+        for purpose in Use::ALL {
+            let (cqs, channel) = match purpose {
+                Use::Events => {
+                    let channel = bed.context.create_comp_channel().map_err(text)?;
+                    ([cqs[0].clone(), cq(Some(&channel))?], Some(channel))
+                }
+                _ => (cqs.clone(), None),
             };
-            made = bed.pd.create_qp(&options).map(|qp| (qp, max_inline_data)).map_err(text);
-            if made.is_ok() {
-                break;
-            }
+            let (qp, inline) = queue_pair(&bed, purpose.transport().qp_type(), &cqs, DEPTH)?;
+            let access = if purpose.transport() == Transport::Rc {
+                access
+            } else {
+                access - Access::REMOTE_ATOMIC - Access::REMOTE_READ
+            };
+            qp.init(purpose.transport().qp_type(), PORT, access, QKEY).map_err(text)?;
+            loose.push(Loose { purpose, qp, cqs, channel, inline });
         }
-        let (qp, inline) = made?;
-        qp.init(QpType::Rc, PORT, access, 0).map_err(text)?;
-        Ok(End { bed, mr, cq, qp, inline: inline as usize, atomics })
+        let mut end = End { bed, mr, room, atomics, idle: Vec::new(), cqs, lanes: Vec::new() };
+        let peers = talk(loose.iter().map(|lane| end.endpoint(&lane.qp)).collect())?;
+        if peers.len() != loose.len() {
+            return Err(format!("the other process has {} queue pairs, not {}", peers.len(), loose.len()));
+        }
+        for (lane, peer) in loose.into_iter().zip(peers) {
+            let lane = end.join(lane, peer).map_err(|error| format!("cannot connect: {error}"))?;
+            end.lanes.push(lane);
+        }
+        Ok(end)
     }
 
-    /// What the peer must know.
-    pub fn endpoint(&self) -> Result<Endpoint, String> {
-        Ok(Endpoint {
-            qpn: self.qp.number(),
-            sender_qpn: self.qp.number(),
+    fn join(&self, lane: Loose, peer: Endpoint) -> Result<Lane, String> {
+        let Loose { purpose, qp, cqs: [sends, receives], channel, inline } = lane;
+        let mut to = None;
+        if purpose == Use::Ud {
+            qp.activate_ud(PSN).map_err(text)?;
+            let dgid = Gid(peer.gid);
+            let attr = AhAttr {
+                dgid,
+                dlid: peer.lid,
+                sgid_index: self.bed.gid_index,
+                hop_limit: 64,
+                is_global: dgid != Gid::ZERO,
+                port_num: PORT,
+                ..AhAttr::default()
+            };
+            to = Some((self.bed.pd.create_ah(&attr).map_err(text)?, peer.qpn));
+        } else {
+            qp.connect(purpose.transport().qp_type(), &self.bed.connect(PSN, &peer)).map_err(text)?;
+        }
+        Ok(Lane { purpose, qp, sends, receives, channel, to, inline, peer, ready: Cell::new(0), filled: Cell::new(0) })
+    }
+
+    fn endpoint(&self, qp: &Qp) -> Endpoint {
+        Endpoint {
+            qpn: qp.number(),
+            sender_qpn: qp.number(),
             gid: self.bed.gid.0,
             lid: self.bed.lid,
             psn: PSN,
             addr: self.mr.addr(),
             rkey: self.mr.rkey(),
             srqn: 0,
-        })
+        }
     }
 
-    /// Posts a receive of `size` bytes.
-    pub fn post_receive(&self, size: usize) -> Result<(), String> {
-        let sges = [self.mr.sge(SINK, size)];
-        self.qp.post_recv(&RecvWr { wr_id: RECEIVE, sges: &sges }).map_err(text)
+    /// The lane for a case.
+    pub fn lane(&self, case: &Case) -> Result<&Lane, String> {
+        let purpose = Use::of(case).ok_or_else(|| format!("{case}: this is not measured"))?;
+        self.lanes.iter().find(|lane| lane.purpose == purpose).ok_or_else(|| "no such queue pair".into())
+    }
+
+    /// Largest message of a transport.
+    pub fn largest(&self, transport: Transport) -> usize {
+        match transport {
+            Transport::Ud => 128 << self.bed.mtu,
+            _ => LARGEST,
+        }
+    }
+
+    /// Makes queue pairs until `count` are idle, on the completion queues that are polled; gives the new ones.
+    pub fn make_idle(&mut self, count: usize) -> Result<Vec<Endpoint>, String> {
+        let first = self.idle.len();
+        while self.idle.len() < count {
+            let (qp, _) = queue_pair(&self.bed, QpType::Rc, &self.cqs, 16)?;
+            qp.init(QpType::Rc, PORT, Access::REMOTE_WRITE | Access::LOCAL_WRITE, 0).map_err(text)?;
+            self.idle.push(qp);
+        }
+        Ok(self.idle[first..].iter().map(|qp| self.endpoint(qp)).collect())
+    }
+
+    /// Connects the newest idle ones.
+    pub fn connect_idle(&self, peers: &[Endpoint]) -> Result<(), String> {
+        let first = self.idle.len().checked_sub(peers.len()).ok_or("more queue pairs than there are")?;
+        for (qp, peer) in self.idle[first..].iter().zip(peers) {
+            qp.connect(QpType::Rc, &self.bed.connect(PSN, peer)).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives until `wanted` are there. What no message has taken stays for the next case, so all of a lane are of
+    /// one size: those that walk of [`WALKED`] bytes, the others as large as there is room.
+    #[inline]
+    pub fn fill(&self, lane: &Lane, wanted: u64) -> Result<(), String> {
+        while lane.ready.get() < wanted {
+            let (offset, size) = match lane.purpose {
+                Use::Walk => (walk(lane.filled.get()), WALKED),
+                _ => (0, self.room.half),
+            };
+            let sges = [self.mr.sge(self.room.sink() + offset, size)];
+            lane.qp.post_recv(&RecvWr { wr_id: 1, sges: &sges }).map_err(text)?;
+            lane.filled.set(lane.filled.get() + 1);
+            lane.ready.set(lane.ready.get() + 1);
+        }
+        Ok(())
     }
 
     /// Posts a request with `size` bytes of our memory at `offset`; `stands_for` is how many requests its completion is
     /// for, 0 for none.
     #[inline]
-    pub fn post(&self, op: SendOp<'_>, offset: usize, size: usize, stands_for: u32) -> Result<(), String> {
+    pub fn post(&self, lane: &Lane, op: SendOp<'_>, offset: usize, size: usize, stands_for: u32) -> Result<(), String> {
         let flags = if stands_for > 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let to = lane.to.as_ref().map(|(ah, qpn)| (&**ah, *qpn, QKEY));
         let takes_data = matches!(op, SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
-        if !takes_data && size <= self.inline {
+        if !takes_data && size <= lane.inline {
             let mut data = [0u8; INLINE[0] as usize];
             self.mr.read(offset, &mut data[..size]);
             let pieces = [&data[..size]];
-            let wr = SendWr { flags, ..SendWr::new(stands_for.into(), op, Data::Inline(&pieces)) };
-            return self.qp.post_send(&wr).map_err(text);
+            let wr = SendWr { flags, to, ..SendWr::new(stands_for.into(), op, Data::Inline(&pieces)) };
+            return lane.qp.post_send(&wr).map_err(text);
         }
         let sges = [self.mr.sge(offset, size)];
-        let wr = SendWr { flags, ..SendWr::new(stands_for.into(), op, Data::Sges(&sges)) };
-        self.qp.post_send(&wr).map_err(text)
+        let wr = SendWr { flags, to, ..SendWr::new(stands_for.into(), op, Data::Sges(&sges)) };
+        lane.qp.post_send(&wr).map_err(text)
+    }
+
+    /// The completion queues that are polled, both of them.
+    pub fn polled(&self) -> &[Arc<Cq>; 2] {
+        &self.cqs
     }
 }
 
-/// What completions told so far.
-#[derive(Default)]
-pub struct Tally {
-    /// Sends that are done.
-    pub sent: u64,
-    /// Receives that are done.
-    pub received: u64,
-    /// One of them had an immediate value.
-    pub immediate: bool,
+fn queue_pair(bed: &Bed, qp_type: QpType, cqs: &[Arc<Cq>; 2], depth: u32) -> Result<(Arc<Qp>, usize), String> {
+    let mut made = Err(String::new());
+    for max_inline_data in INLINE {
+        let cap = bed.cap(QpCap {
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data,
+        })?;
+        let options = QpOptions {
+            qp_type,
+            send_cq: Some(&cqs[0]),
+            recv_cq: Some(&cqs[1]),
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: false,
+        };
+        made = bed.pd.create_qp(&options).map(|qp| (qp, max_inline_data as usize)).map_err(text);
+        if made.is_ok() {
+            break;
+        }
+    }
+    made
 }
 
-impl Tally {
-    /// Polls once.
-    #[inline]
-    pub fn poll(&mut self, cq: &Cq) -> Result<(), String> {
-        let mut out = [Wc::default(); 16];
-        let count = cq.poll(&mut out).map_err(text)?;
-        for wc in &out[..count] {
-            if wc.status() != Status::SUCCESS {
-                return Err(format!("a request failed with {}", wc.status()));
-            }
-            if wc.wr_id() == RECEIVE {
-                self.received += 1;
-                self.immediate |= wc.imm().is_some();
-            } else {
-                self.sent += wc.wr_id();
-            }
-        }
-        Ok(())
-    }
+/// Where the `turn`th of the messages that walk begins.
+#[inline]
+pub fn walk(turn: u64) -> usize {
+    (turn % (SPAN / WALKED) as u64) as usize * WALKED
+}
 
-    /// Polls until `done`.
-    #[inline]
-    pub fn wait(&mut self, cq: &Cq, mut done: impl FnMut(&Tally) -> bool) -> Result<(), String> {
-        let mut watch = Watch::new();
-        while !done(self) {
-            self.poll(cq)?;
-            watch.tick()?;
+/// Takes completions; says for how many requests they are.
+#[inline]
+pub fn reap(cq: &Cq) -> Result<u64, String> {
+    let mut out = [Wc::default(); 16];
+    let count = cq.poll(&mut out).map_err(text)?;
+    let mut done = 0;
+    for wc in &out[..count] {
+        if wc.status() != Status::SUCCESS {
+            return Err(format!("a request failed with {}", wc.status()));
         }
-        Ok(())
+        done += wc.wr_id();
     }
+    Ok(done)
+}
+
+/// Polls until `wanted` requests are done, and says how many are.
+#[inline]
+pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
+    let mut watch = Watch::new();
+    while done < wanted {
+        done += reap(cq)?;
+        watch.tick()?;
+    }
+    Ok(done)
+}
+
+/// Sleeps until `wanted` requests are done: the queue is armed.
+pub fn sleep_for(channel: &CompChannel, cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
+    while done < wanted {
+        channel.event().map_err(text)?;
+        cq.arm(false).map_err(text)?;
+        loop {
+            match reap(cq)? {
+                0 => break,
+                more => done += more,
+            }
+        }
+    }
+    Ok(done)
 }
 
 /// Ends a wait that takes too long, at little cost.
@@ -234,9 +431,5 @@ impl Watch {
     }
 }
 
-/// Median and 99th percentile.
-pub fn percentiles(samples: &mut [Duration]) -> (Duration, Duration) {
-    samples.sort_unstable();
-    let at = |part: usize| samples[(samples.len() * part / 100).min(samples.len() - 1)];
-    (at(50), at(99))
-}
+/// Longest wait for messages that an unreliable transport may have lost.
+pub const SILENCE: Duration = Duration::from_millis(2);

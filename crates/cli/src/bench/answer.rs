@@ -1,0 +1,156 @@
+//! The side that answers.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rdma::SendOp;
+use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Operation, Waiting};
+use super::end::{End, Lane, RECEIVES, Room, SILENCE, Watch, poll_for, reap, sleep_for};
+use super::limits;
+use super::measure::{Sender, mark};
+use crate::bed::{Endpoint, text};
+use crate::link::Link;
+
+/// What the target does.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub enum Job {
+    /// Answers every message by one of the same kind.
+    Pong {
+        /// What is measured.
+        case: Case,
+        /// How often.
+        count: u32,
+    },
+    /// Takes messages until told that it is over.
+    Sink(Case),
+    /// Sleeps until told that it is over.
+    Sleep,
+    /// Makes idle queue pairs, until there are so many, and says which.
+    MakeIdle(usize),
+    /// Connects them.
+    ConnectIdle(Vec<Endpoint>),
+    /// A measurement of the machine.
+    Limit(limits::Job),
+    /// Ends.
+    End,
+}
+
+/// Does what it is told, until told to end.
+pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
+    let mut stand = None;
+    loop {
+        let job: Job = link.receive()?;
+        let outcome = match job {
+            Job::End => return Ok(()),
+            Job::Pong { case, count } => pong(end, link, &case, count).map(|()| 0),
+            Job::Sink(case) => sink(end, link, &case),
+            Job::Sleep => link.send(&()).and_then(|()| link.receive::<()>()).map(|()| 0),
+            Job::MakeIdle(count) => {
+                let made = end.make_idle(count)?;
+                link.send(&made)?;
+                continue;
+            }
+            Job::ConnectIdle(peers) => {
+                end.connect_idle(&peers)?;
+                link.send(&())?;
+                continue;
+            }
+            Job::Limit(job) => limits::answer(&mut stand, job, link).map(|()| 0),
+        };
+        link.send(&outcome)?;
+        outcome?;
+    }
+}
+
+fn pong(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<(), String> {
+    let lane = end.lane(case)?;
+    match case.operation {
+        Operation::Send => pong_send(end, link, lane, case, count),
+        _ => pong_write(end, link, lane, case, count),
+    }
+}
+
+fn pong_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<(), String> {
+    end.fill(lane, RECEIVES)?;
+    if case.waiting == Waiting::Events {
+        lane.receives.arm(false).map_err(text)?;
+    }
+    link.send(&())?;
+    let mut sender = Sender::new(count);
+    let mut received = 0;
+    for turn in 1..=u64::from(count) {
+        received = wait(lane, case, received, turn)?;
+        sender.post(end, lane, SendOp::Send, case.bytes)?;
+        end.fill(lane, RECEIVES)?;
+    }
+    sender.finish(lane)
+}
+
+/// Waits for the `turn`th message.
+#[inline]
+pub fn wait(lane: &Lane, case: &Case, received: u64, turn: u64) -> Result<u64, String> {
+    let now = match (case.waiting, &lane.channel) {
+        (Waiting::Events, Some(channel)) => sleep_for(channel, &lane.receives, received, turn)?,
+        _ => poll_for(&lane.receives, received, turn)?,
+    };
+    lane.ready.set(lane.ready.get() - (now - received));
+    Ok(now)
+}
+
+fn pong_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<(), String> {
+    let last = end.room.sink() + case.bytes - 1;
+    end.mr.store(last, 0);
+    link.send(&())?;
+    let mut sender = Sender::new(count);
+    let op = SendOp::Write { addr: lane.peer.addr + end.room.sink() as u64, rkey: lane.peer.rkey };
+    for turn in 0..count {
+        let mark = mark(turn);
+        watch(end, last, mark)?;
+        end.mr.store(Room::SOURCE + case.bytes - 1, mark);
+        sender.post(end, lane, op, case.bytes)?;
+    }
+    sender.finish(lane)
+}
+
+/// Looks at a byte of memory, and at nothing else, until it is `mark`.
+#[inline]
+pub fn watch(end: &End, at: usize, mark: u8) -> Result<(), String> {
+    let mut watch = Watch::new();
+    while end.mr.load(at) != mark {
+        std::hint::spin_loop();
+        watch.tick()?;
+    }
+    Ok(())
+}
+
+/// How many messages came.
+fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
+    let lane = end.lane(case)?;
+    end.mr.word(end.room.over()).store(0, Ordering::SeqCst);
+    end.fill(lane, RECEIVES)?;
+    link.send(&())?;
+    let (mut received, mut quiet) = (0, None);
+    let mut watch = Watch::new();
+    loop {
+        match reap(&lane.receives)? {
+            0 => {
+                watch.tick()?;
+                if end.mr.load(end.room.over()) != 0 {
+                    // An unreliable message that was sent before may still be on its way.
+                    let since = *quiet.get_or_insert_with(Instant::now);
+                    if since.elapsed() > SILENCE {
+                        return Ok(received);
+                    }
+                }
+            }
+            more => {
+                received += more;
+                (quiet, watch) = (None, Watch::new());
+                lane.ready.set(lane.ready.get() - more);
+                end.fill(lane, RECEIVES)?;
+            }
+        }
+    }
+}

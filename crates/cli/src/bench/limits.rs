@@ -1,0 +1,346 @@
+//! What the machine itself can do, measured beside the device: the crate `limits`, on both sides.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use limits::copy::{Direction, Walk, memcpy, straight};
+use limits::wake::{Bells, bell};
+use limits::{Buffer, Remote, Shared, line, stream};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+use super::answer;
+use super::case::Bytes;
+use super::end::{SPAN, WALKED};
+use super::{begin, finish};
+use crate::bed::text;
+use crate::link::Link;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// A cache line from one core to the other, one way.
+    CacheLine,
+    /// A system call.
+    SystemCall,
+    /// An eventfd wakes a process that sleeps in epoll, one way.
+    EventfdEpoll,
+    /// memcpy within a process.
+    Memcpy,
+    /// The kernel copies to the other process.
+    ProcessVmWritev,
+    /// The kernel copies from the other process.
+    ProcessVmReadv,
+    /// A unix socket, one way.
+    UnixSocket,
+    /// TCP over the loopback interface, one way.
+    TcpLoopback,
+}
+
+impl Limit {
+    /// Those that have no size.
+    pub const PLAIN: [Limit; 3] = [Limit::CacheLine, Limit::SystemCall, Limit::EventfdEpoll];
+    /// Those that move bytes.
+    pub const SIZED: [Limit; 5] =
+        [Limit::Memcpy, Limit::ProcessVmWritev, Limit::ProcessVmReadv, Limit::UnixSocket, Limit::TcpLoopback];
+    /// Those that copy, and can walk.
+    pub const COPIES: [Limit; 3] = [Limit::Memcpy, Limit::ProcessVmWritev, Limit::ProcessVmReadv];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::CacheLine => "cache line, core to core",
+            Limit::SystemCall => "system call",
+            Limit::EventfdEpoll => "eventfd wakes epoll",
+            Limit::Memcpy => "memcpy",
+            Limit::ProcessVmWritev => "process_vm_writev",
+            Limit::ProcessVmReadv => "process_vm_readv",
+            Limit::UnixSocket => "unix socket",
+            Limit::TcpLoopback => "TCP loopback",
+        }
+    }
+}
+
+/// A measurement of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct LimitCase {
+    /// Of what.
+    pub limit: Limit,
+    /// Bytes at a time; 0 where there are none.
+    pub bytes: usize,
+    /// Through [`SPAN`] bytes of memory.
+    pub walking: bool,
+}
+
+impl LimitCase {
+    /// Of a limit without a size.
+    pub fn plain(limit: Limit) -> Self {
+        LimitCase { limit, bytes: 0, walking: false }
+    }
+
+    /// Over and over with the same memory.
+    pub fn of(limit: Limit, bytes: usize) -> Self {
+        LimitCase { limit, bytes, walking: false }
+    }
+
+    /// All for some sizes.
+    pub fn all(sizes: &[usize]) -> Vec<LimitCase> {
+        let mut cases: Vec<_> = Limit::PLAIN.into_iter().map(LimitCase::plain).collect();
+        cases.extend(
+            Limit::SIZED.into_iter().flat_map(|limit| sizes.iter().map(move |size| LimitCase::of(limit, *size))),
+        );
+        let walking = |limit| LimitCase { limit, bytes: WALKED, walking: true };
+        cases.extend(Limit::COPIES.into_iter().map(walking));
+        cases
+    }
+}
+
+impl std::fmt::Display for LimitCase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.limit.name())?;
+        if self.bytes > 0 {
+            write!(f, " of {}", Bytes(self.bytes))?;
+        }
+        if self.walking {
+            write!(f, ", through {}", Bytes(SPAN))?;
+        }
+        Ok(())
+    }
+}
+
+/// What the other process does for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Job {
+    /// Comes to the port and the socket of this name, and says where its memory is.
+    Meet {
+        /// Of TCP.
+        port: u16,
+        /// In the abstract namespace.
+        name: String,
+    },
+    /// Answers so many cache lines.
+    Line(u32),
+    /// Answers so many wake-ups.
+    Wake(u32),
+    /// Answers so many messages over the unix socket, or over TCP.
+    Stream {
+        /// TCP.
+        tcp: bool,
+        /// Bytes.
+        bytes: usize,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// Where a process's memory is.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    pid: u32,
+    addr: u64,
+    len: usize,
+}
+
+/// What either side holds.
+pub struct Stand {
+    shared: Shared,
+    bells: Bells,
+    tcp: TcpStream,
+    unix: UnixStream,
+    buffers: Vec<Buffer>,
+    remote: Option<Remote>,
+    /// What goes over the streams: kept, so that its pages are there.
+    message: Vec<u8>,
+}
+
+const PATIENCE: Option<Duration> = Some(limits::PATIENCE);
+
+impl Stand {
+    /// Near's side; the other process comes to it.
+    pub fn new(link: &mut Link) -> Result<Self, String> {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
+        let port = tcp.local_addr().map_err(text)?.port();
+        let name = format!("softrnic/bench/{}/{port}", std::process::id());
+        let unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).map_err(text)?).map_err(text)?;
+        link.send(&answer::Job::Limit(Job::Meet { port, name }))?;
+        let Place { pid, addr, len } = link.receive()?;
+        let meet = || -> io::Result<Stand> {
+            let (unix, tcp) = (unix.accept()?.0, tcp.accept()?.0);
+            tcp.set_nodelay(true)?;
+            tcp.set_read_timeout(PATIENCE)?;
+            unix.set_read_timeout(PATIENCE)?;
+            let (shared, memory) = Shared::create(line::BYTES)?;
+            let (ours, theirs) = (bell()?, bell()?);
+            give(&unix, &[memory.as_fd(), theirs.as_fd(), ours.as_fd()])?;
+            let buffers = vec![Buffer::new(SPAN)?, Buffer::new(SPAN)?];
+            let remote = Some(Remote::new(pid, addr, len)?);
+            Ok(Stand { shared, bells: Bells::new(ours, theirs)?, tcp, unix, buffers, remote, message: Vec::new() })
+        };
+        let stand = meet().map_err(text)?;
+        finish(link)?;
+        Ok(stand)
+    }
+
+    /// Microseconds for one; `None` if the system does not permit it.
+    pub fn measure(&mut self, link: &mut Link, case: LimitCase, budget: Duration) -> Result<Option<f64>, String> {
+        match self.steps(link, case, budget) {
+            Ok(figure) => Ok(Some(figure)),
+            Err(Failure::Forbidden) => Ok(None),
+            Err(Failure::Other(error)) => Err(format!("{case}: {error}")),
+        }
+    }
+
+    /// Batches, each of some microseconds at least, until the time is over; then their median.
+    fn steps(&mut self, link: &mut Link, case: LimitCase, budget: Duration) -> Result<f64, Failure> {
+        let mut figures = Vec::new();
+        let began = Instant::now();
+        // The first batch warms up, and says how many fit into a tenth of the time.
+        let mut count = 4;
+        loop {
+            let time = self.batch(link, case, count)?;
+            let each = time.as_secs_f64() / f64::from(count);
+            if figures.is_empty() && time < budget / 20 && count < 1 << 20 {
+                count *= 4;
+                continue;
+            }
+            figures.push(each * 1e6);
+            if began.elapsed() >= budget {
+                break;
+            }
+        }
+        let one_way =
+            matches!(case.limit, Limit::CacheLine | Limit::EventfdEpoll | Limit::UnixSocket | Limit::TcpLoopback);
+        Ok(super::stats::Spread::of(&figures).median / if one_way { 2.0 } else { 1.0 })
+    }
+
+    fn batch(&mut self, link: &mut Link, case: LimitCase, count: u32) -> Result<Duration, Failure> {
+        let LimitCase { limit, bytes, walking } = case;
+        let walk = Walk { size: bytes, span: if walking { SPAN } else { bytes } };
+        let ask = |link: &mut Link, job: Job| begin(link, &answer::Job::Limit(job));
+        let time = match limit {
+            Limit::SystemCall => return Ok(limits::system_call(count)),
+            Limit::Memcpy => return Ok(memcpy(&self.buffers[0], &self.buffers[1], walk, count)),
+            Limit::ProcessVmWritev | Limit::ProcessVmReadv => {
+                let direction = if limit == Limit::ProcessVmReadv { Direction::Read } else { Direction::Write };
+                let remote = self.remote.as_ref().ok_or(Failure::Forbidden)?;
+                return Ok(straight(&self.buffers[0], remote, direction, walk, count)?);
+            }
+            Limit::CacheLine => {
+                line::reset(&self.shared);
+                ask(link, Job::Line(count))?;
+                line::near(&self.shared, count)?
+            }
+            Limit::EventfdEpoll => {
+                ask(link, Job::Wake(count))?;
+                self.bells.near(count)?
+            }
+            Limit::UnixSocket | Limit::TcpLoopback => {
+                let tcp = limit == Limit::TcpLoopback;
+                ask(link, Job::Stream { tcp, bytes, count })?;
+                let message = room(&mut self.message, bytes);
+                match tcp {
+                    true => stream::near(&mut self.tcp, message, count)?,
+                    false => stream::near(&mut self.unix, message, count)?,
+                }
+            }
+        };
+        finish(link)?;
+        Ok(time)
+    }
+}
+
+enum Failure {
+    Forbidden,
+    Other(String),
+}
+
+impl From<String> for Failure {
+    fn from(error: String) -> Self {
+        Failure::Other(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let forbidden = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported);
+        if forbidden { Failure::Forbidden } else { Failure::Other(error.to_string()) }
+    }
+}
+
+/// Far's side.
+pub fn answer(stand: &mut Option<Stand>, job: Job, link: &mut Link) -> Result<(), String> {
+    if let Job::Meet { port, name } = job {
+        let meet = || -> io::Result<_> {
+            let unix = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
+            let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            tcp.set_nodelay(true)?;
+            tcp.set_read_timeout(PATIENCE)?;
+            unix.set_read_timeout(PATIENCE)?;
+            Ok((unix, tcp, Buffer::new(SPAN)?))
+        };
+        let (unix, tcp, buffer) = meet().map_err(text)?;
+        link.send(&Place { pid: std::process::id(), addr: buffer.addr(), len: buffer.len() })?;
+        let take = || -> io::Result<_> {
+            let [memory, ours, theirs] = take(&unix)?;
+            Ok((Shared::open(&memory, line::BYTES)?, Bells::new(ours, theirs)?))
+        };
+        let (shared, bells) = take().map_err(text)?;
+        *stand = Some(Stand { shared, bells, tcp, unix, buffers: vec![buffer], remote: None, message: Vec::new() });
+        return Ok(());
+    }
+    let stand = stand.as_mut().ok_or("nothing to measure with")?;
+    link.send(&())?;
+    let done = match job {
+        Job::Line(count) => line::far(&stand.shared, count),
+        Job::Wake(count) => stand.bells.far(count),
+        Job::Stream { tcp: true, bytes, count } => stream::far(&mut stand.tcp, room(&mut stand.message, bytes), count),
+        Job::Stream { tcp: false, bytes, count } => {
+            stream::far(&mut stand.unix, room(&mut stand.message, bytes), count)
+        }
+        Job::Meet { .. } => Ok(()),
+    };
+    done.map_err(text)
+}
+
+fn room(message: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if message.len() < bytes {
+        message.resize(bytes, 1);
+    }
+    &mut message[..bytes]
+}
+
+/// Gives descriptors to the process at the other end.
+fn give(socket: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Takes what [`give`] gave.
+fn take(socket: &UnixStream) -> io::Result<[OwnedFd; 3]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let fds: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    fds.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
+}

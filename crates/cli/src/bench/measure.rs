@@ -1,0 +1,275 @@
+//! The side that measures.
+
+use std::time::{Duration, Instant};
+
+use rdma::SendOp;
+
+use super::answer::{Job, wait, watch};
+use super::case::{Case, Operation, Quantity, Waiting};
+use super::end::{DEPTH, End, Lane, RECEIVES, Room, Watch, poll_for, reap, walk};
+use super::{begin, finish};
+use crate::bed::text;
+use crate::link::Link;
+
+/// Of so many small requests one asks for a completion, as programs do that care.
+const BATCH: u64 = 16;
+/// Round trips to find out how many fit into the time.
+const WARM_UP: u32 = 30;
+/// Fewer at a time are not worth telling the target.
+const FEWEST: f64 = 10.0;
+/// More samples than this tell nothing new.
+const MOST: f64 = 50_000.0;
+/// Bytes under way.
+const IN_FLIGHT: usize = 4 << 20;
+/// READs under way: what the queue pairs were connected with.
+const READS: u64 = 16;
+
+/// Messages in a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Messages that arrived.
+    pub messages: u64,
+    /// In this time.
+    pub time: Duration,
+}
+
+/// Posts requests of which few ask for a completion.
+pub struct Sender {
+    total: u64,
+    posted: u64,
+    done: u64,
+}
+
+impl Sender {
+    /// Of `total` requests.
+    pub fn new(total: u32) -> Self {
+        Sender { total: total.into(), posted: 0, done: 0 }
+    }
+
+    /// Posts one.
+    #[inline]
+    pub fn post(&mut self, end: &End, lane: &Lane, op: SendOp<'_>, size: usize) -> Result<(), String> {
+        self.posted += 1;
+        let over = self.posted % BATCH;
+        let stands_for = match (over, self.posted == self.total) {
+            (0, _) => BATCH,
+            (_, true) => over,
+            _ => 0,
+        };
+        end.post(lane, op, Room::SOURCE, size, stands_for as u32)?;
+        if stands_for > 0 {
+            self.done += reap(&lane.sends)?;
+            self.done = poll_for(&lane.sends, self.done, self.posted.saturating_sub(u64::from(DEPTH) / 2))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all are done: the answer may overtake the completion of what it answers.
+    pub fn finish(&mut self, lane: &Lane) -> Result<(), String> {
+        self.done = poll_for(&lane.sends, self.done, self.posted)?;
+        Ok(())
+    }
+}
+
+/// The byte that the `turn`th WRITE puts last: never the same twice in a row, never 0.
+pub fn mark(turn: u32) -> u8 {
+    (turn % 255 + 1) as u8
+}
+
+/// Times of single messages, there and back, for about `budget`.
+pub fn latency(end: &End, link: &mut Link, case: &Case, budget: Duration) -> Result<Vec<Duration>, String> {
+    debug_assert_eq!(case.quantity, Quantity::Latency);
+    let began = Instant::now();
+    let warm_up = turns(end, link, case, WARM_UP)?;
+    let left = budget.saturating_sub(began.elapsed());
+    // By the median: the first ones may take long.
+    let mut sorted = warm_up.clone();
+    sorted.sort_unstable();
+    let typical = sorted[sorted.len() / 2].as_secs_f64().max(1e-9);
+    // Unless it has taken most of the time.
+    if left < budget / 2 {
+        return Ok(warm_up);
+    }
+    turns(end, link, case, (left.as_secs_f64() / typical).clamp(FEWEST, MOST) as u32)
+}
+
+/// The times of `count` round trips.
+fn turns(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<Vec<Duration>, String> {
+    let lane = end.lane(case)?;
+    let stamps = match case.operation {
+        Operation::Send => ping_send(end, link, lane, case, count)?,
+        Operation::Write => ping_write(end, link, lane, case, count)?,
+        _ => fetch(end, link, lane, case, count)?,
+    };
+    // Each round trip ends when the next one begins, so there is one look at the clock for each.
+    Ok(stamps.windows(2).map(|pair| pair[1] - pair[0]).collect())
+}
+
+fn stamps(count: u32) -> Vec<Instant> {
+    let mut stamps = Vec::with_capacity(count as usize + 1);
+    // Touched before they are needed.
+    stamps.resize(stamps.capacity(), Instant::now());
+    stamps.clear();
+    stamps
+}
+
+fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Vec<Instant>, String> {
+    end.fill(lane, RECEIVES)?;
+    if case.waiting == Waiting::Events {
+        lane.receives.arm(false).map_err(text)?;
+    }
+    begin(link, &Job::Pong { case: *case, count })?;
+    let mut stamps = stamps(count);
+    let mut sender = Sender::new(count);
+    let mut received = 0;
+    stamps.push(Instant::now());
+    for turn in 1..=u64::from(count) {
+        sender.post(end, lane, SendOp::Send, case.bytes)?;
+        // While the message travels.
+        end.fill(lane, RECEIVES)?;
+        received = wait(lane, case, received, turn)?;
+        stamps.push(Instant::now());
+    }
+    sender.finish(lane)?;
+    finish(link)?;
+    Ok(stamps)
+}
+
+fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Vec<Instant>, String> {
+    let last = end.room.sink() + case.bytes - 1;
+    end.mr.store(last, 0);
+    begin(link, &Job::Pong { case: *case, count })?;
+    let op = SendOp::Write { addr: lane.peer.addr + end.room.sink() as u64, rkey: lane.peer.rkey };
+    let mut stamps = stamps(count);
+    let mut sender = Sender::new(count);
+    stamps.push(Instant::now());
+    for turn in 0..count {
+        let mark = mark(turn);
+        end.mr.store(Room::SOURCE + case.bytes - 1, mark);
+        sender.post(end, lane, op, case.bytes)?;
+        watch(end, last, mark)?;
+        stamps.push(Instant::now());
+    }
+    sender.finish(lane)?;
+    finish(link)?;
+    Ok(stamps)
+}
+
+/// READ and atomics.
+fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Vec<Instant>, String> {
+    begin(link, &Job::Sleep)?;
+    let rkey = lane.peer.rkey;
+    let (addr, word) = (lane.peer.addr + end.room.sink() as u64, lane.peer.addr + end.room.word() as u64);
+    let mut stamps = stamps(count);
+    stamps.push(Instant::now());
+    for turn in 1..=u64::from(count) {
+        let op = match case.operation {
+            Operation::FetchAdd => SendOp::FetchAdd { addr: word, rkey, add: 1 },
+            Operation::CompareSwap => SendOp::CompareSwap { addr: word, rkey, compare: turn, swap: turn + 1 },
+            _ => SendOp::Read { addr, rkey },
+        };
+        end.post(lane, op, Room::SOURCE, case.bytes, 1)?;
+        poll_for(&lane.sends, 0, 1)?;
+        stamps.push(Instant::now());
+    }
+    link.send(&())?;
+    finish(link)?;
+    Ok(stamps)
+}
+
+/// As many messages as go in about `budget`.
+pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> Result<Rate, String> {
+    debug_assert_eq!(case.quantity, Quantity::Bandwidth);
+    let lane = end.lane(case)?;
+    let send = case.operation == Operation::Send;
+    begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
+    // A completion for every 16th of small messages.
+    let (batch, depth) = match (case.operation, case.bytes) {
+        (Operation::Read, _) => (1, READS),
+        (_, 0..4096) => (BATCH, u64::from(DEPTH)),
+        (_, bytes) => (1, (IN_FLIGHT / bytes).clamp(4, 64) as u64),
+    };
+    let (mut posted, mut done) = (0u64, 0u64);
+    // The first ones wake the target and fill the rings.
+    let warm_up = 2 * depth;
+    let mut start = Instant::now();
+    let mut measured_from = None;
+    let mut watch = Watch::new();
+    loop {
+        if measured_from.is_none() && (done >= warm_up || start.elapsed() > budget) {
+            measured_from = Some(done);
+            start = Instant::now();
+        }
+        // The clock after every window's worth, not after every message.
+        if posted.is_multiple_of(depth) && measured_from.is_some() && start.elapsed() >= budget {
+            break;
+        }
+        for _ in 0..batch {
+            let offset = if case.walking { walk(posted) } else { 0 };
+            let (addr, rkey) = (lane.peer.addr + (end.room.sink() + offset) as u64, lane.peer.rkey);
+            let op = match case.operation {
+                Operation::Send => SendOp::Send,
+                Operation::Read => SendOp::Read { addr, rkey },
+                _ => SendOp::Write { addr, rkey },
+            };
+            posted += 1;
+            let stands_for = if posted.is_multiple_of(batch) { batch as u32 } else { 0 };
+            end.post(lane, op, Room::SOURCE + offset, case.bytes, stands_for)?;
+        }
+        while posted + batch - done > depth {
+            done += reap(&lane.sends)?;
+            watch.tick()?;
+        }
+        watch = Watch::new();
+    }
+    poll_for(&lane.sends, done, posted)?;
+    let time = start.elapsed();
+    let arrived = match send {
+        true => {
+            say_over(end, case)?;
+            finish(link)?
+        }
+        false => {
+            link.send(&())?;
+            finish(link)?;
+            posted
+        }
+    };
+    let before = measured_from.unwrap_or(0);
+    // Of what an unreliable transport lost, the part is the same in warming up.
+    let arrived = if arrived == posted { posted - before } else { arrived * (posted - before) / posted.max(1) };
+    Ok(Rate { messages: arrived, time })
+}
+
+/// Tells a polling target that it was the last one: by a byte in its memory, over the reliable connection.
+fn say_over(end: &End, case: &Case) -> Result<(), String> {
+    let lane = end.lane(&Case::latency(super::case::Transport::Rc, Operation::Write, case.bytes))?;
+    let over = end.room.over();
+    end.mr.store(over, 1);
+    let op = SendOp::Write { addr: lane.peer.addr + over as u64, rkey: lane.peer.rkey };
+    end.post(lane, op, over, 1, 1)?;
+    poll_for(&lane.sends, 0, 1)?;
+    end.mr.store(over, 0);
+    Ok(())
+}
+
+/// Time of one poll of an empty completion queue.
+pub fn empty_poll(end: &End, link: &mut Link, budget: Duration) -> Result<Duration, String> {
+    const POLLS: u32 = 1000;
+    begin(link, &Job::Sleep)?;
+    let [sends, receives] = end.polled();
+    let began = Instant::now();
+    let mut fastest = Vec::new();
+    while began.elapsed() < budget || fastest.is_empty() {
+        let start = Instant::now();
+        for _ in 0..POLLS / 2 {
+            let found = reap(sends)? + reap(receives)?;
+            debug_assert_eq!(found, 0);
+        }
+        fastest.push(start.elapsed() / POLLS);
+    }
+    link.send(&())?;
+    finish(link)?;
+    fastest.sort_unstable();
+    Ok(fastest[fastest.len() / 2])
+}

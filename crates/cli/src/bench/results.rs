@@ -1,0 +1,220 @@
+//! Everything that was measured: what the tables, the plots, the page and the JSON file are made of.
+//!
+//! The JSON file is [`Results`], field by field; `docs/benchmark.md` describes it, and a test holds the two together.
+
+use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Operation, Transport, Waiting};
+use super::limits::{Limit, LimitCase};
+use super::machine::Machine;
+use super::stats::{Percentiles, Spread};
+use super::summary::Goal;
+
+/// Version of the file's format: goes up when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// The device itself, among those that were measured.
+pub const SELF: &str = "softrnic";
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of the program.
+    pub version: String,
+    /// Where.
+    pub machine: Machine,
+    /// How.
+    pub setup: Setup,
+    /// What the machine can do.
+    pub limits: Vec<LimitRow>,
+    /// Latencies.
+    pub latency: Vec<LatencyRow>,
+    /// Bandwidths and message rates.
+    pub bandwidth: Vec<BandwidthRow>,
+    /// What many queue pairs cost.
+    pub queue_pairs: Vec<QueuePairRow>,
+    /// What many pairs of processes do together.
+    pub process_pairs: Vec<ProcessPairRow>,
+    /// How near to its limits the device comes.
+    pub summary: Vec<Goal>,
+    /// What could not be measured, and why.
+    pub missing: Vec<String>,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// The device's name.
+    pub device: String,
+    /// The verbs library.
+    pub library: String,
+    /// The cores of the two processes, where they were pinned.
+    pub cores: Option<[usize; 2]>,
+    /// Rounds.
+    pub rounds: u32,
+    /// Milliseconds of each measurement in each round.
+    pub time_ms: u64,
+}
+
+/// A limit of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitRow {
+    /// Which.
+    pub limit: Limit,
+    /// Bytes at a time; 0 where there are none.
+    pub bytes: usize,
+    /// Through 64 MiB of memory, instead of the same again and again.
+    pub walking: bool,
+    /// Microseconds: one way, or of one copy or call.
+    pub microseconds: Spread,
+    /// 10^9 bytes a second, where there are bytes.
+    pub gigabytes_per_second: Option<f64>,
+}
+
+/// What stands beside a figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// What it is.
+    pub name: String,
+    /// In the unit of the figure.
+    pub value: f64,
+    /// The figure over this value.
+    pub ratio: f64,
+}
+
+/// A latency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRow {
+    /// Who was measured: `softrnic`, or another program.
+    pub by: String,
+    /// What, for people.
+    pub what: String,
+    /// Service; null for what is not verbs.
+    pub transport: Option<Transport>,
+    /// Operation; null for what is not verbs.
+    pub operation: Option<Operation>,
+    /// How completions were waited for.
+    pub waiting: Waiting,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// True: one way, half of a round trip. False: until the answer is there.
+    pub one_way: bool,
+    /// Microseconds: median of the rounds' medians.
+    pub microseconds: Spread,
+    /// Of all samples; null where another program does not tell.
+    pub percentiles: Option<Percentiles>,
+    /// Samples.
+    pub samples: u64,
+    /// The limit.
+    pub limit: Option<Beside>,
+}
+
+/// A bandwidth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BandwidthRow {
+    /// Who was measured: `softrnic`, or another program.
+    pub by: String,
+    /// What, for people.
+    pub what: String,
+    /// Service; null for what is not verbs.
+    pub transport: Option<Transport>,
+    /// Operation; null for what is not verbs.
+    pub operation: Option<Operation>,
+    /// Through 64 MiB of memory, instead of the same again and again.
+    pub walking: bool,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// 10^9 bytes a second.
+    pub gigabytes_per_second: Spread,
+    /// 10^6 messages a second.
+    pub million_messages_per_second: f64,
+    /// The limit.
+    pub limit: Option<Beside>,
+}
+
+/// Two processes with many connections between them, of which one works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueuePairRow {
+    /// Idle connections beside the one that works.
+    pub idle: usize,
+    /// Milliseconds that it took to make and connect them.
+    pub connect_ms: f64,
+    /// One way of a SEND of 8 bytes, in microseconds.
+    pub send_microseconds: Spread,
+    /// One poll of an empty completion queue, in nanoseconds.
+    pub poll_nanoseconds: Spread,
+}
+
+/// Several pairs of processes at the same time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessPairRow {
+    /// Pairs.
+    pub pairs: usize,
+    /// What each did.
+    pub what: String,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Median of the pairs' medians, in microseconds; null where bandwidth was measured.
+    pub microseconds: Option<Spread>,
+    /// 10^9 bytes a second, of all pairs together; null where latency was measured.
+    pub gigabytes_per_second: Option<f64>,
+    /// 10^6 messages a second, of all pairs together; null where latency was measured.
+    pub million_messages_per_second: Option<f64>,
+}
+
+impl Results {
+    /// A limit's median in microseconds.
+    pub fn limit(&self, case: LimitCase) -> Option<f64> {
+        let LimitCase { limit, bytes, walking } = case;
+        let same = |row: &&LimitRow| row.limit == limit && row.bytes == bytes && row.walking == walking;
+        self.limits.iter().find(same).map(|row| row.microseconds.median)
+    }
+
+    /// The least that the machine takes for a case, in microseconds for one message, and what that is.
+    pub fn bound(&self, case: &Case) -> Option<(String, f64)> {
+        let write = LimitCase { limit: Limit::ProcessVmWritev, bytes: case.bytes, walking: case.walking };
+        let read = LimitCase { limit: Limit::ProcessVmReadv, ..write };
+        let copy = LimitCase { limit: Limit::Memcpy, ..write };
+        let named = |case: LimitCase| Some((case.limit.name().to_owned(), self.limit(case)?));
+        use super::case::Quantity;
+        match (case.quantity, case.operation, case.waiting) {
+            (Quantity::Bandwidth, Operation::Read, _) => named(read).or_else(|| named(copy)),
+            (Quantity::Bandwidth, ..) => named(write).or_else(|| named(copy)),
+            (_, _, Waiting::Events) => named(LimitCase::plain(Limit::EventfdEpoll)),
+            (_, Operation::Send, _) => {
+                let line = self.limit(LimitCase::plain(Limit::CacheLine))?;
+                // The line that says that there is a message has room for a small one.
+                match case.bytes {
+                    0..=64 => Some(("cache line".into(), line)),
+                    _ => Some(("cache line + memcpy".into(), line + self.limit(copy)?)),
+                }
+            }
+            (_, Operation::Write, _) => named(write).or_else(|| named(copy)),
+            _ => named(read).or_else(|| named(copy)),
+        }
+    }
+
+    /// The device's own latency.
+    pub fn latency_of(&self, by: &str, case: &Case) -> Option<&LatencyRow> {
+        self.latency.iter().find(|row| {
+            row.by == by
+                && row.transport == Some(case.transport)
+                && row.operation == Some(case.operation)
+                && row.waiting == case.waiting
+                && row.bytes == case.bytes
+        })
+    }
+
+    /// The device's own bandwidth.
+    pub fn bandwidth_of(&self, by: &str, case: &Case) -> Option<&BandwidthRow> {
+        self.bandwidth.iter().find(|row| {
+            row.by == by
+                && row.transport == Some(case.transport)
+                && row.operation == Some(case.operation)
+                && row.walking == case.walking
+                && row.bytes == case.bytes
+        })
+    }
+}

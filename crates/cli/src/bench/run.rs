@@ -1,0 +1,214 @@
+//! A run: everything once in every round, so that what disturbs the machine for a while disturbs all alike.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::answer::Job;
+use super::case::{Case, Operation, Quantity, Transport};
+use super::end::{End, Hello, LARGEST, Room, WALKED};
+use super::limits::{LimitCase, Stand};
+use super::machine::Machine;
+use super::plan::Plan;
+use super::results::{BandwidthRow, Beside, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
+use super::stats::{Samples, Spread};
+use super::{Options, measure, pin, summary};
+use crate::bed::Endpoint;
+use crate::link::{Link, Other, Role};
+
+/// Figures as they come in.
+#[derive(Default)]
+struct Figures {
+    limits: BTreeMap<LimitCase, Vec<f64>>,
+    latency: BTreeMap<Case, Samples>,
+    /// Messages a second.
+    rates: BTreeMap<Case, Vec<f64>>,
+}
+
+/// Measures what the options want.
+pub fn measure(options: &Options) -> Result<Results, String> {
+    // Before this process is pinned to one of its cores.
+    let machine = Machine::this();
+    let (library, device) = options.device.find()?;
+    let cores = if options.no_pin { None } else { pin::two_cores() };
+    let setup = Setup {
+        device: device.name(),
+        library: library.path().to_owned(),
+        cores: cores.map(|(ours, theirs)| [ours, theirs]),
+        rounds: options.rounds,
+        time_ms: options.time,
+    };
+    drop((library, device));
+    let mut other = Other::start(Role::Bench, &options.device)?;
+    let room = Room::new(LARGEST, true);
+    other.link.send(&Hello { core: cores.map(|(_, theirs)| theirs), room })?;
+    if let Some((ours, _)) = cores {
+        pin::pin(ours);
+    }
+    let link = &mut other.link;
+    let mut end = open(options, room, link)?;
+    let plan = Plan::new(options, &options.sizes, end.atomics, |transport| end.largest(transport));
+    let limits = LimitCase::all(&plan.limit_sizes());
+    let mut stand = Stand::new(link)?;
+
+    let mut figures = Figures::default();
+    let in_round = limits.len() + plan.cases.len();
+    let all = in_round * options.rounds as usize + options.qps.len();
+    let progress = progress(all as u64);
+    for _ in 0..options.rounds {
+        for case in &limits {
+            progress.set_message(case.to_string());
+            // They are steadier than the device's figures, and need less time.
+            if let Some(figure) = stand.measure(link, *case, options.budget() / 5)? {
+                figures.limits.entry(*case).or_default().push(figure);
+            }
+            progress.inc(1);
+        }
+        for case in &plan.cases {
+            progress.set_message(case.to_string());
+            one(&end, link, case, options.budget(), &mut figures).map_err(|error| format!("{case}: {error}"))?;
+            progress.inc(1);
+        }
+    }
+    let mut results = results(machine, setup, figures, &limits);
+    let mut qps = options.qps.clone();
+    qps.sort_unstable();
+    for count in qps {
+        progress.set_message(format!("{count} queue pairs"));
+        results.queue_pairs.push(queue_pairs(&mut end, link, count as usize - 1, options)?);
+        progress.inc(1);
+    }
+    link.send(&Job::End)?;
+    progress.finish_and_clear();
+    results.summary = summary::goals(&results);
+    Ok(results)
+}
+
+/// Opens the device and connects with the other process.
+pub fn open(options: &Options, room: Room, link: &mut Link) -> Result<End, String> {
+    let end = End::open(&options.device, room, |ours: Vec<Endpoint>| {
+        link.send(&ours)?;
+        link.receive()
+    })?;
+    let () = link.receive()?;
+    Ok(end)
+}
+
+/// On a terminal only.
+fn progress(steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {eta:>4} left  {msg}");
+    ProgressBar::new(steps).with_style(style.expect("a template that is right"))
+}
+
+fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut Figures) -> Result<(), String> {
+    match case.quantity {
+        Quantity::Latency => {
+            let samples = measure::latency(end, link, case, budget)?;
+            figures.latency.entry(*case).or_insert_with(Samples::new).round(&samples);
+        }
+        Quantity::Bandwidth => {
+            let rate = measure::bandwidth(end, link, case, budget)?;
+            let rate = rate.messages as f64 / rate.time.as_secs_f64();
+            figures.rates.entry(*case).or_default().push(rate);
+        }
+    }
+    Ok(())
+}
+
+/// With so many idle connections beside the one that works.
+fn queue_pairs(end: &mut End, link: &mut Link, idle: usize, options: &Options) -> Result<QueuePairRow, String> {
+    let start = Instant::now();
+    link.send(&Job::MakeIdle(idle))?;
+    let ours = end.make_idle(idle)?;
+    let theirs: Vec<Endpoint> = link.receive()?;
+    link.send(&Job::ConnectIdle(ours))?;
+    end.connect_idle(&theirs)?;
+    let () = link.receive()?;
+    let connect_ms = start.elapsed().as_secs_f64() * 1e3;
+    let case = Case::latency(Transport::Rc, Operation::Send, 8);
+    let mut samples = Samples::new();
+    let mut polls = Vec::new();
+    for _ in 0..options.rounds {
+        samples.round(&measure::latency(end, link, &case, options.budget())?);
+        polls.push(measure::empty_poll(end, link, options.budget() / 5)?.as_secs_f64() * 1e9);
+    }
+    let (send_microseconds, poll_nanoseconds) = (samples.spread(2.0), Spread::of(&polls));
+    Ok(QueuePairRow { idle, connect_ms, send_microseconds, poll_nanoseconds })
+}
+
+fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase]) -> Results {
+    let mut results = Results {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        machine,
+        setup,
+        limits: Vec::new(),
+        latency: Vec::new(),
+        bandwidth: Vec::new(),
+        queue_pairs: Vec::new(),
+        process_pairs: Vec::new(),
+        summary: Vec::new(),
+        missing: Vec::new(),
+    };
+    for case in limits {
+        let Some(figures) = figures.limits.get(case) else {
+            results.missing.push(format!("{case}: the system does not permit it"));
+            continue;
+        };
+        let microseconds = Spread::of(figures);
+        let gigabytes_per_second = (case.bytes > 0).then(|| case.bytes as f64 / microseconds.median / 1e3);
+        let LimitCase { limit, bytes, walking } = *case;
+        results.limits.push(LimitRow { limit, bytes, walking, microseconds, gigabytes_per_second });
+    }
+    for (case, samples) in &figures.latency {
+        let ways = if case.operation.one_way() { 2.0 } else { 1.0 };
+        let microseconds = samples.spread(ways);
+        let limit = results.bound(case).map(|(name, value)| beside(name, value, microseconds.median));
+        results.latency.push(LatencyRow {
+            by: SELF.into(),
+            what: format!("{} {}", case.transport.name(), case.operation.name()),
+            transport: Some(case.transport),
+            operation: Some(case.operation),
+            waiting: case.waiting,
+            bytes: case.bytes,
+            one_way: case.operation.one_way(),
+            microseconds,
+            percentiles: Some(samples.percentiles(ways)),
+            samples: samples.count(),
+            limit,
+        });
+    }
+    for (case, rates) in &figures.rates {
+        let row = bandwidth_row(&results, case, rates);
+        results.bandwidth.push(row);
+    }
+    results
+}
+
+fn bandwidth_row(results: &Results, case: &Case, rates: &[f64]) -> BandwidthRow {
+    let gigabytes: Vec<f64> = rates.iter().map(|rate| rate * case.bytes as f64 / 1e9).collect();
+    let gigabytes_per_second = Spread::of(&gigabytes);
+    let limit = results
+        .bound(case)
+        .map(|(name, microseconds)| beside(name, case.bytes as f64 / microseconds / 1e3, gigabytes_per_second.median));
+    BandwidthRow {
+        by: SELF.into(),
+        what: format!("{} {}", case.transport.name(), case.operation.name()),
+        transport: Some(case.transport),
+        operation: Some(case.operation),
+        walking: case.walking,
+        bytes: case.bytes,
+        gigabytes_per_second,
+        million_messages_per_second: Spread::of(rates).median / 1e6,
+        limit,
+    }
+}
+
+/// A limit beside a figure.
+pub fn beside(name: String, value: f64, figure: f64) -> Beside {
+    Beside { name, value, ratio: figure / value }
+}
+
+// The room is for messages that walk.
+const _: () = assert!(WALKED <= LARGEST);
