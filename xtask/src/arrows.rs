@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What the machine itself can do: knows nothing of the device, or it would not be a limit.
     ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-dropin", "softrnic-limits"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.

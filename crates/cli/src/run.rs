@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use rustix::process::{getegid, geteuid};
+use taps::pcap::Prepared;
 
 use crate::elf::{self, Elf, Program};
 use crate::locate;
@@ -40,6 +41,12 @@ pub struct Options {
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
+    /// Write every packet to FILE, for Wireshark (pcapng)
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Of each packet keep no more than so many bytes; 0: all
+    #[arg(long, value_name = "BYTES", requires = "pcap")]
+    snaplen: Option<u32>,
     /// The program, and what it gets on its command line
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
     command: Vec<OsString>,
@@ -84,6 +91,12 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if options.with_hardware {
         command.env(view::HARDWARE_VARIABLE, "1");
     }
+    if let Some(file) = &options.pcap {
+        command.env(taps::pcap::FILE_VARIABLE, capture(file)?);
+    }
+    if let Some(bytes) = options.snaplen {
+        command.env(taps::pcap::SNAPLEN_VARIABLE, bytes.to_string());
+    }
     let error = command.exec();
     let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     Err(Refusal(status, format!("cannot run {}: {error}", program.display())))
@@ -103,6 +116,15 @@ fn view(options: &Options) -> Result<PathBuf, String> {
     view::place::make(&info).map_err(|error| {
         format!("cannot make the files for /sys/class/infiniband in /tmp, /dev/shm or /var/tmp: {error}")
     })
+}
+
+/// Makes the capture file; gives the name that holds in every directory.
+fn capture(file: &Path) -> Result<PathBuf, String> {
+    let refuse = |error: std::io::Error| format!("cannot write packets to {}: {error}", file.display());
+    match taps::pcap::prepare(file).map_err(refuse)? {
+        Prepared::Empty | Prepared::InUse => std::path::absolute(file).map_err(refuse),
+        Prepared::Stream => Err(format!("cannot write packets to {}: it is not a file", file.display())),
+    }
 }
 
 /// LD_PRELOAD with the library in front of what is there already.

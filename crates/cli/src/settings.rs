@@ -13,7 +13,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 9] = [
+pub const SETTINGS: [Setting; 11] = [
     Setting {
         name: "SOFTRNIC_LIB",
         values: "PATH",
@@ -32,6 +32,17 @@ pub const SETTINGS: [Setting; 9] = [
         values: "off, error",
         about: "error: the device tells on stderr which request failed and which rule it broke, and if large messages \
                 cannot go straight. The option --log of run sets it.",
+    },
+    Setting {
+        name: taps::pcap::FILE_VARIABLE,
+        values: "FILE",
+        about: "Every packet is written to this pcapng file, as RoCEv2 would carry it; what is in it stays. The option --pcap \
+                of run sets it.",
+    },
+    Setting {
+        name: taps::pcap::SNAPLEN_VARIABLE,
+        values: "BYTES",
+        about: "Of each packet so many bytes are kept; 0 and no value: all. The option --snaplen of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_PEERS",

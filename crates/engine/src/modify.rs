@@ -5,7 +5,7 @@ use verbs::{
 };
 
 use crate::Engine;
-use crate::platform::{Nanos, Platform};
+use crate::platform::{Nanos, Path, Platform};
 use crate::qp::Qp;
 
 /// 2^n * 4.096 us (IBTA vol. 1, 9.7.6.1.3); 0 means for ever.
@@ -68,6 +68,9 @@ impl<P: Platform> Engine<P> {
                 qp.state = to;
                 self.enter(qp, from, to, attr, mask);
                 self.show_qp(qp);
+                if to == S::Rtr || mask.contains(M::AV) {
+                    self.tell_path(qp);
+                }
             }
         }
         Ok(())
@@ -171,6 +174,20 @@ impl<P: Platform> Engine<P> {
         qp.state = S::Reset;
         qp.attr = QpAttr::default();
         (qp.epsn, qp.next_psn, qp.mtu) = (Psn::default(), Psn::default(), 4096);
+    }
+
+    fn tell_path(&mut self, qp: &Qp) {
+        let ah = &qp.attr.ah;
+        self.platform.routed(&Path {
+            qpn: qp.qpn,
+            service: qp.init.qp_type,
+            mtu: qp.mtu,
+            source: self.gids.get(usize::from(ah.sgid_index)).copied().unwrap_or_default(),
+            dest: ah.dgid,
+            traffic_class: ah.traffic_class,
+            hop_limit: ah.hop_limit,
+            flow_label: ah.flow_label,
+        });
     }
 
     /// Finds the link of a connected queue pair, if there is one now.

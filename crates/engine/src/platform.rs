@@ -3,7 +3,7 @@
 //! The engine is the only caller. An implementation is single-threaded, like the engine itself; the process wraps both
 //! in one lock.
 
-use verbs::{Access, Gid, PdId, Psn, Qpn, RKey};
+use verbs::{Access, Gid, PdId, Psn, QpType, Qpn, RKey};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
@@ -164,7 +164,7 @@ pub struct Packet {
     /// Immediate value, rkey to invalidate, or (responses) the message sequence number.
     pub imm: u32,
     /// Data bytes of the *message* part that this packet stands for: its payload length, or with `BY_REF` the length
-    /// of the referenced data.
+    /// of the referenced data. Of an AtomicAck: 8 if there is a value before the operation, 0 for ATOMIC WRITE and FLUSH.
     pub len: u32,
     /// Remote address of RDMA and atomics. READ responses: byte offset in the message.
     pub remote_addr: u64,
@@ -317,6 +317,27 @@ pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64
     (end <= length).then_some((addr.wrapping_add(offset), epoch))
 }
 
+/// The way of a queue pair's packets, as its attributes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The queue pair, ours.
+    pub qpn: Qpn,
+    /// Its service.
+    pub service: QpType,
+    /// The path MTU in bytes: a sequence number for each piece of a message of this size.
+    pub mtu: u32,
+    /// Our address.
+    pub source: Gid,
+    /// The peer's. Zero for datagrams, which carry their addresses.
+    pub dest: Gid,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
 /// What the engine stands on.
 pub trait Platform {
     /// Names the payload of the packet being received, until the call into the engine returns.
@@ -344,6 +365,8 @@ pub trait Platform {
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>);
     /// Announces that this process has (or no longer has) queue pairs attached to this group.
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), verbs::Errno>;
+    /// A queue pair can send packets from now on, this way. For those who look at packets; others need not know.
+    fn routed(&mut self, _path: &Path) {}
     /// True if both links lead to the same process: two that connect to each other at once keep a link each.
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
     /// What this link can do.

@@ -131,9 +131,10 @@ pub(crate) enum Response {
         again: bool,
         into: Option<Into>,
     },
+    /// `value`: what was there before; ATOMIC WRITE and FLUSH have no result but that they were executed.
     Atomic {
         psn: Psn,
-        value: u64,
+        value: Option<u64>,
         msn: u32,
         again: bool,
     },
@@ -205,7 +206,7 @@ pub(crate) struct Qp {
     pub fed_at: Option<Nanos>,
     pub responses: VecDeque<Response>,
     /// Results of the latest atomics, for duplicates.
-    pub atomics: VecDeque<(Psn, u64)>,
+    pub atomics: VecDeque<(Psn, Option<u64>)>,
     pub comm_est: bool,
     pub last_wqe_told: bool,
 

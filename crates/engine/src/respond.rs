@@ -54,7 +54,8 @@ impl<P: Platform> Engine<P> {
                 }
                 Response::Atomic { psn, value, msn, again: _ } => {
                     packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm, packet.swap) = (ACK, msn, value);
+                    (packet.syndrome, packet.imm) = (ACK, msn);
+                    (packet.swap, packet.len) = value.map_or((0, 0), |value| (value, 8));
                 }
                 Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));

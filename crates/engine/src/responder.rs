@@ -450,11 +450,11 @@ impl<P: Platform> Engine<P> {
             .platform
             .atomic(span.addr, span.guarded, op)
             .map_err(|_| Refused::Nak(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr, EventKind::QpFatal))?;
-        Self::owe_result(qp, packet.psn, value);
+        Self::owe_result(qp, packet.psn, (packet.op != PacketOp::AtomicWrite).then_some(value));
         Ok(())
     }
 
-    fn owe_result(qp: &mut Qp, psn: Psn, value: u64) {
+    fn owe_result(qp: &mut Qp, psn: Psn, value: Option<u64>) {
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         let msn = qp.msn;
         // 9.4.5, 9.7.5.1.3: the results of as many as may be outstanding are kept for duplicates
@@ -490,7 +490,7 @@ impl<P: Platform> Engine<P> {
         if !found {
             return Err(ACCESS);
         }
-        Self::owe_result(qp, packet.psn, 0);
+        Self::owe_result(qp, packet.psn, None);
         Ok(())
     }
 

@@ -88,7 +88,8 @@ impl Nic {
         let mut platform = WindowPlatform::new(window::Config::from_env())?;
         platform.set_local_gids(table.clone());
         let fds = platform.fd_set();
-        let mut engine = engine::Engine::new(taps::Tapped::new(platform, None));
+        let taps = taps::Taps::from_env(&platform);
+        let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
         engine.set_link_layer(link_layer);
         // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.

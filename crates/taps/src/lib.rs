@@ -5,13 +5,17 @@
 //! itself ([`Platform::reach`]) become packets, so that there is something to see.
 #![forbid(unsafe_code)]
 
+pub mod pcap;
+
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Packet, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
+    AtomicOp, Fault, LinkCaps, LinkId, Packet, Path, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
     StraightError, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn};
+
+use pcap::Pcap;
 
 /// A wire from which packets are taken one by one.
 pub trait Wire: Platform {
@@ -19,11 +23,35 @@ pub trait Wire: Platform {
     fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)>;
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
+    /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
+    /// told of room ([`Platform::take_writable`]).
+    ///
+    /// # Errors
+    /// [`SendError::Full`], [`SendError::Down`].
+    fn room(&mut self, link: LinkId) -> Result<(), SendError>;
+    /// 128 random bits that name this process's device.
+    fn device(&self) -> [u8; 16];
+    /// Those of the process at the other end, once it has said so.
+    fn peer_device(&self, link: LinkId) -> Option<[u8; 16]>;
 }
 
 /// What stands on the path of packets.
 #[derive(Default)]
-pub struct Taps {}
+pub struct Taps {
+    /// Writes packets down.
+    pub pcap: Option<Pcap>,
+}
+
+impl Taps {
+    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr.
+    pub fn from_env(wire: &impl Wire) -> Option<Taps> {
+        let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
+            eprintln!("softrnic[{}]: {why}", std::process::id());
+            None
+        });
+        pcap.is_some().then_some(Taps { pcap })
+    }
+}
 
 /// A wire with taps, or without.
 pub struct Tapped<W> {
@@ -49,6 +77,9 @@ impl<W: Wire> Tapped<W> {
     /// Gives back what [`Tapped::peek`] gave on this link.
     #[inline]
     pub fn release(&mut self, link: LinkId) {
+        if self.taps.is_some() {
+            self.release_tapped(link);
+        }
         self.wire.release(link);
     }
 
@@ -58,8 +89,31 @@ impl<W: Wire> Tapped<W> {
     }
 
     #[cold]
+    fn release_tapped(&mut self, link: LinkId) {
+        if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut())
+            && let Some((packet, rx)) = self.wire.peek(link)
+        {
+            pcap.received(&mut self.wire, link, &packet, rx);
+        }
+    }
+
+    #[cold]
     fn send_tapped(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        self.transmit(link, packet, payload)
+    }
+
+    /// Sends what is to go to the wire, and writes it down: before the peer can see it, so that a capture has every answer
+    /// behind its question.
+    fn transmit(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut()) {
+            self.wire.room(link)?;
+            pcap.sent(&self.wire, packet, payload, None);
+        }
         self.wire.send(link, packet, payload)
+    }
+
+    fn pcap(&mut self) -> Option<&mut Pcap> {
+        self.taps.as_mut()?.pcap.as_mut()
     }
 }
 
@@ -114,6 +168,13 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), Errno> {
         self.wire.announce_multicast(gid, attached)
+    }
+
+    #[inline]
+    fn routed(&mut self, path: &Path) {
+        if let Some(pcap) = self.pcap() {
+            pcap.routed(path);
+        }
     }
 
     #[inline]
@@ -181,7 +242,11 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
-        self.wire.push(link, ticket, local, remote)
+        self.wire.push(link, ticket, local, remote)?;
+        if let Some(pcap) = self.pcap() {
+            pcap.pushed(local);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -191,7 +256,10 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn show(&mut self, shown: &Shown) {
-        self.wire.show(shown);
+        // Nor may peers execute theirs unseen.
+        if self.taps.is_none() {
+            self.wire.show(shown);
+        }
     }
 
     #[inline]

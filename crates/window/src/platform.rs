@@ -531,4 +531,32 @@ impl taps::Wire for WindowPlatform {
     fn release(&mut self, link: LinkId) {
         WindowPlatform::release(self, link);
     }
+
+    fn device(&self) -> [u8; 16] {
+        self.instance
+    }
+
+    fn peer_device(&self, link: LinkId) -> Option<[u8; 16]> {
+        match &self.link(link)?.remote {
+            Some(remote) => remote.instance,
+            None => Some(self.instance),
+        }
+    }
+
+    fn room(&mut self, id: LinkId) -> Result<(), SendError> {
+        let link = self.link_mut(id).filter(|link| link.state == State::Up).ok_or(SendError::Down)?;
+        match link.producer.has_room() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                if !std::mem::replace(&mut link.full, true) {
+                    self.full.push(id);
+                }
+                Err(SendError::Full)
+            }
+            Err(_) => {
+                self.bury(id);
+                Err(SendError::Down)
+            }
+        }
+    }
 }

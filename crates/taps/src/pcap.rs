@@ -1,0 +1,391 @@
+//! Captures: every packet as RoCEv2 would carry it, in a pcapng file that Wireshark reads.
+//!
+//! The engine's packets are larger than those of a network: up to a segment of 16 KiB, or any length by reference. A
+//! capture shows what an adapter would send for them, packets of at most the path MTU; the engine numbers them so that
+//! each of these has its sequence number.
+//!
+//! * A packet is written down by its sender, before the receiver can see it. So with several processes writing to one
+//!   file each packet is there once, and behind what it answers.
+//! * What comes from a process that does not write to the same file is written down when it is received.
+
+mod file;
+mod packet;
+mod pcapng;
+
+use std::collections::HashMap;
+use std::env;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::platform::{LinkId, Packet, PacketOp, Path, Payload, Platform, Span, packet_flags as flag};
+use verbs::{Gid, Psn, QpType, Qpn};
+
+use crate::Wire;
+
+pub use file::{Prepared, prepare};
+
+use file::Capture;
+use packet::{Piece, Way};
+
+/// The file to write packets to.
+pub const FILE_VARIABLE: &str = "SOFTRNIC_PCAP";
+/// Bytes of a packet to keep.
+pub const SNAPLEN_VARIABLE: &str = "SOFTRNIC_PCAP_SNAPLEN";
+
+/// Longer than any packet: headers, 4096 bytes of payload, ICRC.
+pub const SNAPLEN: u32 = 65535;
+
+/// Bytes of blocks that are written together.
+const BATCH: usize = 256 << 10;
+
+/// Most bytes of a message that one packet by reference stands for (`engine::requester`).
+const LONGEST_REFERENCE: u32 = 1 << 20;
+
+/// Bytes in front of a datagram's data: source and destination GID.
+const GIDS: u32 = 32;
+
+/// NAK codes that only the window has (`engine::responder`).
+const NAK: u8 = 3 << 5;
+const NAK_SOURCE_FAULT: u8 = NAK | 30;
+const NAK_STRAIGHT: u8 = NAK | 31;
+/// What a network would have in their place.
+const NAK_SEQUENCE: u8 = NAK;
+const NAK_REMOTE_OPERATIONAL: u8 = NAK | 3;
+
+/// Writes packets down.
+#[derive(Debug)]
+pub struct Pcap {
+    /// `None` once it could not be written.
+    capture: Option<Capture>,
+    path: PathBuf,
+    snaplen: usize,
+    paths: HashMap<Qpn, Path>,
+    /// What was last put straight into a peer's memory: the data of the READ response that follows.
+    pushed: Vec<Span>,
+    /// The datagram to a group that was last sent: it goes to each member, and through a network only once.
+    to_group: Option<(Qpn, Psn)>,
+    /// Whether peers, by their devices' names, write to this file, too.
+    writes_too: HashMap<u64, bool>,
+    batch: Vec<u8>,
+    batched: u64,
+    bytes: Vec<u8>,
+}
+
+/// Copies bytes of a packet's payload, from an offset on; false if they cannot be had.
+type Data<'a> = &'a mut dyn FnMut(u32, &mut [u8]) -> bool;
+
+impl Pcap {
+    /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's device.
+    ///
+    /// # Errors
+    /// Why there is none, for the user.
+    pub fn from_env(device: &[u8; 16]) -> Result<Option<Pcap>, String> {
+        let Some(path) = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+            return Ok(None);
+        };
+        let snaplen = match env::var(SNAPLEN_VARIABLE) {
+            Ok(text) => {
+                text.trim().parse().map_err(|_| format!("{SNAPLEN_VARIABLE}={text} is not a number of bytes"))?
+            }
+            Err(_) => SNAPLEN,
+        };
+        Self::new(path, snaplen, device).map(Some)
+    }
+
+    fn new(path: PathBuf, snaplen: u32, device: &[u8; 16]) -> Result<Pcap, String> {
+        let snaplen = if snaplen == 0 { SNAPLEN } else { snaplen.min(SNAPLEN) };
+        let pid = std::process::id();
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let name = format!("{}[{pid}]", program.trim());
+        let description = format!("softrnic0 of process {pid}");
+        let capture = Capture::join(&path, &name, &description, name_of(device), snaplen)
+            .map_err(|error| format!("cannot write packets to {}: {error}", path.display()))?;
+        Ok(Pcap {
+            capture: Some(capture),
+            path,
+            snaplen: snaplen as usize,
+            paths: HashMap::new(),
+            pushed: Vec::new(),
+            to_group: None,
+            writes_too: HashMap::new(),
+            batch: Vec::new(),
+            batched: 0,
+            bytes: Vec::new(),
+        })
+    }
+
+    /// A queue pair can send from now on.
+    pub(crate) fn routed(&mut self, path: &Path) {
+        self.paths.insert(path.qpn, *path);
+    }
+
+    /// Something was put straight into a peer's memory.
+    pub(crate) fn pushed(&mut self, local: &[Span]) {
+        self.pushed.clear();
+        self.pushed.extend_from_slice(local);
+    }
+
+    /// A packet is being sent.
+    pub(crate) fn sent<P: Platform>(&mut self, memory: &P, packet: &Packet, payload: Payload<'_>, note: Option<&str>) {
+        if self.capture.is_none() {
+            return;
+        }
+        if packet.op == PacketOp::Datagram && packet.dst == Qpn::MULTICAST {
+            let this = Some((packet.src, packet.psn));
+            if std::mem::replace(&mut self.to_group, this) == this {
+                return;
+            }
+        }
+        let mut listed = Vec::new();
+        let (prefix, spans) = match packet.op {
+            PacketOp::ReadResponse if packet.has(flag::BY_REF) => {
+                listed.append(&mut self.pushed);
+                (&[][..], &listed[..])
+            }
+            PacketOp::Send | PacketOp::Write if packet.has(flag::BY_REF) => {
+                listed.extend(references(payload.prefix));
+                (&[][..], &listed[..])
+            }
+            PacketOp::Datagram => (payload.prefix.get(GIDS as usize..).unwrap_or_default(), payload.spans),
+            _ => (payload.prefix, payload.spans),
+        };
+        let ends = addresses(payload.prefix);
+        let mut data = |offset: u32, to: &mut [u8]| load(memory, prefix, spans, offset, to);
+        let way = self.way(packet, true, ends);
+        self.record(&way, packet, note, true, &mut data);
+    }
+
+    /// A packet has been received: written down here if its sender does not do so.
+    pub(crate) fn received<W: Wire>(&mut self, wire: &mut W, link: LinkId, packet: &Packet, rx: W::Rx) {
+        // Until a process has said who it is, it is one of those who write here: the others say so first.
+        let (Some(capture), Some(peer)) = (&mut self.capture, wire.peer_device(link)) else { return };
+        let peer = name_of(&peer);
+        // It has joined before it sent its first packet, or never will.
+        if *self.writes_too.entry(peer).or_insert_with(|| capture.has(peer)) {
+            return;
+        }
+        let mut packet = *packet;
+        let carried = wire.rx_len(rx);
+        let (mut ends, mut skip) = (None, 0);
+        if packet.op == PacketOp::Datagram && carried >= GIDS {
+            let mut prefix = [0u8; GIDS as usize];
+            wire.rx_fetch(rx, 0, &mut prefix);
+            (ends, skip) = (addresses(&prefix), GIDS);
+        }
+        let by_ref = packet.has(flag::BY_REF);
+        // What it says is not believed: it costs room in the file.
+        if is_segmented(packet.op) {
+            packet.len = packet.len.min(if by_ref { LONGEST_REFERENCE } else { carried - skip });
+        }
+        let mut data = |offset: u32, to: &mut [u8]| {
+            // What was not carried, but copied straight, cannot be had here.
+            let fits = u64::from(skip) + u64::from(offset) + to.len() as u64 <= u64::from(carried);
+            if !to.is_empty() && fits && !by_ref {
+                wire.rx_fetch(rx, skip + offset, to);
+            }
+            to.is_empty() || fits && !by_ref
+        };
+        let way = self.way(&packet, false, ends);
+        self.record(&way, &packet, None, false, &mut data);
+    }
+
+    /// Where a packet comes from and goes to, and how it is to be read.
+    fn way(&self, packet: &Packet, outbound: bool, ends: Option<(Gid, Gid)>) -> (Way, QpType, u32) {
+        let own = if outbound { packet.src } else { packet.dst };
+        let path = self.paths.get(&own);
+        let mut way = Way {
+            source: path.map(|path| path.source).unwrap_or_default(),
+            dest: path.map(|path| path.dest).unwrap_or_default(),
+            traffic_class: path.map_or(0, |path| path.traffic_class),
+            hop_limit: path.map_or(0, |path| path.hop_limit),
+            flow_label: path.map_or(0, |path| path.flow_label),
+            from: packet.src,
+        };
+        if !outbound {
+            (way.source, way.dest) = (way.dest, way.source);
+        }
+        if packet.op == PacketOp::Datagram {
+            (way.source, way.dest) = ends.unwrap_or_default();
+            way.traffic_class = (packet.swap >> 8) as u8;
+            way.hop_limit = (packet.swap >> 16) as u8;
+            way.flow_label = packet.compare as u32;
+        }
+        (way, path.map_or(QpType::Rc, |path| path.service), path.map_or(4096, |path| path.mtu))
+    }
+
+    /// Writes down a packet of the engine's: the packets that a network would see.
+    fn record(
+        &mut self,
+        (way, service, mtu): &(Way, QpType, u32),
+        packet: &Packet,
+        note: Option<&str>,
+        outbound: bool,
+        data: Data<'_>,
+    ) {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let (packet, told) = as_on_a_network(packet);
+        let mut comment = note.or(told).map(str::to_owned);
+        if let Some(missed) = self.capture.as_mut().map(Capture::take_missed).filter(|missed| *missed > 0) {
+            let missed = format!("{missed} packets before this one were not recorded: another process held the file");
+            comment = Some(comment.map_or(missed.clone(), |comment| format!("{comment}; {missed}")));
+        }
+        let len = payload_len(&packet);
+        let pieces = if packet.op == PacketOp::Datagram { 1 } else { len.div_ceil(*mtu).max(1) };
+        for number in 0..pieces {
+            let offset = number * mtu;
+            let piece = Piece {
+                psn: packet.psn.plus(number),
+                first: number == 0 && packet.has(flag::FIRST),
+                last: number + 1 == pieces && packet.has(flag::LAST) || !is_segmented(packet.op),
+                len: if pieces == 1 { len } else { (len - offset).min(*mtu) },
+            };
+            self.one(way, *service, &packet, &piece, offset, time, outbound, comment.as_deref(), data);
+            if self.batch.len() > BATCH {
+                self.write();
+            }
+        }
+        self.write();
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a packet is made of
+    fn one(
+        &mut self,
+        way: &Way,
+        service: QpType,
+        packet: &Packet,
+        piece: &Piece,
+        offset: u32,
+        time: u64,
+        outbound: bool,
+        comment: Option<&str>,
+        data: Data<'_>,
+    ) {
+        let Some(capture) = &self.capture else { return };
+        let mut bytes = std::mem::take(&mut self.bytes);
+        packet::begin(&mut bytes, way, service, packet, piece);
+        let mut known = usize::MAX;
+        if packet.op != PacketOp::AtomicWrite {
+            let headers = bytes.len();
+            bytes.resize(headers + piece.len as usize, 0);
+            if !data(offset, &mut bytes[headers..]) {
+                known = headers;
+            }
+        }
+        packet::end(&mut bytes, way);
+        let kept = bytes.len().min(self.snaplen).min(known);
+        let captured = pcapng::Captured {
+            interface: capture.interface,
+            time,
+            bytes: &bytes[..kept],
+            length: bytes.len() as u32,
+            outbound,
+            comment,
+        };
+        pcapng::packet(&mut self.batch, &captured);
+        self.batched += 1;
+        self.bytes = bytes;
+    }
+
+    fn write(&mut self) {
+        let Some(capture) = &mut self.capture else { return };
+        if let Err(error) = capture.add(&self.batch, self.batched) {
+            eprintln!(
+                "softrnic[{}]: no more packets of this process go to {}: {error}",
+                std::process::id(),
+                self.path.display()
+            );
+            self.capture = None;
+        }
+        self.batch.clear();
+        self.batched = 0;
+    }
+}
+
+/// A name for a device by which nobody can pass himself off as it.
+fn name_of(device: &[u8; 16]) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hash = DefaultHasher::new();
+    hash.write(device);
+    // An EUI-64 (RFC 4291, appendix A) that is locally administered, and no group.
+    hash.finish() & !(3 << 56) | 2 << 56
+}
+
+/// The packet with what only the window knows put in a network's words, and what it was.
+fn as_on_a_network(packet: &Packet) -> (Packet, Option<&'static str>) {
+    let mut shown = *packet;
+    let told = match (packet.op, packet.syndrome) {
+        (PacketOp::Ack, NAK_STRAIGHT) => {
+            shown.syndrome = NAK_SEQUENCE;
+            Some("the data are to be sent again, through shared memory: the responder cannot reach the requester's")
+        }
+        (PacketOp::Ack, NAK_SOURCE_FAULT) => {
+            shown.syndrome = NAK_REMOTE_OPERATIONAL;
+            Some("the requester's own memory is not there, or no longer meant")
+        }
+        (PacketOp::Flush, _) => Some("FLUSH"),
+        (PacketOp::AtomicWrite, _) => Some("ATOMIC WRITE"),
+        _ => None,
+    };
+    (shown, told)
+}
+
+/// True for messages that may take several packets; the others are always first and last.
+fn is_segmented(op: PacketOp) -> bool {
+    matches!(op, PacketOp::Send | PacketOp::Write | PacketOp::ReadResponse | PacketOp::Datagram)
+}
+
+/// Payload bytes of a packet, as a network would carry it.
+fn payload_len(packet: &Packet) -> u32 {
+    match packet.op {
+        PacketOp::Send | PacketOp::Write | PacketOp::ReadResponse | PacketOp::Datagram => packet.len,
+        PacketOp::AtomicWrite => 8,
+        _ => 0,
+    }
+}
+
+/// The addresses in front of a datagram.
+fn addresses(prefix: &[u8]) -> Option<(Gid, Gid)> {
+    let (source, rest) = prefix.split_first_chunk::<16>()?;
+    let (dest, _) = rest.split_first_chunk::<16>()?;
+    Some((Gid(*source), Gid(*dest)))
+}
+
+/// Our own memory that a packet by reference names ([`flag::BY_REF`]); the first entry is the ticket.
+fn references(list: &[u8]) -> impl Iterator<Item = Span> {
+    list.chunks_exact(16).skip(1).map(|entry| {
+        let (addr, rest) = entry.split_at(8);
+        let mut bytes = ([0u8; 8], [0u8; 4]);
+        bytes.0.copy_from_slice(addr);
+        bytes.1.copy_from_slice(&rest[..4]);
+        Span { addr: u64::from_le_bytes(bytes.0), len: u32::from_le_bytes(bytes.1), guarded: true }
+    })
+}
+
+/// Copies bytes of a payload to send. A capture never trusts memory to be there.
+fn load<P: Platform>(memory: &P, prefix: &[u8], spans: &[Span], offset: u32, mut to: &mut [u8]) -> bool {
+    let mut skip = offset as usize;
+    if let Some(own) = prefix.get(skip..) {
+        let n = own.len().min(to.len());
+        to[..n].copy_from_slice(&own[..n]);
+        to = &mut to[n..];
+    }
+    skip = skip.saturating_sub(prefix.len());
+    for span in spans {
+        let len = span.len as usize;
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        let n = (len - skip).min(to.len());
+        let (now, rest) = to.split_at_mut(n);
+        if n > 0 && memory.load(span.addr.wrapping_add(skip as u64), true, now).is_err() {
+            return false;
+        }
+        (to, skip) = (rest, 0);
+    }
+    to.is_empty()
+}
+
+#[cfg(test)]
+#[path = "pcap/tests.rs"]
+mod tests;

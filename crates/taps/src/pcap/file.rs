@@ -1,0 +1,230 @@
+//! The file: one section that any number of processes add to while they run, and that is readable at every moment.
+//!
+//! Whoever adds blocks holds the file's lock (flock(2)), writes them behind the end of the section, and then moves the end,
+//! which the section header has as the section's length: 8 bytes, written at once. So a process that is killed leaves at
+//! most bytes behind the end, and the next one cuts them off. The kernel takes the lock from the dead; for one that is
+//! stopped while it has it, nobody waits long: packets go unrecorded then, and that is said in the file.
+//!
+//! A process that adds to the file holds a read lock on it as well (fcntl(2)), which says that it is in use: `softrnic run`
+//! replaces a file that nobody uses, and joins the others at one that is.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Resource, getrlimit};
+
+use super::pcapng;
+
+/// How long to wait for the lock while others have it; an addition takes microseconds.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Bytes of a file that are looked at together in search of interfaces.
+const LOOK: usize = 64 << 10;
+
+/// A capture that this process adds to.
+#[derive(Debug)]
+pub(super) struct Capture {
+    file: File,
+    /// Our interface's number in the section.
+    pub interface: u32,
+    /// Additions that were not made because of a lock that was not to be had.
+    missed: u64,
+    /// The limit of RLIMIT_FSIZE: going beyond would kill the program.
+    limit: u64,
+    /// As far as the search for interfaces has come.
+    looked: u64,
+    /// The devices of the interfaces that were found.
+    devices: Vec<u64>,
+}
+
+/// What [`prepare`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    /// The file is new, or what was in it was thrown away.
+    Empty,
+    /// Processes are writing to it; others may join them.
+    InUse,
+    /// Not a file in which one can go to and fro: a pipe, a terminal.
+    Stream,
+}
+
+/// Makes a capture file, in place of what is there unless programs are writing to that.
+///
+/// # Errors
+/// Why it cannot be written; [`io::ErrorKind::InvalidData`] if it is in use as something else.
+pub fn prepare(path: &Path) -> io::Result<Prepared> {
+    // Opening a pipe would wait for its reader.
+    let kind = path.metadata().map(|meta| meta.file_type());
+    if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket()) {
+        return Ok(Prepared::Stream);
+    }
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    lock(&file, PATIENCE)?;
+    if fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        head(&file)?;
+        return Ok(Prepared::InUse);
+    }
+    file.set_len(0)?;
+    begin(&file)?;
+    Ok(Prepared::Empty)
+}
+
+/// Writes the section header of an empty file.
+fn begin(file: &File) -> io::Result<()> {
+    let mut header = Vec::new();
+    pcapng::section(&mut header);
+    file.write_all_at(&header, 0)
+}
+
+/// Takes the lock; gives up after a while.
+fn lock(file: &File, patience: Duration) -> io::Result<()> {
+    let mut until = None;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Err(_) => {}
+        }
+        if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + patience) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::yield_now();
+    }
+}
+
+/// Where the blocks of the section begin and end; checks that it is a capture of ours.
+fn head(file: &File) -> io::Result<(u64, u64)> {
+    let mut bytes = [0u8; 24];
+    let strange = || io::Error::new(io::ErrorKind::InvalidData, "it is not a capture of softrnic");
+    file.read_exact_at(&mut bytes, 0).map_err(|_| strange())?;
+    let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let length = u64::from(word(16)) | u64::from(word(20)) << 32;
+    let start = u64::from(word(4));
+    let end = start.checked_add(length).ok_or_else(strange)?;
+    if word(0) != pcapng::SECTION || word(8) != pcapng::MAGIC || !(28..=4096).contains(&start) {
+        return Err(strange());
+    }
+    Ok((start, end))
+}
+
+impl Capture {
+    /// Joins the capture in this file; begins it if the file is not there or empty.
+    ///
+    /// # Errors
+    /// Why it cannot be written; [`io::ErrorKind::InvalidData`] if there is something else in it.
+    pub fn join(path: &Path, name: &str, description: &str, device: u64, snaplen: u32) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let mut capture = Capture { file, interface: 0, missed: 0, limit, looked: 0, devices: Vec::new() };
+        lock(&capture.file, PATIENCE)?;
+        let joined = capture.join_locked(name, description, device, snaplen);
+        capture.file.unlock()?;
+        joined.map(|()| capture)
+    }
+
+    fn join_locked(&mut self, name: &str, description: &str, device: u64, snaplen: u32) -> io::Result<()> {
+        if self.file.metadata()?.len() == 0 {
+            begin(&self.file)?;
+        }
+        // On a file system without such locks nobody can tell that the file is in use; it is written all the same.
+        let _ = fcntl_lock(&self.file, FlockOperation::NonBlockingLockShared);
+        let (_, end) = head(&self.file)?;
+        self.look(end)?;
+        self.interface = self.devices.len() as u32;
+        let mut block = Vec::new();
+        pcapng::interface(&mut block, name, description, device, snaplen);
+        self.add_locked(&block)
+    }
+
+    /// Packets that could not be added since somebody last asked.
+    pub fn take_missed(&mut self) -> u64 {
+        std::mem::take(&mut self.missed)
+    }
+
+    /// Adds `packets` whole packets.
+    ///
+    /// # Errors
+    /// What makes it senseless to try again: no space, no such file any more. The file is whole.
+    pub fn add(&mut self, blocks: &[u8], packets: u64) -> io::Result<()> {
+        // Who did not let us in the last time is not waited for again.
+        let patience = if self.missed > 0 { Duration::ZERO } else { PATIENCE };
+        match lock(&self.file, patience) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                self.missed += packets;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        let added = self.add_locked(blocks);
+        self.file.unlock()?;
+        added
+    }
+
+    fn add_locked(&mut self, blocks: &[u8]) -> io::Result<()> {
+        // Programs may close descriptors that they do not know, and the number may have become another file's.
+        let (start, end) = head(&self.file)?;
+        let size = self.file.metadata()?.len();
+        if size > end {
+            self.file.set_len(end)?; // somebody died while writing
+        } else if size < end {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "somebody has shortened it"));
+        }
+        let after = end + blocks.len() as u64;
+        if after > self.limit {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if let Err(error) = self.file.write_all_at(blocks, end) {
+            let _ = self.file.set_len(end);
+            return Err(error);
+        }
+        self.file.write_all_at(&(after - start).to_ne_bytes(), pcapng::SECTION_LENGTH_AT)
+    }
+
+    /// True if the process with this device adds to this file, too.
+    pub fn has(&mut self, device: u64) -> bool {
+        if !self.devices.contains(&device) {
+            // Without the lock: what is before the end stays as it is.
+            let _ = head(&self.file).and_then(|(_, end)| self.look(end));
+        }
+        self.devices.contains(&device)
+    }
+
+    /// Looks for interfaces up to here.
+    fn look(&mut self, end: u64) -> io::Result<()> {
+        let mut bytes = vec![0u8; LOOK];
+        self.looked = self.looked.max(head(&self.file)?.0);
+        while self.looked < end {
+            let n = self.file.read_at(&mut bytes, self.looked)?;
+            let mut at = 0;
+            while at + 28 <= n && self.looked + (at as u64) < end {
+                let word =
+                    |from: usize| -> [u8; 4] { [bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]] };
+                let len = u32::from_ne_bytes(word(at + 4)) as usize;
+                if u32::from_ne_bytes(word(at)) == pcapng::INTERFACE {
+                    let eui = at + pcapng::EUI_AT as usize;
+                    let high = u64::from(u32::from_be_bytes(word(eui)));
+                    self.devices.push(high << 32 | u64::from(u32::from_be_bytes(word(eui + 4))));
+                }
+                if len < 12 {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                at += len;
+            }
+            if at == 0 {
+                break;
+            }
+            self.looked += at as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;
