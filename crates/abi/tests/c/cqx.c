@@ -161,8 +161,14 @@ static void async(void)
 	to_rts(b, a->qp_num);
 	for (int i = 0; i < 3; i++)
 		recv(b, i);
+	/* In one list: one by one the first two might complete, and break the queue, before the third is posted. */
+	struct ibv_send_wr wr[3], *bad;
+
 	for (int i = 0; i < 3; i++)
-		send(a, i, IBV_SEND_SIGNALED);
+		wr[i] = (struct ibv_send_wr){
+			.wr_id = i, .next = i < 2 ? &wr[i + 1] : NULL, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+		};
+	NUMBER(0, ibv_post_send(a, wr, &bad));
 	for (int i = 0; i < 3; i++)
 		CHECK(next_wc(side[1].cq).status == IBV_WC_SUCCESS);
 	CHECK(readable(ctx->async_fd));
