@@ -12,22 +12,24 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     // The vocabulary: knows nothing.
     ("softrnic-verbs",  &[]),
+    // What an adapter tells about itself, and what that means.
+    ("softrnic-report", &["softrnic-verbs"]),
     // The C structures of verbs.h, for both sides of the ABI.
     ("softrnic-sys",    &[]),
     // The semantics: no socket, no thread, no clock.
-    ("softrnic-engine", &["softrnic-verbs"]),
+    ("softrnic-engine", &["softrnic-verbs", "softrnic-report"]),
     // All unsafe access to memory, on behalf of what the engine asks for.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
     // Middleware on the message path: taps and faults, the same for every wire.
     ("softrnic-taps",   &["softrnic-verbs", "softrnic-engine"]),
     // The wire between processes of one host.
-    ("softrnic-window", &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
+    ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
     ("softrnic-view",   &["softrnic-verbs"]),
     // Device, contexts, events, progress.
-    ("softrnic-nic",    &["softrnic-verbs", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
+    ("softrnic-nic",    &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
-    ("softrnic-cm",     &["softrnic-verbs", "softrnic-memory", "softrnic-nic"]),
+    ("softrnic-cm",     &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev.
     ("softrnic-hooks",  &["softrnic-view"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
@@ -39,7 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What the machine itself can do: knows nothing of the device, or it would not be a limit.
     ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.

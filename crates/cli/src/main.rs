@@ -1,9 +1,11 @@
 //! `softrnic`: run programs on the NIC in software, look at it, measure it, test it.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod bed;
 mod bench;
 mod devinfo;
+mod doctor;
 mod elf;
 mod install;
 mod link;
@@ -50,6 +52,12 @@ enum Command {
     /// between two of one process, and between two processes. What the device says it cannot do is skipped, and counted. The
     /// exit status is 1 if anything failed.
     Selftest(selftest::Options),
+    /// Say what a program with the device waits for, and why
+    ///
+    /// Asks a running process, which goes on undisturbed, and the processes that it is connected to, and says for every queue
+    /// pair what its queues hold and what it waits for. Without PID: all processes of this user that have the device open, one
+    /// line each.
+    Doctor(doctor::Options),
     /// Make a directory with the library under the names that programs look for
     ///
     /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built against
@@ -68,6 +76,7 @@ fn main() -> ExitCode {
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Selftest(options) => selftest::run(&options),
+        Command::Doctor(options) => return doctor::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
     };

@@ -20,7 +20,7 @@ pub struct Section {
 }
 
 /// The sections of the commands' pages, in their order.
-const SECTIONS: [Section; 6] = [
+const SECTIONS: [Section; 9] = [
     Section {
         command: "run",
         title: "Which programs are served",
@@ -50,6 +50,37 @@ are slower. softrnic devinfo says which of the two holds. --permit-ptrace permit
         text: "  softrnic run -- ib_send_lat
   softrnic run -- mpirun -n 4 ./program
   softrnic run -- bash",
+    },
+    Section {
+        command: "doctor",
+        title: "What is said",
+        text: "\
+First what was found: !! marks what has waited for long or for what cannot come, ! what waits for something that may still \
+come; other lines are worth knowing. Then, for every queue pair: its peer, what its queues hold, the request at the head of \
+its send queue and what has happened so far; then completion queues, shared receive queues, and the ids of the connection \
+manager.
+
+The program needs to do nothing: a thread of the library answers. It is looked at twice, 200 ms apart, to see what moves. Its \
+peers, as far as they are processes of the same user, are asked as well: they know why they do not answer. A process that is \
+stopped cannot answer; its peers say that it is stopped. If a thread of the program holds the device's lock all the time, \
+that is the answer.
+
+kill -USR1 PID makes a program print the same on its stderr, without what its peers know: while it has the device open, \
+and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
+    },
+    Section {
+        command: "doctor",
+        title: "Exit status",
+        text: "  0   nothing stands in the way
+  1   something waits, or is stuck
+  2   a process could not be asked: there is none, it has not opened the device, it does not answer",
+    },
+    Section {
+        command: "doctor",
+        title: "Examples",
+        text: "  softrnic doctor
+  softrnic doctor $(pgrep -x my_program)
+  softrnic doctor --json 4711",
     },
     Section {
         command: "install",

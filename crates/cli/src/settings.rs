@@ -13,7 +13,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 11] = [
+pub const SETTINGS: [Setting; 12] = [
     Setting {
         name: "SOFTRNIC_LIB",
         values: "PATH",
@@ -54,6 +54,13 @@ pub const SETTINGS: [Setting; 11] = [
         values: "0, 1",
         about: "1: any process of the same user may copy from and to this one's memory, where \
                 /proc/sys/kernel/yama/ptrace_scope is 1. The option --permit-ptrace of run sets it.",
+    },
+    Setting {
+        name: "SOFTRNIC_SIGNAL",
+        values: "0, 1",
+        about: "1 (the default): while a program has the device open and no disposition of its own for SIGUSR1, which would end \
+                it, the signal makes the device print on stderr what it waits for, as doctor does. 0: the signal is left \
+                alone.",
     },
     Setting {
         name: "SOFTRNIC_STRAIGHT",

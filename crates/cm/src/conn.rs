@@ -106,6 +106,18 @@ impl Conn {
         self.deadline
     }
 
+    /// Repetitions of the last message that are left.
+    pub fn repeats_left(&self) -> u8 {
+        self.repeats
+    }
+
+    /// Since when an answer is waited for.
+    pub fn asked_at(&self) -> Option<u64> {
+        let repeated = u64::from(REPEATS.saturating_sub(self.repeats));
+        self.last.as_ref()?;
+        self.deadline?.checked_sub(ANSWER_TIME * (repeated + 1))
+    }
+
     /// The request that waits for an answer.
     pub fn request(&self) -> Option<Body> {
         self.last.clone().filter(|_| matches!(self.state, State::ReqSent | State::SidrSent))

@@ -26,6 +26,7 @@ mod ports;
 mod requests;
 pub mod route;
 mod socket;
+mod tell;
 mod thread;
 
 pub use channel::{Channel, Got};

@@ -42,6 +42,14 @@ pub(crate) struct Links {
     last: u32,
 }
 
+impl Links {
+    /// The process at the other end.
+    pub fn pid(&self, link: LinkKey) -> Option<u32> {
+        let (pid, _) = memory::fds::peer_credentials(&self.by_key.get(&link)?.socket).ok()?;
+        (pid != 0).then_some(pid)
+    }
+}
+
 /// What an epoll event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {

@@ -115,6 +115,11 @@ impl Cm {
         Cm { nic, state: Mutex::new(state) }
     }
 
+    /// The lock, if it can be had in time.
+    pub(crate) fn try_lock(&self, patience: std::time::Duration) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock_for(patience)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

@@ -69,11 +69,13 @@ impl<P: Platform> Engine<P> {
         qp.rnr_retries = qp.attr.rnr_retry;
         qp.ack_deadline = None;
         qp.patient_since = None;
+        qp.tally.rnr_since = None;
     }
 
     fn rnr_nak(&mut self, qp: &mut Qp, packet: &Packet, now: Nanos) {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
+        qp.tally.not_ready(now);
         if qp.rnr_retries == 0 {
             self.fail_entry(qp, at, WcStatus::RnrRetryExcErr);
             return;
@@ -99,6 +101,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             responder::NAK_SEQUENCE => {
+                qp.tally.counters.seq_naks_in += 1;
                 if qp.retries == 0 {
                     WcStatus::RetryExcErr
                 } else {
@@ -263,6 +266,7 @@ impl<P: Platform> Engine<P> {
         }
         qp.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
+        qp.tally.counters.timeouts += 1;
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
         let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark) && self.platform.lives(link));

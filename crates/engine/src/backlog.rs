@@ -68,11 +68,13 @@ impl<P: Platform> Engine<P> {
         let Source::Wire(_) = rx else { return false };
         while qp.backlog.front().is_some_and(|h| h.since + HOLD < now) {
             qp.backlog.pop_front();
+            qp.tally.counters.dropped += 1;
         }
         let len = self.payload_len(rx);
         let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();
         let fed = qp.fed_at.is_some_and(|at| now <= at + HOLD);
         if !fed || qp.backlog.len() >= MOST_PACKETS || held + len as usize > MOST_BYTES {
+            qp.tally.counters.dropped += 1;
             return false;
         }
         let mut bytes = vec![0; len as usize];
@@ -111,6 +113,7 @@ impl<P: Platform> Engine<P> {
             }
             let Some(held) = qp.backlog.pop_front() else { break };
             if expired {
+                qp.tally.counters.dropped += 1;
                 continue;
             }
             self.held = held.bytes;

@@ -85,6 +85,7 @@ impl<P: Platform> Engine<P> {
         if e.is_read_like() && !e.done && e.psns > 0 {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
+        qp.tally.completed(&e, status);
         if status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED) {
             return;
         }

@@ -89,6 +89,10 @@ pub(crate) struct Cq {
     moderate_period: Nanos,
     /// An event is owed: completions since, and when it is due at the latest.
     owed: Option<(u16, Nanos)>,
+    /// Completions it ever got.
+    pushed: u64,
+    /// Looks for a completion so far.
+    polls: u64,
 }
 
 /// All completion queues, and the notices that arise.
@@ -127,6 +131,8 @@ impl Completions {
             moderate_count: 0,
             moderate_period: 0,
             owed: None,
+            pushed: 0,
+            polls: 0,
         })
     }
 
@@ -162,6 +168,7 @@ impl Completions {
         // 11.4.2.2: an unsuccessful completion counts as solicited
         let solicited = solicited || cqe.wc.status != WcStatus::Success;
         cq.ring.push_back(cqe);
+        cq.pushed += 1;
         let fires = match cq.armed {
             Armed::No => false,
             Armed::Solicited => solicited,
@@ -225,7 +232,29 @@ impl Completions {
     }
 
     pub fn pop(&mut self, id: CqId) -> Option<Cqe> {
-        self.cqs.get_mut(id)?.ring.pop_front()
+        let cq = self.cqs.get_mut(id)?;
+        cq.polls += 1;
+        cq.ring.pop_front()
+    }
+
+    /// What a queue tells about itself.
+    pub fn facts(id: CqId, cq: &Cq, now: Nanos) -> report::facts::Cq {
+        report::facts::Cq {
+            handle: id.index,
+            depth: cq.capacity,
+            inside: cq.ring.len() as u32,
+            pushed: cq.pushed,
+            polls: cq.polls,
+            armed: match cq.armed {
+                Armed::No => report::facts::Armed::No,
+                Armed::Solicited => report::facts::Armed::Solicited,
+                Armed::Any => report::facts::Armed::Any,
+            },
+            overrun: cq.overrun,
+            moderated_ns: cq.owed.map(|(_, due)| due.saturating_sub(now)),
+            users: cq.users,
+            ..Default::default()
+        }
     }
 
     pub fn is_empty(&self, id: CqId) -> bool {

@@ -32,6 +32,8 @@ mod run;
 mod seek;
 mod slab;
 mod sq;
+mod tally;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -108,6 +110,8 @@ pub struct Engine<P: Platform> {
     starving: Vec<QpId>,
     /// Packets dropped because they came from another process than the peer.
     strangers: u64,
+    /// Counters of queue pairs that were destroyed.
+    gone: report::facts::QpCounters,
     /// Words for new queue pairs' tickets.
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
 }
@@ -143,6 +147,7 @@ impl<P: Platform> Engine<P> {
             held: Vec::new(),
             starving: Vec::new(),
             strangers: 0,
+            gone: Default::default(),
             tickets: Vec::new(),
         }
     }

@@ -11,6 +11,7 @@ use crate::backlog::Held;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
+use crate::tally::Tally;
 
 /// A send request under way.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Inflight {
     pub by_ref: bool,
     /// Failed before it went out.
     pub error: Option<WcStatus>,
+    /// When its execution began.
+    pub since: Nanos,
 }
 
 impl Inflight {
@@ -213,6 +216,8 @@ pub(crate) struct Qp {
     // ---- scheduling ----
     pub queued: bool,
     pub parked: bool,
+
+    pub tally: Tally,
 }
 
 impl Qp {
@@ -250,6 +255,7 @@ impl Qp {
         self.proven = false;
         self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
+        self.tally.rnr_since = None;
     }
 
     /// True if a request could be fetched or continued, or a response is owed.

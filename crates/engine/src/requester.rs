@@ -118,6 +118,7 @@ impl<P: Platform> Engine<P> {
             done: false,
             by_ref: false,
             error: None,
+            since: now,
         };
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
@@ -458,6 +459,7 @@ impl Inflight {
             done: false,
             by_ref: false,
             error: Some(status),
+            since: 0,
         }
     }
 }

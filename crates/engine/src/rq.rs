@@ -18,11 +18,13 @@ pub(crate) struct RecvQueue {
     pub max_sge: u32,
     /// Posted and not yet polled: they hold their places.
     pub held: u32,
+    /// Posted since it was made.
+    pub total: u64,
 }
 
 impl RecvQueue {
     pub fn new(depth: u32, max_sge: u32) -> Self {
-        RecvQueue { wqes: VecDeque::with_capacity(depth as usize), depth, max_sge, held: 0 }
+        RecvQueue { wqes: VecDeque::with_capacity(depth as usize), depth, max_sge, held: 0, total: 0 }
     }
 
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
@@ -33,6 +35,7 @@ impl RecvQueue {
             return Err(Errno::ENOMEM);
         }
         self.held += 1;
+        self.total += 1;
         self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
         Ok(())
     }

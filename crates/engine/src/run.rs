@@ -103,6 +103,7 @@ impl<P: Platform> Engine<P> {
                 blocked = self.run_requests(&mut qp, now).is_err();
             }
             if blocked && let Some(link) = qp.link {
+                qp.tally.counters.ring_full += 1;
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }

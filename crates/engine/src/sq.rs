@@ -70,6 +70,8 @@ pub(crate) struct SendQueue {
     pub fetched: u64,
     /// Requests whose place is free again: a completion behind them was polled.
     pub retired: u64,
+    /// Requests posted before the last reset.
+    before: u64,
 }
 
 impl SendQueue {
@@ -78,7 +80,7 @@ impl SendQueue {
         let stride = 1 + data.saturating_sub(64 - HEAD).div_ceil(64);
         let count = depth as usize * stride;
         let entries = (0..count).map(|_| Entry(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
-        SendQueue { entries, stride, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0 }
+        SendQueue { entries, stride, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0, before: 0 }
     }
 
     pub fn room(&self) -> u32 {
@@ -212,6 +214,18 @@ impl SendQueue {
         self.get(self.base(number) + 1)
     }
 
+    /// Requests posted since it was made.
+    pub fn total(&self) -> u64 {
+        self.before + self.posted
+    }
+
+    /// Places in use, and how many of them by signaled requests.
+    pub fn held(&self) -> (u32, u32) {
+        let flags = |number| SendFlags::from_bits_truncate((self.get(self.base(number)) >> 8) as u32 & 0xff);
+        let signaled = (self.retired..self.posted).filter(|n| flags(*n).contains(SendFlags::SIGNALED)).count();
+        ((self.posted - self.retired) as u32, signaled as u32)
+    }
+
     fn read(&self, number: u64) -> Option<Wqe> {
         let base = self.base(number);
         let w: [u64; WORDS] = std::array::from_fn(|i| self.get(base + i));
@@ -268,6 +282,7 @@ impl SendQueue {
 
     /// Everything is forgotten (RESET).
     pub fn reset(&mut self) {
+        self.before += self.posted;
         (self.posted, self.fetched, self.retired) = (0, 0, 0);
     }
 }

@@ -58,6 +58,8 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
+    /// Threads that wait for an event.
+    waiters: AtomicU32,
 }
 
 impl CompChannel {
@@ -69,6 +71,15 @@ impl CompChannel {
     pub(crate) fn push(&self, cq: CqId, user: u64) {
         self.queue.lock().push_back((cq, user));
         self.bell.ring();
+    }
+
+    /// What the channel says of one of its queues.
+    pub(crate) fn facts(&self, cq: CqId) -> report::facts::Channel {
+        report::facts::Channel {
+            fd: self.fd(),
+            unread: self.queue.lock().iter().filter(|(id, _)| *id == cq).count() as u32,
+            waiters: self.waiters.load(Ordering::Relaxed),
+        }
     }
 
     fn forget(&self, cq: CqId) {
@@ -84,7 +95,12 @@ impl CompChannel {
 impl Nic {
     /// Makes a channel.
     pub fn create_channel(&self) -> Result<Arc<CompChannel>> {
-        Ok(Arc::new(CompChannel { bell: Bell::new()?, queue: Mutex::default(), users: AtomicU32::new(0) }))
+        Ok(Arc::new(CompChannel {
+            bell: Bell::new()?,
+            queue: Mutex::default(),
+            users: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+        }))
     }
 
     /// EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).
@@ -112,7 +128,10 @@ impl Nic {
     /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
     pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
         loop {
-            channel.bell.wait()?;
+            channel.waiters.fetch_add(1, Ordering::Relaxed);
+            let rung = channel.bell.wait();
+            channel.waiters.fetch_sub(1, Ordering::Relaxed);
+            rung?;
             // The event may have gone with its queue in the meantime.
             let mut unacked = self.unacked.lock();
             let Some((cq, user)) = channel.queue.lock().pop_front() else {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::channel::Bell;
-use crate::{Nic, errno};
+use crate::{Nic, errno, signal};
 
 /// The object that an event speaks of, by the token that it was created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,19 @@ pub enum EventTarget {
 pub(crate) struct Unacked {
     pub cqs: HashMap<CqId, u32>,
     pub objects: HashMap<Object, u32>,
+    /// Objects whose destruction waits.
+    pub destroys: Vec<Object>,
+}
+
+impl Unacked {
+    /// Events about an object that were got and not acknowledged.
+    pub fn of(&self, object: Object) -> u32 {
+        let completions = match object {
+            Object::Cq(cq) => self.cqs.get(&cq).copied().unwrap_or(0),
+            _ => 0,
+        };
+        completions + self.objects.get(&object).copied().unwrap_or(0)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,6 +80,11 @@ impl ContextQueue {
         };
         self.queue.lock().push_back((kind, target));
         self.bell.ring();
+    }
+
+    /// The events that nobody has got.
+    pub fn unread(&self) -> Vec<EventKind> {
+        self.queue.lock().iter().map(|(kind, _)| *kind).collect()
     }
 
     fn forget(&self, object: Object) {
@@ -111,13 +129,15 @@ impl Context {
 
 impl Nic {
     /// Opens the device.
-    pub fn open(&self) -> Result<Arc<Context>> {
+    pub fn open(&'static self) -> Result<Arc<Context>> {
         let queue = Arc::new(ContextQueue { bell: Bell::new()?, queue: Mutex::default() });
         // Every memfd has an inode of its own, which is what makes the descriptor recognisable.
         let cmd = rustix::fs::memfd_create("softrnic0", rustix::fs::MemfdFlags::CLOEXEC).map_err(errno)?;
         let mut core = self.lock();
         let id = core.open_ctx()?;
         core.contexts.insert(id, queue.clone());
+        drop(core);
+        self.start_doctor();
         Ok(Arc::new(Context { id, queue, cmd }))
     }
 
@@ -125,6 +145,9 @@ impl Nic {
     pub fn close(&self, context: &Context) -> Result<()> {
         let mut core = self.lock();
         core.contexts.remove(&context.id);
+        if core.contexts.is_empty() {
+            signal::give_up();
+        }
         let result = core.close_ctx(context.id);
         // Queues that the program left behind are gone; their channels are free.
         let gone: Vec<CqId> = core.channels.keys().copied().filter(|&cq| !core.has_cq(cq)).collect();
@@ -183,10 +206,14 @@ impl Nic {
             queue.forget(object);
         }
         let mut unacked = self.unacked.lock();
-        while unacked.objects.contains_key(&object) || matches!(object, Object::Cq(cq) if unacked.cqs.contains_key(&cq))
-        {
+        if unacked.of(object) == 0 {
+            return;
+        }
+        unacked.destroys.push(object);
+        while unacked.of(object) > 0 {
             self.acked.wait(&mut unacked);
         }
+        unacked.destroys.retain(|other| *other != object);
     }
 }
 

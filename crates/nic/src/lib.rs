@@ -11,8 +11,11 @@
 mod channel;
 mod context;
 mod core;
+mod doctor;
 mod fork;
 mod progress;
+mod signal;
+mod tell;
 mod thread;
 mod verbs_calls;
 
@@ -53,6 +56,7 @@ pub struct Nic {
     unacked: Mutex<context::Unacked>,
     acked: Condvar,
     fds: Arc<memory::fds::FdSet>,
+    doctor: doctor::Doctor,
 }
 
 static NIC: AtomicPtr<Nic> = AtomicPtr::new(std::ptr::null_mut());
@@ -118,6 +122,7 @@ impl Nic {
             unacked: Mutex::default(),
             acked: Condvar::new(),
             fds,
+            doctor: doctor::Doctor::default(),
         })
     }
 

@@ -7,6 +7,7 @@
 //! still read and write our memory, and must find somebody awake.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ::verbs::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -14,7 +15,7 @@ use rustix::fd::AsFd;
 
 use engine::platform::{LinkId, Platform};
 
-use crate::core::{Core, Mode};
+use crate::core::{Core, Guard, Mode};
 use crate::{Nic, now, thread};
 
 /// Empty polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should
@@ -27,6 +28,8 @@ const TICK_MAX: u64 = 1_000_000;
 const GLANCES: u64 = 32;
 /// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
+/// How long the NIC thread waits for the lock before it looks whether somebody asks for a report.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 const BUDGET: u32 = 64;
 
@@ -154,8 +157,13 @@ impl Nic {
         let mut tick = TICK_MIN;
         let mut polls = 0;
         while self.alive.load(Ordering::Relaxed) {
+            let Some(core) = self.core.try_lock_for(LOCK_PATIENCE) else {
+                // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of it.
+                self.answer_doctor();
+                continue;
+            };
             let timeout = {
-                let mut core = self.lock();
+                let mut core = Guard::new(self, core);
                 core.thread_woken = false;
                 let now = now();
                 core.engine.platform_mut().handle_events(now);
@@ -183,11 +191,20 @@ impl Nic {
                 core.thread_wakes_at
             };
             self.sleep(epoll, timeout);
+            self.answer_doctor();
         }
     }
 
     fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, until: u64) {
-        let mut fds = [PollFd::from_borrowed_fd(epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        // The third, once the device is open: somebody asks for a report. Not looked at just after an answer.
+        let rests = self.doctor_rests();
+        let asked = self.doctor_socket().filter(|_| rests.is_none());
+        let until = rests.map_or(until, |at| until.min(at));
+        let mut fds = [
+            PollFd::from_borrowed_fd(epoll, PollFlags::IN),
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(asked.unwrap_or(self.wake.as_fd()), PollFlags::IN),
+        ];
         let limit = (until != u64::MAX).then(|| {
             let wait = until.saturating_sub(now());
             Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 }

@@ -3,7 +3,8 @@
 use crate::{Access, CqId, Gid, PdId, Qpn, SrqId, XrcdId};
 
 /// Transport service (`enum ibv_qp_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u32)]
 pub enum QpType {
     /// Reliable connection.
@@ -51,7 +52,8 @@ impl QpType {
 }
 
 /// State of a queue pair (`enum ibv_qp_state`; IBTA vol. 1, 10.3.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u32)]
 #[allow(missing_docs)] // the names are the specification's
 pub enum QpState {

@@ -3,7 +3,8 @@
 use crate::{Access, AhId, LKey, MrId, MwId, Qpn, RKey, SendFlags};
 
 /// Operation of a send work request (`enum ibv_wr_opcode`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are the verbs'
 pub enum Opcode {

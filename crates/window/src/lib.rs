@@ -22,7 +22,9 @@ mod platform;
 pub mod rendezvous;
 mod sleep;
 mod socket;
+mod tell;
 
 pub use config::Config;
 pub use link::Rx;
 pub use platform::{Stats, WindowPlatform};
+pub use tell::is_owned;

@@ -31,7 +31,12 @@ use crate::per_nic::PerNic;
 fn manager() -> Result<(&'static Nic, &'static Cm)> {
     static CM: PerNic<OnceLock<Cm>> = PerNic::new();
     let nic = Nic::get()?;
-    Ok((nic, CM.of(nic).get_or_init(|| Cm::new(nic))))
+    let cm = CM.of(nic);
+    let make = || {
+        nic.also_tell(|patience| cm.get().map(|cm| cm.tell(patience)).unwrap_or_default());
+        Cm::new(nic)
+    };
+    Ok((nic, cm.get_or_init(make)))
 }
 
 /// What the C library's errno of this thread says, after a call that failed and set it.

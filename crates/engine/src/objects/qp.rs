@@ -11,6 +11,7 @@ use crate::platform::Platform;
 use crate::qp::{Qp, Ticket};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
+use crate::tally::Tally;
 
 impl<P: Platform> Engine<P> {
     /// `ibv_create_qp(3)`.
@@ -72,6 +73,7 @@ impl<P: Platform> Engine<P> {
                     last_wqe_told: false,
                     queued: false,
                     parked: false,
+                    tally: Tally::default(),
                 })
             })
             .ok_or(Errno::ENOMEM)?;
@@ -161,6 +163,7 @@ impl<P: Platform> Engine<P> {
         self.hide_qp(&mut qp);
         self.release_straight(&mut qp);
         self.tickets.push(qp.ticket.word());
+        self.gone += &qp.tally.counters;
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, id);
         }

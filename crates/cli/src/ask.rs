@@ -1,0 +1,94 @@
+//! Asking running processes for their reports.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use report::Report;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// How long a process may take to answer: it may wait for locks, and for its turn on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The processes that have the device open, of any user.
+pub fn processes() -> Vec<u32> {
+    report::listeners(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default())
+}
+
+/// The report of a process.
+///
+/// # Errors
+/// In words for the user: why there is none.
+pub fn ask(pid: u32) -> Result<Report, String> {
+    let socket = connect(pid)?;
+    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit));
+    if ready.is_ok_and(|n| n == 0) {
+        return Err(match state(pid) {
+            Some('T') => format!("process {pid} is stopped (SIGSTOP, or job control): it answers when it is continued"),
+            Some('t') => format!("process {pid} is stopped by a debugger: it answers when it is continued"),
+            _ => format!("process {pid} does not answer within {} s: its NIC thread does not run", PATIENCE.as_secs()),
+        });
+    }
+    let memfd = receive(&socket).ok_or_else(|| format!("process {pid} has ended, or refuses to answer"))?;
+    let file = File::from(memfd);
+    let meta = file.metadata().ok().filter(|meta| meta.is_file() && meta.len() <= report::MAX_BYTES);
+    let mut bytes = vec![0; meta.map_or(0, |meta| meta.len() as usize)];
+    // At an offset: others who were answered with the same descriptor read as well.
+    file.read_exact_at(&mut bytes, 0).map_err(|error| format!("process {pid}: {error}"))?;
+    let mut report = report::decode(&bytes).map_err(|error| format!("process {pid}: {error}"))?;
+    report.pid = pid; // what we call it: in its own PID namespace it may have another number
+    Ok(report)
+}
+
+/// A connection to the process with this number, which the kernel vouches for.
+fn connect(pid: u32) -> Result<OwnedFd, String> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|error| format!("no socket: {error}"))?;
+    let name = SocketAddrUnix::new_abstract_name(report::socket_name(pid).as_bytes()).map_err(|e| e.to_string())?;
+    if rustix::net::connect(&socket, &name).is_err() {
+        return Err(match state(pid) {
+            None => format!("there is no process {pid}"),
+            Some('Z') => format!("process {pid} has ended (nobody has waited for it yet)"),
+            Some(_) => format!("process {pid} has not opened softrnic0"),
+        });
+    }
+    let (owner, uid) = memory::fds::peer_credentials(&socket).map_err(|error| error.to_string())?;
+    let us = rustix::process::geteuid();
+    if uid != us.as_raw() && !us.is_root() {
+        return Err(format!("process {pid} is another user's"));
+    }
+    // 0: of another PID namespace.
+    if owner != pid && owner != 0 {
+        return Err(format!("process {owner} answers in the place of process {pid}"));
+    }
+    Ok(socket)
+}
+
+/// The descriptor that an answer brings.
+fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut byte = [0u8; 2];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags).ok()?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    fd.filter(|_| got.bytes == 1 && byte[0] == report::ANSWER)
+}
+
+/// The state of a process (`proc_pid_stat(5)`).
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_ends + 2).map(|byte| char::from(*byte))
+}

@@ -1,0 +1,120 @@
+//! `softrnic doctor`: what programs wait for.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use report::{Finding, Report, Severity, Situation, rules, text};
+use serde::Serialize;
+
+use crate::ask::{ask, processes};
+use crate::out::say;
+
+/// Exit statuses, beside 0: nothing stands in the way.
+const FOUND: u8 = 1;
+const NO_ANSWER: u8 = 2;
+
+/// Time between the two looks that show what moves.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Options of `softrnic doctor`.
+#[derive(Args)]
+pub struct Options {
+    /// The processes; without any: all of this user that have the device open
+    #[arg(value_name = "PID")]
+    pids: Vec<u32>,
+    /// Print JSON: the facts, and the findings
+    #[arg(long)]
+    json: bool,
+}
+
+/// A process examined.
+#[derive(Serialize)]
+struct Case {
+    verdict: &'static str,
+    findings: Vec<Finding>,
+    report: Report,
+}
+
+/// Examines processes.
+pub fn run(options: &Options) -> ExitCode {
+    let all = options.pids.is_empty();
+    let pids = if all { processes() } else { options.pids.clone() };
+    let (mut cases, mut failed) = (Vec::new(), Vec::new());
+    for (pid, case) in examine(&pids) {
+        match case {
+            Ok(case) => cases.push(case),
+            Err(error) => failed.push((pid, error)),
+        }
+    }
+    if options.json {
+        let text = serde_json::to_string_pretty(&cases).unwrap_or_else(|error| error.to_string());
+        say!("{text}");
+    } else if all {
+        for case in &cases {
+            say!("{}: {}", text::summary(&case.report), case.verdict);
+            for finding in case.findings.iter().filter(|finding| finding.severity > Severity::Note) {
+                say!("   {}: {}", finding.object, text::clean(&finding.text));
+            }
+        }
+        if cases.is_empty() && failed.is_empty() {
+            say!("no process has the device open");
+        }
+    } else {
+        for case in &cases {
+            say!("{}", text::render(&case.report, &case.findings).trim_end());
+        }
+    }
+    for (_, error) in &failed {
+        eprintln!("softrnic: {error}");
+    }
+    let found = cases.iter().flat_map(|case| &case.findings).any(|finding| finding.severity > Severity::Note);
+    match (found, failed.is_empty()) {
+        (true, _) => ExitCode::from(FOUND),
+        (false, false) => ExitCode::from(NO_ANSWER),
+        (false, true) => ExitCode::SUCCESS,
+    }
+}
+
+/// Asks processes twice, and their peers once.
+fn examine(pids: &[u32]) -> Vec<(u32, Result<Case, String>)> {
+    let before: Vec<Result<Report, String>> = pids.iter().map(|pid| ask(*pid)).collect();
+    if before.iter().any(Result::is_ok) {
+        std::thread::sleep(PAUSE);
+    }
+    let mut others = BTreeMap::new();
+    let mut now = Vec::new();
+    for (pid, before) in pids.iter().zip(before) {
+        let both = before.and_then(|before| Ok((before, ask(*pid)?)));
+        if let Ok((_, report)) = &both {
+            others.insert(*pid, report.clone());
+        }
+        now.push((*pid, both));
+    }
+    let peers: Vec<u32> = now.iter().filter_map(|(_, both)| both.as_ref().ok()).flat_map(|(_, r)| peers(r)).collect();
+    for pid in peers {
+        // One that does not answer is what its links say of it.
+        if !others.contains_key(&pid)
+            && !matches!(crate::ask::state(pid), Some('T' | 't') | None)
+            && let Ok(report) = ask(pid)
+        {
+            others.insert(pid, report);
+        }
+    }
+    let judge = |before: Report, report: Report| {
+        let findings = rules::findings(&Situation { report: &report, others: &others, before: Some(&before) });
+        Case { verdict: text::verdict(&findings), findings, report }
+    };
+    now.into_iter().map(|(pid, both)| (pid, both.map(|(before, report)| judge(before, report)))).collect()
+}
+
+/// The processes that a process is connected to.
+fn peers(report: &Report) -> Vec<u32> {
+    let links = report.adapter.links.iter().filter(|link| !link.loopback).map(|link| link.pid);
+    let ids = report.cm.iter().flat_map(|cm| &cm.ids).filter_map(|id| id.pid);
+    let mut all: Vec<u32> = links.chain(ids).filter(|pid| *pid != 0 && *pid != report.pid).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,80 @@
+//! What the connection manager tells about its ids: facts for reports.
+
+use std::time::Duration;
+
+use report::facts::{Cm as CmFacts, CmId, CmState};
+use report::text::screaming;
+
+use crate::conn::State as Handshake;
+use crate::ids::{Id, IdKey, Phase, State};
+use crate::manager::Cm;
+
+impl Cm {
+    /// All ids. Waits for the lock no longer than so long.
+    pub fn tell(&self, patience: Duration) -> CmFacts {
+        let Some(state) = self.try_lock(patience) else {
+            let why = "a thread of the program holds the connection manager's lock, and does not let go";
+            return CmFacts { locked: Some(why.into()), ids: Vec::new() };
+        };
+        let now = nic::now();
+        let mut ids: Vec<CmId> = state.ids.iter().map(|(key, id)| state.tell_id(*key, id, now)).collect();
+        ids.sort_by_key(|id| id.number);
+        CmFacts { locked: None, ids }
+    }
+}
+
+impl State {
+    fn tell_id(&self, key: IdKey, id: &Id, now: u64) -> CmId {
+        let handshake = id.conn.as_ref().map(|conn| conn.state());
+        let until = |at: u64| at.saturating_sub(now);
+        let unread = id.channel.queue.lock();
+        CmId {
+            number: key.0,
+            phase: phase(id.phase).into(),
+            handshake: handshake.map(state),
+            src: id.src.map(|addr| addr.to_string()),
+            dst: id.dst.map(|addr| addr.to_string()),
+            qpn: id.conn.as_ref().map_or(0, |conn| conn.local.qpn),
+            pid: id.link.and_then(|link| self.links.pid(link)),
+            age_ns: id.conn.as_ref().and_then(|conn| conn.asked_at()).map(|at| now.saturating_sub(at)),
+            left_ns: id.conn.as_ref().and_then(|conn| conn.deadline()).map(until),
+            repeats_left: id.conn.as_ref().map_or(0, |conn| conn.repeats_left()),
+            knocking_ns: id.knock.next.map(|_| until(id.knock.until)),
+            backlog_room: id.listener.as_ref().map(|listener| listener.room),
+            parked: id.listener.as_ref().map_or(0, |listener| listener.parked.len() as u32),
+            unread: unread
+                .iter()
+                .filter(|queued| queued.id == key)
+                .map(|queued| screaming(&format!("{:?}", queued.event.kind)))
+                .collect(),
+            undecided: id.awaited_by.is_none() && matches!(handshake, Some(Handshake::ReqRcvd | Handshake::SidrRcvd)),
+        }
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Idle => "idle",
+        Phase::Bound => "bound",
+        Phase::AddrResolved => "address resolved",
+        Phase::RouteResolved => "route resolved",
+        Phase::Listen => "listen",
+        Phase::Connect => "connect",
+    }
+}
+
+fn state(state: Handshake) -> CmState {
+    match state {
+        Handshake::Idle => CmState::Idle,
+        Handshake::ReqSent => CmState::ReqSent,
+        Handshake::ReqRcvd => CmState::ReqRcvd,
+        Handshake::RepSent => CmState::RepSent,
+        Handshake::RepRcvd => CmState::RepRcvd,
+        Handshake::Established => CmState::Established,
+        Handshake::DreqSent => CmState::DreqSent,
+        Handshake::DreqRcvd => CmState::DreqRcvd,
+        Handshake::TimeWait => CmState::TimeWait,
+        Handshake::SidrSent => CmState::SidrSent,
+        Handshake::SidrRcvd => CmState::SidrRcvd,
+    }
+}

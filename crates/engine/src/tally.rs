@@ -1,0 +1,55 @@
+//! What is counted of a queue pair: plain additions, where something happens anyway.
+
+use report::facts::QpCounters;
+use verbs::{Completion, Opcode, WcOpcode, WcStatus};
+
+use crate::platform::Nanos;
+use crate::qp::Inflight;
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub counters: QpCounters,
+    /// The first RNR NAK since something was acknowledged, and how many there were before it.
+    pub rnr_since: Option<(Nanos, u64)>,
+}
+
+impl Tally {
+    /// A send request is over.
+    #[inline]
+    pub fn completed(&mut self, e: &Inflight, status: WcStatus) {
+        let counters = &mut self.counters;
+        match status {
+            WcStatus::Success => {
+                counters.sent += 1;
+                let bytes = match e.opcode {
+                    Opcode::RdmaRead => &mut counters.received_bytes,
+                    _ => &mut counters.sent_bytes,
+                };
+                *bytes += u64::from(e.len);
+            }
+            WcStatus::WrFlushErr => {}
+            WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr => {
+                counters.send_errors += 1;
+                counters.remote_errors += 1;
+            }
+            _ => counters.send_errors += 1,
+        }
+    }
+
+    /// A receive is over. The bytes of a WRITE with immediate data were counted as they came.
+    #[inline]
+    pub fn received(&mut self, wc: &Completion) {
+        if wc.status == WcStatus::Success {
+            self.counters.received += 1;
+            if wc.opcode == WcOpcode::Recv {
+                self.counters.received_bytes += u64::from(wc.byte_len);
+            }
+        }
+    }
+
+    /// An RNR NAK has come.
+    pub fn not_ready(&mut self, now: Nanos) {
+        self.rnr_since.get_or_insert((now, self.counters.rnr_naks_in));
+        self.counters.rnr_naks_in += 1;
+    }
+}

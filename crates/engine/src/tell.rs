@@ -1,0 +1,173 @@
+//! What the adapter tells about itself: facts for reports. Nothing here changes anything.
+
+use report::facts::{AckWait, Adapter, Head, Link, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
+use verbs::{Opcode, QpState, QpType, SendFlags};
+
+use crate::Engine;
+use crate::cq::Completions;
+use crate::modify::timeout_nanos;
+use crate::platform::{Nanos, Platform};
+use crate::qp::{Inflight, Qp};
+use crate::region::Backing;
+
+impl<P: Platform> Engine<P> {
+    /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
+    pub fn tell(&self, now: Nanos) -> Adapter {
+        let mut qps = self.gone;
+        for (_, qp) in self.qps.iter() {
+            qps += &qp.tally.counters;
+        }
+        let regions = self.mem.mrs.iter();
+        let bytes = |backing, length| if backing == Backing::Null || length == u64::MAX { 0 } else { length };
+        Adapter {
+            contexts: self.ctxs.iter().count() as u32,
+            pds: self.pds.iter().count() as u32,
+            mrs: self.mem.mrs.iter().count() as u32,
+            mr_bytes: regions.map(|(_, mr)| bytes(mr.backing, mr.info.length)).fold(0, u64::saturating_add),
+            mws: self.mem.mws.iter().count() as u32,
+            ahs: self.ahs.iter().count() as u32,
+            xrcds: self.xrcds.iter().count() as u32,
+            qps: self.qps.iter().map(|(_, qp)| self.tell_qp(qp, now)).collect(),
+            cqs: self.done.cqs.iter().map(|(id, cq)| Completions::facts(id, cq, now)).collect(),
+            srqs: self
+                .srqs
+                .iter()
+                .map(|(id, srq)| Srq {
+                    handle: id.index,
+                    number: srq.number,
+                    depth: srq.queue.depth,
+                    posted: srq.queue.wqes.len() as u32,
+                    total: srq.queue.total,
+                    limit: srq.limit,
+                    users: srq.users,
+                })
+                .collect(),
+            links: self.named_links(),
+            strangers: self.strangers,
+            port: Port { qps, ..Port::default() },
+            ..Adapter::default()
+        }
+    }
+
+    /// The links that queue pairs use.
+    fn named_links(&self) -> Vec<Link> {
+        let mut ids: Vec<u32> = self.qps.iter().filter_map(|(_, qp)| qp.link).map(|link| link.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(|id| Link { id, ..Link::default() }).collect()
+    }
+
+    fn tell_qp(&self, qp: &Qp, now: Nanos) -> QpFacts {
+        let connected = qp.init.qp_type != QpType::Ud && !matches!(qp.state, QpState::Reset | QpState::Init);
+        let rq = qp.init.qp_type.receives() && qp.init.srq.is_none();
+        let reliable = qp.init.qp_type.is_reliable();
+        QpFacts {
+            number: qp.qpn.get(),
+            qp_type: qp.init.qp_type,
+            state: qp.state,
+            send_cq: qp.init.send_cq.filter(|_| qp.init.qp_type.sends()).map(|cq| cq.index),
+            recv_cq: qp.init.recv_cq.filter(|_| qp.init.qp_type.receives()).map(|cq| cq.index),
+            srq: qp.init.srq.map(|srq| srq.index),
+            peer: connected.then(|| Peer {
+                gid: qp.attr.ah.dgid.ip().to_string(),
+                qpn: qp.attr.dest_qp_num,
+                link: qp.link.map(|link| link.0),
+                owned: None,
+                answered: qp.proven,
+            }),
+            sq: qp.init.qp_type.sends().then(|| tell_sq(qp, now)),
+            // An XRC target's receives are elsewhere, but its place in the sequence is here.
+            rq: (rq || (reliable && qp.init.qp_type != QpType::XrcIni)).then(|| Rq {
+                depth: qp.rq.depth,
+                posted: qp.rq.wqes.len() as u32,
+                held: qp.rq.held,
+                total: qp.rq.total,
+                expected_psn: qp.epsn.get(),
+            }),
+            waits: self.tell_waits(qp, now),
+            counters: qp.tally.counters,
+        }
+    }
+
+    fn tell_waits(&self, qp: &Qp, now: Nanos) -> Waits {
+        let next = qp.sq.peek().flatten().filter(|_| qp.reads_out > 0 && qp.cursor >= qp.inflight.len());
+        let read_like = |opcode| {
+            matches!(
+                opcode,
+                Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush
+            )
+        };
+        let most = u32::from(qp.attr.max_rd_atomic);
+        let lacks_link = qp.link.is_none() && (qp.seek_at.is_some() || !qp.inflight.is_empty());
+        Waits {
+            ack: self.tell_ack(qp, now),
+            rnr: qp.tally.rnr_since.map(|(since, before)| RnrWait {
+                age_ns: now.saturating_sub(since),
+                naks: qp.tally.counters.rnr_naks_in - before,
+                retries: qp.attr.rnr_retry.saturating_sub(qp.rnr_retries),
+                rnr_retry: qp.attr.rnr_retry,
+                left_ns: qp.rnr_until.map(|until| until.saturating_sub(now)),
+            }),
+            link: lacks_link && qp.init.qp_type != QpType::Ud,
+            room: qp.parked,
+            reads: next
+                .as_ref()
+                .filter(|wqe| read_like(wqe.opcode) && qp.reads_out >= most)
+                .map(|_| (qp.reads_out, most)),
+            fence: next.is_some_and(|wqe| wqe.flags.contains(SendFlags::FENCE)),
+            backlog: qp.backlog.len() as u32,
+        }
+    }
+
+    fn tell_ack(&self, qp: &Qp, now: Nanos) -> Option<AckWait> {
+        let reliable = matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni);
+        if !reliable || qp.rnr_until.is_some() || qp.tally.rnr_since.is_some() {
+            return None;
+        }
+        let oldest = unfinished(qp).filter(|e| e.psns > 0 && (e.out || e.sent > 0))?;
+        Some(AckWait {
+            age_ns: now.saturating_sub(oldest.since),
+            timeout_ns: timeout_nanos(qp.attr.timeout),
+            left_ns: qp.ack_deadline.map(|at| at.saturating_sub(now)),
+            retries: qp.attr.retry_cnt.saturating_sub(qp.retries),
+            retry_cnt: qp.attr.retry_cnt,
+            untaken: qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark)),
+        })
+    }
+}
+
+fn unfinished(qp: &Qp) -> Option<&Inflight> {
+    qp.inflight.iter().find(|e| !e.done)
+}
+
+fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
+    let (held, held_signaled) = qp.sq.held();
+    let under_way = unfinished(qp).map(|e| Head {
+        wr_id: e.wr_id,
+        opcode: Some(e.opcode),
+        len: e.len,
+        signaled: e.flags.contains(SendFlags::SIGNALED),
+        age_ns: Some(now.saturating_sub(e.since)),
+    });
+    let head = under_way.or_else(|| {
+        let wqe = qp.sq.peek()?;
+        Some(Head {
+            wr_id: qp.sq.wr_id(qp.sq.fetched),
+            opcode: wqe.as_ref().map(|wqe| wqe.opcode),
+            len: wqe.as_ref().map_or(0, |wqe| wqe.len().min(u64::from(u32::MAX)) as u32),
+            signaled: wqe.is_some_and(|wqe| wqe.flags.contains(SendFlags::SIGNALED)),
+            age_ns: None,
+        })
+    });
+    Sq {
+        depth: qp.sq.depth,
+        posted: qp.sq.total(),
+        held,
+        held_signaled,
+        executing: qp.inflight.iter().filter(|e| !e.done).count() as u32,
+        waiting: (qp.sq.posted - qp.sq.fetched) as u32,
+        head,
+        next_psn: qp.next_psn.get(),
+        unacked_psn: qp.unacked.get(),
+    }
+}

@@ -1,0 +1,128 @@
+//! Answers to those who ask what this process waits for: over a socket, and (SIGUSR1) on stderr.
+//!
+//! The socket exists from the first time that the device is opened. The NIC thread sleeps on it as on everything else, so
+//! that it costs nothing until somebody connects. Who connects is answered with one packet, the descriptor of a sealed
+//! memfd that holds the report; nothing is read from anyone, nothing waits for anyone, and connections are closed at once.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use memory::fds::{TrackedFd, peer_credentials};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::tell::TellCm;
+use crate::{Nic, now, signal};
+
+/// Connections answered with one report; the others wait for the next.
+const MOST: usize = 16;
+/// Shortest time between two reports: whoever asks without pause does not keep the NIC thread from its work.
+const PAUSE: u64 = 20_000_000;
+
+/// What is needed for answers.
+#[derive(Default)]
+pub(crate) struct Doctor {
+    socket: OnceLock<TrackedFd>,
+    pub cm: OnceLock<TellCm>,
+    /// A report is to be printed.
+    pub print: AtomicBool,
+    /// Not to be asked again before.
+    rests_until: AtomicU64,
+}
+
+impl Nic {
+    /// From now on this process answers. Without a socket it works as well, and says nothing.
+    pub(crate) fn start_doctor(&'static self) {
+        signal::offer();
+        if self.doctor.socket.get().is_some() {
+            return;
+        }
+        let Ok(socket) = listen(&report::socket_name(std::process::id())) else { return };
+        if self.doctor.socket.set(TrackedFd::new(socket, &self.fds)).is_ok() {
+            self.wake_thread(&mut self.core.lock());
+        }
+    }
+
+    /// Where somebody may ask.
+    pub(crate) fn doctor_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.doctor.socket.get().map(AsFd::as_fd)
+    }
+
+    /// Until then nobody is answered, for somebody just was.
+    pub(crate) fn doctor_rests(&self) -> Option<u64> {
+        let until = self.doctor.rests_until.load(Ordering::Relaxed);
+        (until > 0 && now() < until).then_some(until)
+    }
+
+    /// Wakes the NIC thread to print a report. Async-signal-safe.
+    pub(crate) fn ask_to_print(&self) {
+        self.doctor.print.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// On the NIC thread: answers whoever has asked.
+    pub(crate) fn answer_doctor(&self) {
+        if self.doctor.print.swap(false, Ordering::Relaxed) {
+            // One write, so that it does not mix with what others print; stderr may be closed, or a full pipe.
+            use std::io::Write;
+            let _ = std::io::stderr().write_all(self.report_text().as_bytes());
+        }
+        let Some(listener) = self.doctor_socket().filter(|_| self.doctor_rests().is_none()) else { return };
+        let mut answer = None;
+        for _ in 0..MOST {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(asker) = rustix::net::accept_with(listener, flags) else { break };
+            if !may_ask(&asker) {
+                continue;
+            }
+            if answer.is_none() {
+                answer = Some(report::encode(&self.report()).ok().and_then(|bytes| sealed(&bytes).ok()));
+            }
+            if let Some(Some(memfd)) = &answer {
+                let _ = send(&asker, memfd);
+            }
+        }
+        if answer.is_some() {
+            self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A report names addresses of memory and peers: for the same user, and for root.
+fn may_ask(asker: &OwnedFd) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    peer_credentials(asker).is_ok_and(|(_, uid)| uid == own || uid == 0)
+}
+
+fn listen(name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}
+
+/// A memfd with these bytes that nobody can change.
+fn sealed(bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let memfd = rustix::fs::memfd_create("softrnic-report", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut left = bytes;
+    while !left.is_empty() {
+        left = &left[rustix::io::write(&memfd, left)?..];
+    }
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(memfd)
+}
+
+fn send(asker: &OwnedFd, memfd: &OwnedFd) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [memfd.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(asker, &[IoSlice::new(&[report::ANSWER])], &mut control, flags)
+}

@@ -1,0 +1,109 @@
+//! The report of this process, put together from what the engine, the wire, the channels and the connection manager tell.
+
+use std::time::Duration;
+
+use ::verbs::{EventKind, Qpn};
+use report::facts::{Adapter, Cm, Destroy, Port, VERSION};
+use report::{Report, Situation, rules, text};
+
+use crate::context::Object;
+use crate::core::Core;
+use crate::{Nic, now};
+
+/// How long a report waits for a lock: whoever holds one longer is part of the answer.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What the connection manager tells; its owner gives it to [`Nic::also_tell`].
+pub(crate) type TellCm = Box<dyn Fn(Duration) -> Cm + Send + Sync>;
+
+impl Nic {
+    /// Makes the connection manager's ids part of reports. The function is given how long it may wait for a lock.
+    pub fn also_tell(&self, cm: impl Fn(Duration) -> Cm + Send + Sync + 'static) {
+        let _ = self.doctor.cm.set(Box::new(cm));
+    }
+
+    /// The report. Waits for no lock longer than a moment, and changes nothing.
+    pub fn report(&self) -> Report {
+        let mut report = Report {
+            version: VERSION,
+            pid: std::process::id(),
+            program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+            now_ns: now(),
+            ..Report::default()
+        };
+        // Not through `Nic::lock`: letting go of that runs the engine.
+        match self.core.try_lock_for(PATIENCE) {
+            Some(core) => report.adapter = core.tell(now()),
+            None => {
+                let why = "a thread of the program holds the device's lock, and does not let go: it is in the middle of a verb, or was stopped or ended there";
+                report.locked = Some(why.into());
+            }
+        }
+        if let Some(unacked) = self.unacked.try_lock_for(PATIENCE) {
+            for cq in &mut report.adapter.cqs {
+                let of = |(id, n): (&::verbs::CqId, &u32)| if id.index == cq.handle { *n } else { 0 };
+                cq.unacked = unacked.cqs.iter().map(of).sum();
+            }
+            report.adapter.destroys = unacked
+                .destroys
+                .iter()
+                .map(|object| Destroy { object: name(*object), unacked: unacked.of(*object) })
+                .collect();
+        }
+        report.cm = self.doctor.cm.get().map(|tell| tell(PATIENCE));
+        if report.adapter.qps.iter().any(|qp| qp.peer.as_ref().is_some_and(|peer| peer.link.is_none())) {
+            let sockets = std::fs::read_to_string("/proc/net/unix");
+            for qp in &mut report.adapter.qps {
+                if let (Some(peer), Ok(sockets)) = (&mut qp.peer, &sockets)
+                    && peer.link.is_none()
+                {
+                    peer.owned = Some(window::is_owned(sockets, Qpn::new(peer.qpn)));
+                }
+            }
+        }
+        report
+    }
+
+    /// The report as text: what this process knows by itself.
+    pub(crate) fn report_text(&self) -> String {
+        let report = self.report();
+        let others = Default::default();
+        let findings = rules::findings(&Situation { report: &report, others: &others, before: None });
+        text::render(&report, &findings)
+    }
+}
+
+impl Core {
+    fn tell(&self, now: u64) -> Adapter {
+        let mut adapter = self.engine.tell(now);
+        let platform = self.engine.platform();
+        for link in &mut adapter.links {
+            platform.tell_link(link);
+        }
+        let stats = platform.stats();
+        adapter.port = Port {
+            packets_out: stats.sent_packets,
+            packets_in: stats.received_packets,
+            doorbells: stats.rings,
+            straight_bytes: stats.straight_bytes,
+            ..adapter.port
+        };
+        adapter.polled = self.mode == crate::core::Mode::Polled;
+        for cq in &mut adapter.cqs {
+            let channel = self.channels.iter().find(|(id, _)| id.index == cq.handle);
+            cq.channel = channel.map(|(id, channel)| channel.facts(*id));
+        }
+        let unread = self.contexts.values().flat_map(|context| context.unread());
+        adapter.unread_events =
+            unread.map(|kind: EventKind| format!("IBV_EVENT_{}", text::screaming(&format!("{kind:?}")))).collect();
+        adapter
+    }
+}
+
+fn name(object: Object) -> String {
+    match object {
+        Object::Qp(_) => "a QP".into(),
+        Object::Cq(cq) => format!("CQ {}", cq.index),
+        Object::Srq(srq) => format!("SRQ {}", srq.index),
+    }
+}

@@ -1,0 +1,38 @@
+//! Rules about the process as a whole.
+
+use super::{Rule, Said, Severity, Situation, count};
+use crate::facts::Report;
+
+pub(super) const RULES: &[Rule<Report>] =
+    &[("locked", locked), ("destroy", destroy), ("async-unread", async_unread), ("strangers", strangers)];
+
+fn locked(_: &Situation<'_>, report: &Report) -> Said {
+    report.locked.as_ref().map(|why| (Severity::Stuck, why.clone()))
+}
+
+/// `ibv_get_async_event(3)`, `ibv_destroy_cq(3)`.
+fn destroy(_: &Situation<'_>, report: &Report) -> Said {
+    let waits: Vec<String> = report
+        .adapter
+        .destroys
+        .iter()
+        .map(|destroy| {
+            let events = count(u64::from(destroy.unacked), "event");
+            format!("the destruction of {} waits: {events} got and not acknowledged", destroy.object)
+        })
+        .collect();
+    (!waits.is_empty()).then(|| (Severity::Stuck, waits.join("; ")))
+}
+
+fn async_unread(_: &Situation<'_>, report: &Report) -> Said {
+    let events = &report.adapter.unread_events;
+    let text = format!("asynchronous events that nobody has got (ibv_get_async_event(3)): {}", events.join(", "));
+    (!events.is_empty()).then_some((Severity::Note, text))
+}
+
+fn strangers(_: &Situation<'_>, report: &Report) -> Said {
+    let n = report.adapter.strangers;
+    let packets = count(n, "packet");
+    let text = format!("{packets} dropped: from another process than the peer of the connection");
+    (n > 0).then_some((Severity::Note, text))
+}
