@@ -1,0 +1,24 @@
+//! Programs that hang, each in its way, and the sentence that `softrnic doctor` must say about it; and what asks without
+//! manners.
+
+mod cases;
+mod hostile;
+mod place;
+mod signal;
+
+use conformance::Wire;
+
+/// The other processes of these tests.
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((part, wire)) = Wire::to_test() else { return };
+    match part.as_str() {
+        "peer" => place::peer(wire),
+        "silent" => place::silent(wire),
+        "waiter" => cases::waiter(wire),
+        "destroyer" => cases::destroyer(wire),
+        "signalled" => signal::far(wire),
+        other => panic!("no such part: {other}"),
+    }
+}

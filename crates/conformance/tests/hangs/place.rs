@@ -1,0 +1,163 @@
+//! Two queue pairs and what they need; the other process; and the doctor.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use conformance::{Bed, Joint, Wire, library};
+use rdma::{
+    Access, CompChannel, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Srq,
+};
+
+pub const LEN: usize = 64;
+
+/// What a queue pair is made with.
+pub struct Wish {
+    pub qp_type: QpType,
+    pub depth: u32,
+    pub cqe: u32,
+    pub channel: bool,
+    pub sq_sig_all: bool,
+    pub srq: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Wish { qp_type: QpType::Rc, depth: 16, cqe: 64, channel: false, sq_sig_all: true, srq: false }
+    }
+}
+
+/// A queue pair with queues and memory of its own.
+pub struct End {
+    pub qp: Arc<Qp>,
+    pub sends: Arc<Cq>,
+    pub receives: Arc<Cq>,
+    pub channel: Option<Arc<CompChannel>>,
+    pub srq: Option<Arc<Srq>>,
+    pub mr: Arc<Mr>,
+    pub bed: Bed,
+}
+
+impl End {
+    pub fn new(wish: &Wish) -> End {
+        let bed = Bed::open();
+        let channel = wish.channel.then(|| bed.context.create_comp_channel().expect("ibv_create_comp_channel"));
+        let sends = bed.context.create_cq(wish.cqe, None, 0).expect("ibv_create_cq");
+        let receives = bed.context.create_cq(wish.cqe, channel.as_ref(), 0).expect("ibv_create_cq");
+        let srq = wish.srq.then(|| bed.pd.create_srq(wish.depth, 1, 0).expect("ibv_create_srq"));
+        let options = QpOptions {
+            qp_type: wish.qp_type,
+            send_cq: Some(&sends),
+            recv_cq: Some(&receives),
+            srq: srq.as_ref(),
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: wish.depth,
+                max_recv_wr: wish.depth,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: wish.sq_sig_all,
+        };
+        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let mr = bed.pd.reg_mr(2 * LEN, all).expect("ibv_reg_mr");
+        End { qp, sends, receives, channel, srq, mr, bed }
+    }
+
+    /// RESET to RTS, connected to a queue pair of this host.
+    pub fn up(&self, joint: &Joint, qp_type: QpType, qpn: u32) {
+        joint.up(&self.qp, qp_type, qpn, self.bed.gid);
+    }
+
+    pub fn recv(&self) {
+        let list = [self.mr.sge(LEN, LEN)];
+        let wr = RecvWr { wr_id: 100, sges: &list };
+        match &self.srq {
+            Some(srq) => srq.post_recv(&wr).expect("ibv_post_srq_recv"),
+            None => self.qp.post_recv(&wr).expect("ibv_post_recv"),
+        }
+    }
+
+    pub fn try_post(&self, op: SendOp<'_>, flags: SendFlags) -> rdma::Result<()> {
+        let list = [self.mr.sge(0, 8)];
+        let mut wr = SendWr::new(7, op, Data::Sges(&list));
+        wr.flags = flags;
+        self.qp.post_send(&wr)
+    }
+
+    pub fn send(&self) {
+        self.try_post(SendOp::Send, SendFlags::SIGNALED).expect("ibv_post_send");
+    }
+
+    pub fn read(&self, flags: SendFlags) {
+        let op = SendOp::Read { addr: self.mr.addr(), rkey: self.mr.rkey() };
+        self.try_post(op, SendFlags::SIGNALED | flags).expect("ibv_post_send");
+    }
+}
+
+/// Two ends in this process, connected to each other.
+pub fn pair(joint: &Joint, wish: &Wish) -> (End, End) {
+    let (a, b) = (End::new(wish), End::new(wish));
+    a.up(joint, wish.qp_type, b.qp.number());
+    b.up(joint, wish.qp_type, a.qp.number());
+    (a, b)
+}
+
+/// A process with a queue pair that is connected to ours; it posts receives as told: how many.
+pub fn peer(mut wire: Wire) {
+    let end = End::new(&Wish::default());
+    let qpn: u32 = wire.exchange(&end.qp.number());
+    end.up(&Joint::default(), QpType::Rc, qpn);
+    wire.tell(&());
+    while let Some(n) = wire.try_hear::<u32>() {
+        (0..n).for_each(|_| end.recv());
+        wire.tell(&());
+    }
+}
+
+/// A process that opens the device and does nothing else.
+pub fn silent(mut wire: Wire) {
+    let _bed = Bed::open();
+    wire.tell(&());
+    let _ = wire.try_hear::<()>();
+}
+
+/// Our end, connected to a peer's.
+pub fn meet(joint: &Joint, wire: &mut Wire) -> End {
+    let end = End::new(&Wish::default());
+    let qpn: u32 = wire.exchange(&end.qp.number());
+    joint.up(&end.qp, QpType::Rc, qpn, Gid(end.bed.gid.0));
+    let () = wire.hear();
+    end
+}
+
+/// The program `softrnic` that was built with the library.
+fn program() -> PathBuf {
+    let library = PathBuf::from(library().path());
+    let beside = library.parent().expect("a directory");
+    let places = [beside.join("softrnic"), beside.join("../softrnic"), beside.join("../bin/softrnic")];
+    places.iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("no program softrnic at {places:?}")).clone()
+}
+
+/// What the doctor says about a process, and its exit status.
+pub fn doctor(args: &[&str]) -> (i32, String) {
+    let out = Command::new(program()).arg("doctor").args(args).output().expect("softrnic doctor");
+    let text = [out.stdout, out.stderr].concat();
+    (out.status.code().expect("it ends by itself"), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Asks until the doctor says this of the process.
+pub fn must_say(pid: u32, sentence: &str) -> String {
+    let mut last = String::new();
+    let start = std::time::Instant::now();
+    while start.elapsed() < conformance::PATIENCE {
+        let (_, text) = doctor(&[&pid.to_string()]);
+        if text.contains(sentence) {
+            return text;
+        }
+        last = text;
+    }
+    panic!("process {pid}: not said: {sentence}\n{last}");
+}
