@@ -73,7 +73,7 @@ struct Route<'a> {
     never: bool,
 }
 
-/// What `owners.txt` says of the default version of every function of libibverbs.
+/// What `owners.txt` says of the default version of every function of libibverbs, and of those of librdmacm that it names.
 fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
     let mut known = BTreeMap::new();
     for line in owners.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
@@ -81,13 +81,16 @@ fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
         assert!(known.insert(words[0], words).is_none(), "owners.txt: {line:?} twice");
     }
     let mut routes = Vec::new();
-    for node in nodes.iter().filter(|node| node.name.starts_with("IBVERBS")) {
+    for node in nodes {
         for (name, at, _) in &node.exports {
             if *at != "@@" {
                 continue;
             }
-            let words =
-                known.remove(name).unwrap_or_else(|| panic!("owners.txt does not say whose objects {name} takes"));
+            let words = match known.remove(name) {
+                Some(words) => words,
+                None if node.name.starts_with("RDMACM") => continue,
+                None => panic!("owners.txt does not say whose objects {name} takes"),
+            };
             let (owner, fails, never) = match words[1..] {
                 ["-"] => continue,
                 [owner, fails] => (owner, fails, false),
@@ -99,6 +102,7 @@ fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
                 "context" => "Context",
                 "object" => "Object",
                 "event" => "Event",
+                "nobody" => "Nobody",
                 other => panic!("owners.txt: {other}"),
             };
             let fails = match fails {
@@ -115,7 +119,8 @@ fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
 }
 
 fn route_table(routes: &[Route]) -> String {
-    let mut code = format!("static ROUTES: [Route; {}] = [\n", routes.len());
+    let mut code =
+        format!("pub const ROUTE_COUNT: usize = {};\nstatic ROUTES: [Route; ROUTE_COUNT] = [\n", routes.len());
     for Route { name, node, owner, fails, never } in routes {
         writeln!(
             code,
@@ -127,7 +132,8 @@ fn route_table(routes: &[Route]) -> String {
     code + "];\n"
 }
 
-/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters.
+/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters, and at
+/// whether the call is to fail if there are faults.
 fn body(arch: &str, jump: &str, route: Option<usize>) -> String {
     let lines = match (arch, route) {
         (_, None) => return format!("\"{jump} {{f}}\""),

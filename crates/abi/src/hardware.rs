@@ -6,7 +6,8 @@
 //! (`owners.txt` says how to tell), and jumps on. That happens in the trampolines that `build.rs` makes, and only once adapters
 //! have been looked for: before, [`PRESENT`] is all that is ever looked at.
 //!
-//! librdmacm's functions are not routed: they know softrnic0 only.
+//! librdmacm's functions are not routed: they know softrnic0 only. But their trampolines lead here, too, as all do while a fault
+//! specification stands: then calls can fail on purpose ([`crate::faults`]).
 
 use core::ffi::CStr;
 use core::ptr::{null, null_mut};
@@ -20,8 +21,9 @@ use verbs::Errno;
 use crate::device::the_device;
 use crate::entry::set_errno;
 
-/// True once there may be an adapter. The trampolines read it.
-pub static PRESENT: AtomicBool = AtomicBool::new(false);
+/// True if trampolines have to come here: there may be an adapter, or calls may fail on purpose, or nobody has looked for that
+/// yet.
+pub static PRESENT: AtomicBool = AtomicBool::new(true);
 
 /// How to tell whose an argument is.
 #[derive(Clone, Copy)]
@@ -34,6 +36,8 @@ pub enum Owner {
     Object,
     /// It is an `ibv_async_event`.
     Event,
+    /// It is no adapter's, whatever it is.
+    Nobody,
 }
 
 /// How a function fails.
@@ -122,6 +126,7 @@ fn load() -> Option<Real> {
 /// rdma-core's devices: its list, to be given back with [`free`], and how many are on it. Null if there are none.
 pub fn list() -> (*mut *mut ibv_device, usize) {
     let Some(real) = real() else { return (null_mut(), 0) };
+    crate::faults::setup(); // has looked
     // From here on: its own calls of exported functions arrive here, too.
     PRESENT.store(true, Ordering::Release);
     let mut count = 0;
@@ -148,7 +153,7 @@ pub fn fork_init() -> c_int {
     real().map_or(0, |real| unsafe { (real.fork_init)() })
 }
 
-/// What a trampoline calls once there is an adapter: its number is in `eax` or `w16`, and where to jump comes back in `r11`
+/// What a trampoline calls if there may be an adapter or a fault: its number is in `eax` or `w16`, and where to jump comes back in `r11`
 /// or `x16`: 0 for our own function. All registers that hold arguments stay as they are.
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter() {
@@ -207,7 +212,11 @@ pub unsafe extern "C" fn enter() {
 /// # Safety
 /// `first` is what the function demands as its first argument.
 pub unsafe extern "C" fn route(first: *const c_void, number: usize) -> *const c_void {
-    let Some(route) = ROUTES.get(number) else { return null() };
+    let Some(route) = ROUTES.get(number) else { return crate::faults::verdict_on_member(number - ROUTE_COUNT) };
+    let failure = crate::faults::verdict(route.name);
+    if !failure.is_null() {
+        return failure;
+    }
     // SAFETY: the caller's promise.
     if unsafe { is_ours(first, route.owner) } {
         return null();
@@ -258,6 +267,7 @@ unsafe fn is_ours(first: *const c_void, owner: Owner) -> bool {
     // SAFETY: the caller's promise; each structure begins with the pointer that leads on (verbs.h).
     unsafe {
         match owner {
+            Owner::Nobody => true,
             Owner::Device => first == the_device().cast(),
             Owner::Context => {
                 let context = first.cast::<ibv_context>();

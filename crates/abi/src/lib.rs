@@ -31,6 +31,7 @@ mod events;
 // A test program is no cdylib: it has no version map, and exports nothing.
 #[cfg(not(test))]
 mod exports;
+mod faults;
 mod fork;
 mod gid;
 mod hardware;

@@ -322,6 +322,19 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     result.map_or_else(|errno| errno.0, |()| 0)
 }
 
+/// The same where a rule may want it to fail: then nothing is posted.
+unsafe extern "C" fn wr_complete_guarded(qp: *mut ibv_qp_ex) -> c_int {
+    match crate::faults::failure("ibv_wr_complete") {
+        // SAFETY: as this function.
+        None => unsafe { wr_complete(qp) },
+        Some(errno) => {
+            // SAFETY: as this function.
+            unsafe { wr_abort(qp) };
+            errno.0
+        }
+    }
+}
+
 /// All or nothing: every request is checked before the first one is queued.
 fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let Some(errno) = work.error {
@@ -383,7 +396,7 @@ pub fn fill(c: &mut ibv_qp_ex) {
     c.wr_set_sge = Some(wr_set_sge);
     c.wr_set_sge_list = Some(wr_set_sge_list);
     c.wr_start = Some(wr_start);
-    c.wr_complete = Some(wr_complete);
+    c.wr_complete = Some(if crate::faults::watches("ibv_wr_complete") { wr_complete_guarded } else { wr_complete });
     c.wr_abort = Some(wr_abort);
     c.wr_atomic_write = Some(wr_atomic_write);
     c.wr_flush = Some(wr_flush);

@@ -151,6 +151,8 @@ pub fn check_port(port: u32) -> Result<()> {
 
 /// `enum ib_port_phys_state`, LinkUp (IBTA vol. 1, 14.2.5.6).
 const PHYS_LINK_UP: u8 = 5;
+/// The same, Disabled: what RoCE adapters say of a port whose cable is out.
+const PHYS_DISABLED: u8 = 3;
 /// 4X, `PortInfo:LinkWidthActive`.
 const WIDTH_4X: u8 = 2;
 /// 25.78125 Gb/s a lane, `PortInfo:LinkSpeedActive`.
@@ -162,9 +164,10 @@ const MBPS: u64 = 100_000;
 const SUBNET_TIMEOUT: u8 = 18;
 
 fn port_attr(context: &Context) -> ibv_port_attr {
+    let down = nic::faults::port_is_down();
     let link_layer = context.facts().link_layer();
     let attr = ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
+        state: if down { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
         gid_tbl_len: crate::gid::table_len(context.facts().gids().len()) as c_int,
@@ -175,7 +178,7 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         active_speed_ex: SPEED_EDR.into(),
-        phys_state: PHYS_LINK_UP,
+        phys_state: if down { PHYS_DISABLED } else { PHYS_LINK_UP },
         ..ibv_port_attr::zeroed()
     };
     match link_layer {

@@ -51,6 +51,7 @@ pub fn fill(v: &mut verbs_context) {
     v.create_srq_ex = Some(srq::create_srq_ex);
     v.open_xrcd = Some(xrcd::open_xrcd);
     v.close_xrcd = Some(xrcd::close_xrcd);
+    crate::faults::guard(v);
 }
 
 fn basic() -> ibv_context_ops {

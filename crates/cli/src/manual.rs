@@ -20,7 +20,7 @@ pub struct Section {
 }
 
 /// The sections of the commands' pages, in their order.
-const SECTIONS: [Section; 9] = [
+const SECTIONS: [Section; 11] = [
     Section {
         command: "run",
         title: "Which programs are served",
@@ -43,6 +43,63 @@ Where the kernel permits it, large messages are copied once, straight from one p
 (process_vm_readv(2)). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
 these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
 are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it for the program alone.",
+    },
+    Section {
+        command: "run",
+        title: "Faults",
+        text: "\
+--fault \"FAULT:KEY=VALUE,...;FAULT:...;seed=N\" makes the device misbehave: each process that uses it counts its own packets and \
+calls, and the same seed and the same sequence of them give the same faults. A packet is what the wire carries at once: a message of \
+up to 16 KiB, or a piece of a longer one. By themselves faults look at requests (SEND, RDMA, atomics, datagrams) that the process \
+sends.
+
+  drop            the packet is lost
+  duplicate       the packet comes twice
+  delay           the packet goes out t later; what is sent meanwhile overtakes it
+  reorder         the packet goes out behind the next by=1 packets to its process, or after t=1ms
+  slow            every packet goes out t later, in order
+  corrupt         one bit of the packet's data is flipped, its headers stay
+  rnr             a message that comes for a reliable queue pair finds no receive posted
+  qp-error        the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL)
+  link-kill       nothing passes any more between the process and the one that the packet is for
+  errno           a call fails with errno, and does nothing
+  device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and calls
+                  that make or change anything fail with EIO
+  device-removal  as device-fatal, and RDMA_CM_EVENT_DEVICE_REMOVAL for every rdma_cm_id on it
+  port-down       IBV_EVENT_PORT_ERR, and nothing passes; at its end IBV_EVENT_PORT_ACTIVE
+  gid-change      IBV_EVENT_GID_CHANGE
+  addr-change     RDMA_CM_EVENT_ADDR_CHANGE for every rdma_cm_id with an interface's address
+
+When:
+
+  n=N             the n-th packet or call, counted from 1
+  every=N         every n-th
+  p=P             each with this probability, from 0 to 1
+  count=N         with n: so many in a row; else at most so many
+  after=T         begins to count that long after the device was made; alone, it makes qp-error,
+                  link-kill and what happens to the device, its port and its addresses come by itself
+
+Which, and how:
+
+  op=OP           any, request, response, send, write, read, atomic, flush, datagram, ack or
+                  read-response
+  side=tx|rx      packets that go (tx), or packets that come (rx)
+  qp=QPN          packets of this queue pair of the process
+  t=T, by=N       see above; times are numbers with ns, us, ms or s
+  for=T           how long rnr, link-kill and port-down last; for ever without it, rnr for one try
+  call=NAME       the function: ibv_reg_mr, ibv_post_send, rdma_connect; ibv_create_* for all such
+  errno=NAME      what it fails with: ENOMEM, or a number
+
+corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
+any fault, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied straight, so that all pass \
+where faults can reach them. The messages by which rdma_cm makes and ends connections are not touched.",
+    },
+    Section {
+        command: "run",
+        title: "Examples of faults",
+        text: "  softrnic run --fault 'drop:p=0.01,op=any;seed=42' -- ./program
+  softrnic run --fault 'errno:call=ibv_reg_mr,n=3,errno=ENOMEM' -- ./program
+  softrnic run --fault 'rnr:n=10,count=5;qp-error:after=1s' -- ./program",
     },
     Section {
         command: "run",

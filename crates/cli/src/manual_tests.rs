@@ -159,3 +159,18 @@ fn lines_of_the_help_fit_a_terminal() {
         assert!(text.lines().filter(|line| line.contains("softrnic ")).all(|line| line.starts_with("  ")), "{text}");
     }
 }
+
+#[test]
+fn every_fault_and_every_key_is_described() {
+    use taps::fault::spec::{FAULTS, Key, Op};
+    let text = sections("run").find(|section| section.title == "Faults").expect("there is one").text;
+    for about in FAULTS {
+        assert!(text.contains(&format!("\n  {:16}", about.name)), "{}", about.name);
+    }
+    for (name, _) in Key::ALL {
+        assert!(text.contains(&format!("{name}=")), "{name}=");
+    }
+    for (name, _) in Op::ALL {
+        assert!(text.contains(&format!(" {name}")), "op={name}");
+    }
+}

@@ -18,6 +18,9 @@ const REFUSED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// What the library reads.
+const FAULT_VARIABLE: &str = "SOFTRNIC_FAULT";
+
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
@@ -31,6 +34,12 @@ pub struct Options {
     /// What the device tells on stderr: nothing, or which request failed and which rule it broke
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error"])]
     log: Option<String>,
+    /// Faults to be met by the program: for instance "drop:n=100;delay:t=5ms,p=0.1;seed=42"
+    ///
+    /// What there is, and how to say when, is described below. Every fault that happens is told on stderr. Without seed=N a
+    /// seed is chosen, and told.
+    #[arg(long, value_name = "SPEC", value_parser = faults)]
+    fault: Option<String>,
     /// The library, instead of the libsoftrnic.so beside this program
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
@@ -81,6 +90,9 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if options.permit_ptrace {
         command.env(view::ptrace::PERMIT_VARIABLE, "1");
     }
+    if let Some(spec) = &options.fault {
+        command.env(FAULT_VARIABLE, spec);
+    }
     if let Some(level) = &options.log {
         command.env("SOFTRNIC_LOG", level);
     }
@@ -100,6 +112,24 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     let error = command.exec();
     let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     Err(Refusal(status, format!("cannot run {}: {error}", program.display())))
+}
+
+/// A fault specification that is one, with a seed that all processes have in common.
+fn faults(text: &str) -> Result<String, taps::fault::ParseError> {
+    let spec: taps::fault::spec::Spec = text.parse()?;
+    Ok(match spec.seed {
+        Some(_) => text.to_owned(),
+        None => format!("{};seed={}", text.trim_end().trim_end_matches(';'), rand()),
+    })
+}
+
+/// Of few digits, for it is to be typed.
+fn rand() -> u32 {
+    let mut bytes = [0u8; 4];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(4) => u32::from_ne_bytes(bytes),
+        _ => std::process::id(),
+    }
 }
 
 /// Makes what the program finds in /sys and /dev.
@@ -278,6 +308,15 @@ mod tests {
     fn preload_lists_split_at_spaces_and_colons() {
         let parts: Vec<&OsStr> = split(OsStr::new("a.so: b.so  c.so:")).collect();
         assert_eq!(parts, ["a.so", "b.so", "c.so"]);
+    }
+
+    #[test]
+    fn faults_are_checked_and_get_a_seed() {
+        assert_eq!(faults("drop:n=3;seed=7").as_deref(), Ok("drop:n=3;seed=7"));
+        let chosen = faults("drop:n=3; ").expect("a specification");
+        assert!(chosen.starts_with("drop:n=3;seed="), "{chosen}");
+        assert!(chosen.parse::<taps::fault::spec::Spec>().is_ok_and(|spec| spec.seed.is_some()), "{chosen}");
+        assert!(faults("drop:m=3").is_err_and(|error| error.to_string().contains("character 6")));
     }
 
     #[test]

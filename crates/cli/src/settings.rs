@@ -13,7 +13,13 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 12] = [
+pub const SETTINGS: [Setting; 13] = [
+    Setting {
+        name: "SOFTRNIC_FAULT",
+        values: "SPEC",
+        about: "Faults to be met: drop:n=100;delay:t=5ms,p=0.1;seed=42. softrnic-run(1) describes them. The option --fault of \
+                run sets it, and checks it first.",
+    },
     Setting {
         name: "SOFTRNIC_LIB",
         values: "PATH",

@@ -14,6 +14,7 @@ mod copies;
 mod cq;
 mod datagram;
 mod header;
+mod incident;
 mod modify;
 mod objects;
 mod path;

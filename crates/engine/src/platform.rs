@@ -406,6 +406,12 @@ pub trait Platform {
     /// dead, and not for ever for one that is stopped or lies: that one's link goes down.
     fn quiesce(&mut self, link: Option<LinkId>);
 
+    /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a test of
+    /// its peer's patience.
+    fn withholds_receive(&mut self, _packet: &Packet) -> bool {
+        false
+    }
+
     // ---- requests that the initiator executes; a platform without them leaves these as they are ----
 
     /// Shows something to peers, in place of what was shown under this name.

@@ -11,6 +11,9 @@ use crate::responder::{INVALID, Refused};
 impl<P: Platform> Engine<P> {
     /// Takes the receive for a message out of the queue that it comes to.
     pub(crate) fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
+        if qp.init.qp_type.is_reliable() && self.platform.withholds_receive(packet) {
+            return Err(Refused::NotReady);
+        }
         let srq = match qp.init.qp_type {
             QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
             _ => qp.init.srq,

@@ -9,6 +9,7 @@ use engine::platform::{LinkId, Platform};
 use engine::{Engine, Notice};
 use parking_lot::MutexGuard;
 use taps::Tapped;
+use taps::fault::spec::DeviceFault;
 use window::WindowPlatform;
 
 use crate::channel::CompChannel;
@@ -46,6 +47,8 @@ pub struct Core {
     pub(crate) thread_runs: bool,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<LinkId>,
+    /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
+    pub(crate) incidents: Vec<DeviceFault>,
     /// The time as last read under this hold of the lock; 0: not read yet.
     pub(crate) clock: u64,
 }
@@ -65,6 +68,7 @@ impl Core {
             thread_runs: false,
             notices: Vec::new(),
             dead: Vec::new(),
+            incidents: Vec::new(),
             clock: 0,
         }
     }
@@ -109,6 +113,9 @@ impl Core {
             self.engine.run(now);
         }
         self.engine.platform_mut().kick();
+        if self.engine.platform().has_orders() {
+            self.obey();
+        }
         if self.engine.has_notices() {
             self.deliver();
         }

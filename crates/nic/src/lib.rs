@@ -12,6 +12,7 @@ mod channel;
 mod context;
 mod core;
 mod doctor;
+pub mod faults;
 mod fork;
 mod progress;
 mod signal;
@@ -30,6 +31,8 @@ pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
 pub use engine::{CqOpts, MrInfo, MwKind};
+pub use taps::fault::calls::Fails;
+pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
 
 /// A row of the GID table.
@@ -57,7 +60,11 @@ pub struct Nic {
     acked: Condvar,
     fds: Arc<memory::fds::FdSet>,
     doctor: doctor::Doctor,
+    attendants: Mutex<Vec<Attendant>>,
 }
+
+/// Who is told what happens to the device.
+type Attendant = Box<dyn Fn(DeviceFault) + Send>;
 
 static NIC: AtomicPtr<Nic> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -89,10 +96,11 @@ impl Nic {
             .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
             .collect();
         let table: Vec<Gid> = gids.iter().map(|g| g.gid).collect();
+        let faults = faults::setup()?.and_then(faults::Setup::faults);
         let mut platform = WindowPlatform::new(window::Config::from_env())?;
         platform.set_local_gids(table.clone());
         let fds = platform.fd_set();
-        let taps = taps::Taps::from_env(&platform);
+        let taps = taps::Taps::from_env(&platform, faults);
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
         engine.set_link_layer(link_layer);
@@ -123,6 +131,7 @@ impl Nic {
             acked: Condvar::new(),
             fds,
             doctor: doctor::Doctor::default(),
+            attendants: Mutex::default(),
         })
     }
 
@@ -149,6 +158,17 @@ impl Nic {
     /// The node GUID.
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// Asks to be told what happens to the device. Called on the NIC thread, without a lock.
+    pub fn on_incident(&self, attendant: impl Fn(DeviceFault) + Send + 'static) {
+        self.attendants.lock().push(Box::new(attendant));
+    }
+
+    pub(crate) fn attend(&self, incident: DeviceFault) {
+        for attendant in self.attendants.lock().iter() {
+            attendant(incident);
+        }
     }
 
     /// Takes the lock.

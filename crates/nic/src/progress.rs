@@ -45,6 +45,7 @@ impl Core {
 
     /// Takes in what has come, runs what it set free, lets time pass.
     pub(crate) fn progress(&mut self, mut now: u64) {
+        self.engine.platform_mut().pass(now);
         let mut at = 0; // by index: handling a packet may add links
         while let Some(&link) = self.engine.platform().links().get(at) {
             at += 1;
@@ -137,6 +138,9 @@ impl Nic {
 
     /// The NIC thread must not sleep past the next deadline, nor on packets that we sent to ourselves. In polled mode it wakes by itself often enough.
     pub(crate) fn mind_deadline(&self, core: &mut Core) {
+        if !core.incidents.is_empty() {
+            self.wake_thread(core);
+        }
         if core.engine.has_ready() {
             // More than one turn's work: if no poll continues it, the thread must.
             self.wake_thread(core);
@@ -145,7 +149,7 @@ impl Nic {
             self.wake_thread(core); // what goes to this process itself rings no doorbell
         }
         if core.mode == Mode::Armed
-            && let Some(at) = core.engine.next_deadline()
+            && let Some(at) = core.next_deadline()
             && at < core.thread_wakes_at
         {
             core.thread_wakes_at = at;
@@ -162,6 +166,7 @@ impl Nic {
                 self.answer_doctor();
                 continue;
             };
+            let incidents;
             let timeout = {
                 let mut core = Guard::new(self, core);
                 core.thread_woken = false;
@@ -170,7 +175,7 @@ impl Nic {
                 if core.mode == Mode::Polled && core.polls != polls {
                     // The program is at work. It moves its own data.
                     polls = core.polls;
-                    let due = core.engine.next_deadline().is_some_and(|at| at <= now);
+                    let due = core.next_deadline().is_some_and(|at| at <= now);
                     if due {
                         core.progress(now);
                     }
@@ -183,13 +188,17 @@ impl Nic {
                     let quiet = core.go_armed(now);
                     let half_open = core.engine.platform().deadline().unwrap_or(u64::MAX);
                     core.thread_wakes_at = if quiet && !core.engine.has_ready() {
-                        core.engine.next_deadline().unwrap_or(u64::MAX).min(half_open)
+                        core.next_deadline().unwrap_or(u64::MAX).min(half_open)
                     } else {
                         now
                     };
                 }
+                incidents = std::mem::take(&mut core.incidents);
                 core.thread_wakes_at
             };
+            for incident in incidents {
+                self.attend(incident);
+            }
             self.sleep(epoll, timeout);
             self.answer_doctor();
         }

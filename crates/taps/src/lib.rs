@@ -5,12 +5,13 @@
 //! itself ([`Platform::reach`]) become packets, so that there is something to see.
 #![forbid(unsafe_code)]
 
+pub mod fault;
 pub mod pcap;
 
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Packet, Path, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
     StraightError, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn};
@@ -38,18 +39,20 @@ pub trait Wire: Platform {
 /// What stands on the path of packets.
 #[derive(Default)]
 pub struct Taps {
+    /// Interferes with packets.
+    pub faults: Option<fault::Faults>,
     /// Writes packets down.
     pub pcap: Option<Pcap>,
 }
 
 impl Taps {
-    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr.
-    pub fn from_env(wire: &impl Wire) -> Option<Taps> {
+    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr. Faults are the process's.
+    pub fn from_env(wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
         let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
             eprintln!("softrnic[{}]: {why}", std::process::id());
             None
         });
-        pcap.is_some().then_some(Taps { pcap })
+        (pcap.is_some() || faults.is_some()).then_some(Taps { faults, pcap })
     }
 }
 
@@ -79,13 +82,16 @@ impl<W: Wire> Tapped<W> {
     pub fn release(&mut self, link: LinkId) {
         if self.taps.is_some() {
             self.release_tapped(link);
+            if self.stays(link) {
+                return;
+            }
         }
         self.wire.release(link);
     }
 
     #[cold]
     fn peek_tapped(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
-        self.wire.peek(link)
+        self.peek_faulty(link)
     }
 
     #[cold]
@@ -99,7 +105,7 @@ impl<W: Wire> Tapped<W> {
 
     #[cold]
     fn send_tapped(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
-        self.transmit(link, packet, payload)
+        self.send_faulty(link, packet, payload)
     }
 
     /// Sends what is to go to the wire, and writes it down: before the peer can see it, so that a capture has every answer
@@ -110,6 +116,32 @@ impl<W: Wire> Tapped<W> {
             pcap.sent(&self.wire, packet, payload, None);
         }
         self.wire.send(link, packet, payload)
+    }
+
+    /// Lets time pass for what waits in the taps.
+    #[inline]
+    pub fn pass(&mut self, now: Nanos) {
+        if self.taps.is_some() {
+            self.pass_faulty(now);
+        }
+    }
+
+    /// When [`Tapped::pass`] has something to do, if nothing else happens.
+    #[inline]
+    pub fn tap_deadline(&self) -> Option<Nanos> {
+        self.taps.as_ref()?.faults.as_ref()?.deadline()
+    }
+
+    /// True if [`Tapped::take_orders`] has some.
+    #[inline]
+    pub fn has_orders(&self) -> bool {
+        self.taps.as_ref().and_then(|taps| taps.faults.as_ref()).is_some_and(fault::Faults::has_orders)
+    }
+
+    /// What faults want to be done to the device.
+    #[cold]
+    pub fn take_orders(&mut self) -> Vec<fault::Order> {
+        self.taps.as_mut().and_then(|taps| taps.faults.as_mut()).map(fault::Faults::take_orders).unwrap_or_default()
     }
 
     fn pcap(&mut self) -> Option<&mut Pcap> {
@@ -184,7 +216,11 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn caps(&self, link: LinkId) -> LinkCaps {
-        self.wire.caps(link)
+        let caps = self.wire.caps(link);
+        if self.taps.is_some() && self.needs_data() {
+            return LinkCaps { straight: false, ..caps };
+        }
+        caps
     }
 
     #[inline]
@@ -228,16 +264,30 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]) {
         self.wire.rx_fetch(rx, offset, dst);
+        if self.taps.is_some() {
+            let len = self.wire.rx_len(rx);
+            self.spoil_bytes(offset, len, dst);
+        }
     }
 
     #[inline]
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        self.wire.rx_scatter(rx, offset, spans)
+        self.wire.rx_scatter(rx, offset, spans)?;
+        if self.taps.is_some() {
+            let len = self.wire.rx_len(rx);
+            return self.spoil(offset, len, spans);
+        }
+        Ok(())
     }
 
     #[inline]
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
-        self.wire.pull(link, ticket, remote, local)
+        self.wire.pull(link, ticket, remote, local)?;
+        if self.taps.is_some() {
+            let len = local.iter().map(|span| span.len).sum();
+            return self.spoil(0, len, local).map_err(|Fault| StraightError::Local);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -265,6 +315,11 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn take_back(&mut self, id: ShownId) {
         self.wire.take_back(id);
+    }
+
+    #[inline]
+    fn withholds_receive(&mut self, packet: &Packet) -> bool {
+        self.taps.is_some() && self.withholds_faulty(packet)
     }
 
     #[inline]

@@ -1,0 +1,44 @@
+//! What happens to a device from outside: queue pairs that break, ports that go down, the device itself (IBTA vol. 1, 11.6.3).
+
+use verbs::{EventKind, EventSource, QpId, QpState, Qpn};
+
+use crate::Engine;
+use crate::platform::{Nanos, Platform};
+
+impl<P: Platform> Engine<P> {
+    /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state, everything
+    /// that is posted flushed (11.6.3.2). Not one that is in no state to do anything, or in error already.
+    pub fn fail_qp(&mut self, qpn: Qpn, now: Nanos) {
+        if let Some(id) = self.qpns.find(qpn) {
+            self.break_qp(id, true, now);
+        }
+    }
+
+    /// The same for every queue pair. Without `tell` nothing is said of each: a broken device says so once.
+    pub fn fail_qps(&mut self, tell: bool, now: Nanos) {
+        let all: Vec<QpId> = self.qps.iter().map(|(id, _)| id).collect();
+        for id in all {
+            self.break_qp(id, tell, now);
+        }
+    }
+
+    fn break_qp(&mut self, id: QpId, tell: bool, now: Nanos) {
+        let Some(mut qp) = self.qps.lend(id) else { return };
+        if !matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
+            if tell {
+                self.done.async_event(qp.ctx, EventKind::QpFatal, EventSource::Qp(id), qp.user);
+            }
+            self.enter_error(&mut qp, now);
+        } else if qp.state == QpState::Init && !tell {
+            self.enter_error(&mut qp, now); // receives may be posted
+        }
+        self.qps.put_back(id, qp);
+    }
+
+    /// Tells every context of something that happened to the port or to the device.
+    pub fn tell_all(&mut self, kind: EventKind, source: EventSource) {
+        for (ctx, ()) in self.ctxs.iter() {
+            self.done.async_event(ctx, kind, source, 0);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Faults on purpose (`SOFTRNIC_FAULT`): what the process was told, and what becomes of the device.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::verbs::{Errno, EventKind, EventSource, Result};
+pub use taps::fault::calls::CALLS;
+use taps::fault::calls::{CallFaults, Fails, Failure};
+use taps::fault::spec::{DeviceFault, Spec};
+use taps::fault::{Faults, Order, errno_name, tell_on_stderr};
+
+use crate::core::Core;
+use crate::now;
+
+/// The variable with the specification.
+pub const VARIABLE: &str = "SOFTRNIC_FAULT";
+
+/// What the process was told.
+pub struct Setup {
+    spec: Spec,
+    seed: u64,
+    calls: CallFaults,
+    started: u64,
+    removed: AtomicBool,
+    port_down: AtomicBool,
+}
+
+static SETUP: OnceLock<Result<Option<Setup>>> = OnceLock::new();
+
+/// What the process was told; `None`: nothing. Read at the first call.
+///
+/// # Errors
+/// EINVAL: the specification is none. stderr says why, once.
+pub fn setup() -> Result<Option<&'static Setup>> {
+    match SETUP.get_or_init(read) {
+        Ok(setup) => Ok(setup.as_ref()),
+        Err(errno) => Err(*errno),
+    }
+}
+
+fn read() -> Result<Option<Setup>> {
+    let text = std::env::var(VARIABLE).unwrap_or_default();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let spec: Spec = text.parse().map_err(|error| {
+        tell_on_stderr(&format!("{VARIABLE}: {error}"));
+        Errno::EINVAL
+    })?;
+    let seed = spec.seed.unwrap_or_else(random);
+    let again = if spec.seed.is_none() { format!("; seed={seed} repeats them") } else { String::new() };
+    tell_on_stderr(&format!("faults: {text}{again}"));
+    Ok(Some(Setup {
+        calls: CallFaults::new(&spec, seed),
+        spec,
+        seed,
+        started: now(),
+        removed: AtomicBool::new(false),
+        port_down: AtomicBool::new(false),
+    }))
+}
+
+/// Of few digits, for it is to be typed.
+fn random() -> u64 {
+    let mut bytes = [0u8; 4];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(4) => u32::from_ne_bytes(bytes).into(),
+        _ => now() & 0xffff_ffff,
+    }
+}
+
+impl Setup {
+    /// The faults of packets and of the device, for a new device.
+    pub(crate) fn faults(&self) -> Option<Faults> {
+        Faults::new(&self.spec, self.seed, now, tell_on_stderr)
+    }
+
+    /// True if a rule may want this function to fail.
+    pub fn watches(&self, name: &str) -> bool {
+        self.calls.watches(name)
+    }
+
+    /// Whether this call fails, and how. What was asked for is told on stderr.
+    pub fn call(&self, name: &str) -> Option<Errno> {
+        let failure = self.calls.call(name, now().saturating_sub(self.started))?;
+        let errno = failure.errno();
+        if let Failure::Struck(n, _) = failure {
+            tell_on_stderr(&format!("fault errno (seed {}), {n}: {name}: {}", self.seed, errno_name(errno)));
+        }
+        Some(errno)
+    }
+}
+
+/// The functions that can fail on purpose.
+pub fn calls() -> &'static [(&'static str, Fails)] {
+    CALLS
+}
+
+/// True once the device was taken away.
+pub fn is_removed() -> bool {
+    current().is_some_and(|setup| setup.removed.load(Ordering::Relaxed))
+}
+
+/// True while the port is down.
+pub fn port_is_down() -> bool {
+    current().is_some_and(|setup| setup.port_down.load(Ordering::Relaxed))
+}
+
+fn current() -> Option<&'static Setup> {
+    SETUP.get()?.as_ref().ok()?.as_ref()
+}
+
+impl Core {
+    /// Does what faults want.
+    #[cold]
+    pub(crate) fn obey(&mut self) {
+        const PORT: EventSource = EventSource::Port(1);
+        let now = self.time();
+        for order in self.engine.platform_mut().take_orders() {
+            match order {
+                Order::FailQp(qpn) => self.engine.fail_qp(qpn, now),
+                Order::FailQps => self.engine.fail_qps(true, now),
+                Order::Device(fault) => {
+                    match fault {
+                        DeviceFault::Fatal | DeviceFault::Removal => {
+                            if let Some(setup) = current() {
+                                setup.calls.break_device();
+                                setup.removed.fetch_or(fault == DeviceFault::Removal, Ordering::Relaxed);
+                            }
+                            self.engine.fail_qps(false, now);
+                            self.engine.tell_all(EventKind::DeviceFatal, EventSource::Device);
+                        }
+                        DeviceFault::PortDown => self.port(true),
+                        DeviceFault::GidChange => self.engine.tell_all(EventKind::GidChange, PORT),
+                        DeviceFault::AddrChange => {}
+                    }
+                    self.incidents.push(fault);
+                }
+                Order::PortUp => self.port(false),
+            }
+        }
+    }
+
+    fn port(&mut self, down: bool) {
+        if let Some(setup) = current() {
+            setup.port_down.store(down, Ordering::Relaxed);
+        }
+        let kind = if down { EventKind::PortErr } else { EventKind::PortActive };
+        self.engine.tell_all(kind, EventSource::Port(1));
+    }
+
+    /// When something is due, by the engine or by a fault.
+    pub(crate) fn next_deadline(&mut self) -> Option<u64> {
+        match (self.engine.next_deadline(), self.engine.platform().tap_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}

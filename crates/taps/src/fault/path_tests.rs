@@ -1,0 +1,334 @@
+//! Packets through [`Tapped`], on a wire that writes down what it gets.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use engine::platform::*;
+use verbs::{Errno, Gid, Psn, Qpn};
+
+use super::spec::{DeviceFault, Spec};
+use super::{Faults, Order};
+use crate::{Tapped, Taps, Wire};
+
+thread_local! {
+    static NOW: Cell<Nanos> = const { Cell::new(0) };
+}
+
+/// Memory is this wire's own, and addresses are places in it.
+#[derive(Default)]
+struct Paper {
+    sent: Vec<(LinkId, Packet, Vec<u8>)>,
+    room: Option<usize>,
+    coming: VecDeque<(Packet, Vec<u8>)>,
+    memory: std::cell::RefCell<Vec<u8>>,
+    shown: u32,
+}
+
+impl Wire for Paper {
+    fn peek(&mut self, _link: LinkId) -> Option<(Packet, u32)> {
+        self.coming.front().map(|(packet, data)| (*packet, data.len() as u32))
+    }
+    fn release(&mut self, _link: LinkId) {
+        self.coming.pop_front();
+    }
+    fn room(&mut self, _link: LinkId) -> Result<(), SendError> {
+        Ok(())
+    }
+    fn device(&self) -> [u8; 16] {
+        [0; 16]
+    }
+    fn peer_device(&self, _link: LinkId) -> Option<[u8; 16]> {
+        None
+    }
+}
+
+impl Platform for Paper {
+    type Rx = u32;
+    fn random(&mut self) -> u64 {
+        4
+    }
+    fn load(&self, addr: u64, _guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
+        let from = addr as usize;
+        dst.copy_from_slice(self.memory.borrow().get(from..from + dst.len()).ok_or(Fault)?);
+        Ok(())
+    }
+    fn store(&self, addr: u64, _guarded: bool, src: &[u8]) -> Result<(), Fault> {
+        let to = addr as usize;
+        self.memory.borrow_mut().get_mut(to..to + src.len()).ok_or(Fault)?.copy_from_slice(src);
+        Ok(())
+    }
+    fn atomic(&self, _addr: u64, _guarded: bool, _op: AtomicOp) -> Result<u64, Fault> {
+        Err(Fault)
+    }
+    fn resolve(&mut self, _gid: &Gid, _qpn: Qpn) -> Option<LinkId> {
+        None
+    }
+    fn resolve_multicast(&mut self, _gid: &Gid, _links: &mut Vec<LinkId>) {}
+    fn announce_multicast(&mut self, _gid: &Gid, _attached: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        a == b
+    }
+    fn caps(&self, _link: LinkId) -> LinkCaps {
+        LinkCaps { segment: 16384, straight: true, straight_above: 16384 }
+    }
+    fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        if let Some(room) = &mut self.room {
+            *room = room.checked_sub(1).ok_or(SendError::Full)?;
+        }
+        let mut data = payload.prefix.to_vec();
+        for span in payload.spans {
+            let mut piece = vec![0; span.len as usize];
+            self.load(span.addr, span.guarded, &mut piece).map_err(|Fault| SendError::Fault)?;
+            data.extend(piece);
+        }
+        self.sent.push((link, *packet, data));
+        Ok(())
+    }
+    fn kick(&mut self) {}
+    fn sent_mark(&self, _link: LinkId) -> u64 {
+        0
+    }
+    fn taken(&self, _link: LinkId, _mark: u64) -> bool {
+        true
+    }
+    fn lives(&self, _link: LinkId) -> bool {
+        true
+    }
+    fn take_writable(&mut self, _links: &mut Vec<LinkId>) {}
+    fn rx_len(&self, rx: u32) -> u32 {
+        rx
+    }
+    fn rx_fetch(&mut self, _rx: u32, offset: u32, dst: &mut [u8]) {
+        let from = offset as usize;
+        dst.copy_from_slice(&self.coming[0].1[from..from + dst.len()]);
+    }
+    fn rx_scatter(&mut self, _rx: u32, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        let mut from = offset as usize;
+        for span in spans {
+            self.store(span.addr, span.guarded, &self.coming[0].1[from..from + span.len as usize])?;
+            from += span.len as usize;
+        }
+        Ok(())
+    }
+    fn pull(&mut self, _l: LinkId, _t: TicketRef, _remote: &[Span], _local: &[Span]) -> Result<(), StraightError> {
+        Ok(())
+    }
+    fn push(&mut self, _l: LinkId, _t: TicketRef, _local: &[Span], _remote: &[Span]) -> Result<(), StraightError> {
+        Ok(())
+    }
+    fn quiesce(&mut self, _link: Option<LinkId>) {}
+    fn show(&mut self, _shown: &Shown) {
+        self.shown += 1;
+    }
+    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<u64> {
+        Some(1)
+    }
+}
+
+const LINK: LinkId = LinkId(7);
+
+fn tapped(text: &str) -> Tapped<Paper> {
+    NOW.set(0);
+    let spec: Spec = text.parse().expect("a specification");
+    let faults = Faults::new(&spec, 42, || NOW.get(), |_| {});
+    let paper = Paper { memory: vec![0xaa; 64].into(), ..Paper::default() };
+    Tapped::new(paper, Some(Taps { faults, pcap: None }))
+}
+
+fn packet(op: PacketOp, psn: u32) -> Packet {
+    Packet { len: 8, ..Packet::new(op, Qpn::new(0x2000), Qpn::new(0x1000), Psn::new(psn)) }
+}
+
+fn send(to: &mut Tapped<Paper>, link: LinkId, psn: u32) {
+    let spans = [Span { addr: 0, len: 4, guarded: false }, Span { addr: 8, len: 4, guarded: false }];
+    let sent = to.send(link, &packet(PacketOp::Send, psn), Payload { prefix: &[], spans: &spans });
+    assert_eq!(sent, Ok(()));
+}
+
+fn psns(of: &Tapped<Paper>) -> Vec<u32> {
+    of.sent.iter().map(|(_, packet, _)| packet.psn.get()).collect()
+}
+
+#[test]
+fn packets_are_dropped_and_doubled() {
+    let mut wire = tapped("drop:n=2;duplicate:n=4");
+    (1..=5).for_each(|psn| send(&mut wire, LINK, psn));
+    assert_eq!(psns(&wire), [1, 3, 4, 4, 5]);
+    assert!(wire.sent.iter().all(|(_, _, data)| *data == [0xaa; 8]));
+}
+
+#[test]
+fn responses_count_only_when_asked_for() {
+    let mut wire = tapped("drop:n=1,op=ack");
+    send(&mut wire, LINK, 1);
+    assert_eq!(wire.send(LINK, &packet(PacketOp::Ack, 1), Payload::default()), Ok(()));
+    assert_eq!(wire.send(LINK, &packet(PacketOp::Ack, 2), Payload::default()), Ok(()));
+    assert_eq!(psns(&wire), [1, 2]);
+}
+
+#[test]
+fn what_is_late_comes_with_the_data_of_then() {
+    let mut wire = tapped("delay:n=1,t=5us");
+    send(&mut wire, LINK, 1);
+    wire.memory.borrow_mut().fill(0x55);
+    send(&mut wire, LINK, 2);
+    assert_eq!(wire.tap_deadline(), Some(5000));
+    wire.pass(4999);
+    assert_eq!(psns(&wire), [2]);
+    wire.pass(5000);
+    assert_eq!(psns(&wire), [2, 1]);
+    assert_eq!(wire.sent[1].2, [0xaa; 8]);
+    assert_eq!(wire.tap_deadline(), None);
+}
+
+#[test]
+fn a_slow_adapter_keeps_the_order() {
+    let mut wire = tapped("slow:t=10us");
+    for psn in 1..=4 {
+        send(&mut wire, LINK, psn);
+        NOW.set(NOW.get() + 1000);
+    }
+    wire.pass(11_000);
+    assert_eq!(psns(&wire), [1, 2]);
+    wire.pass(20_000);
+    assert_eq!(psns(&wire), [1, 2, 3, 4]);
+}
+
+#[test]
+fn overtaken_packets_wait_for_their_own_link() {
+    let mut wire = tapped("reorder:n=1,by=2");
+    send(&mut wire, LINK, 1);
+    send(&mut wire, LinkId(9), 100);
+    send(&mut wire, LINK, 2);
+    send(&mut wire, LINK, 3);
+    send(&mut wire, LINK, 4);
+    assert_eq!(psns(&wire), [100, 2, 3, 1, 4]);
+    // With nobody to overtake it, it goes after a while.
+    let mut wire = tapped("reorder:n=1");
+    send(&mut wire, LINK, 1);
+    wire.pass(999_999);
+    assert_eq!(psns(&wire), [0u32; 0]);
+    wire.pass(1_000_000);
+    assert_eq!(psns(&wire), [1]);
+}
+
+#[test]
+fn a_full_link_holds_back_what_is_behind() {
+    let mut wire = tapped("slow:t=1us");
+    (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
+    wire.room = Some(1);
+    wire.pass(1000);
+    assert_eq!(psns(&wire), [1]);
+    assert!(wire.tap_deadline().is_some_and(|at| at > 1000), "not at once again");
+    wire.room = None;
+    wire.pass(200_000);
+    assert_eq!(psns(&wire), [1, 2, 3]);
+}
+
+#[test]
+fn one_bit_of_the_data_is_flipped() {
+    let mut wire = tapped("corrupt:n=2");
+    assert!(!wire.caps(LINK).straight, "data must be in the packets");
+    (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
+    let flipped = |data: &[u8]| data.iter().map(|byte| (byte ^ 0xaa).count_ones()).sum::<u32>();
+    let counts: Vec<u32> = wire.sent.iter().map(|(_, _, data)| flipped(data)).collect();
+    assert_eq!(counts, [0, 1, 0]);
+    assert!(wire.memory.borrow().iter().all(|byte| *byte == 0xaa), "the program's own memory stays");
+    // The addresses in front of a datagram are headers.
+    for seed in 0..200 {
+        let spec: Spec = "corrupt:n=1".parse().expect("a specification");
+        let faults = Faults::new(&spec, seed, || 0, |_| {});
+        let mut wire = Tapped::new(Paper::default(), Some(Taps { faults, pcap: None }));
+        let payload = Payload { prefix: &[0xaa; 33], spans: &[] };
+        assert_eq!(wire.send(LINK, &packet(PacketOp::Datagram, 1), payload), Ok(()));
+        assert_eq!((flipped(&wire.sent[0].2[..32]), flipped(&wire.sent[0].2[32..])), (0, 1));
+    }
+}
+
+#[test]
+fn what_comes_is_dropped_doubled_and_spoiled() {
+    let mut wire = tapped("drop:n=1,side=rx;duplicate:n=3,side=rx;corrupt:n=2,side=rx");
+    for psn in 1..=4 {
+        wire.coming.push_back((packet(PacketOp::Send, psn), vec![0x55; 8]));
+    }
+    let mut seen = Vec::new();
+    while let Some((packet, rx)) = wire.peek(LINK) {
+        assert_eq!(wire.peek(LINK).map(|(again, _)| again), Some(packet), "the same again until it is released");
+        let spans = [Span { addr: 16, len: 3, guarded: false }, Span { addr: 32, len: 5, guarded: false }];
+        assert_eq!(wire.rx_scatter(rx, 0, &spans), Ok(()));
+        let mut fetched = [0; 8];
+        wire.rx_fetch(rx, 0, &mut fetched);
+        let placed = [&wire.memory.borrow()[16..19], &wire.memory.borrow()[32..37]].concat();
+        assert_eq!(placed, fetched);
+        let flipped = fetched.iter().map(|byte| (byte ^ 0x55).count_ones()).sum::<u32>();
+        seen.push((packet.psn.get(), flipped));
+        wire.release(LINK);
+    }
+    assert_eq!(seen, [(2, 1), (3, 0), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn a_dead_link_is_dark_in_both_directions_for_its_time() {
+    let mut wire = tapped("link-kill:n=2,for=1us");
+    (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
+    send(&mut wire, LinkId(9), 100);
+    wire.coming.push_back((packet(PacketOp::Ack, 1), Vec::new()));
+    assert_eq!(wire.peek(LINK), None);
+    NOW.set(1000);
+    send(&mut wire, LINK, 4);
+    assert_eq!(psns(&wire), [1, 100, 4]);
+}
+
+#[test]
+fn orders_go_to_the_adapter() {
+    let mut wire = tapped("qp-error:n=2;device-removal:n=3;addr-change:after=1ms");
+    (1..=4).for_each(|psn| send(&mut wire, LINK, psn));
+    assert!(wire.has_orders());
+    let removal = Order::Device(DeviceFault::Removal);
+    assert_eq!(wire.take_orders(), [Order::FailQp(Qpn::new(0x1000)), removal]);
+    assert_eq!(psns(&wire), [1], "nothing passes a device that is gone");
+    wire.pass(1_000_000);
+    assert_eq!(wire.take_orders(), [Order::Device(DeviceFault::AddrChange)]);
+    assert!(!wire.has_orders());
+}
+
+#[test]
+fn a_port_comes_up_again() {
+    let mut wire = tapped("port-down:after=1us,for=2us");
+    assert_eq!(wire.tap_deadline(), Some(1000));
+    wire.pass(1000);
+    assert_eq!(wire.take_orders(), [Order::Device(DeviceFault::PortDown)]);
+    send(&mut wire, LINK, 1);
+    assert_eq!(wire.tap_deadline(), Some(3000));
+    wire.pass(3000);
+    assert_eq!(wire.take_orders(), [Order::PortUp]);
+    send(&mut wire, LINK, 2);
+    assert_eq!(psns(&wire), [2]);
+}
+
+#[test]
+fn receives_are_withheld_as_often_as_was_said() {
+    let mut wire = tapped("rnr:n=2,count=3");
+    let answers: Vec<bool> = (1..=6).map(|psn| wire.withholds_receive(&packet(PacketOp::Send, psn))).collect();
+    assert_eq!(answers, [false, true, true, true, false, false]);
+    let mut wire = tapped("rnr:n=1,for=1us");
+    assert!(wire.withholds_receive(&packet(PacketOp::Send, 1)));
+    assert!(wire.withholds_receive(&packet(PacketOp::Send, 1)));
+    NOW.set(1000);
+    assert!(!wire.withholds_receive(&packet(PacketOp::Send, 1)));
+}
+
+#[test]
+fn nothing_passes_by_the_taps() {
+    let mut wire = tapped("drop:n=9");
+    let local = Payload { prefix: &[1], spans: &[] };
+    let (src, dst, rkey) = (Qpn::new(1), Qpn::new(2), verbs::RKey(3));
+    let request = Reach { src, dst, epoch: None, write: true, rkey, addr: 0, len: 1, local, now: 0 };
+    assert_eq!(wire.reach(LINK, &request), None);
+    let pd = verbs::PdId { index: 0, generation: 0 };
+    let access = verbs::Access::empty();
+    wire.show(&Shown::Region { key: 1, pd, access, addr: 0, length: 1, iova: 0 });
+    assert_eq!(wire.shown, 0);
+}
