@@ -140,6 +140,7 @@ macro_rules! guarded {
 }
 
 /// Has the members of a context's tables ask, if there is anything to ask about.
+#[allow(clippy::missing_transmute_annotations)] // the type is that of the member that is assigned to
 pub fn guard(v: &mut verbs_context) {
     let Some(setup) = setup() else { return };
     v.query_port = guarded!("ibv_query_port", query::query_port);
