@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Role {
     /// The far side of the bench.
     Bench,
+    /// The first process of one of several pairs.
+    BenchPair,
     /// The far side of the selftest.
     Selftest,
 }
@@ -39,6 +41,7 @@ pub fn peer(options: &PeerOptions) -> Result<ExitCode, String> {
     // A failure here is the first side's to report: it sees the end of the stream, and this text.
     match options.role {
         Role::Bench => crate::bench::peer(&mut link, &options.device),
+        Role::BenchPair => crate::bench::pair(&mut link, &options.device),
         Role::Selftest => crate::selftest::peer(&mut link, &options.device),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -2,12 +2,17 @@
 
 mod answer;
 mod case;
+mod chart;
 mod end;
 mod limits;
 mod machine;
 mod measure;
+mod page;
+mod pairs;
+mod peers;
 mod pin;
 mod plan;
+mod plot;
 mod report;
 mod results;
 mod run;
@@ -20,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::ArgPredicate;
 
 use crate::bed::{DeviceOptions, text};
 use crate::link::Link;
@@ -38,9 +44,11 @@ pub struct Options {
     time: u64,
     /// Rounds: everything is measured so often, and the median is shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(default_value_if("page", ArgPredicate::IsPresent, "5"))]
     rounds: u32,
     /// Message sizes: few, all (every power of two up to 8M), or a list like 8,4K,1M
     #[arg(long, value_name = "SIZES", default_value = "few", value_parser = Sizes::parse)]
+    #[arg(default_value_if("page", ArgPredicate::IsPresent, "all"))]
     sizes: Sizes,
     /// Only these operations
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -58,6 +66,18 @@ pub struct Options {
     /// Write all results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write plots into this folder, as SVG
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// Write a page in Markdown, and plots beside it; sets --sizes all, --rounds 5 and --peer
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Run other programs as well, as far as they are installed: perftest, UCX, libfabric, qperf
+    #[arg(long, default_value_if("page", ArgPredicate::IsPresent, "true"))]
+    peer: bool,
+    /// Run so many pairs of processes at the same time, besides
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pairs: u32,
     /// Leave it to the system which cores the processes use
     #[arg(long)]
     no_pin: bool,
@@ -70,6 +90,12 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(path) = &options.json {
         let json = serde_json::to_string_pretty(&results).map_err(text)?;
         write(path, &json)?;
+    }
+    if let Some(folder) = &options.plot {
+        plot::write_all(&results, folder)?;
+    }
+    if let Some(path) = &options.page {
+        page::write_page(&results, path)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -91,6 +117,11 @@ pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     })?;
     link.send(&())?;
     answer::serve(&mut end, link)
+}
+
+/// The first process of one of several pairs.
+pub fn pair(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
+    pairs::first(link, device)
 }
 
 /// Tells the target what to do, and waits until it is ready for it.

@@ -1,4 +1,4 @@
-//! The results as tables on the terminal.
+//! The results as tables: for the terminal, and for the page.
 
 use super::case::{Bytes, Waiting};
 use super::limits::{Limit, LimitCase};
@@ -11,41 +11,74 @@ use crate::out::say;
 /// Round trips longer than this are worth a word, in microseconds: a median does not show them.
 const NOTABLE: f64 = 100_000.0;
 
+/// A table and what has to be said about it.
+pub struct Part {
+    /// Of the section.
+    pub heading: &'static str,
+    /// In front of the table, a line each.
+    pub intro: Vec<String>,
+    /// The table.
+    pub table: Table,
+    /// Behind it.
+    pub notes: Vec<String>,
+}
+
 /// Prints everything.
 pub fn print(results: &Results) {
     let setup = &results.setup;
-    let place = match setup.cores {
-        Some([ours, theirs]) => format!("on cores {ours} and {theirs}"),
-        None => "wherever the system puts them".to_owned(),
-    };
-    say!("{} ({}), two processes {place}", setup.device, setup.library);
+    say!("{} ({}), {}", setup.device, setup.library, place(results));
     say!("{}", results.machine);
-    say!(
-        "Medians of {} rounds of {} ms each; `spread` is how far the rounds lie apart.\n",
-        setup.rounds,
-        setup.time_ms
-    );
-    limits(results);
-    latency(results);
-    bandwidth(results);
-    queue_pairs(results);
-    process_pairs(results);
-    summary(results);
-    for missing in &results.missing {
-        say!("Not measured: {missing}");
+    say!("{}\n", method(results));
+    for part in parts(results, |_| true) {
+        say!("{}", part.heading);
+        part.intro.iter().for_each(|line| say!("{line}"));
+        part.table.print();
+        part.notes.iter().for_each(|line| say!("  {line}"));
+        say!("");
     }
+    results.missing.iter().for_each(|missing| say!("Not measured: {missing}"));
+}
+
+/// Where the processes ran.
+pub fn place(results: &Results) -> String {
+    match results.setup.cores {
+        Some([ours, theirs]) => format!("two processes, on cores {ours} and {theirs}"),
+        None => "two processes, wherever the system put them".to_owned(),
+    }
+}
+
+/// How it was measured.
+pub fn method(results: &Results) -> String {
+    let setup = &results.setup;
+    let Some(rounds) = std::num::NonZero::new(setup.rounds).filter(|rounds| rounds.get() > 1) else {
+        return format!("One round of {} ms for each figure.", setup.time_ms);
+    };
+    format!(
+        "Medians of {rounds} rounds of {} ms each; \"spread\" is from the lowest round's to the highest's.",
+        setup.time_ms
+    )
+}
+
+/// All parts that have something to show, the messages of those sizes that are wanted.
+pub fn parts(results: &Results, wanted: impl Fn(usize) -> bool) -> Vec<Part> {
+    let all = [
+        calls(results),
+        copies(results, &wanted),
+        latency(results, &wanted),
+        bandwidth(results, &wanted),
+        queue_pairs(results),
+        process_pairs(results),
+        summary(results),
+    ];
+    all.into_iter().filter(|part| !part.table.is_empty()).collect()
 }
 
 fn spread(spread: &Spread) -> String {
     format!("{}-{}", digits(spread.low), digits(spread.high))
 }
 
-fn limits(results: &Results) {
-    say!("What this machine can do, without any device: microseconds, one way or of one copy or call.");
-    let mut sizes: Vec<usize> = results.limits.iter().map(|row| row.bytes).filter(|bytes| *bytes > 0).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let mut table = Table::new([""]);
+fn calls(results: &Results) -> Part {
+    let mut table = Table::new(["", "us"]);
     for limit in Limit::PLAIN {
         if let Some(row) = results.limits.iter().find(|row| row.limit == limit) {
             table.cell(limit.name());
@@ -53,51 +86,75 @@ fn limits(results: &Results) {
             table.end_row();
         }
     }
-    table.print_rows();
-    let walking = |limit| results.limits.iter().find(|row| row.limit == limit && row.walking);
-    let mut table = Table::new(
-        std::iter::once(String::new())
-            .chain(sizes.iter().map(|size| Bytes(*size).to_string()))
-            .chain(["GB/s*".into(), "GB/s**".into()]),
-    );
+    Part {
+        heading: "What this machine can do, without any device",
+        intro: vec!["Microseconds: one way between two cores, or of one call.".into()],
+        table,
+        notes: Vec::new(),
+    }
+}
+
+fn copies(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
+    let mut sizes: Vec<usize> =
+        results.limits.iter().map(|row| row.bytes).filter(|bytes| *bytes > 0 && wanted(*bytes)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let heads = sizes.iter().map(|size| Bytes(*size).to_string());
+    let mut table =
+        Table::new(std::iter::once(String::new()).chain(heads).chain(["GB/s, 1 MiB".into(), "GB/s, walking".into()]));
     for limit in Limit::SIZED {
+        if !results.limits.iter().any(|row| row.limit == limit) {
+            continue;
+        }
         table.cell(limit.name());
         for size in &sizes {
             table.cell(results.limit(LimitCase::of(limit, *size)).map_or("-".into(), digits));
         }
-        let largest = results.limits.iter().filter(|row| row.limit == limit && !row.walking && row.bytes == 1 << 20);
-        table.cell(largest.last().and_then(|row| row.gigabytes_per_second).map_or("-".into(), digits));
-        table.cell(walking(limit).and_then(|row| row.gigabytes_per_second).map_or("-".into(), digits));
+        for walking in [false, true] {
+            let mebibyte = LimitCase { limit, bytes: 1 << 20, walking };
+            table.cell(results.limit(mebibyte).map_or("-".into(), |us| digits(f64::from(1 << 20) / us / 1e3)));
+        }
         table.end_row();
     }
-    table.print();
-    say!("  * 1 MiB, the same buffer again and again; ** 1 MiB at a time through 64 MiB of memory.\n");
+    Part {
+        heading: "What it takes this machine to move bytes, without any device",
+        intro: vec![
+            "Microseconds, of a copy or one way. memcpy is within a process, the others from one process to the other."
+                .into(),
+        ],
+        table,
+        notes: vec![
+            "walking: 1 MiB at a time through 64 MiB of memory; all others use one buffer again and again.".into(),
+        ],
+    }
 }
 
-fn latency(results: &Results) {
-    if results.latency.is_empty() {
-        return;
-    }
-    say!(
-        "Latency in microseconds, one message at a time. SEND, WRITE: one way. READ, atomics: until the answer is there."
-    );
-    say!("`ratio`: over the limit, so 1 is the best that this machine could do.");
+fn latency(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
     let mut table = Table::new(["", "bytes", "median", "spread", "p99", "p99.9", "max", "limit", "", "ratio"]);
-    for row in &results.latency {
-        latency_row(&mut table, row);
+    let rows = || results.latency.iter().filter(|row| wanted(row.bytes));
+    rows().for_each(|row| latency_row(&mut table, row));
+    let long = rows().filter_map(|row| {
+        let longest = row.percentiles.filter(|percentiles| percentiles.max > NOTABLE)?.max;
+        let title = title(&row.by, &row.what, row.waiting);
+        Some(format!("{title} of {}: one took {} ms", Bytes(row.bytes), digits(longest / 1e3)))
+    });
+    Part {
+        heading: "Latency: one message at a time",
+        intro: vec![
+            "Microseconds. SEND, WRITE: one way, to a program that polls its completion queue, or its memory for WRITE.".into(),
+            "READ, atomics: until the answer is there; the other program sleeps. \"events\": both sleep until an event comes."
+                .into(),
+            "\"ratio\" is the median over the limit: 1 is the best that this machine could do by that means.".into(),
+        ],
+        notes: long.collect(),
+        table,
     }
-    table.print();
-    for row in results.latency.iter().filter(|row| row.percentiles.is_some_and(|p| p.max > NOTABLE)) {
-        let longest = row.percentiles.map_or(0.0, |percentiles| percentiles.max);
-        say!("  {} of {}: one took {} ms", row.what, Bytes(row.bytes), digits(longest / 1e3));
-    }
-    say!("");
 }
 
 /// Who, what and how.
 fn title(by: &str, what: &str, waiting: Waiting) -> String {
     let events = if waiting == Waiting::Events { ", events" } else { "" };
-    if by == SELF { format!("{what}{events}") } else { format!("{by} {what}{events}") }
+    if by == SELF { format!("{what}{events}") } else { format!("{by}: {what}{events}") }
 }
 
 fn latency_row(table: &mut Table, row: &LatencyRow) {
@@ -105,11 +162,9 @@ fn latency_row(table: &mut Table, row: &LatencyRow) {
     table.cell(row.bytes);
     table.cell(digits(row.microseconds.median));
     table.cell(spread(&row.microseconds));
-    for part in row.percentiles.map(|p| [p.p99, p.p99_9, p.max]).into_iter().flatten() {
-        table.cell(digits(part));
-    }
-    if row.percentiles.is_none() {
-        (0..3).for_each(|_| table.cell("-"));
+    match row.percentiles {
+        Some(p) => [p.p99, p.p99_9, p.max].into_iter().for_each(|part| table.cell(digits(part))),
+        None => (0..3).for_each(|_| table.cell("-")),
     }
     if let Some(limit) = &row.limit {
         table.cell(digits(limit.value));
@@ -119,18 +174,19 @@ fn latency_row(table: &mut Table, row: &LatencyRow) {
     table.end_row();
 }
 
-fn bandwidth(results: &Results) {
-    if results.bandwidth.is_empty() {
-        return;
-    }
-    say!("Bandwidth in GB/s (10^9 bytes), and millions of messages a second; one direction.");
-    say!("`ratio`: over the limit, so more than 1 is faster than the kernel's copy from process to process.");
+fn bandwidth(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
     let mut table = Table::new(["", "bytes", "GB/s", "spread", "M/s", "limit", "", "ratio"]);
-    for row in &results.bandwidth {
-        bandwidth_row(&mut table, row);
+    results.bandwidth.iter().filter(|row| wanted(row.bytes)).for_each(|row| bandwidth_row(&mut table, row));
+    Part {
+        heading: "Bandwidth: as many messages as there is room for, in one direction",
+        intro: vec![
+            "GB/s (10^9 bytes a second), and millions of messages a second (M/s); one buffer on either side, or 64 MiB of them."
+                .into(),
+            "\"ratio\" is GB/s over the limit: more than 1 is faster than the kernel's copy from process to process.".into(),
+        ],
+        table,
+        notes: Vec::new(),
     }
-    table.print();
-    say!("");
 }
 
 fn bandwidth_row(table: &mut Table, row: &BandwidthRow) {
@@ -139,10 +195,7 @@ fn bandwidth_row(table: &mut Table, row: &BandwidthRow) {
     table.cell(row.bytes);
     table.cell(digits(row.gigabytes_per_second.median));
     table.cell(spread(&row.gigabytes_per_second));
-    table.cell(match row.million_messages_per_second {
-        rate if rate < 0.1 => format!("{rate:.4}"),
-        rate => digits(rate),
-    });
+    table.cell(digits(row.million_messages_per_second));
     if let Some(limit) = &row.limit {
         table.cell(digits(limit.value));
         table.cell(&limit.name);
@@ -151,11 +204,7 @@ fn bandwidth_row(table: &mut Table, row: &BandwidthRow) {
     table.end_row();
 }
 
-fn queue_pairs(results: &Results) {
-    if results.queue_pairs.is_empty() {
-        return;
-    }
-    say!("Many connections between the two processes, of which one works.");
+fn queue_pairs(results: &Results) -> Part {
     let mut table = Table::new(["idle", "made in ms", "SEND of 8 B, us", "spread", "empty poll, ns", "spread"]);
     for row in &results.queue_pairs {
         table.cell(row.idle);
@@ -166,37 +215,35 @@ fn queue_pairs(results: &Results) {
         table.cell(spread(&row.poll_nanoseconds));
         table.end_row();
     }
-    table.print();
-    say!("");
+    Part {
+        heading: "Many connections between two processes",
+        intro: vec!["One works, so many are connected and idle beside it. An empty poll finds no completion.".into()],
+        table,
+        notes: Vec::new(),
+    }
 }
 
-fn process_pairs(results: &Results) {
-    if results.process_pairs.is_empty() {
-        return;
-    }
-    say!("Several pairs of processes at the same time: latency of one, bandwidth and messages of all together.");
-    let mut table = Table::new(["pairs", "", "bytes", "us", "GB/s", "M/s"]);
+fn process_pairs(results: &Results) -> Part {
+    let mut table = Table::new(["", "pairs", "bytes", "us", "GB/s", "M/s"]);
     for row in &results.process_pairs {
         let cell = |figure: Option<f64>| figure.map_or("-".to_owned(), digits);
-        table.cell(row.pairs);
         table.cell(&row.what);
+        table.cell(row.pairs);
         table.cell(row.bytes);
         table.cell(cell(row.microseconds.map(|spread| spread.median)));
         table.cell(cell(row.gigabytes_per_second));
         table.cell(cell(row.million_messages_per_second));
         table.end_row();
     }
-    table.print();
-    say!("");
+    Part {
+        heading: "Several pairs of processes at the same time",
+        intro: vec!["Latency is the median of the pairs'; bandwidth and messages are those of all together.".into()],
+        table,
+        notes: Vec::new(),
+    }
 }
 
-fn summary(results: &Results) {
-    if results.summary.is_empty() {
-        return;
-    }
-    say!(
-        "How near to its limits the device comes: each figure, what it is held against, and what the ratio should be."
-    );
+fn summary(results: &Results) -> Part {
     let mut table = Table::new(["", "figure", "", "beside", "", "ratio", "should be", ""]);
     for goal in &results.summary {
         let by = if goal.by == SELF { String::new() } else { format!(" ({})", goal.by) };
@@ -210,5 +257,10 @@ fn summary(results: &Results) {
         table.cell(goal.verdict());
         table.end_row();
     }
-    table.print();
+    Part {
+        heading: "How near to its limits the device comes",
+        intro: vec!["Each figure, what it is held against, and what the ratio should be.".into()],
+        table,
+        notes: Vec::new(),
+    }
 }

@@ -218,3 +218,96 @@ impl Results {
         })
     }
 }
+
+/// One of everything, for tests.
+#[cfg(test)]
+pub fn sample() -> Results {
+    use super::summary;
+    let spread = |median: f64| Spread { median, low: median * 0.9, high: median * 1.1 };
+    let limits: Vec<LimitRow> = LimitCase::all(&[8, 65536, 1 << 20])
+        .into_iter()
+        .map(|LimitCase { limit, bytes, walking }| LimitRow {
+            limit,
+            bytes,
+            walking,
+            microseconds: spread(0.5 + bytes as f64 / 1e4),
+            gigabytes_per_second: (bytes > 0).then_some(1.0),
+        })
+        .collect();
+    let beside = || Some(Beside { name: "a limit".into(), value: 1.0, ratio: 2.0 });
+    let mut results = Results {
+        schema: SCHEMA,
+        version: "1.2.3".into(),
+        machine: Machine {
+            processor: "A processor".into(),
+            cores: 2,
+            memory_gib: 4.0,
+            system: "Linux 6.1 x86_64".into(),
+            virtual_machine: false,
+        },
+        setup: Setup {
+            device: "softrnic0".into(),
+            library: "/somewhere/libsoftrnic.so".into(),
+            cores: Some([0, 1]),
+            rounds: 3,
+            time_ms: 50,
+        },
+        limits,
+        latency: Vec::new(),
+        bandwidth: Vec::new(),
+        queue_pairs: [0, 99]
+            .map(|idle| QueuePairRow {
+                idle,
+                connect_ms: 1.0,
+                send_microseconds: spread(0.5),
+                poll_nanoseconds: spread(50.0),
+            })
+            .into(),
+        process_pairs: vec![ProcessPairRow {
+            pairs: 4,
+            what: "RC SEND".into(),
+            bytes: 8,
+            microseconds: Some(spread(1.0)),
+            gigabytes_per_second: None,
+            million_messages_per_second: None,
+        }],
+        summary: Vec::new(),
+        missing: vec!["something is not installed".into()],
+    };
+    for (by, transport) in [(SELF, Some(Transport::Rc)), (summary::UCX, None)] {
+        for operation in Operation::ALL {
+            for bytes in [8, 65536, 1 << 20] {
+                results.latency.push(LatencyRow {
+                    by: by.into(),
+                    what: operation.name().into(),
+                    transport,
+                    operation: Some(operation),
+                    waiting: Waiting::Polling,
+                    bytes,
+                    one_way: operation.one_way(),
+                    microseconds: spread(1.0 + bytes as f64 / 1e4),
+                    percentiles: transport.map(|_| Percentiles { p99: 2.0, p99_9: 3.0, max: 4.0 }),
+                    samples: 1000,
+                    limit: beside(),
+                });
+                results.bandwidth.push(BandwidthRow {
+                    by: by.into(),
+                    what: operation.name().into(),
+                    transport,
+                    operation: Some(operation),
+                    walking: false,
+                    bytes,
+                    gigabytes_per_second: spread(bytes as f64 / 1e5),
+                    million_messages_per_second: 1.0,
+                    limit: beside(),
+                });
+            }
+        }
+    }
+    results.summary = summary::goals(&results);
+    results
+}
+
+#[cfg(test)]
+#[path = "results_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use super::machine::Machine;
 use super::plan::Plan;
 use super::results::{BandwidthRow, Beside, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
 use super::stats::{Samples, Spread};
-use super::{Options, measure, pin, summary};
+use super::{Options, measure, pairs, peers, pin, summary};
 use crate::bed::Endpoint;
 use crate::link::{Link, Other, Role};
 
@@ -80,6 +80,15 @@ pub fn measure(options: &Options) -> Result<Results, String> {
         progress.inc(1);
     }
     link.send(&Job::End)?;
+    // They have the cores to themselves.
+    drop((stand, end, other));
+    if options.pairs > 1 {
+        progress.set_message(pairs::about(options));
+        results.process_pairs = pairs::run(options, results.setup.cores)?;
+    }
+    if options.peer {
+        peers::run(options, &mut results, |what| progress.set_message(what.to_owned()));
+    }
     progress.finish_and_clear();
     results.summary = summary::goals(&results);
     Ok(results)

@@ -74,7 +74,7 @@ impl Goal {
     /// In a word or two.
     pub fn verdict(&self) -> &'static str {
         match (self.met(), self.meets(self.aim)) {
-            (_, true) => "better than hoped",
+            (_, true) => "met, aim too",
             (true, _) => "met",
             _ => "missed",
         }

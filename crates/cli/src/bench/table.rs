@@ -28,19 +28,25 @@ impl Table {
         self.rows.push(std::mem::take(&mut self.current));
     }
 
+    /// True if it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// True for a column of words: by its first cell that says something.
+    fn has_words(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+        let first = cells.find(|cell| !cell.is_empty() && *cell != "-");
+        first.is_some_and(|cell| cell.starts_with(|c: char| c.is_alphabetic() || "<>".contains(c)))
+    }
+
     /// A line a row: numbers to the right, words to the left.
-    fn lines(&self, heading: bool) -> Vec<String> {
-        let all = || heading.then_some(&self.heading).into_iter().chain(&self.rows);
+    pub fn lines(&self) -> Vec<String> {
+        let all = || std::iter::once(&self.heading).chain(&self.rows);
         let columns = all().map(Vec::len).max().unwrap_or(0);
         let cells = |column: usize| all().filter_map(move |row| row.get(column));
         let width = |column: usize| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        // By what most of a column is: words where the first row has some.
-        let words = |column: usize| {
-            let first =
-                self.rows.iter().filter_map(|row| row.get(column)).find(|cell| !cell.is_empty() && *cell != "-");
-            first.is_some_and(|cell| cell.starts_with(|c: char| c.is_alphabetic() || "<>".contains(c)))
-        };
-        let shape: Vec<(usize, bool)> = (0..columns).map(|column| (width(column), words(column))).collect();
+        let shape: Vec<(usize, bool)> = (0..columns).map(|column| (width(column), self.has_words(column))).collect();
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(&shape).map(|(cell, (width, words))| match words {
                 true => format!("{cell:<width$}"),
@@ -51,14 +57,21 @@ impl Table {
         all().map(line).collect()
     }
 
-    /// Prints it.
-    pub fn print(&self) {
-        self.lines(true).iter().for_each(|line| say!("  {line}"));
+    /// A line a row, in Markdown.
+    pub fn markdown(&self) -> Vec<String> {
+        let columns = self.heading.len();
+        let line = |row: &[String]| {
+            let cells = (0..columns).map(|column| row.get(column).map_or("", String::as_str).replace('|', "\\|"));
+            format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let marks = (0..columns).map(|column| if self.has_words(column) { "---" } else { "---:" });
+        let marks = format!("|{}|", marks.collect::<Vec<_>>().join("|"));
+        [line(&self.heading), marks].into_iter().chain(self.rows.iter().map(|row| line(row))).collect()
     }
 
-    /// Prints it without the heading.
-    pub fn print_rows(&self) {
-        self.lines(false).iter().for_each(|line| say!("  {line}"));
+    /// Prints it.
+    pub fn print(&self) {
+        self.lines().iter().for_each(|line| say!("  {line}"));
     }
 }
 
@@ -75,7 +88,10 @@ mod tests {
             table.cell(format_args!("{us:.2}"));
             table.end_row();
         }
-        assert_eq!(table.lines(true), ["       bytes     us", "SEND       8  12.35", "FETCH   1024   1.00"]);
-        assert_eq!(table.lines(false).len(), 2);
+        assert_eq!(table.lines(), ["       bytes     us", "SEND       8  12.35", "FETCH   1024   1.00"]);
+        assert_eq!(
+            table.markdown(),
+            ["|  | bytes | us |", "|---|---:|---:|", "| SEND | 8 | 12.35 |", "| FETCH | 1024 | 1.00 |"]
+        );
     }
 }

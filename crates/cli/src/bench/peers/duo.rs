@@ -1,0 +1,178 @@
+//! A server and a client: started, waited for, and ended.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bed::text;
+use crate::bench::pin;
+
+/// Longest time for one run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a side is started. `{port}` in its arguments is a port that is free.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// Program and arguments.
+    pub args: Vec<String>,
+    /// Variables of its environment.
+    pub environment: &'static [(&'static str, &'static str)],
+}
+
+impl Side {
+    /// From a line whose words have no spaces.
+    pub fn new(line: &str) -> Self {
+        Side { args: line.split_whitespace().map(str::to_owned).collect(), environment: &[] }
+    }
+
+    /// Run by something else: `softrnic run --`.
+    pub fn under(mut self, prefix: &[String]) -> Self {
+        self.args.splice(0..0, prefix.iter().cloned());
+        self
+    }
+
+    /// With variables.
+    pub fn with(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    fn command(&self, port: u16) -> Command {
+        let mut args = self.args.iter().map(|arg| arg.replace("{port}", &port.to_string()));
+        let mut command = Command::new(args.next().unwrap_or_default());
+        command.args(args).envs(self.environment.iter().copied()).stdin(Stdio::null());
+        command
+    }
+}
+
+/// True if the program is in `PATH`.
+pub fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs both, and gives what the client printed.
+pub fn run(cores: Option<[usize; 2]>, server: &Side, client: &Side) -> Result<String, String> {
+    let port = free_port()?;
+    // Children run where their parent does when it starts them.
+    let start = |core: usize, mut command: Command| {
+        if let Some(cores) = cores {
+            pin::pin(cores[core]);
+        }
+        command.spawn()
+    };
+    let mut command = server.command(port);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let name = server.args.iter().find(|arg| arg.contains("ib_")).or(server.args.first()).cloned().unwrap_or_default();
+    let mut server = Running(start(1, command).map_err(|error| format!("cannot start {name}: {error}"))?);
+    if let Some([ours, _]) = cores {
+        pin::pin(ours);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while !listening(port) {
+        if server.0.try_wait().map_err(text)?.is_some() || Instant::now() > deadline {
+            return Err(format!("the server of {name} does not listen"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut command = client.command(port);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let client = start(0, command).map_err(|error| format!("cannot start {name}: {error}"))?;
+    let told = collect(client, deadline)?;
+    // Most servers end with their client; the others, now.
+    let soon = Instant::now() + Duration::from_millis(200);
+    while server.0.try_wait().map_err(text)?.is_none() && Instant::now() < soon {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(told)
+}
+
+/// What a child prints until it ends. What these programs print fits into a pipe, so nobody has to read meanwhile.
+fn collect(child: Child, deadline: Instant) -> Result<String, String> {
+    let mut child = Running(child);
+    let status = loop {
+        match child.0.try_wait().map_err(text)? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => return Err(format!("no end after {} s", PATIENCE.as_secs())),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let read = |pipe: Option<&mut dyn std::io::Read>| {
+        let mut text = String::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.read_to_string(&mut text);
+        }
+        text
+    };
+    let out = read(child.0.stdout.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+    if status.success() {
+        return Ok(out);
+    }
+    let errors = read(child.0.stderr.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+    let said = errors.lines().chain(out.lines()).find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+    Err(format!("{status}; it said: {}", said.trim()))
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(text)?;
+    Ok(listener.local_addr().map_err(text)?.port())
+}
+
+/// Looked up, not tried: these servers serve one client only.
+fn listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|table| std::fs::read_to_string(table).is_ok_and(|table| table.lines().any(|line| listens(line, port))))
+}
+
+/// A line of `/proc/net/tcp`: number, local address and port, remote ones, state (0A: listening).
+fn listens(line: &str, port: u16) -> bool {
+    let mut fields = line.split_whitespace().skip(1);
+    let local = fields.next().and_then(|address| address.rsplit(':').next());
+    local.and_then(|local| u16::from_str_radix(local, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_seen() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listening(port));
+        drop(listener);
+        assert!(!listening(port));
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000";
+        assert!(listens(line, 8080) && !listens(line, 8081) && !listens(&line.replace("0A", "01"), 8080));
+    }
+
+    #[test]
+    fn what_a_client_says_is_told() {
+        let listener = "import socket,sys,time; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); s.listen(); time.sleep(20)";
+        let side = |program: &str, args: &[&str]| Side {
+            args: std::iter::once(program).chain(args.iter().copied()).map(str::to_owned).collect(),
+            environment: &[("SAID", "hello")],
+        };
+        if !installed("python3") {
+            return;
+        }
+        let server = side("python3", &["-c", listener, "{port}"]);
+        let told = run(None, &server, &side("sh", &["-c", "echo $SAID {port}"])).unwrap();
+        assert!(told.starts_with("hello "), "{told}");
+        let error = run(None, &server, &side("sh", &["-c", "echo wrong >&2; exit 3"])).unwrap_err();
+        assert!(error.contains("wrong") && error.contains('3'), "{error}");
+        let error = run(None, &side("true", &[]), &side("true", &[])).unwrap_err();
+        assert!(error.contains("does not listen"), "{error}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Other programs on the same cores: perftest through `softrnic run`, and other ways to move a message between two
+//! processes, as far as they are installed.
+
+mod duo;
+mod fabric;
+mod perftest;
+mod qperf;
+mod ucx;
+
+use super::Options;
+use super::case::{Case, Operation, Quantity, Transport, Waiting};
+use super::results::{BandwidthRow, LatencyRow, Results};
+use super::run::beside;
+use super::stats::{Percentiles, Spread};
+use duo::Side;
+
+/// More rounds take long, and tell little.
+const MOST_ROUNDS: u32 = 3;
+
+/// Sizes that these programs are run with, as far as they were measured: each takes a second or two.
+const SIZES: [usize; 6] = [8, 64, 512, 4096, 64 << 10, 1 << 20];
+
+/// A figure that a program told.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Figure {
+    /// Microseconds.
+    Latency {
+        /// Median, or mean where the program knows no median.
+        typical: f64,
+        /// Where the program tells.
+        percentiles: Option<Percentiles>,
+    },
+    /// Messages a second.
+    Rate(f64),
+}
+
+/// Something to run: two sides and what to look for in what the client prints.
+struct Trial {
+    /// The program, or what it stands for.
+    by: &'static str,
+    /// What it does, for people.
+    what: String,
+    /// Null for what is not verbs.
+    transport: Option<Transport>,
+    /// What of verbs it is, or is most like.
+    case: Case,
+    server: Side,
+    client: Side,
+    /// Repetitions that it does by itself.
+    samples: u64,
+    /// What the client printed.
+    parse: fn(&str) -> Option<Figure>,
+}
+
+/// Runs all that are installed, and adds what they tell.
+pub fn run(options: &Options, results: &mut Results, mut progress: impl FnMut(&str)) {
+    let sizes: Vec<usize> = results.latency.iter().map(|row| row.bytes).collect();
+    let sizes: Vec<usize> = SIZES.into_iter().filter(|size| sizes.contains(size)).collect();
+    let perftest = perftest::trials(options, &sizes);
+    let all = [perftest, ucx::trials(&sizes), fabric::trials(&sizes), qperf::trials(&sizes)];
+    for (program, trials) in [perftest::PROGRAMS, ucx::PROGRAMS, fabric::PROGRAMS, qperf::PROGRAMS].into_iter().zip(all)
+    {
+        match program.iter().find(|program| !duo::installed(program)) {
+            Some(program) => results.missing.push(format!("{program} is not installed")),
+            None => trials.iter().for_each(|trial| {
+                progress(&format!("{} {}", trial.by, trial.what));
+                add(options, results, trial);
+            }),
+        }
+    }
+}
+
+fn add(options: &Options, results: &mut Results, trial: &Trial) {
+    let mut figures = Vec::new();
+    for _ in 0..options.rounds.min(MOST_ROUNDS) {
+        let told = duo::run(results.setup.cores, &trial.server, &trial.client);
+        match told
+            .and_then(|text| (trial.parse)(&text).ok_or_else(|| "its figures are not where they should be".into()))
+        {
+            Ok(figure) => figures.push(figure),
+            Err(error) => {
+                let size = super::case::Bytes(trial.case.bytes);
+                results.missing.push(format!("{} {} of {size}: {error}", trial.by, trial.what));
+                return;
+            }
+        }
+    }
+    match trial.case.quantity {
+        Quantity::Latency => results.latency.push(latency(results, trial, &figures)),
+        Quantity::Bandwidth => results.bandwidth.push(bandwidth(results, trial, &figures)),
+    }
+}
+
+fn latency(results: &Results, trial: &Trial, figures: &[Figure]) -> LatencyRow {
+    let typical = figures.iter().filter_map(|figure| match figure {
+        Figure::Latency { typical, .. } => Some(*typical),
+        Figure::Rate(_) => None,
+    });
+    let microseconds = Spread::of(&typical.collect::<Vec<_>>());
+    // Of the round in the middle.
+    let percentiles = figures.iter().find_map(|figure| match figure {
+        Figure::Latency { typical, percentiles } if *typical == microseconds.median => *percentiles,
+        _ => None,
+    });
+    LatencyRow {
+        by: trial.by.into(),
+        what: trial.what.clone(),
+        transport: trial.transport,
+        operation: Some(trial.case.operation),
+        waiting: trial.case.waiting,
+        bytes: trial.case.bytes,
+        one_way: trial.case.operation.one_way(),
+        microseconds,
+        percentiles,
+        samples: trial.samples * figures.len() as u64,
+        limit: results.bound(&trial.case).map(|(name, value)| beside(name, value, microseconds.median)),
+    }
+}
+
+fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthRow {
+    let bytes = trial.case.bytes;
+    let rates: Vec<f64> = figures
+        .iter()
+        .filter_map(|figure| match figure {
+            Figure::Rate(rate) => Some(*rate),
+            Figure::Latency { .. } => None,
+        })
+        .collect();
+    let gigabytes: Vec<f64> = rates.iter().map(|rate| rate * bytes as f64 / 1e9).collect();
+    let gigabytes_per_second = Spread::of(&gigabytes);
+    let limit = results
+        .bound(&trial.case)
+        .map(|(name, microseconds)| beside(name, bytes as f64 / microseconds / 1e3, gigabytes_per_second.median));
+    BandwidthRow {
+        by: trial.by.into(),
+        what: trial.what.clone(),
+        transport: trial.transport,
+        operation: Some(trial.case.operation),
+        walking: false,
+        bytes,
+        gigabytes_per_second,
+        million_messages_per_second: Spread::of(&rates).median / 1e6,
+        limit,
+    }
+}
+
+/// How often, so that it takes about as long for every size.
+fn iterations(quantity: Quantity, bytes: usize) -> u64 {
+    let small = if quantity == Quantity::Latency { 20_000 } else { 100_000 };
+    (small / (1 + bytes as u64 / 8192)).max(500)
+}
+
+/// The case that a program's SEND is most like.
+fn send(quantity: Quantity, bytes: usize) -> Case {
+    Case { quantity, waiting: Waiting::Polling, ..Case::latency(Transport::Rc, Operation::Send, bytes) }
+}

@@ -1,0 +1,187 @@
+//! The plots: which lines they have.
+
+use std::path::Path;
+
+use super::case::{Case, Operation, Quantity, Transport, Waiting};
+use super::chart::{Chart, Line, Stroke};
+use super::limits::{Limit, LimitCase};
+use super::results::{Results, SELF};
+use super::{text, write};
+
+/// A plot: the name of its file, what it shows, and the chart.
+pub struct Plot {
+    /// Without folder.
+    pub file: &'static str,
+    /// For those who cannot see it.
+    pub about: &'static str,
+    chart: Chart,
+}
+
+// Colours that those who confuse red and green can tell apart (Okabe and Ito).
+const BLUE: (u8, u8, u8) = (0, 114, 178);
+const RED: (u8, u8, u8) = (213, 94, 0);
+const GREEN: (u8, u8, u8) = (0, 158, 115);
+const SKY: (u8, u8, u8) = (86, 180, 233);
+const PINK: (u8, u8, u8) = (204, 121, 167);
+const AMBER: (u8, u8, u8) = (230, 159, 0);
+const BLACK: (u8, u8, u8) = (0, 0, 0);
+const GREY: (u8, u8, u8) = (120, 120, 120);
+const BROWN: (u8, u8, u8) = (139, 90, 43);
+
+/// For programs that were measured beside the device, one after the other.
+const OTHERS: [(u8, u8, u8); 8] = [SKY, RED, GREEN, PINK, AMBER, BROWN, BLACK, GREY];
+
+/// All plots that have something to show.
+pub fn plots(results: &Results) -> Vec<Plot> {
+    let plot = |file, about, chart| Plot { file, about, chart };
+    let mut plots = vec![
+        plot(
+            "latency.svg",
+            "Latency over message size: SEND, WRITE and READ beside the limits of the machine",
+            chart(results, Quantity::Latency, false),
+        ),
+        plot(
+            "bandwidth.svg",
+            "Bandwidth over message size: SEND, WRITE and READ beside the limits of the machine",
+            chart(results, Quantity::Bandwidth, false),
+        ),
+    ];
+    if results.latency.iter().any(|row| row.by != SELF) {
+        plots.push(plot(
+            "latency-others.svg",
+            "Latency over message size: the device beside other ways to move a message",
+            chart(results, Quantity::Latency, true),
+        ));
+    }
+    if results.bandwidth.iter().any(|row| row.by != SELF) {
+        plots.push(plot(
+            "bandwidth-others.svg",
+            "Bandwidth over message size: the device beside other ways to move a message",
+            chart(results, Quantity::Bandwidth, true),
+        ));
+    }
+    plots
+}
+
+/// Writes all plots into a folder, which is made if there is none. Gives those that were written.
+pub fn write_all(results: &Results, folder: &Path) -> Result<Vec<Plot>, String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let mut written = Vec::new();
+    for plot in plots(results) {
+        if let Some(svg) = plot.chart.svg()? {
+            write(&folder.join(plot.file), &svg).map_err(text)?;
+            written.push(plot);
+        }
+    }
+    Ok(written)
+}
+
+fn chart(results: &Results, quantity: Quantity, others: bool) -> Chart {
+    let latency = quantity == Quantity::Latency;
+    let title = match (latency, others) {
+        (true, false) => "softrnic: time for one message, beside the limits of the machine",
+        (false, false) => "softrnic: bandwidth, beside the limits of the machine",
+        (true, true) => "softrnic beside others: time for one message",
+        (false, true) => "softrnic beside others: bandwidth",
+    };
+    let better = if latency { "lower is better" } else { "higher is better" };
+    let mut groups = vec![(format!("softrnic (RC), {better}"), ours(results, quantity, others))];
+    if others {
+        groups.push(("others, on the same cores".into(), theirs(results, quantity)));
+    } else {
+        groups.push(("limits of the machine".into(), limits(results, quantity)));
+    }
+    Chart {
+        title: title.into(),
+        vertical: if latency { "Microseconds, median" } else { "GB/s (10^9 bytes a second)" }.into(),
+        note: results.machine.to_string(),
+        groups,
+    }
+}
+
+fn ours(results: &Results, quantity: Quantity, others: bool) -> Vec<Line> {
+    let line = |name: &str, color, operation, waiting| {
+        let rc = |bytes| Case { quantity, waiting, ..Case::latency(Transport::Rc, operation, bytes) };
+        let points = sizes(results).filter_map(|bytes| Some((bytes, figure(results, &rc(bytes))?))).collect();
+        Line { name: name.into(), color, stroke: Stroke::Solid, points }
+    };
+    use Operation::{Read, Send, Write};
+    let latency = quantity == Quantity::Latency;
+    let name = |short: &'static str, long: &'static str| if latency { long } else { short };
+    let mut lines = vec![
+        line(name("SEND", "SEND, one way"), BLUE, Send, Waiting::Polling),
+        line(name("WRITE", "WRITE, one way"), RED, Write, Waiting::Polling),
+        line(name("READ", "READ, until it is there"), GREEN, Read, Waiting::Polling),
+    ];
+    if others {
+        // Messages beside messages; and the fastest way beside others' fastest.
+        lines.truncate(2);
+    } else if latency {
+        lines.push(line("SEND, waking a sleeper", SKY, Send, Waiting::Events));
+    }
+    lines
+}
+
+/// Sizes that were measured, in order.
+fn sizes(results: &Results) -> impl Iterator<Item = usize> + use<> {
+    let rows = results.latency.iter().map(|row| row.bytes).chain(results.bandwidth.iter().map(|row| row.bytes));
+    rows.collect::<std::collections::BTreeSet<_>>().into_iter()
+}
+
+fn figure(results: &Results, case: &Case) -> Option<f64> {
+    match case.quantity {
+        Quantity::Latency => results.latency_of(SELF, case).map(|row| row.microseconds.median),
+        Quantity::Bandwidth => results.bandwidth_of(SELF, case).map(|row| row.gigabytes_per_second.median),
+    }
+}
+
+fn limits(results: &Results, quantity: Quantity) -> Vec<Line> {
+    let sizes: Vec<usize> = sizes(results).collect();
+    let line = |name: &str, color, figure: &dyn Fn(usize) -> Option<f64>| {
+        let points = sizes.iter().filter_map(|bytes| Some((*bytes, figure(*bytes)?))).collect();
+        Line { name: name.into(), color, stroke: Stroke::Dashed, points }
+    };
+    let of = |limit| move |bytes| results.limit(LimitCase::of(limit, bytes));
+    let rate = |limit| move |bytes| results.limit(LimitCase::of(limit, bytes)).map(|us| bytes as f64 / us / 1e3);
+    match quantity {
+        Quantity::Latency => vec![
+            line("cache line, then memcpy", BLACK, &|bytes| {
+                results.bound(&Case::latency(Transport::Rc, Operation::Send, bytes)).map(|(_, value)| value)
+            }),
+            line("process_vm_writev, one call", PINK, &of(Limit::ProcessVmWritev)),
+            line("eventfd wakes epoll", SKY, &|_| results.limit(LimitCase::plain(Limit::EventfdEpoll))),
+            line("unix socket", BROWN, &of(Limit::UnixSocket)),
+            line("TCP loopback", GREY, &of(Limit::TcpLoopback)),
+        ],
+        Quantity::Bandwidth => vec![
+            line("memcpy, one buffer", BLACK, &rate(Limit::Memcpy)),
+            line("process_vm_writev, one buffer", PINK, &rate(Limit::ProcessVmWritev)),
+        ],
+    }
+}
+
+fn theirs(results: &Results, quantity: Quantity) -> Vec<Line> {
+    let rows: Vec<(String, usize, f64)> = match quantity {
+        Quantity::Latency => {
+            let others = results.latency.iter().filter(|row| row.by != SELF && row.waiting == Waiting::Polling);
+            others.map(|row| (format!("{}: {}", row.by, row.what), row.bytes, row.microseconds.median)).collect()
+        }
+        Quantity::Bandwidth => {
+            let others = results.bandwidth.iter().filter(|row| row.by != SELF);
+            others
+                .map(|row| (format!("{}: {}", row.by, row.what), row.bytes, row.gigabytes_per_second.median))
+                .collect()
+        }
+    };
+    let mut lines: Vec<Line> = Vec::new();
+    for (name, bytes, figure) in rows {
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push((bytes, figure)),
+            None => {
+                let color = OTHERS[lines.len() % OTHERS.len()];
+                lines.push(Line { name, color, stroke: Stroke::Dotted, points: vec![(bytes, figure)] });
+            }
+        }
+    }
+    lines
+}
