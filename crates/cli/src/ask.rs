@@ -27,14 +27,15 @@ pub fn processes() -> Vec<u32> {
 /// In words for the user: why there is none.
 pub fn ask(pid: u32) -> Result<Report, String> {
     let socket = connect(pid)?;
+    if let Some(why) = stopped(pid) {
+        return Err(why);
+    }
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit));
     if ready.is_ok_and(|n| n == 0) {
-        return Err(match state(pid) {
-            Some('T') => format!("process {pid} is stopped (SIGSTOP, or job control): it answers when it is continued"),
-            Some('t') => format!("process {pid} is stopped by a debugger: it answers when it is continued"),
-            _ => format!("process {pid} does not answer within {} s: its NIC thread does not run", PATIENCE.as_secs()),
-        });
+        let silent =
+            || format!("process {pid} does not answer within {} s: its NIC thread does not run", PATIENCE.as_secs());
+        return Err(stopped(pid).unwrap_or_else(silent));
     }
     let memfd = receive(&socket).ok_or_else(|| format!("process {pid} has ended, or refuses to answer"))?;
     let file = File::from(memfd);
@@ -84,6 +85,14 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
         _ => None,
     });
     fd.filter(|_| got.bytes == 1 && byte[0] == report::ANSWER)
+}
+
+fn stopped(pid: u32) -> Option<String> {
+    match state(pid)? {
+        'T' => Some(format!("process {pid} is stopped (SIGSTOP, or job control): it answers when it is continued")),
+        't' => Some(format!("process {pid} is stopped by a debugger: it answers when it is continued")),
+        _ => None,
+    }
 }
 
 /// The state of a process (`proc_pid_stat(5)`).

@@ -15,6 +15,7 @@ mod out;
 mod run;
 mod selftest;
 mod settings;
+mod top;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,12 @@ enum Command {
     /// pair what its queues hold and what it waits for. Without PID: all processes of this user that have the device open, one
     /// line each.
     Doctor(doctor::Options),
+    /// Show what processes with the device do, second by second
+    ///
+    /// A table of processes, their queue pairs and completion queues: messages and bytes per second, how full their queues are, and
+    /// what stands in the way (RNR NAKs, retries, full rings). In a terminal it is refreshed until q is pressed; else a new table
+    /// follows the last.
+    Top(top::Options),
     /// Make a directory with the library under the names that programs look for
     ///
     /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built against
@@ -77,6 +84,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Selftest(options) => selftest::run(&options),
         Command::Doctor(options) => return doctor::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
     };

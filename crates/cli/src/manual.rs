@@ -20,7 +20,7 @@ pub struct Section {
 }
 
 /// The sections of the commands' pages, in their order.
-const SECTIONS: [Section; 11] = [
+const SECTIONS: &[Section] = &[
     Section {
         command: "run",
         title: "Which programs are served",
@@ -138,6 +138,23 @@ and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
         text: "  softrnic doctor
   softrnic doctor $(pgrep -x my_program)
   softrnic doctor --json 4711",
+    },
+    Section {
+        command: "top",
+        title: "Columns",
+        text: "\
+SENDS is how many places of the send queue are in use, RECEIVES how many receives wait for a message. MSG/s OUT counts send requests \
+that completed, MSG/s IN receives that completed; B/s their bytes, and those of RDMA that passed through this process. \
+What a peer writes or reads without this process's processor is counted at the peer. STALLS: RNR NAKs got and given; \
+retries (timeouts and sequence NAKs); times that the ring to the peer was full; messages of UC and UD that were lost for want of a \
+receive; send requests that failed. The line below a process is what softrnic doctor says of it first.",
+    },
+    Section {
+        command: "top",
+        title: "Examples",
+        text: "  softrnic top
+  softrnic top --once
+  softrnic top --json --interval 5",
     },
     Section {
         command: "install",

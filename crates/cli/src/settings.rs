@@ -13,7 +13,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const SETTINGS: [Setting; 13] = [
+pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SOFTRNIC_FAULT",
         values: "SPEC",

@@ -297,7 +297,7 @@ pub struct Cq {
     pub inside: u32,
     /// Completions it ever got.
     pub pushed: u64,
-    /// Calls of `ibv_poll_cq`.
+    /// Looks for a completion: each call of `ibv_poll_cq` makes one at least.
     pub polls: u64,
     /// What it asks to be told.
     pub armed: Armed,

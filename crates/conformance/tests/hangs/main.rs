@@ -1,10 +1,11 @@
-//! Programs that hang, each in its way, and the sentence that `softrnic doctor` must say about it; and what asks without
-//! manners.
+//! Programs that hang, each in its way, and the sentence that `softrnic doctor` must say about it; what asks without
+//! manners; and what `softrnic top` shows of one that works.
 
 mod cases;
 mod hostile;
 mod place;
 mod signal;
+mod top;
 
 use conformance::Wire;
 

@@ -143,7 +143,12 @@ fn program() -> PathBuf {
 
 /// What the doctor says about a process, and its exit status.
 pub fn doctor(args: &[&str]) -> (i32, String) {
-    let out = Command::new(program()).arg("doctor").args(args).output().expect("softrnic doctor");
+    softrnic(&[&["doctor"], args].concat())
+}
+
+/// What the program says, and its exit status.
+pub fn softrnic(args: &[&str]) -> (i32, String) {
+    let out = Command::new(program()).args(args).output().expect("softrnic");
     let text = [out.stdout, out.stderr].concat();
     (out.status.code().expect("it ends by itself"), String::from_utf8_lossy(&text).into_owned())
 }

@@ -1,0 +1,97 @@
+//! `softrnic top`: what processes with the device do, while they do it.
+
+mod rates;
+mod screen;
+mod view;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use report::Report;
+
+use crate::ask::{ask, processes};
+use crate::out::say;
+use rates::Process;
+
+/// Options of `softrnic top`.
+#[derive(Args)]
+pub struct Options {
+    /// Only these processes; without any: all of this user that have the device open
+    #[arg(value_name = "PID")]
+    pids: Vec<u32>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+    /// Print one table and end
+    #[arg(long)]
+    once: bool,
+    /// Print JSON: an object for each look, on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (0.05..=3600.0).contains(&n) => Ok(n),
+        _ => Err("a number of seconds from 0.05 to 3600".into()),
+    }
+}
+
+/// Shows what happens, until it is told to end.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    let pause = Duration::from_secs_f64(options.interval);
+    let mut looks = Looks::new(&options.pids);
+    looks.next();
+    if options.json || options.once || !std::io::stdout().is_terminal() {
+        loop {
+            std::thread::sleep(pause);
+            let processes = looks.next();
+            if options.json {
+                say!("{}", serde_json::to_string(&processes).map_err(|error| error.to_string())?);
+            } else {
+                view::lines(&processes).iter().for_each(|line| say!("{line}"));
+            }
+            if options.once {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+    screen::show(pause, || view::lines(&looks.next()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last look at every process.
+struct Looks {
+    only: Vec<u32>,
+    last: BTreeMap<u32, Report>,
+}
+
+impl Looks {
+    fn new(only: &[u32]) -> Self {
+        Looks { only: only.to_vec(), last: BTreeMap::new() }
+    }
+
+    /// Looks again: what has happened since the last look.
+    fn next(&mut self) -> Vec<Process> {
+        let pids = if self.only.is_empty() { processes() } else { self.only.clone() };
+        let answers: Vec<(u32, Result<Report, String>)> = pids.into_iter().map(|pid| (pid, ask(pid))).collect();
+        let others: BTreeMap<u32, Report> =
+            answers.iter().filter_map(|(pid, answer)| Some((*pid, answer.as_ref().ok()?.clone()))).collect();
+        let mut shown = Vec::new();
+        for (pid, answer) in answers {
+            match answer {
+                Ok(report) => shown.push(Process::new(&report, self.last.get(&pid), &others)),
+                // Of another user, or ended between the two looks: nothing to see.
+                Err(_) if self.only.is_empty() && !self.last.contains_key(&pid) => {}
+                Err(why) => shown.push(Process::silent(pid, why)),
+            }
+        }
+        // One that does not answer now is still the same process when it does again.
+        self.last.retain(|pid, _| crate::ask::state(*pid).is_some());
+        self.last.extend(others);
+        shown
+    }
+}
