@@ -80,7 +80,6 @@ pub fn summary(report: &Report) -> String {
                 let _ = write!(text, ", {}", plural(u64::from(n), what));
             }
         }
-        let _ = write!(text, "; {}", if a.polled { "the program polls" } else { "the program does not poll" });
     }
     text
 }
