@@ -63,8 +63,8 @@ sends.
   qp-error        the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL)
   link-kill       nothing passes any more between the process and the one that the packet is for
   errno           a call fails with errno, and does nothing
-  device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and calls
-                  that make or change anything fail with EIO
+  device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and
+                  calls that make or change anything fail with EIO
   device-removal  as device-fatal, and RDMA_CM_EVENT_DEVICE_REMOVAL for every rdma_cm_id on it
   port-down       IBV_EVENT_PORT_ERR, and nothing passes; at its end IBV_EVENT_PORT_ACTIVE
   gid-change      IBV_EVENT_GID_CHANGE
@@ -77,7 +77,8 @@ When:
   p=P             each with this probability, from 0 to 1
   count=N         with n: so many in a row; else at most so many
   after=T         begins to count that long after the device was made; alone, it makes qp-error,
-                  link-kill and what happens to the device, its port and its addresses come by itself
+                  link-kill and what happens to the device, its port and its addresses come by
+                  itself
 
 Which, and how:
 
