@@ -58,6 +58,7 @@ const STEPS: &[Step] = &[
     Step { name: "rdmacm",     slow: false, run: interop::rdmacm,     about: "librdmacm: every function in a table, cycles and kills, its programs" },
     Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
     Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port of InfiniBand" },
+    Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },

@@ -43,6 +43,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "util-linux",      shows: Tool("setpriv"),                                 needed_for: "running as an ordinary user" },
     Package { name: "gdb",             shows: Tool("gdb"),                                     needed_for: "stacks of programs that hang" },
     Package { name: "strace",          shows: Tool("strace"),                                  needed_for: "tests that count system calls" },
+    Package { name: "tshark",          shows: Tool("tshark"),                                  needed_for: "captures" },
     Package { name: "valgrind",        shows: Tool("valgrind"),                                needed_for: "programs that are watched by it" },
 ];
 

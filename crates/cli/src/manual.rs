@@ -104,9 +104,24 @@ where faults can reach them. The messages by which rdma_cm makes and ends connec
     },
     Section {
         command: "run",
+        title: "Captures",
+        text: "\
+--pcap FILE shows every packet as RoCEv2 would carry it: messages in packets of the path MTU with their sequence numbers, \
+acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
+
+A program and those that it starts write to one file. So do programs that are started by other softrnic run commands with \
+the same FILE, as long as one of the first still has the device open; a FILE that nobody writes to is replaced. In what several \
+programs write each packet is once. What passes between a program and one that does not write to FILE is there, too.
+
+All data are looked at and written to the file by the program itself, which makes it slow. Requests that would otherwise be \
+executed without the target become packets. When the disk is full the program goes on, and says that its packets do not.",
+    },
+    Section {
+        command: "run",
         title: "Examples",
         text: "  softrnic run -- ib_send_lat
   softrnic run -- mpirun -n 4 ./program
+  softrnic run --pcap ib.pcapng -- ./program && wireshark ib.pcapng
   softrnic run -- bash",
     },
     Section {

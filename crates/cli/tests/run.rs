@@ -153,3 +153,22 @@ fn a_missing_library_says_how_to_make_it() {
     let output = softrnic(&["run", "--lib", "/no/such/lib.so", "true"]).output().unwrap();
     refused(output, 125, &["/no/such/lib.so"]);
 }
+
+#[test]
+fn captures_that_cannot_be_written_are_refused_before_the_start() {
+    refused(run(&["--pcap", "/no/such/folder/file", "touch", "/dev/null"]), 125, &["/no/such/folder/file"]);
+    refused(run(&["--pcap", "/", "true"]), 125, &["cannot write packets to /"]);
+    assert_eq!(run(&["--snaplen", "64", "true"]).status.code(), Some(2), "without a file");
+}
+
+#[test]
+fn a_capture_has_an_absolute_name_and_is_there_at_the_start() {
+    let file = Temporary::new("capture", b"what was there before", 0o644);
+    let dir = file.0.parent().unwrap();
+    let name = file.0.file_name().unwrap().to_str().unwrap();
+    let script = "cd /; echo $SOFTRNIC_PCAP $SOFTRNIC_PCAP_SNAPLEN; od -An -tx4 -N4 $SOFTRNIC_PCAP";
+    let args = ["run", "--lib", STAND_IN, "--pcap", name, "--snaplen", "96", "--", "sh", "-c", script];
+    let output = softrnic(&args).current_dir(dir).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text.lines().collect::<Vec<_>>(), [format!("{} 96", file.path()), " 0a0d0d0a".to_owned()]);
+}

@@ -183,7 +183,7 @@ impl<P: Platform> Engine<P> {
             service: qp.init.qp_type,
             mtu: qp.mtu,
             source: self.gids.get(usize::from(ah.sgid_index)).copied().unwrap_or_default(),
-            dest: ah.dgid,
+            dest: self.destination(ah).unwrap_or(ah.dgid),
             traffic_class: ah.traffic_class,
             hop_limit: ah.hop_limit,
             flow_label: ah.flow_label,

@@ -118,6 +118,13 @@ impl<W: Wire> Tapped<W> {
         self.wire.send(link, packet, payload)
     }
 
+    /// Writes down what the engine sent and the wire never got.
+    fn lost(&mut self, packet: &Packet, payload: Payload<'_>) {
+        if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut()) {
+            pcap.sent(&self.wire, packet, payload, Some("lost on purpose, on its way to the wire"));
+        }
+    }
+
     /// Lets time pass for what waits in the taps.
     #[inline]
     pub fn pass(&mut self, now: Nanos) {
@@ -284,6 +291,9 @@ impl<W: Wire> Platform for Tapped<W> {
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         self.wire.pull(link, ticket, remote, local)?;
         if self.taps.is_some() {
+            if let Some(pcap) = self.pcap() {
+                pcap.pulled(local);
+            }
             let len = local.iter().map(|span| span.len).sum();
             return self.spoil(0, len, local).map_err(|Fault| StraightError::Local);
         }

@@ -12,6 +12,7 @@ mod file;
 mod packet;
 mod pcapng;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::env;
 use std::path::PathBuf;
@@ -62,6 +63,8 @@ pub struct Pcap {
     paths: HashMap<Qpn, Path>,
     /// What was last put straight into a peer's memory: the data of the READ response that follows.
     pushed: Vec<Span>,
+    /// Where what was last copied straight from a peer's memory is now: the data of the packet being received.
+    pulled: Vec<Span>,
     /// The datagram to a group that was last sent: it goes to each member, and through a network only once.
     to_group: Option<(Qpn, Psn)>,
     /// Whether peers, by their devices' names, write to this file, too.
@@ -106,6 +109,7 @@ impl Pcap {
             snaplen: snaplen as usize,
             paths: HashMap::new(),
             pushed: Vec::new(),
+            pulled: Vec::new(),
             to_group: None,
             writes_too: HashMap::new(),
             batch: Vec::new(),
@@ -123,6 +127,12 @@ impl Pcap {
     pub(crate) fn pushed(&mut self, local: &[Span]) {
         self.pushed.clear();
         self.pushed.extend_from_slice(local);
+    }
+
+    /// Something was copied straight from a peer's memory.
+    pub(crate) fn pulled(&mut self, local: &[Span]) {
+        self.pulled.clear();
+        self.pulled.extend_from_slice(local);
     }
 
     /// A packet is being sent.
@@ -157,6 +167,7 @@ impl Pcap {
 
     /// A packet has been received: written down here if its sender does not do so.
     pub(crate) fn received<W: Wire>(&mut self, wire: &mut W, link: LinkId, packet: &Packet, rx: W::Rx) {
+        let pulled = std::mem::take(&mut self.pulled);
         // Until a process has said who it is, it is one of those who write here: the others say so first.
         let (Some(capture), Some(peer)) = (&mut self.capture, wire.peer_device(link)) else { return };
         let peer = name_of(&peer);
@@ -178,12 +189,15 @@ impl Pcap {
             packet.len = packet.len.min(if by_ref { LONGEST_REFERENCE } else { carried - skip });
         }
         let mut data = |offset: u32, to: &mut [u8]| {
-            // What was not carried, but copied straight, cannot be had here.
+            if by_ref {
+                // Of what a target has put into our memory nobody says here where it lies.
+                return load(wire, &[], &pulled, offset, to);
+            }
             let fits = u64::from(skip) + u64::from(offset) + to.len() as u64 <= u64::from(carried);
-            if !to.is_empty() && fits && !by_ref {
+            if fits && !to.is_empty() {
                 wire.rx_fetch(rx, skip + offset, to);
             }
-            to.is_empty() || fits && !by_ref
+            fits || to.is_empty()
         };
         let way = self.way(&packet, false, ends);
         self.record(&way, &packet, None, false, &mut data);
@@ -206,6 +220,9 @@ impl Pcap {
         }
         if packet.op == PacketOp::Datagram {
             (way.source, way.dest) = ends.unwrap_or_default();
+            if way.dest == Gid::ZERO {
+                way.dest = way.source; // addressed by a LID (link layer InfiniBand), that of this host
+            }
             way.traffic_class = (packet.swap >> 8) as u8;
             way.hop_limit = (packet.swap >> 16) as u8;
             way.flow_label = packet.compare as u32;
@@ -224,10 +241,13 @@ impl Pcap {
     ) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let (packet, told) = as_on_a_network(packet);
-        let mut comment = note.or(told).map(str::to_owned);
+        let mut comment = told.map(Cow::Borrowed);
+        if let Some(note) = note {
+            join(&mut comment, note);
+        }
         if let Some(missed) = self.capture.as_mut().map(Capture::take_missed).filter(|missed| *missed > 0) {
             let missed = format!("{missed} packets before this one were not recorded: another process held the file");
-            comment = Some(comment.map_or(missed.clone(), |comment| format!("{comment}; {missed}")));
+            join(&mut comment, &missed);
         }
         let len = payload_len(&packet);
         let pieces = if packet.op == PacketOp::Datagram { 1 } else { len.div_ceil(*mtu).max(1) };
@@ -263,23 +283,25 @@ impl Pcap {
         let Some(capture) = &self.capture else { return };
         let mut bytes = std::mem::take(&mut self.bytes);
         packet::begin(&mut bytes, way, service, packet, piece);
-        let mut known = usize::MAX;
+        let mut comment = comment.map(Cow::Borrowed);
         if packet.op != PacketOp::AtomicWrite {
             let headers = bytes.len();
             bytes.resize(headers + piece.len as usize, 0);
             if !data(offset, &mut bytes[headers..]) {
-                known = headers;
+                // Not cut off: Wireshark shows nothing of the transport headers of packets that are.
+                bytes[headers..].fill(0);
+                join(&mut comment, "the payload could not be read; zeros are in its place");
             }
         }
         packet::end(&mut bytes, way);
-        let kept = bytes.len().min(self.snaplen).min(known);
+        let kept = bytes.len().min(self.snaplen);
         let captured = pcapng::Captured {
             interface: capture.interface,
             time,
             bytes: &bytes[..kept],
             length: bytes.len() as u32,
             outbound,
-            comment,
+            comment: comment.as_deref(),
         };
         pcapng::packet(&mut self.batch, &captured);
         self.batched += 1;
@@ -299,6 +321,15 @@ impl Pcap {
         self.batch.clear();
         self.batched = 0;
     }
+}
+
+/// Adds to a comment.
+fn join(comment: &mut Option<Cow<'_, str>>, more: &str) {
+    let text = match comment.take() {
+        Some(before) => format!("{before}; {more}"),
+        None => more.to_owned(),
+    };
+    *comment = Some(Cow::Owned(text));
 }
 
 /// A name for a device by which nobody can pass himself off as it.

@@ -1,10 +1,12 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
+mod capture;
 mod conformance;
 mod duo;
 mod infiniband;
 mod loading;
 mod pair;
+mod pcap;
 mod perftest;
 mod pingpong;
 mod programs;
@@ -24,6 +26,7 @@ use crate::run::Program;
 pub use infiniband::infiniband;
 pub use loading::loading;
 use pair::{Around, Order, Pair};
+pub use pcap::pcap;
 use perftest::Extent;
 pub use programs::programs;
 pub use rdmacm::rdmacm;
@@ -165,10 +168,13 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     let Some(stage) = mode.stage(suite) else {
         return;
     };
-    let wanted = cases.into_iter().filter(|case| options.wants(&mode.name(&case.name)));
+    pairs_on(suite, &stage, mode, cases.into_iter().filter(|case| options.wants(&mode.name(&case.name))));
+}
+
+fn pairs_on(suite: &mut Suite, stage: &Stage, mode: Mode, wanted: impl Iterator<Item = Pair>) {
     let (alone, together): (Vec<Pair>, Vec<Pair>) = wanted.partition(|case| case.alone);
     for (cases, at_once) in [(together, at_once()), (alone, 1)] {
-        run_pairs(suite, &stage, mode, &cases, at_once);
+        run_pairs(suite, stage, mode, &cases, at_once);
     }
 }
 

@@ -46,6 +46,9 @@ pub enum Side {
 /// Looks at one side's output; says what is wrong with it.
 pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String> + Send + Sync>;
 
+/// Looks at what was left behind.
+pub type After = Box<dyn Fn(&Stage) -> Result<(), String> + Send + Sync>;
+
 pub struct Pair {
     pub name: String,
     pub program: String,
@@ -56,6 +59,10 @@ pub struct Pair {
     pub clients: usize,
     /// What the server and the clients are run through, if anything.
     pub around: [Around; 2],
+    /// Where the server and the clients write their packets.
+    pub captures: [Option<String>; 2],
+    /// What is looked at when all has gone well.
+    pub after: Option<After>,
     pub order: Order,
     pub limit: Duration,
     /// Nothing else runs beside it. For exchanges between two who poll: with more pollers than cores, each message waits
@@ -75,7 +82,13 @@ impl Pair {
     pub fn run(&self, stage: &Stage) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/'], "_");
         match self.try_run(stage, &log) {
-            Ok((server, clients)) => (self.judge(&server, &clients), server.log),
+            Ok((server, clients)) => {
+                let mut outcome = self.judge(&server, &clients);
+                if let (Outcome::Passed, Some(after)) = (&outcome, &self.after) {
+                    outcome = after(stage).map_or_else(Outcome::Failed, |()| Outcome::Passed);
+                }
+                (outcome, server.log)
+            }
             Err(e) => (Outcome::Failed(e.to_string()), PathBuf::from(log)),
         }
     }
@@ -94,19 +107,25 @@ impl Pair {
         if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("; ")) }
     }
 
+    /// For `softrnic run`, on the server's side (0) or on the clients' (1).
+    fn options(&self, side: usize) -> Vec<&str> {
+        self.captures[side].iter().flat_map(|file| ["--pcap", file]).collect()
+    }
+
     fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
         let port = free_port()?;
         let server = || {
             let mut args = [self.args.clone(), self.server_args.clone()].concat();
             args.extend(["-p".to_owned(), port.to_string()]);
-            stage.program_in(self.around[0], &format!("{log}.server"), &self.program, &args).spawn()
+            stage.program_with(self.around[0], &self.options(0), &format!("{log}.server"), &self.program, &args).spawn()
         };
         let clients = |port: u16| {
             let mut args = self.args.clone();
             args.extend(["-p".to_owned(), port.to_string(), "127.0.0.1".to_owned()]);
             let start = |number: usize| {
                 let number = if number == 0 { String::new() } else { number.to_string() };
-                stage.program_in(self.around[1], &format!("{log}.client{number}"), &self.program, &args).spawn()
+                let log = format!("{log}.client{number}");
+                stage.program_with(self.around[1], &self.options(1), &log, &self.program, &args).spawn()
             };
             (0..self.clients).map(start).collect::<io::Result<Vec<Running>>>()
         };

@@ -170,6 +170,21 @@ pub fn some(names: &[&str], options: &str) -> Vec<Pair> {
     cases
 }
 
+/// Every program on every transport that is legal for it.
+pub fn everything(options: &str) -> Vec<Pair> {
+    let mut cases = Vec::new();
+    for &verb in ALL {
+        for &kind in BOTH {
+            for transport in verb.legal() {
+                for flavour in verb.flavours() {
+                    cases.push(case(verb, kind, transport, &format!("{options} {flavour}"), Order::ServerFirst));
+                }
+            }
+        }
+    }
+    cases
+}
+
 /// The bandwidth of every operation on every transport that is legal for it.
 pub fn transports(options: &str) -> Vec<Pair> {
     let mut cases = Vec::new();
@@ -205,6 +220,8 @@ fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) ->
         server_args: Vec::new(),
         clients: 1,
         around: [Around::Plain; 2],
+        captures: [None, None],
+        after: None,
         order,
         limit: Duration::from_secs(180),
         alone: kind == Lat && !options.contains(&"-e"),

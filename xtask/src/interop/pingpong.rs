@@ -102,6 +102,8 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
         server_args: Vec::new(),
         clients: 1,
         around: [Around::Plain; 2],
+        captures: [None, None],
+        after: None,
         order,
         limit: Duration::from_secs(60),
         alone: !options.contains(&"-e"),

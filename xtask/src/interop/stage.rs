@@ -88,6 +88,18 @@ impl Stage {
 
     /// `softrnic run -- PROGRAM ARGS`, in surroundings that forbid something.
     pub fn program_in<S: AsRef<OsStr>>(&self, around: Around, log: &str, program: &str, args: &[S]) -> Program {
+        self.program_with(around, &[], log, program, args)
+    }
+
+    /// `softrnic run OPTIONS -- PROGRAM ARGS`, in surroundings that forbid something.
+    pub fn program_with<S: AsRef<OsStr>>(
+        &self,
+        around: Around,
+        options: &[&str],
+        log: &str,
+        program: &str,
+        args: &[S],
+    ) -> Program {
         let forbid = self.dir.join("forbid.py").display().to_string();
         let wrapper = match around {
             Around::Plain => vec![],
@@ -97,7 +109,12 @@ impl Stage {
                 return self.alone(log, program, args).env("LD_LIBRARY_PATH", self.installed().join("lib"));
             }
         };
-        self.command(&wrapper, log).args([self.dir.join("softrnic")]).args(["run", "--", program]).args(args)
+        self.command(&wrapper, log)
+            .args([self.dir.join("softrnic")])
+            .args(["run"])
+            .args(options)
+            .args(["--", program])
+            .args(args)
     }
 
     /// Where [`Stage::install`] installs.

@@ -51,6 +51,7 @@ impl<W: Wire> Tapped<W> {
         let verdict = faults.outgoing(link, packet, len);
         let now = (faults.clock)();
         if verdict.lost {
+            self.lost(packet, payload);
             return Ok(()); // to the engine it went, like any packet that a network loses
         }
         if verdict.is_plain() {

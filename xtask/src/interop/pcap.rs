@@ -1,0 +1,254 @@
+//! `softrnic run --pcap`: what the programs send, as tshark and `capture.rs` read it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Options;
+use crate::report::{Outcome, Suite};
+use crate::run::Finished;
+
+use super::capture::{self, Packet};
+use super::pair::{Order, Pair};
+use super::stage::Stage;
+use super::{Mode, pairs_on, perftest, pingpong};
+
+/// Exchanges, or messages, of each case.
+const N: usize = 100;
+
+/// Wireshark guesses from a payload what it could be, and then calls it malformed: these programs send what lay in
+/// their memory.
+const NO_GUESSES: &[&str] = &[
+    "-o",
+    "infiniband.identify_payload:FALSE",
+    "--disable-protocol",
+    "rpcordma",
+    "--disable-protocol",
+    "lnet",
+    "--disable-protocol",
+    "smc",
+];
+
+/// `cargo xtask pcap`.
+pub fn pcap(suite: &mut Suite, options: &Options) {
+    let Some(stage) = Mode::Every.stage(suite) else {
+        return;
+    };
+    let cases = cases(&stage);
+    let wanted = cases.into_iter().filter(|case| options.wants(&case.name));
+    pairs_on(suite, &stage, Mode::Every, wanted);
+    for (name, run) in [
+        ("a program is killed", killed as fn(&Stage) -> Result<(), String>),
+        ("no room for the capture", no_room),
+        ("no more than RLIMIT_FSIZE", limited),
+    ] {
+        if options.wants(name) {
+            match run(&stage) {
+                Ok(()) => suite.pass(name),
+                Err(why) if why.starts_with("skip: ") => suite.push(name, Outcome::Skipped(why[6..].to_owned()), None),
+                Err(why) => suite.fail(name, why),
+            }
+        }
+    }
+}
+
+fn cases(stage: &Stage) -> Vec<Pair> {
+    let mut cases = Vec::new();
+    for program in ["rc", "uc", "ud", "srq", "xsrq"] {
+        let name = format!("ibv_{program}_pingpong");
+        for events in ["", "-e"] {
+            let pair = pingpong::one(&name, &format!("-n {N} -s 3001 {events}"), Order::ServerFirst);
+            // ibv_srq_pingpong may do a few more, on its 16 queue pairs.
+            let most = if program == "srq" { 4 * N } else { 2 * N };
+            cases.push(captured(stage, pair, 2 * N, most, [true, true]));
+        }
+    }
+    let pair = pingpong::one("ibv_rc_pingpong", &format!("-n {N} -s 100000 -m 256"), Order::ServerFirst);
+    cases.push(captured(stage, pair, 2 * N, 2 * N, [true, true]));
+    let mut programs = perftest::everything(&format!("-n {N}"));
+    programs.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], &format!("-n {N} -s 100001")));
+    programs.extend(perftest::some(&["send_bw"], &format!("-n {N} -q 4 -s 5000")));
+    // Fewer receives than messages under way: RNR NAKs, and packets that are sent again.
+    programs.extend(perftest::some(&["send_bw"], &format!("-n {N} -r 2 -s 5000")));
+    for pair in programs {
+        let both_ways = pair.program.ends_with("_lat") && !["ib_read_lat", "ib_atomic_lat"].contains(&&*pair.program);
+        let pairs = if pair.args.iter().any(|arg| arg == "-q") { 4 } else { 1 };
+        let n = N * pairs * if both_ways { 2 } else { 1 };
+        cases.push(captured(stage, pair, n, n, [true, true]));
+    }
+    // One side knows nothing of it; the other writes down both directions.
+    for (server, client) in [(true, false), (false, true)] {
+        let mut programs = perftest::some(&["send_bw", "send_lat", "read_bw"], &format!("-n {N} -s 4096"));
+        programs.extend(perftest::some(&["write_bw"], &format!("-n {N} -s 20000")));
+        programs.extend(perftest::some(&["atomic_bw"], &format!("-n {N}")));
+        for pair in programs {
+            let n = N * if pair.program == "ib_send_lat" { 2 } else { 1 };
+            cases.push(captured(stage, pair, n, n, [server, client]));
+        }
+    }
+    cases
+}
+
+/// The pair with a capture, in which there are so many messages.
+fn captured(stage: &Stage, mut pair: Pair, least: usize, most: usize, sides: [bool; 2]) -> Pair {
+    pair.name = match sides {
+        [true, true] => format!("{}, captured", pair.name),
+        [true, false] => format!("{}, captured by the server", pair.name),
+        _ => format!("{}, captured by the client", pair.name),
+    };
+    let file = stage.home().join(format!("{}.pcapng", pair.name.replace([' ', '/', ','], "_")));
+    let name = Some(file.display().to_string());
+    pair.captures = sides.map(|side| name.clone().filter(|_| side));
+    let log = pair.name.replace([' ', '/', ','], "_");
+    let leaves = pair.program == "ibv_srq_pingpong";
+    let rnr = pair.args.iter().any(|arg| arg == "-r");
+    pair.after = Some(Box::new(move |stage| {
+        let packets = agreed(stage, &log, &file)?;
+        let found = capture::check(&packets, leaves)?;
+        if !(least..=most).contains(&found.messages) {
+            return Err(format!("{} messages instead of {least}", found.messages));
+        }
+        if found.again > 0 && !rnr {
+            println!("  note: {log}: {} packets came again", found.again);
+        }
+        let _ = std::fs::remove_file(&file);
+        Ok(())
+    }));
+    pair
+}
+
+/// The packets of a file, about which tshark and `capture.rs` agree, and with which tshark finds nothing wrong.
+fn agreed(stage: &Stage, log: &str, file: &Path) -> Result<Vec<Packet>, String> {
+    let packets = capture::read(file)?;
+    let done = tshark(stage, log, file)?;
+    let mut lines = done.stdout.lines();
+    for (number, packet) in packets.iter().enumerate() {
+        let line = lines.next().ok_or_else(|| format!("tshark has {number} packets of {}", packets.len()))?;
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [opcode, dest, psn, port, trouble @ ..] = &fields[..] else {
+            return Err(format!("tshark says {line}"));
+        };
+        if let Some(trouble) = trouble.iter().find(|text| !text.is_empty()) {
+            return Err(format!("tshark on packet {}: {trouble}", number + 1));
+        }
+        let dest = u32::from_str_radix(dest.trim_start_matches("0x"), 16).ok();
+        let same = opcode.parse() == Ok(packet.opcode)
+            && dest == Some(packet.dest)
+            && psn.parse() == Ok(packet.psn)
+            && port.parse() == Ok(packet.port);
+        if !same {
+            return Err(format!("packet {}: tshark says {line}, and here it is {packet:?}", number + 1));
+        }
+    }
+    if lines.next().is_some() {
+        return Err(format!("tshark has more packets than {}", packets.len()));
+    }
+    Ok(packets)
+}
+
+fn tshark(stage: &Stage, log: &str, file: &Path) -> Result<Finished, String> {
+    let file = file.display().to_string();
+    let mut args = vec!["-n", "-r", &file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+    args.extend(NO_GUESSES);
+    args.extend(["-T", "fields"]);
+    for field in [
+        "infiniband.bth.opcode",
+        "infiniband.bth.destqp",
+        "infiniband.bth.psn",
+        "udp.srcport",
+        "_ws.malformed",
+        "_ws.expert.message",
+    ] {
+        args.extend(["-e", field]);
+    }
+    let done = stage.alone(&format!("{log}.tshark"), "tshark", &args).run(Duration::from_secs(60));
+    let done = done.map_err(|e| e.to_string())?;
+    let noise = |line: &str| line.starts_with("Running as user");
+    match done.stderr.lines().find(|line| !noise(line)) {
+        Some(line) => Err(format!("tshark: {line}")),
+        None if !done.ok() => Err(format!("tshark: {}", done.verdict())),
+        None => Ok(done),
+    }
+}
+
+/// Runs a script with `$RUN` for `softrnic run`; what it leaves in `$FILE` is looked at.
+fn script(stage: &Stage, name: &str, wrapper: &[&str], text: &str) -> Result<(Finished, Vec<Packet>), String> {
+    let file = stage.home().join(format!("{name}.pcapng"));
+    let log = format!("pcap_{name}");
+    let softrnic = format!("{} run", stage.dir().join("softrnic").display());
+    let args = [wrapper, &["sh", "-c", text]].concat();
+    let done =
+        stage.alone(&log, args[0], &args[1..]).env("RUN", softrnic).env("FILE", &file).run(Duration::from_secs(60));
+    let done = done.map_err(|e| e.to_string())?;
+    if !done.ok() {
+        return Err(done.verdict());
+    }
+    let packets = agreed(stage, &log, &file)?;
+    let _ = std::fs::remove_file(&file);
+    Ok((done, packets))
+}
+
+/// One of two who write all the time is killed, wherever that finds him; the other goes on.
+fn killed(stage: &Stage) -> Result<(), String> {
+    let text = "
+        export SOFTRNIC_PCAP=$FILE
+        for n in 1 2 3; do
+            $RUN -- ib_send_bw -d softrnic0 -x 0 -F -D 20 -s 4096 -p 2730$n >/dev/null 2>&1 & server=$!
+            until ss -ltn | grep -q :2730$n; do sleep 0.02; done
+            $RUN -- ib_send_bw -d softrnic0 -x 0 -F -D 20 -s 4096 -p 2730$n 127.0.0.1 >/dev/null 2>&1 & client=$!
+            sleep 0.2$n
+            kill -9 $client; sleep 0.1; kill -9 $server
+            wait
+        done
+        # Whoever comes next cuts off what the last one could not finish.
+        $RUN -- ibv_devinfo >/dev/null";
+    let (_, packets) = script(stage, "killed", &[], text)?;
+    let processes = packets.iter().map(|packet| packet.interface).max().unwrap_or(0);
+    // Each round starts anew, and nobody asked for the end of it.
+    match packets.iter().find(|packet| !packet.icrc_is_right) {
+        Some(_) => Err("an ICRC is wrong".to_owned()),
+        None if processes < 4 || packets.len() < 100 => {
+            Err(format!("{} packets of {processes} processes: nothing was tested", packets.len()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The file system is full: the programs do what they do, and the file is whole.
+fn no_room(stage: &Stage) -> Result<(), String> {
+    if !stage.may_have_namespaces() {
+        return Err("skip: an ordinary user may not make a user namespace here (chroot, container, sysctl)".to_owned());
+    }
+    let text = "
+        mkdir -p full && mount -t tmpfs -o size=200k none full || exit 3
+        rm -f told; $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 >server 2>>told & server=$!
+        until ss -ltn | grep -q :27310; do sleep 0.02; done
+        $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 127.0.0.1 2>>told || exit 4
+        wait $server || exit 5
+        cp full/f $FILE; cat told";
+    let (done, packets) = script(stage, "full", &["unshare", "--user", "--map-root-user", "--mount"], text)?;
+    ended_early(&done, &packets, "No space left on device")
+}
+
+/// Writing beyond RLIMIT_FSIZE would kill the program. (The limit must leave room for the windows, which are files, too.)
+fn limited(stage: &Stage) -> Result<(), String> {
+    let text = "
+        run=\"prlimit --fsize=4000000 $RUN\"
+        rm -f told; $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 >server 2>>told & server=$!
+        until ss -ltn | grep -q :27311; do sleep 0.02; done
+        $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 127.0.0.1 2>>told || exit 4
+        wait $server || exit 5
+        cat told";
+    let (done, packets) = script(stage, "limited", &[], text)?;
+    ended_early(&done, &packets, "file too large")
+}
+
+fn ended_early(done: &Finished, packets: &[Packet], why: &str) -> Result<(), String> {
+    let said = done.stdout.lines().filter(|line| line.contains("no more packets") && line.contains(why)).count();
+    if said != 2 {
+        return Err(format!("{said} programs said that their packets are not recorded: {}", done.stdout));
+    }
+    if !(50..10_000).contains(&packets.len()) || !done.stdout.contains("300 iters") {
+        return Err(format!("{} packets", packets.len()));
+    }
+    Ok(())
+}
