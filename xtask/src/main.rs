@@ -52,6 +52,7 @@ const STEPS: &[Step] = &[
     Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, softrnic devinfo" },
     Step { name: "loading",    slow: false, run: interop::loading,    about: "every way in which programs find the library" },
     Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
+    Step { name: "bench",      slow: false, run: interop::bench,      about: "softrnic bench: what it measures and writes, not how fast" },
     Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
     Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },
     Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; regenerates docs/conformance.md" },

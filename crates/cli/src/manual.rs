@@ -173,6 +173,25 @@ receive; send requests that failed. The line below a process is what softrnic do
   softrnic top --json --interval 5",
     },
     Section {
+        command: "bench",
+        title: "Reading it",
+        text: "\
+A latency's ratio is the figure over what the machine takes without any device: 1 is the best that could be, 2 is twice as \
+long. A bandwidth's ratio is the figure over the kernel's copy from process to process: more than 1 is faster. The ratios of \
+two machines can be compared, the figures cannot.
+
+Nothing else should run meanwhile: on a busy machine the rounds lie far apart. Where two processes cannot have a core each, \
+both the figures and the limits are those of the system's scheduler.",
+    },
+    Section {
+        command: "bench",
+        title: "Examples",
+        text: "  softrnic bench
+  softrnic bench --only SEND,WRITE --transports RC --sizes all --plot plots
+  softrnic bench --lib libibverbs.so.1 --device mlx5_0
+  softrnic bench --page performance.md",
+    },
+    Section {
         command: "install",
         title: "What is installed",
         text: "  bin/softrnic               this program

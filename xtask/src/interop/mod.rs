@@ -1,5 +1,6 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
+mod bench;
 mod capture;
 mod conformance;
 mod duo;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use crate::Options;
 use crate::report::{Outcome, Suite};
 use crate::run::Program;
+pub use bench::bench;
 pub use infiniband::infiniband;
 pub use loading::loading;
 use pair::{Around, Order, Pair};

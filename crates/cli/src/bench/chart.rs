@@ -188,7 +188,7 @@ impl ValueFormatter<f64> for Axis {
 fn ticks_of_sizes((low, high): (f64, f64)) -> Axis {
     let powers: Vec<i32> = (low.ceil() as i32..=high.floor() as i32).collect();
     let step = if powers.len() > 12 { 2 } else { 1 };
-    let bold = powers.iter().filter(|power| *power % step == 0).map(|power| f64::from(*power)).collect();
+    let bold = powers.iter().step_by(step).map(|power| f64::from(*power)).collect();
     let light = powers.iter().map(|power| f64::from(*power)).collect();
     let label = |power: f64| Bytes(2f64.powf(power).round() as usize).to_string();
     Axis { range: (low..high).into(), bold, light, label }

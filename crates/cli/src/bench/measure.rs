@@ -259,17 +259,17 @@ pub fn empty_poll(end: &End, link: &mut Link, budget: Duration) -> Result<Durati
     begin(link, &Job::Sleep)?;
     let [sends, receives] = end.polled();
     let began = Instant::now();
-    let mut fastest = Vec::new();
-    while began.elapsed() < budget || fastest.is_empty() {
+    let mut figures = Vec::new();
+    while began.elapsed() < budget || figures.is_empty() {
         let start = Instant::now();
         for _ in 0..POLLS / 2 {
             let found = reap(sends)? + reap(receives)?;
             debug_assert_eq!(found, 0);
         }
-        fastest.push(start.elapsed() / POLLS);
+        figures.push(start.elapsed() / POLLS);
     }
     link.send(&())?;
     finish(link)?;
-    fastest.sort_unstable();
-    Ok(fastest[fastest.len() / 2])
+    figures.sort_unstable();
+    Ok(figures[figures.len() / 2])
 }

@@ -136,7 +136,66 @@ fn finish(link: &mut Link) -> Result<u64, String> {
 }
 
 impl Options {
+    /// True if the operation is to be measured.
+    fn wants(&self, operation: Operation) -> bool {
+        self.only.is_empty() || self.only.contains(&operation)
+    }
+
     fn budget(&self) -> Duration {
         Duration::from_millis(self.time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(line: &str) -> Options {
+        Line::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).expect(line).options
+    }
+
+    #[test]
+    fn a_page_is_thorough_unless_told_otherwise() {
+        let plain = options("");
+        assert_eq!((plain.sizes, plain.rounds, plain.peer), (Sizes::Few, 3, false));
+        let page = options("--page x.md");
+        assert_eq!((page.sizes, page.rounds, page.peer), (Sizes::All, 5, true));
+        let page = options("--page x.md --sizes 8 --rounds 1");
+        assert_eq!((page.sizes, page.rounds, page.peer), (Sizes::These(vec![8]), 1, true));
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_planned() {
+        let cases = |line: &str, atomics| {
+            let options = options(line);
+            let datagram = |transport| if transport == Transport::Ud { 4096 } else { end::LARGEST };
+            plan::Plan::new(&options, &options.sizes, atomics, datagram).cases
+        };
+        let all = cases("", true);
+        assert!(Transport::ALL.iter().all(|transport| all.iter().any(|case| case.transport == *transport)));
+        assert!(Operation::ALL.iter().all(|operation| all.iter().any(|case| case.operation == *operation)));
+        assert!(all.iter().any(|case| case.waiting == Waiting::Events) && all.iter().any(|case| case.walking));
+        assert!(all.iter().all(|case| case.transport != Transport::Ud || case.bytes <= 4096));
+        assert!(cases("", false).iter().all(|case| !case.operation.is_atomic()));
+        assert!(cases("--only READ,SEND", true).iter().all(|case| ["READ", "SEND"].contains(&case.operation.name())));
+        assert!(cases("--transports uc", true).iter().all(|case| case.transport == Transport::Uc));
+        assert!(cases("--waiting events", true).iter().all(|case| case.waiting == Waiting::Events));
+        assert_eq!(cases("--only FETCH_ADD --sizes 1M", true).len(), 1, "atomics have one size");
+    }
+
+    #[test]
+    fn every_planned_case_has_queue_pairs() {
+        let options = options("--sizes all");
+        for case in plan::Plan::new(&options, &options.sizes, true, |_| end::LARGEST).cases {
+            assert!(end::Use::of(&case).is_some(), "{case}");
+        }
     }
 }

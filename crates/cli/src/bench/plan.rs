@@ -72,7 +72,7 @@ impl Plan {
         let operations = || {
             Operation::ALL
                 .into_iter()
-                .filter(|operation| options.only.is_empty() || options.only.contains(operation))
+                .filter(|operation| options.wants(*operation))
                 .filter(|operation| atomics || !operation.is_atomic())
         };
         let transports =

@@ -6,6 +6,7 @@ use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::chart::{Chart, Line, Stroke};
 use super::limits::{Limit, LimitCase};
 use super::results::{Results, SELF};
+use super::summary::{PERFTEST, UCX};
 use super::{text, write};
 
 /// A plot: the name of its file, what it shows, and the chart.
@@ -28,8 +29,17 @@ const BLACK: (u8, u8, u8) = (0, 0, 0);
 const GREY: (u8, u8, u8) = (120, 120, 120);
 const BROWN: (u8, u8, u8) = (139, 90, 43);
 
-/// For programs that were measured beside the device, one after the other.
-const OTHERS: [(u8, u8, u8); 8] = [SKY, RED, GREEN, PINK, AMBER, BROWN, BLACK, GREY];
+/// The colour of another program's line, the same in all plots: SEND, or what is most like it, and WRITE.
+fn color_of(by: &str, operation: Operation) -> (u8, u8, u8) {
+    match (by, operation) {
+        (PERFTEST, Operation::Send) => SKY,
+        (PERFTEST, _) => AMBER,
+        (UCX, Operation::Send) => GREEN,
+        (UCX, _) => BLACK,
+        (by, _) if by.contains("TCP") => GREY,
+        _ => PINK,
+    }
+}
 
 /// All plots that have something to show.
 pub fn plots(results: &Results) -> Vec<Plot> {
@@ -161,24 +171,27 @@ fn limits(results: &Results, quantity: Quantity) -> Vec<Line> {
 }
 
 fn theirs(results: &Results, quantity: Quantity) -> Vec<Line> {
-    let rows: Vec<(String, usize, f64)> = match quantity {
+    let rows: Vec<(&str, &str, Option<Operation>, usize, f64)> = match quantity {
         Quantity::Latency => {
             let others = results.latency.iter().filter(|row| row.by != SELF && row.waiting == Waiting::Polling);
-            others.map(|row| (format!("{}: {}", row.by, row.what), row.bytes, row.microseconds.median)).collect()
+            others.map(|row| (&*row.by, &*row.what, row.operation, row.bytes, row.microseconds.median)).collect()
         }
         Quantity::Bandwidth => {
             let others = results.bandwidth.iter().filter(|row| row.by != SELF);
             others
-                .map(|row| (format!("{}: {}", row.by, row.what), row.bytes, row.gigabytes_per_second.median))
+                .map(|row| (&*row.by, &*row.what, row.operation, row.bytes, row.gigabytes_per_second.median))
                 .collect()
         }
     };
     let mut lines: Vec<Line> = Vec::new();
-    for (name, bytes, figure) in rows {
+    for (by, what, operation, bytes, figure) in rows {
+        // Messages, and the fastest way, as of the device.
+        let Some(operation @ (Operation::Send | Operation::Write)) = operation else { continue };
+        let name = if by == PERFTEST { format!("perftest on softrnic: {what}") } else { format!("{by}: {what}") };
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push((bytes, figure)),
             None => {
-                let color = OTHERS[lines.len() % OTHERS.len()];
+                let color = color_of(by, operation);
                 lines.push(Line { name, color, stroke: Stroke::Dotted, points: vec![(bytes, figure)] });
             }
         }

@@ -62,7 +62,7 @@ pub fn run(options: &Options, results: &mut Results, mut progress: impl FnMut(&s
     {
         match program.iter().find(|program| !duo::installed(program)) {
             Some(program) => results.missing.push(format!("{program} is not installed")),
-            None => trials.iter().for_each(|trial| {
+            None => trials.iter().filter(|trial| options.wants(trial.case.operation)).for_each(|trial| {
                 progress(&format!("{} {}", trial.by, trial.what));
                 add(options, results, trial);
             }),
