@@ -17,6 +17,7 @@ pub const VARIABLE: &str = "SOFTRNIC_FAULT";
 
 /// What the process was told.
 pub struct Setup {
+    text: String,
     spec: Spec,
     seed: u64,
     calls: CallFaults,
@@ -51,6 +52,7 @@ fn read() -> Result<Option<Setup>> {
     let again = if spec.seed.is_none() { format!("; seed={seed} repeats them") } else { String::new() };
     tell_on_stderr(&format!("faults: {text}{again}"));
     Ok(Some(Setup {
+        text: format!("{text}; seed {seed}"),
         calls: CallFaults::new(&spec, seed),
         spec,
         seed,
@@ -104,6 +106,11 @@ pub fn is_removed() -> bool {
 /// True while the port is down.
 pub fn port_is_down() -> bool {
     current().is_some_and(|setup| setup.port_down.load(Ordering::Relaxed))
+}
+
+/// What was asked for, and the seed.
+pub(crate) fn told() -> Option<String> {
+    current().map(|setup| setup.text.clone())
 }
 
 fn current() -> Option<&'static Setup> {

@@ -29,6 +29,7 @@ impl Nic {
             pid: std::process::id(),
             program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
             now_ns: now(),
+            faults: crate::faults::told(),
             ..Report::default()
         };
         // Not through `Nic::lock`: letting go of that runs the engine.

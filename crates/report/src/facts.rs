@@ -20,6 +20,8 @@ pub struct Report {
     pub now_ns: u64,
     /// Why there are no facts about the adapter: its lock was held all the time.
     pub locked: Option<String>,
+    /// Faults that were asked for, as they were specified.
+    pub faults: Option<String>,
     /// The adapter.
     pub adapter: Adapter,
     /// The connection manager, where the program uses one.

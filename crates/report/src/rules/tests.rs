@@ -194,6 +194,8 @@ const CASES: &[Case] = &[
         "SRQ 2: empty: 4 queue pairs can receive nothing; 9 posted so far"),
     ("srq-limit", Note, |w| w.us.adapter.srqs = vec![Srq { limit: 4, posted: 2, ..Srq::default() }],
         "below its limit: 2 posted, limit 4"),
+    ("faults", Note, |w| w.us.faults = Some("drop:n=3; seed 7".into()),
+        "process: the device misbehaves on purpose, by SOFTRNIC_FAULT: drop:n=3; seed 7"),
     ("locked", Stuck, |w| w.us.locked = Some("a thread holds the lock".into()), "process: a thread holds the lock"),
     ("destroy", Stuck, |w| w.us.adapter.destroys = vec![Destroy { object: "CQ 3".into(), unacked: 2 }],
         "the destruction of CQ 3 waits: 2 events got and not acknowledged"),

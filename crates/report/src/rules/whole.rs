@@ -3,8 +3,19 @@
 use super::{Rule, Said, Severity, Situation, count};
 use crate::facts::Report;
 
-pub(super) const RULES: &[Rule<Report>] =
-    &[("locked", locked), ("destroy", destroy), ("async-unread", async_unread), ("strangers", strangers)];
+pub(super) const RULES: &[Rule<Report>] = &[
+    ("faults", faults),
+    ("locked", locked),
+    ("destroy", destroy),
+    ("async-unread", async_unread),
+    ("strangers", strangers),
+];
+
+/// Before one looks for a reason elsewhere.
+fn faults(_: &Situation<'_>, report: &Report) -> Said {
+    let spec = report.faults.as_ref()?;
+    Some((Severity::Note, format!("the device misbehaves on purpose, by SOFTRNIC_FAULT: {spec}")))
+}
 
 fn locked(_: &Situation<'_>, report: &Report) -> Said {
     report.locked.as_ref().map(|why| (Severity::Stuck, why.clone()))
