@@ -22,6 +22,8 @@ pub(crate) struct Queued {
 
 /// An event that the program has got. It must be acknowledged.
 pub struct Got {
+    /// The id that it is counted for.
+    pub(crate) id: IdKey,
     /// What the id was created with: the listener's for a request.
     pub token: u64,
     /// The id that a request has made.
@@ -50,8 +52,19 @@ impl Channel {
         self.bell.0.as_raw_fd()
     }
 
+    /// The program has set O_NONBLOCK on the descriptor.
+    pub fn nonblocking(&self) -> bool {
+        self.bell.nonblocking()
+    }
+
     pub(crate) fn push(&self, queued: Queued) {
         self.queue.lock().push_back(queued);
+        self.bell.ring();
+    }
+
+    /// Puts it before all others.
+    pub(crate) fn push_front(&self, queued: Queued) {
+        self.queue.lock().push_front(queued);
         self.bell.ring();
     }
 

@@ -9,7 +9,7 @@ use nic::Nic;
 use parking_lot::{Mutex, MutexGuard};
 use verbs::{Errno, Gid, LinkLayer, Result};
 
-use crate::channel::{Channel, Got};
+use crate::channel::{Channel, Got, Queued};
 use crate::conn::{self, sidr};
 use crate::event::{Ece, Event, EventKind};
 use crate::ids::{Phase, State, UD, random_u32};
@@ -395,7 +395,7 @@ impl Cm {
             let Some(queued) = channel.queue.lock().pop_front() else {
                 drop(state);
                 // The event went with its id, between the ring and the lock.
-                if channel.bell.nonblocking() {
+                if channel.nonblocking() {
                     return Err(Errno::EAGAIN);
                 }
                 continue;
@@ -409,7 +409,17 @@ impl Cm {
                 }
                 state.make_room(queued.id);
             }
-            return Ok(Got { token, child: queued.child, event: queued.event });
+            return Ok(Got { id: queued.id, token, child: queued.child, event: queued.event });
+        }
+    }
+
+    /// Takes an event back that is not to be handed out yet: it is the channel's next one again. Not for requests, which
+    /// have made room for others.
+    pub fn give_back(&self, channel: &Channel, got: Got) {
+        let mut state = self.lock();
+        if let Some(id) = state.ids.get_mut(&got.id) {
+            id.reported -= 1;
+            channel.push_front(Queued { id: got.id, child: got.child, event: got.event });
         }
     }
 }

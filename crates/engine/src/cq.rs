@@ -257,6 +257,12 @@ impl Completions {
         }
     }
 
+    /// Completions of a queue pair that report success.
+    pub fn successes(&self, id: CqId, qp: QpId) -> usize {
+        let good = |cqe: &&Cqe| cqe.qp == qp && cqe.wc.status == WcStatus::Success;
+        self.cqs.get(id).map_or(0, |cq| cq.ring.iter().filter(good).count())
+    }
+
     pub fn is_empty(&self, id: CqId) -> bool {
         self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
     }

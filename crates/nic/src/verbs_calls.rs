@@ -1,8 +1,8 @@
 //! Verbs that do more than ask the engine: they wait, or they need the system.
 
 use ::verbs::{
-    Access, Completion, CqId, CtxId, Errno, LKey, MrId, PdId, QpAttr, QpAttrMask, QpCreated, QpId, QpInit, RKey,
-    RecvWr, Result, SendWr, SrqId,
+    Access, Completion, CqId, CtxId, Errno, LKey, MrId, PdId, QpAttr, QpAttrMask, QpCreated, QpId, QpInit, QpState,
+    Qpn, RKey, RecvWr, Result, SendWr, SrqId,
 };
 
 use crate::context::{Object, UNKNOWN};
@@ -88,7 +88,20 @@ impl Nic {
     /// # Errors
     /// EINVAL: transition or attributes.
     pub fn modify_qp(&self, qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        self.lock().modify_qp(qp, attr, mask, now())
+        let mut core = self.lock();
+        if mask.contains(QpAttrMask::STATE) && attr.state == QpState::Err {
+            // What has come before is received: an adapter has done so already.
+            core.take_in();
+        }
+        core.modify_qp(qp, attr, mask, now())
+    }
+
+    /// Takes in what has come over the links, and gives how many completions of a queue pair report success and wait to be
+    /// polled.
+    pub fn arrived(&self, qpn: Qpn) -> usize {
+        let mut core = self.lock();
+        core.take_in();
+        core.unpolled(qpn)
     }
 
     /// `ibv_destroy_qp(3)`: waits for the acknowledgement of its events.

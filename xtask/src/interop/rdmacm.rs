@@ -174,14 +174,17 @@ fn cases(quick: bool) -> Vec<Duo> {
             false,
         ));
     }
-    for kind in ["r", "x"] {
-        cases.push(duo(
-            &format!("rdma_xclient -c {kind} 127.0.0.1"),
-            &format!("rdma_xserver -p {PORT} -c {kind}"),
-            &format!("rdma_xclient -s 127.0.0.1 -p {PORT} -c {kind}"),
-            PORT,
-            false,
-        ));
+    // The server cannot be told an address, and takes the first wildcard that getaddrinfo gives: IPv4's.
+    for address in addresses().iter().filter(|address| !address.contains(':')) {
+        for kind in ["r", "x"] {
+            cases.push(duo(
+                &format!("rdma_xclient -c {kind} {address}"),
+                &format!("rdma_xserver -p {PORT} -c {kind}"),
+                &format!("rdma_xclient -s {address} -p {PORT} -c {kind}"),
+                PORT,
+                false,
+            ));
+        }
     }
     cases
 }

@@ -2,13 +2,14 @@
 
 use core::ptr::null_mut;
 
+use ::cm::manager::View;
 use ::cm::{ConnParams, Event, EventKind, Got, Params, UdParams};
 use libc::{c_char, c_int, c_void};
 use sys::cma::{
     rdma_cm_event, rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_ud_param,
 };
-use verbs::{Errno, Result};
+use verbs::{Errno, Qpn, Result};
 
 use super::id::{EventChannel, Id};
 use super::{attr, qp};
@@ -166,6 +167,24 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
     Ok(Some(event))
 }
 
+/// A disconnection comes behind all that the peer had sent: an adapter has completed it before the message of the
+/// connection manager has made its way through the kernel. Here nobody may have looked at the link in the meantime; now
+/// somebody does.
+///
+/// True if the event is not to be handed out yet, which is for programs that poll in turn their completions and, without
+/// waiting, this channel (libfabric does). Of them one that polled before the last message came would get the disconnection
+/// first, and destroy the queue pair with the message. So they get it when they have polled what had come; or when they
+/// ask twice without polling.
+fn overtakes(id: &Id, channel: &::cm::channel::Channel) -> bool {
+    let qpn = match id.cm.view(id.key) {
+        Ok(View { conn: Some((_, local, _)), .. }) => Qpn::new(local.qpn),
+        _ => return false,
+    };
+    let waiting = id.nic.arrived(qpn);
+    let before = id.inner.lock().unpolled.replace(waiting);
+    waiting > 0 && before.is_none_or(|n| waiting < n) && channel.nonblocking()
+}
+
 /// Waits for the next event of a channel.
 pub fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     let (_, cm) = super::manager()?;
@@ -175,6 +194,10 @@ pub fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
         let got = cm.get_event(&inner)?;
         // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.
         let id = unsafe { &*(got.token as usize as *const Id) };
+        if got.event.kind == EventKind::Disconnected && overtakes(id, &inner) {
+            cm.give_back(&inner, got);
+            return Err(Errno::EAGAIN);
+        }
         match process(id, got) {
             Ok(Some(event)) => return Ok(Box::into_raw(event).cast()),
             Ok(None) | Err(_) => id.acknowledge(None),

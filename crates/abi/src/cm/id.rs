@@ -83,6 +83,8 @@ pub struct Inner {
     pub sync: bool,
     /// The queue pair could not follow the handshake: what comes of it is not told.
     pub connect_error: bool,
+    /// Completions that were not polled when a disconnection was last held back for them.
+    pub unpolled: Option<usize>,
     /// READs and atomics that we will have outstanding.
     pub initiator_depth: u8,
     /// READs and atomics that we accept.
@@ -114,7 +116,8 @@ unsafe impl Send for Inner {}
 #[repr(C)]
 pub struct Id {
     c: UnsafeCell<rdma_cm_id>,
-    nic: &'static Nic,
+    /// The adapter.
+    pub nic: &'static Nic,
     /// The manager.
     pub cm: &'static Cm,
     /// Its name there.

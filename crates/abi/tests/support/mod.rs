@@ -47,10 +47,10 @@ impl Compiler {
     pub fn compile(&self, source: &Path, program: &Path, flags: &[String]) {
         let out = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"])
-            .args(flags)
             .arg(source)
             .arg("-o")
             .arg(program)
+            .args(flags) // behind the source: libraries may be among them
             .args(["-libverbs", "-ldl"])
             .output()
             .expect("run cc");

@@ -60,6 +60,14 @@ impl<P: Platform> Engine<P> {
         n
     }
 
+    /// How many completions of the queue pair with this number report success and have not been polled.
+    pub fn unpolled(&self, qpn: verbs::Qpn) -> usize {
+        let Some(id) = self.qpns.find(qpn) else { return 0 };
+        let Some(qp) = self.qps.get(id) else { return 0 };
+        let (send, recv) = (qp.init.send_cq, qp.init.recv_cq.filter(|cq| Some(*cq) != qp.init.send_cq));
+        [send, recv].into_iter().flatten().map(|cq| self.done.successes(cq, id)).sum()
+    }
+
     /// Frees the places of completions that nobody will poll.
     pub(crate) fn free_overwritten(&mut self) {
         while let Some(cqe) = self.done.overwritten.pop() {
