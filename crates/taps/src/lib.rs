@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod fault;
+#[cfg(test)]
+mod paper;
 pub mod pcap;
 
 use std::ops::{Deref, DerefMut};
