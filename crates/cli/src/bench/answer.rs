@@ -7,9 +7,10 @@ use rdma::SendOp;
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Operation, Waiting};
-use super::end::{End, Lane, RECEIVES, Room, SILENCE, Watch, poll_for, reap, sleep_for};
+use super::end::{End, Lane, RECEIVES, Room};
 use super::limits;
 use super::measure::{Sender, mark};
+use super::wait::{SILENCE, Watch, poll_for, reap, sleep_for};
 use crate::bed::{Endpoint, text};
 use crate::link::Link;
 

@@ -73,6 +73,12 @@ impl Chart {
         Some([sizes, figures])
     }
 
+    /// The logarithms of the sizes, in order, each once.
+    fn sizes(&self) -> Vec<f64> {
+        let sizes = self.lines().flat_map(|line| &line.points).map(|(bytes, _)| *bytes);
+        sizes.collect::<std::collections::BTreeSet<_>>().into_iter().map(|bytes| (bytes as f64).log2()).collect()
+    }
+
     /// As SVG; `None` if there is nothing to show.
     pub fn svg(&self) -> Result<Option<String>, String> {
         let Some([sizes, figures]) = self.ranges() else { return Ok(None) };
@@ -99,7 +105,7 @@ impl Chart {
             .margin(8)
             .x_label_area_size(46)
             .y_label_area_size(66)
-            .build_cartesian_2d(ticks_of_sizes(horizontal), ticks_of_figures(vertical))?;
+            .build_cartesian_2d(ticks_of_sizes(horizontal, &self.sizes()), ticks_of_figures(vertical))?;
         chart
             .configure_mesh()
             .bold_line_style(GRID)
@@ -184,14 +190,15 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Every second power of two has a label, or every one if there are few.
-fn ticks_of_sizes((low, high): (f64, f64)) -> Axis {
-    let powers: Vec<i32> = (low.ceil() as i32..=high.floor() as i32).collect();
-    let step = if powers.len() > 12 { 2 } else { 1 };
-    let bold = powers.iter().step_by(step).map(|power| f64::from(*power)).collect();
-    let light = powers.iter().map(|power| f64::from(*power)).collect();
+/// The sizes that were measured have labels, where there is room for them; otherwise every second power of two.
+fn ticks_of_sizes((low, high): (f64, f64), sizes: &[f64]) -> Axis {
+    let powers: Vec<f64> = (low.ceil() as i32..=high.floor() as i32).map(f64::from).collect();
+    let bold = match sizes.windows(2).all(|pair| pair[1] - pair[0] >= 1.5) {
+        true => sizes.to_vec(),
+        false => powers.iter().step_by(if powers.len() > 12 { 2 } else { 1 }).copied().collect(),
+    };
     let label = |power: f64| Bytes(2f64.powf(power).round() as usize).to_string();
-    Axis { range: (low..high).into(), bold, light, label }
+    Axis { range: (low..high).into(), bold, light: powers, label }
 }
 
 /// Powers of ten have labels, and 2 and 5 times them where there are few; each unit between has a faint line.

@@ -6,7 +6,8 @@ use rdma::SendOp;
 
 use super::answer::{Job, wait, watch};
 use super::case::{Case, Operation, Quantity, Waiting};
-use super::end::{DEPTH, End, Lane, RECEIVES, Room, Watch, poll_for, reap, walk};
+use super::end::{DEPTH, End, Lane, RECEIVES, Room, walk};
+use super::wait::{Watch, poll_for, reap};
 use super::{begin, finish};
 use crate::bed::text;
 use crate::link::Link;

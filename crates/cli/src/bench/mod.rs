@@ -19,6 +19,7 @@ mod run;
 mod stats;
 mod summary;
 mod table;
+mod wait;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

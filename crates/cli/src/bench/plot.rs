@@ -198,3 +198,42 @@ fn theirs(results: &Results, quantity: Quantity) -> Vec<Line> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::sample;
+
+    fn texts(svg: &str) -> Vec<String> {
+        let document = roxmltree::Document::parse(svg).expect("well-formed");
+        let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+        texts.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_plot_is_well_formed_and_names_its_lines() {
+        let results = sample();
+        let plots = plots(&results);
+        assert_eq!(plots.len(), 4);
+        for plot in &plots {
+            let svg = plot.chart.svg().unwrap().expect("something to show");
+            let texts = texts(&svg);
+            let others = plot.file.contains("others");
+            let wanted = if others { "UCX (shared memory): SEND" } else { "limits of the machine" };
+            for wanted in [wanted, "Bytes of a message", "1 MiB", &results.machine.to_string()] {
+                assert!(texts.iter().any(|text| text == wanted), "{}: {wanted}: {texts:?}", plot.file);
+            }
+            let names: Vec<&String> =
+                plot.chart.groups.iter().flat_map(|(_, lines)| lines).map(|line| &line.name).collect();
+            assert!(names.len() >= 4 && !names.iter().any(|name| name.contains("FETCH")), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn without_others_there_is_no_plot_of_them() {
+        let mut results = sample();
+        results.latency.retain(|row| row.by == SELF);
+        results.bandwidth.retain(|row| row.by == SELF);
+        assert!(plots(&results).iter().all(|plot| !plot.file.contains("others")));
+    }
+}

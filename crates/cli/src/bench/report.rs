@@ -244,12 +244,11 @@ fn process_pairs(results: &Results) -> Part {
 }
 
 fn summary(results: &Results) -> Part {
-    let mut table = Table::new(["", "figure", "", "beside", "", "ratio", "should be", ""]);
+    let mut table = Table::new(["", "figure", "over", "", "ratio", "should be", ""]);
     for goal in &results.summary {
         let by = if goal.by == SELF { String::new() } else { format!(" ({})", goal.by) };
         table.cell(format!("{}{by}", goal.what));
         table.cell(format!("{} {}", digits(goal.value), goal.unit.name()));
-        table.cell("over");
         table.cell(format!("{} {}", digits(goal.beside_value), goal.unit.name()));
         table.cell(&goal.beside);
         table.cell(digits(goal.ratio));
@@ -259,7 +258,7 @@ fn summary(results: &Results) -> Part {
     }
     Part {
         heading: "How near to its limits the device comes",
-        intro: vec!["Each figure, what it is held against, and what the ratio should be.".into()],
+        intro: vec!["Each figure over what it is held against: the ratio, and what it should be.".into()],
         table,
         notes: Vec::new(),
     }

@@ -74,7 +74,7 @@ impl Goal {
     /// In a word or two.
     pub fn verdict(&self) -> &'static str {
         match (self.met(), self.meets(self.aim)) {
-            (_, true) => "met, aim too",
+            (_, true) => "aim met",
             (true, _) => "met",
             _ => "missed",
         }
@@ -144,34 +144,16 @@ fn latencies(results: &Results, by: &str, goals: &mut Vec<Goal>) {
     let (read, write) = (LimitCase::of(Limit::ProcessVmReadv, SMALL), LimitCase::of(Limit::ProcessVmWritev, SMALL));
     let event = LimitCase::plain(Limit::EventfdEpoll);
     let rows = [
-        ("SEND of 8 B, one way", rc(Operation::Send), line, "a cache line, core to core", at_most(3.0, 2.0)),
-        (
-            "WRITE of 8 B, seen in memory, one way",
-            rc(Operation::Write),
-            write,
-            "one process_vm_writev",
-            at_most(1.4, 0.3),
-        ),
-        ("READ of 8 B, other program asleep", rc(Operation::Read), read, "one process_vm_readv", at_most(2.0, 0.5)),
-        (
-            "fetch and add, other program asleep",
-            rc(Operation::FetchAdd),
-            read,
-            "one process_vm_readv",
-            at_most(2.0, 0.5),
-        ),
-        (
-            "compare and swap, other program asleep",
-            rc(Operation::CompareSwap),
-            read,
-            "one process_vm_readv",
-            at_most(2.0, 0.5),
-        ),
+        ("SEND of 8 B, one way", rc(Operation::Send), line, "a cache line", at_most(3.0, 2.0)),
+        ("WRITE of 8 B seen in memory, one way", rc(Operation::Write), write, "process_vm_writev", at_most(1.4, 0.3)),
+        ("READ of 8 B, target asleep", rc(Operation::Read), read, "process_vm_readv", at_most(2.0, 0.5)),
+        ("fetch and add, target asleep", rc(Operation::FetchAdd), read, "process_vm_readv", at_most(2.0, 0.5)),
+        ("compare and swap, target asleep", rc(Operation::CompareSwap), read, "process_vm_readv", at_most(2.0, 0.5)),
         (
             "SEND of 8 B by events, one way",
             rc(Operation::Send).by_events(),
             event,
-            "eventfd wakes epoll",
+            "eventfd + epoll",
             at_most(2.0, 1.3),
         ),
     ];
@@ -192,14 +174,7 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
                 let how = if walking { "through 64 MiB" } else { "same buffer" };
                 let what = format!("{} of 1 MiB, {how}", operation.name());
                 let limit = LARGE as f64 / limit / 1e3;
-                goals.push(goal(
-                    &what,
-                    by,
-                    (value, limit),
-                    Unit::Gigabytes,
-                    "process_vm_writev, alike",
-                    &at_least(0.9, 1.2),
-                ));
+                goals.push(goal(&what, by, (value, limit), Unit::Gigabytes, "process_vm_writev", &at_least(0.9, 1.2)));
             }
         }
     }
@@ -212,7 +187,7 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
     let ours = |bytes| results.bandwidth_of(by, &Case::bandwidth(Transport::Rc, Operation::Send, bytes));
     if let (Some(ours), Some(ucx)) = (ours(MEDIUM), ucx(MEDIUM)) {
         let figures = (ours.gigabytes_per_second.median, ucx.gigabytes_per_second.median);
-        goals.push(goal("SEND of 64 KiB", by, figures, Unit::Gigabytes, "UCX tagged send", &at_least(0.8, 1.2)));
+        goals.push(goal("SEND of 64 KiB", by, figures, Unit::Gigabytes, "UCX, tagged send", &at_least(0.8, 1.2)));
     }
     if let (Some(ours), Some(ucx)) = (ours(SMALL), ucx(SMALL)) {
         let figures = (ours.million_messages_per_second, ucx.million_messages_per_second);
@@ -221,7 +196,7 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
             by,
             figures,
             Unit::Millions,
-            "UCX tagged send",
+            "UCX, tagged send",
             &at_least(0.6, 1.0),
         ));
     }
@@ -230,10 +205,10 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
 fn queue_pairs(results: &Results, goals: &mut Vec<Goal>) {
     let Some((alone, many)) = results.queue_pairs.split_first().filter(|(first, _)| first.idle == 0) else { return };
     for many in many {
-        let what = format!("SEND of 8 B beside {} idle connections", many.idle);
+        let what = format!("SEND of 8 B beside {} idle QPs", many.idle);
         let figures = (many.send_microseconds.median, alone.send_microseconds.median);
         goals.push(goal(&what, SELF, figures, Unit::Microseconds, "the same alone", &at_most(1.2, 1.05)));
-        let what = format!("poll of an empty CQ beside {} idle connections", many.idle);
+        let what = format!("poll of an empty CQ beside {} idle QPs", many.idle);
         let figures = (many.poll_nanoseconds.median, alone.poll_nanoseconds.median);
         goals.push(goal(&what, SELF, figures, Unit::Nanoseconds, "the same alone", &at_most(1.2, 1.05)));
     }

@@ -1,0 +1,82 @@
+//! Waiting for completions: by polling, and by events.
+
+use std::time::{Duration, Instant};
+
+use rdma::{CompChannel, Cq, Status, Wc};
+
+use crate::bed::{PATIENCE, text};
+
+/// Takes completions; says for how many requests they are.
+#[inline]
+pub fn reap(cq: &Cq) -> Result<u64, String> {
+    let mut out = [Wc::default(); 16];
+    let count = cq.poll(&mut out).map_err(text)?;
+    let mut done = 0;
+    for wc in &out[..count] {
+        if wc.status() != Status::SUCCESS {
+            return Err(format!("a request failed with {}", wc.status()));
+        }
+        done += wc.wr_id();
+    }
+    Ok(done)
+}
+
+/// Polls until `wanted` requests are done, and says how many are.
+#[inline]
+pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
+    let mut watch = Watch::new();
+    while done < wanted {
+        done += reap(cq)?;
+        watch.tick()?;
+    }
+    Ok(done)
+}
+
+/// Sleeps until `wanted` requests are done: the queue is armed.
+pub fn sleep_for(channel: &CompChannel, cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
+    while done < wanted {
+        channel.event().map_err(text)?;
+        cq.arm(false).map_err(text)?;
+        loop {
+            match reap(cq)? {
+                0 => break,
+                more => done += more,
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Ends a wait that takes too long, at little cost.
+pub struct Watch {
+    spins: u32,
+    deadline: Option<Instant>,
+}
+
+impl Watch {
+    /// Starts.
+    pub fn new() -> Self {
+        Watch { spins: 0, deadline: None }
+    }
+
+    /// One more turn.
+    #[inline]
+    pub fn tick(&mut self) -> Result<(), String> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins.is_multiple_of(1 << 16) { self.look() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        // Where both share a core, the other one must run.
+        std::thread::yield_now();
+        match *self.deadline.get_or_insert(now + PATIENCE) {
+            deadline if now > deadline => Err(format!("nothing happened for {} s", PATIENCE.as_secs())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Longest wait for messages that an unreliable transport may have lost.
+pub const SILENCE: Duration = Duration::from_millis(2);
