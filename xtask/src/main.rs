@@ -26,7 +26,7 @@ Options:
   --quick         fewer cases and shorter runs: a few minutes
   --filter TEXT   only cases whose name contains TEXT
   --no-setup      do not install anything; what is missing fails
-  --bless         write docs/conformance.md instead of comparing it
+  --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
 
 Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
 
@@ -60,6 +60,7 @@ const STEPS: &[Step] = &[
     Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
     Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port of InfiniBand" },
     Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
+    Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },

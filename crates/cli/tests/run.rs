@@ -85,6 +85,17 @@ fn options_become_settings() {
 }
 
 #[test]
+fn faults_are_checked_before_the_program_runs() {
+    let out = run(&["--fault", "drop:n=3", "--", "sh", "-c", "echo $SOFTRNIC_FAULT"]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(said.starts_with("drop:n=3;seed="), "{said}");
+    let out = run(&["--fault", "drop:n=3;dorp:n=1", "--", "sh", "-c", "echo ran"]);
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(2), &b""[..]), "{message}");
+    assert!(message.contains("character 10: unknown fault 'dorp'; there are drop, delay,"), "{message}");
+}
+
+#[test]
 fn other_preloaded_libraries_stay() {
     let output = softrnic(&["run", "--lib", STAND_IN, "--", "sh", "-c", "echo $LD_PRELOAD"])
         .env("LD_PRELOAD", "libdl.so.2:libm.so.6")

@@ -32,6 +32,9 @@ impl State {
         if !wildcard && !crate::socket::is_local(addr)? {
             return Err(Errno::EADDRNOTAVAIL);
         }
+        if !wildcard && nic::faults::is_removed() {
+            return Err(Errno::ENODEV);
+        }
         let port = self.claim_port(space, claim)?;
         let entry = self.id(id)?;
         entry.src = Some(port.claim.addr);
@@ -91,6 +94,14 @@ impl State {
             return Err(Errno::EINVAL);
         }
         let route = route::find(&from, dst)?;
+        if nic::faults::is_removed() {
+            // Linux finds that out while it resolves, but for loopback addresses, which need no resolution.
+            if route.dst.ip().is_loopback() {
+                return Err(Errno::ENODEV);
+            }
+            self.tell(id, Event::with_status(EventKind::AddrError, -Errno::ENODEV.0));
+            return Ok(());
+        }
         let entry = self.id(id)?;
         entry.src = Some(at_port(&route.src, from.port()));
         entry.dst = Some(route.dst);

@@ -52,6 +52,8 @@ pub(crate) struct Id {
     pub src: Option<SocketAddr>,
     pub dst: Option<SocketAddr>,
     pub device: bool,
+    /// The device was taken away from it: all but its destruction fails.
+    pub removed: bool,
     pub wire: Wire,
     pub options: Options,
     pub only: bool,
@@ -143,6 +145,7 @@ impl State {
             src: None,
             dst: None,
             device: false,
+            removed: false,
             wire: Wire::None,
             options: Options::default(),
             only: false,
@@ -163,8 +166,10 @@ impl State {
         key
     }
 
+    /// An id to do something with. ENXIO: its device was taken away (Linux: `ucma_get_ctx`).
     pub(crate) fn id(&mut self, id: IdKey) -> Result<&mut Id> {
-        self.ids.get_mut(&id).ok_or(Errno::ENOENT)
+        let entry = self.ids.get_mut(&id).ok_or(Errno::ENOENT)?;
+        if entry.removed { Err(Errno::ENXIO) } else { Ok(entry) }
     }
 
     /// An event for the program.
@@ -199,9 +204,7 @@ impl State {
         id: IdKey,
         work: impl FnOnce(&mut Conn, u64, &mut Vec<Out>) -> Result<()>,
     ) -> Result<()> {
-        if !self.ids.contains_key(&id) {
-            return Err(Errno::ENOENT);
-        }
+        self.id(id)?;
         self.with_conn(id, work).unwrap_or(Err(Errno::EINVAL))
     }
 

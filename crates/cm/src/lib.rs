@@ -5,7 +5,8 @@
 //! * [`message`]: what connection managers say to each other.
 //! * [`names`]: how ports are claimed, and which claims exclude each other.
 //! * [`manager`]: what a program does with ids. Its parts: `ids` (what the lock protects), `binding` (addresses),
-//!   `requests` (from connect to accept), `ports` (who holds which port), `links` (sockets to other processes' managers),
+//!   `requests` (from connect to accept), `ports` (who holds which port), `incident` (what
+//!   happens to the device), `links` (sockets to other processes' managers),
 //!   `thread` (which reads them).
 //! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not
 //!   know the answer.
@@ -18,6 +19,7 @@ pub mod conn;
 pub mod event;
 pub mod group;
 mod ids;
+mod incident;
 mod links;
 pub mod manager;
 pub mod message;

@@ -209,7 +209,7 @@ impl Cm {
     /// EINVAL: no address was resolved.
     pub fn resolve_route(&self, id: IdKey) -> Result<()> {
         let mut state = self.lock();
-        let entry = state.ids.get_mut(&id).ok_or(Errno::ENOENT)?;
+        let entry = state.id(id)?;
         if entry.phase != Phase::AddrResolved {
             return Err(Errno::EINVAL);
         }
@@ -250,7 +250,7 @@ impl Cm {
     /// EINVAL: nothing to reject, too much private data.
     pub fn reject(&self, id: IdKey, reason: u16, data: Vec<u8>) -> Result<()> {
         let mut state = self.lock();
-        let datagram = state.ids.get(&id).ok_or(Errno::ENOENT)?.qp_type == UD;
+        let datagram = state.id(id)?.qp_type == UD;
         state.with_result(id, |conn, now, out| {
             if datagram { conn.answer(sidr::REJECT, 0, 0, data, out) } else { conn.reject(reason, data, now, out) }
         })
@@ -357,8 +357,8 @@ impl Cm {
     /// # Errors
     /// EINVAL.
     pub fn may_join(&self, id: IdKey) -> Result<()> {
-        let state = self.lock();
-        let entry = state.ids.get(&id).ok_or(Errno::ENOENT)?;
+        let mut state = self.lock();
+        let entry = state.id(id)?;
         let phase = matches!(entry.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
         if phase && entry.qp_type == UD && entry.device { Ok(()) } else { Err(Errno::EINVAL) }
     }

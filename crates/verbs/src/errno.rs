@@ -23,6 +23,7 @@ errnos! {
     ENOENT = 2, "No such object.";
     EINTR = 4, "Interrupted system call.";
     EIO = 5, "Input/output error.";
+    ENXIO = 6, "No such device or address.";
     EBADF = 9, "Bad file descriptor.";
     EAGAIN = 11, "Try again.";
     ENOMEM = 12, "Out of memory, or a queue is full.";

@@ -114,7 +114,7 @@ impl Duo {
 }
 
 impl Ready {
-    fn wait(self, server: &mut Running) -> io::Result<()> {
+    pub fn wait(self, server: &mut Running) -> io::Result<()> {
         let deadline = Instant::now() + START;
         let mut quiet = 0;
         let mut before = None;

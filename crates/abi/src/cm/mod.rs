@@ -34,6 +34,11 @@ fn manager() -> Result<(&'static Nic, &'static Cm)> {
     let cm = CM.of(nic);
     let make = || {
         nic.also_tell(|patience| cm.get().map(|cm| cm.tell(patience)).unwrap_or_default());
+        nic.on_incident(|incident| {
+            if let Some(cm) = cm.get() {
+                cm.incident(incident);
+            }
+        });
         Cm::new(nic)
     };
     Ok((nic, cm.get_or_init(make)))

@@ -1,0 +1,293 @@
+//! Faults on purpose: for each a program that meets it, and what it saw. `docs/faults.md` is made of the tables here.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::report::{Outcome, Suite};
+use crate::run::Finished;
+use crate::{Options, root};
+
+use super::duo::{Duo, Ready};
+use super::programs::{Record, run_duos};
+use super::rdmacm::compile;
+use super::stage::Stage;
+
+/// A fault, what `interop/faults` is told to do under it, and all that it says.
+struct Row(&'static str, &'static str, &'static [&'static str]);
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    Row("drop:n=5", "near rc 20", &["20 x success", "20 of 20 received"]),
+    Row("drop:n=3,count=4", "near rc 20", &["2 x success", "17 x Work Request Flushed Error", "1 x transport retry counter exceeded", "2 of 20 received"]),
+    Row("drop:n=3,op=ack,count=3", "far rc 20", &["20 x success", "20 of 20 received"]),
+    Row("drop:n=5", "near uc 20", &["20 x success", "19 of 20 received"]),
+    Row("drop:every=4,side=rx", "far ud 20", &["20 x success", "15 of 20 received"]),
+    Row("duplicate:every=3", "near rc 20", &["20 x success", "20 of 20 received"]),
+    Row("duplicate:every=3", "near ud 20", &["20 x success", "26 of 20 received"]),
+    Row("delay:every=5,t=5ms", "near rc 20", &["20 x success", "20 of 20 received"]),
+    Row("reorder:every=3", "near ud 20", &["20 x success", "20 of 20 received"]),
+    Row("slow:t=100us", "near rc 20", &["20 x success", "20 of 20 received"]),
+    Row("corrupt:n=7", "near rc 20", &["20 x success", "20 of 20 received, 1 with wrong data"]),
+    Row("corrupt:n=7,side=rx", "far ud 20", &["20 x success", "20 of 20 received, 1 with wrong data"]),
+    Row("rnr:n=3,count=5", "far rc 20", &["20 x success", "20 of 20 received"]),
+    Row("rnr:n=3,count=5", "far rc 20 3", &["2 x success", "17 x Work Request Flushed Error", "1 x RNR retry counter exceeded", "2 of 20 received"]),
+    Row("rnr:n=3,for=20ms", "far rc 20", &["20 x success", "20 of 20 received"]),
+    Row("qp-error:n=5", "near rc 8", &["4 x success", "4 x Work Request Flushed Error", "4 of 8 received", "IBV_EVENT_QP_FATAL"]),
+    Row("link-kill:n=5", "near rc 8", &["4 x success", "3 x Work Request Flushed Error", "1 x transport retry counter exceeded", "4 of 8 received"]),
+    Row("link-kill:n=5,for=20ms", "near rc 8", &["8 x success", "8 of 8 received"]),
+    Row("errno:call=ibv_post_send,n=5,errno=ENOMEM", "near rc 8", &["ibv_post_send: ENOMEM", "7 x success", "7 of 8 received"]),
+    Row("errno:call=ibv_poll_cq,n=9,errno=EIO", "near calls", &["the rest succeeded"]),
+    Row("errno:call=ibv_reg_mr,n=2,errno=ENOMEM", "near calls", &["ibv_reg_mr: ENOMEM", "the rest succeeded"]),
+    Row("errno:call=ibv_create_*,every=3,errno=ENOSPC", "near calls", &["ibv_create_srq: ENOSPC", "ibv_create_cq: ENOSPC", "ibv_create_srq: ENOSPC", "the rest succeeded"]),
+    Row("errno:call=ibv_modify_qp,n=3,errno=ETIMEDOUT;errno:call=ibv_poll_cq,n=1,errno=EIO", "near calls", &["ibv_poll_cq: EIO", "ibv_modify_qp: ETIMEDOUT", "ibv_post_recv: EINVAL", "the rest succeeded"]),
+    Row("errno:call=ibv_post_recv,n=1,errno=ENOMEM;errno:call=ibv_req_notify_cq,n=1,errno=EIO", "near calls", &["ibv_post_recv: ENOMEM", "ibv_req_notify_cq: EIO", "the rest succeeded"]),
+    Row("device-fatal:n=5", "near rc 8", &["4 x success", "4 x Work Request Flushed Error", "4 of 8 received", "IBV_EVENT_DEVICE_FATAL"]),
+    Row("device-fatal:after=200ms", "near events 1", &["IBV_EVENT_DEVICE_FATAL, ibv_query_port: EIO", "ibv_reg_mr: EIO"]),
+    Row("device-removal:after=700ms", "near cm", &["listener at an address: RDMA_CM_EVENT_DEVICE_REMOVAL", "connection: RDMA_CM_EVENT_DEVICE_REMOVAL", "rdma_disconnect: ENXIO", "rdma_bind_addr: ENODEV", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+    Row("port-down:after=200ms,for=200ms", "near events 2", &["IBV_EVENT_PORT_ERR, ibv_query_port: down", "IBV_EVENT_PORT_ACTIVE, ibv_query_port: active", "ibv_reg_mr: done"]),
+    Row("port-down:n=5,for=20ms", "near rc 8", &["8 x success", "8 of 8 received", "IBV_EVENT_PORT_ERR", "IBV_EVENT_PORT_ACTIVE"]),
+    Row("gid-change:after=100ms", "near events 1", &["IBV_EVENT_GID_CHANGE, ibv_query_port: active", "ibv_reg_mr: done"]),
+    Row("addr-change:after=700ms", "near cm", &["listener at an address: RDMA_CM_EVENT_ADDR_CHANGE", "connection: RDMA_CM_EVENT_ADDR_CHANGE", "rdma_disconnect: done", "rdma_bind_addr: done", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+];
+
+/// A program that knows nothing of faults: what it is run under, and what is among its last words. With a server, it is the
+/// client, and the server meets nothing.
+struct Stranger(&'static str, Option<(&'static str, Ready)>, &'static str, &'static [&'static str]);
+
+#[rustfmt::skip]
+const STRANGERS: &[Stranger] = &[
+    Stranger("errno:call=ibv_reg_mr,n=1,errno=ENOMEM", None, "ibv_rc_pingpong -g 0", &["Couldn't register MR"]),
+    Stranger("errno:call=ibv_query_port,n=1,errno=EIO", None, "ibv_rc_pingpong -g 0", &["Couldn't get port info"]),
+    Stranger("qp-error:n=50", Some(("ibv_rc_pingpong -g 0 -p 24301", Ready::Tcp(24301))), "ibv_rc_pingpong -g 0 -p 24301 localhost", &["Failed status Work Request Flushed Error (5)"]),
+    Stranger("link-kill:n=50", Some(("ibv_rc_pingpong -g 0 -p 24302", Ready::Tcp(24302))), "ibv_rc_pingpong -g 0 -p 24302 localhost", &["Failed status transport retry counter exceeded (12)"]),
+    Stranger("link-kill:n=500", Some(("ib_send_bw -p 24303", Ready::Tcp(24303))), "ib_send_bw -p 24303 localhost", &["Failed status 12"]),
+    Stranger("errno:call=rdma_resolve_route,n=1,errno=EHOSTUNREACH", None, "rping -c -a 127.0.0.1 -p 24304", &["rdma_resolve_route: No route to host"]),
+    Stranger("slow:t=1ms;device-removal:after=500ms", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a 127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
+];
+
+/// Programs that notice nothing, under packets that are lost, doubled, late and overtaken on both sides. No answer is late or
+/// lost: who has all that it waits for may go, and an answer that it still owed would never come.
+const WEATHER: &str = "drop:p=0.01,count=10;duplicate:p=0.02,op=any;reorder:p=0.02;delay:p=0.01,t=2ms;seed=42";
+const UNDER_WEATHER: &[(&str, &str, Ready)] = &[
+    ("ibv_rc_pingpong -g 0 -c -p 24311", "localhost", Ready::Tcp(24311)),
+    ("ibv_rc_pingpong -g 0 -c -e -s 1048576 -n 30 -p 24312", "localhost", Ready::Tcp(24312)),
+    ("ibv_srq_pingpong -g 0 -c -p 24313", "localhost", Ready::Tcp(24313)),
+    ("ib_send_bw -n 1000 -p 24314", "localhost", Ready::Tcp(24314)),
+    ("ib_write_bw -n 1000 -s 8192 -p 24315", "localhost", Ready::Tcp(24315)),
+    ("ib_read_bw -n 1000 -s 32768 -p 24316", "localhost", Ready::Tcp(24316)),
+    ("ib_atomic_bw -n 1000 -p 24317", "localhost", Ready::Tcp(24317)),
+    ("ib_write_lat -n 1000 -p 24318", "localhost", Ready::Tcp(24318)),
+];
+
+/// Faults that reliable services repair without a trace. Responses are not dropped: a NAK that ends a queue pair comes once.
+const REPAIRED: &str = "drop:p=0.01,count=6;drop:p=0.01,count=2,side=rx,op=send;duplicate:p=0.03,op=any;\
+                        duplicate:p=0.02,op=any,side=rx;reorder:p=0.03,op=any;delay:p=0.01,t=2ms,op=any;rnr:p=0.01";
+
+/// How long one of the programs may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `cargo xtask faults`.
+pub fn faults(suite: &mut Suite, options: &Options) {
+    let stage = match Stage::new("faults", &[]) {
+        Ok(stage) => stage,
+        Err(e) => return suite.fail("preparation", e),
+    };
+    table(suite, options, &stage);
+    STRANGERS
+        .iter()
+        .filter(|row| options.wants(&stranger_name(row)))
+        .for_each(|row| meet_unknowing(suite, &stage, row));
+    let weather = UNDER_WEATHER.iter().map(|(line, host, ready)| {
+        let mut duo = Duo::new(format!("lossy {line}"), *line, format!("{line} {host}"), *ready);
+        duo.environment = &[("SOFTRNIC_FAULT", WEATHER)];
+        duo
+    });
+    run_duos(suite, options, &stage, &mut Record::default(), weather.collect());
+    selftest(suite, options, &stage);
+    page(suite, options);
+}
+
+fn name(Row(fault, scene, _): &Row) -> String {
+    format!("{fault} {scene}")
+}
+
+fn stranger_name(Stranger(fault, _, program, _): &Stranger) -> String {
+    format!("{fault} {program}")
+}
+
+fn log_of(name: &str) -> String {
+    name.replace([' ', '/', ':', ';', ',', '*'], "_")
+}
+
+/// What the program of `interop/faults` sees.
+fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
+    let program = match compile(stage, "gcc", "faults", "meet", &["-lrdmacm", "-libverbs"]) {
+        Ok(program) => program,
+        Err(e) => return suite.fail("meet", e),
+    };
+    let meet = |log: &str, spec: &str, scene: &str| {
+        let words: Vec<&str> = scene.split_whitespace().collect();
+        stage.program(&log_of(log), &program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
+    };
+    for row in ROWS.iter().filter(|row| options.wants(&name(row))) {
+        let Row(fault, scene, saw) = row;
+        match meet(&name(row), &format!("{fault};seed=42"), scene) {
+            Ok(done) => {
+                let said: Vec<&str> = done.stdout.lines().collect();
+                let outcome = match done.ok() && said == *saw {
+                    true => Outcome::Passed,
+                    false if !done.ok() => Outcome::Failed(done.verdict()),
+                    false => Outcome::Failed(format!("saw {said:?} instead of {saw:?}")),
+                };
+                suite.push(name(row), outcome, Some(done.log));
+            }
+            Err(e) => suite.fail(name(row), e.to_string()),
+        }
+    }
+    if !options.wants("the seed decides") {
+        return;
+    }
+    let which = |log: &str, seed: u32| -> Result<Vec<String>, String> {
+        let done = meet(log, &format!("drop:p=0.3;seed={seed}"), "near uc 60").map_err(|e| e.to_string())?;
+        let numbers = done.stderr.lines().filter_map(|line| line.split_once("), ")?.1.split(':').next());
+        Ok(numbers.map(str::to_owned).collect())
+    };
+    match (which("seed_7", 7), which("seed_7_again", 7), which("seed_8", 8)) {
+        (Ok(a), Ok(b), Ok(c)) if a == b && a != c && !a.is_empty() => suite.pass("the seed decides"),
+        (a, b, c) => suite.fail("the seed decides", format!("{a:?}, {b:?}, {c:?}")),
+    }
+}
+
+/// What a program sees that was written for adapters.
+fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
+    let Stranger(fault, server, program, saw) = row;
+    let log = log_of(&stranger_name(row));
+    let run = || -> std::io::Result<Finished> {
+        let words = |line: &'static str| line.split_whitespace().collect::<Vec<_>>();
+        let server = match server {
+            Some((line, ready)) => {
+                let words = words(line);
+                let mut running = stage.program(&format!("{log}.server"), words[0], &words[1..]).spawn()?;
+                ready.wait(&mut running)?;
+                Some(running)
+            }
+            None => None,
+        };
+        let words = words(program);
+        let spec = format!("{fault};seed=42");
+        let done = stage.program(&log, words[0], &words[1..]).env("SOFTRNIC_FAULT", spec).run(LIMIT);
+        if let Some(server) = server {
+            server.stop()?;
+        }
+        done
+    };
+    match run() {
+        Ok(done) => {
+            let missing = saw.iter().find(|words| !done.stdout.contains(**words) && !done.stderr.contains(**words));
+            let outcome = match missing {
+                _ if done.status.is_none() => Outcome::Failed(done.verdict()),
+                Some(words) => Outcome::Failed(format!("does not say {words:?}: {}", done.verdict())),
+                None => Outcome::Passed,
+            };
+            suite.push(stranger_name(row), outcome, Some(done.log));
+        }
+        Err(e) => suite.fail(stranger_name(row), e.to_string()),
+    }
+}
+
+/// `softrnic selftest` of the reliable services compares every byte. `SOFTRNIC_FAULT_SEEDS`: how many seeds (1).
+fn selftest(suite: &mut Suite, options: &Options, stage: &Stage) {
+    let seeds = std::env::var("SOFTRNIC_FAULT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u32);
+    for seed in 1..=seeds {
+        for (service, straight) in [(", RC", "1"), (", XRC", "0")] {
+            let name = format!("selftest{service}, seed {seed}");
+            if !options.wants(&name) {
+                continue;
+            }
+            let args = ["selftest", "--quick", "--filter", service];
+            let program =
+                stage.softrnic(&log_of(&name), &args).env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
+            match program.env("SOFTRNIC_STRAIGHT", straight).run(Duration::from_secs(240)) {
+                Ok(done) => {
+                    let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) };
+                    suite.push(name, outcome, Some(done.log));
+                }
+                Err(e) => suite.fail(name, e.to_string()),
+            }
+        }
+    }
+}
+
+const INTRODUCTION: &str = "\
+# Faults
+
+`softrnic run --fault SPEC -- PROGRAM` (or `SOFTRNIC_FAULT=SPEC`) makes the device misbehave, by a specification and a seed, so that
+the error paths of a program can be tested. `softrnic help run` and softrnic-run(1) have the grammar. Every fault that happens is
+told on stderr, with the seed. This page shows for each fault a program that meets it, and what it saw: statuses, events and
+errnos. Generated by `cargo xtask faults --bless`; every test run compares it with what the programs see.
+
+What a specification means, where it could be meant otherwise:
+
+- Each process counts for itself, from 1, what its own device sends (or with `side=rx` receives); a retry is one more packet.
+- Faults stand where packets meet the wire, so the services do about them what they would do on a network: RC and XRC repair
+  what is lost, doubled, late or overtaken, and end in RETRY_EXC_ERR when that fails too often; UC and UD lose it. A NAK that ends a
+  queue pair is sent once: if it is lost, the requester sees RETRY_EXC_ERR in its place.
+- A queue pair that breaks by `qp-error`, and all of them by `device-fatal` and `device-removal`, flush what is posted, as adapters do
+  whose driver sees the error.
+- `device-removal` is for the rdma_cm_ids what Linux makes of it: bound ones hear of it, listeners at all addresses do not;
+  connections are ended, so their peers hear DISCONNECTED; from then on calls with these ids fail with ENXIO, and binding anew with ENODEV.
+  The device does not come back.
+- `addr-change` reaches ids with an interface's address, as when a bond fails over; nothing else happens to them.
+- Between processes of one host there is no checksum. A wire that has one must find what is corrupted on it.
+- A completion channel that loses a wake-up is not among the faults: no adapter does that.
+
+";
+
+const OF_MEET: &str = "\
+## Status, event, errno
+
+`meet` is `interop/faults`: it sends 64 bytes at a time, each behind the completion of the one before (`rc`, `uc`, `ud`), waits for
+asynchronous events, makes objects (`calls`), or connects (`cm`). `near`: it meets the faults itself, `far`: the process that it
+talks to does.
+
+| fault | program | what it saw |
+|---|---|---|
+";
+
+const OF_STRANGERS: &str = "
+## Programs that were written for adapters
+
+| fault | program | what it said |
+|---|---|---|
+";
+
+/// `docs/faults.md`.
+fn page(suite: &mut Suite, options: &Options) {
+    let mut text = format!("{INTRODUCTION}{OF_MEET}");
+    for Row(fault, scene, saw) in ROWS {
+        text += &format!("| `{fault}` | `meet {scene}` | {} |\n", saw.join("; "));
+    }
+    text += OF_STRANGERS;
+    for Stranger(fault, _, program, said) in STRANGERS {
+        text += &format!("| `{fault}` | `{program}` | {} |\n", said.join("; "));
+    }
+    text += &format!(
+        "\nUnder `{WEATHER}` on both sides, {} run as ever, and `softrnic selftest` of RC and XRC finds every byte right under more.\n",
+        UNDER_WEATHER
+            .iter()
+            .map(|(line, ..)| format!("`{}`", line.split(" -p ").next().unwrap_or(line)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    let path = root().join("docs/faults.md");
+    if options.bless
+        && let Err(e) = fs::write(&path, &text)
+    {
+        suite.fail("docs/faults.md", e.to_string());
+    }
+    match fs::read_to_string(&path) {
+        Ok(there) if there == text => suite.pass("docs/faults.md"),
+        Ok(_) => suite.fail("docs/faults.md", "is not as the tables of the suite have it: cargo xtask faults --bless"),
+        Err(e) => suite.fail("docs/faults.md", e.to_string()),
+    }
+}
