@@ -131,6 +131,21 @@ static void join(struct end *e, int fd, int rnr_retry)
 	e->far = theirs.qpn;
 }
 
+static const char *status_name(int status)
+{
+	switch (status) {
+	case IBV_WC_SUCCESS:
+		return "IBV_WC_SUCCESS";
+	case IBV_WC_WR_FLUSH_ERR:
+		return "IBV_WC_WR_FLUSH_ERR";
+	case IBV_WC_RETRY_EXC_ERR:
+		return "IBV_WC_RETRY_EXC_ERR";
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return "IBV_WC_RNR_RETRY_EXC_ERR";
+	}
+	return ibv_wc_status_str(status);
+}
+
 static bool complete(struct end *e, int ms, struct ibv_wc *wc)
 {
 	for (long long until = now_ms() + ms; now_ms() < until;) {
@@ -224,7 +239,7 @@ static void send_all(struct end *e, int fd, int count, int rnr_retry)
 	}
 	for (int status = 0; status < 64; status++)
 		if (done[status])
-			printf("%d x %s\n", done[status], ibv_wc_status_str(status));
+			printf("%d x %s\n", done[status], status_name(status));
 	if (write(fd, "d", 1) != 1 || read(fd, numbers, sizeof(numbers)) != sizeof(numbers))
 		die("the other process");
 	printf("%d of %d received", numbers[0], count);
