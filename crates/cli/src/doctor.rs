@@ -1,6 +1,7 @@
 //! `softrnic doctor`: what programs wait for.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use clap::Args;
 use report::{Finding, Report, Severity, Situation, rules, text};
 use serde::Serialize;
 
-use crate::ask::{ask, processes};
+use crate::ask::{ask, processes, state};
 use crate::out::say;
 
 /// Exit statuses, beside 0: nothing stands in the way.
@@ -45,7 +46,9 @@ pub fn run(options: &Options) -> ExitCode {
     for (pid, case) in examine(&pids) {
         match case {
             Ok(case) => cases.push(case),
-            Err(error) => failed.push((pid, error)),
+            // Among all processes, those that cannot be asked are none of ours, or have ended meanwhile.
+            Err(_) if all && !is_ours(pid) => {}
+            Err(error) => failed.push(error),
         }
     }
     if options.json {
@@ -66,7 +69,7 @@ pub fn run(options: &Options) -> ExitCode {
             say!("{}", text::render(&case.report, &case.findings).trim_end());
         }
     }
-    for (_, error) in &failed {
+    for error in &failed {
         eprintln!("softrnic: {error}");
     }
     let found = cases.iter().flat_map(|case| &case.findings).any(|finding| finding.severity > Severity::Note);
@@ -75,6 +78,13 @@ pub fn run(options: &Options) -> ExitCode {
         (false, false) => ExitCode::from(NO_ANSWER),
         (false, true) => ExitCode::SUCCESS,
     }
+}
+
+/// A living process of this user; of anybody, for root.
+fn is_ours(pid: u32) -> bool {
+    let us = rustix::process::geteuid();
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    owner.is_ok_and(|uid| us.is_root() || uid == us.as_raw()) && state(pid) != Some('Z')
 }
 
 /// Asks processes twice, and their peers once.
@@ -96,7 +106,7 @@ fn examine(pids: &[u32]) -> Vec<(u32, Result<Case, String>)> {
     for pid in peers {
         // One that does not answer is what its links say of it.
         if !others.contains_key(&pid)
-            && !matches!(crate::ask::state(pid), Some('T' | 't') | None)
+            && !matches!(state(pid), Some('T' | 't') | None)
             && let Ok(report) = ask(pid)
         {
             others.insert(pid, report);

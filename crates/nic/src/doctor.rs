@@ -4,7 +4,7 @@
 //! that it costs nothing until somebody connects. Who connects is answered with one packet, the descriptor of a sealed
 //! memfd that holds the report; nothing is read from anyone, nothing waits for anyone, and connections are closed at once.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 use crate::tell::TellCm;
-use crate::{Nic, now, signal};
+use crate::{Nic, now, signal, thread};
 
 /// Connections answered with one report; the others wait for the next.
 const MOST: usize = 16;
@@ -31,6 +31,8 @@ pub(crate) struct Doctor {
     pub cm: OnceLock<TellCm>,
     /// A report is to be printed.
     pub print: AtomicBool,
+    /// One is being printed.
+    printing: AtomicBool,
     /// Not to be asked again before.
     rests_until: AtomicU64,
 }
@@ -66,11 +68,18 @@ impl Nic {
     }
 
     /// On the NIC thread: answers whoever has asked.
-    pub(crate) fn answer_doctor(&self) {
-        if self.doctor.print.swap(false, Ordering::Relaxed) {
-            // One write, so that it does not mix with what others print; stderr may be closed, or a full pipe.
-            use std::io::Write;
-            let _ = std::io::stderr().write_all(self.report_text().as_bytes());
+    pub(crate) fn answer_doctor(&'static self) {
+        if self.doctor.print.swap(false, Ordering::Relaxed) && !self.doctor.printing.swap(true, Ordering::Relaxed) {
+            let text = self.report_text();
+            // On a thread of its own: stderr may be a pipe that nobody reads, and the device must not wait for that.
+            let printed = thread::spawn("softrnic-report", move || {
+                // One write, so that it does not mix with what others print.
+                let _ = std::io::stderr().write_all(text.as_bytes());
+                self.doctor.printing.store(false, Ordering::Relaxed);
+            });
+            if printed.is_err() {
+                self.doctor.printing.store(false, Ordering::Relaxed);
+            }
         }
         let Some(listener) = self.doctor_socket().filter(|_| self.doctor_rests().is_none()) else { return };
         let mut answer = None;
