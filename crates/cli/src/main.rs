@@ -7,6 +7,7 @@ mod bench;
 mod devinfo;
 mod doctor;
 mod elf;
+mod follow;
 mod install;
 mod link;
 mod locate;
@@ -73,6 +74,9 @@ enum Command {
     /// The other process of bench and selftest
     #[command(hide = true)]
     Peer(link::PeerOptions),
+    /// The process that copies packets while they come
+    #[command(hide = true)]
+    Follow(follow::FollowOptions),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Top(options) => top::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
+        Command::Follow(options) => follow::run(&options),
     };
     outcome.unwrap_or_else(|message| {
         eprintln!("softrnic: {message}");

@@ -113,6 +113,9 @@ A program and those that it starts write to one file. So do programs that are st
 the same FILE, as long as one of the first still has the device open; a FILE that nobody writes to is replaced. In what several \
 programs write each packet is once. What passes between a program and one that does not write to FILE is there, too.
 
+With FILE a FIFO, or - for the standard output, packets can be looked at while they come; the program's own standard output is \
+its standard error then.
+
 All data are looked at and written to the file by the program itself, which makes it slow. Requests that would otherwise be \
 executed without the target become packets. When the disk is full the program goes on, and says that its packets do not.",
     },
@@ -122,6 +125,7 @@ executed without the target become packets. When the disk is full the program go
         text: "  softrnic run -- ib_send_lat
   softrnic run -- mpirun -n 4 ./program
   softrnic run --pcap ib.pcapng -- ./program && wireshark ib.pcapng
+  softrnic run --pcap - -- ./program | wireshark -k -i -
   softrnic run -- bash",
     },
     Section {

@@ -1,6 +1,7 @@
 //! `softrnic run`: start a program with the library preloaded.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use rustix::process::{getegid, geteuid};
 use taps::pcap::Prepared;
 
 use crate::elf::{self, Elf, Program};
-use crate::locate;
+use crate::{follow, locate};
 
 /// Exit statuses as env(1) and timeout(1) have them.
 const REFUSED: u8 = 125;
@@ -50,7 +51,8 @@ pub struct Options {
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
-    /// Write every packet to FILE, for Wireshark (pcapng)
+    /// Write every packet to FILE, for Wireshark (pcapng); -: to the standard output, and the program's own to its standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Of each packet keep no more than so many bytes; 0: all
@@ -105,6 +107,10 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     }
     if let Some(file) = &options.pcap {
         command.env(taps::pcap::FILE_VARIABLE, capture(file)?);
+        if file == Path::new("-") {
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+            command.stdout(stderr);
+        }
     }
     if let Some(bytes) = options.snaplen {
         command.env(taps::pcap::SNAPLEN_VARIABLE, bytes.to_string());
@@ -124,7 +130,7 @@ fn faults(text: &str) -> Result<String, taps::fault::ParseError> {
 }
 
 /// Of few digits, for it is to be typed.
-fn rand() -> u32 {
+pub fn rand() -> u32 {
     let mut bytes = [0u8; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(4) => u32::from_ne_bytes(bytes),
@@ -148,12 +154,15 @@ fn view(options: &Options) -> Result<PathBuf, String> {
     })
 }
 
-/// Makes the capture file; gives the name that holds in every directory.
+/// Makes the capture file; gives the name that holds in every directory. A pipe gets a copy of one.
 fn capture(file: &Path) -> Result<PathBuf, String> {
+    if file == Path::new("-") {
+        return follow::start(None);
+    }
     let refuse = |error: std::io::Error| format!("cannot write packets to {}: {error}", file.display());
     match taps::pcap::prepare(file).map_err(refuse)? {
         Prepared::Empty | Prepared::InUse => std::path::absolute(file).map_err(refuse),
-        Prepared::Stream => Err(format!("cannot write packets to {}: it is not a file", file.display())),
+        Prepared::Stream => follow::start(Some(file)),
     }
 }
 

@@ -183,3 +183,17 @@ fn a_capture_has_an_absolute_name_and_is_there_at_the_start() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(text.lines().collect::<Vec<_>>(), [format!("{} 96", file.path()), " 0a0d0d0a".to_owned()]);
 }
+
+#[test]
+fn a_capture_may_be_looked_at_while_it_grows() {
+    let output = run(&["--pcap", "-", "--", "sh", "-c", "echo said; exit 3"]);
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()),
+        (Some(3), "said\n".to_owned())
+    );
+    assert_eq!(output.stdout[..4], 0x0a0d_0d0au32.to_ne_bytes());
+    assert_eq!(output.stdout[16..24], [0xff; 8], "the length of the section");
+    // A program has no child that it does not know.
+    let output = run(&["--pcap", "/dev/null", "--", "sh", "-c", "cat /proc/$$/task/$$/children"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).split_whitespace().count(), 1, "cat alone");
+}

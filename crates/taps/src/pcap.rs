@@ -11,6 +11,7 @@
 mod file;
 mod packet;
 mod pcapng;
+mod stream;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use verbs::{Gid, Psn, QpType, Qpn};
 use crate::Wire;
 
 pub use file::{Prepared, prepare};
+pub use stream::Stream;
 
 use file::Capture;
 use packet::{Piece, Way};

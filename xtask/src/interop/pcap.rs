@@ -38,6 +38,7 @@ pub fn pcap(suite: &mut Suite, options: &Options) {
     pairs_on(suite, &stage, Mode::Every, wanted);
     for (name, run) in [
         ("a program is killed", killed as fn(&Stage) -> Result<(), String>),
+        ("the standard output", looked_at),
         ("no room for the capture", no_room),
         ("no more than RLIMIT_FSIZE", limited),
     ] {
@@ -211,6 +212,23 @@ fn killed(stage: &Stage) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// The capture as a stream: all of it comes, before the end of the pipe.
+fn looked_at(stage: &Stage) -> Result<(), String> {
+    let text = "
+        $RUN --pcap - -- sh -c '
+            ibv_rc_pingpong -d softrnic0 -g 0 -n 200 -c -p 27312 & server=$!
+            until ss -ltn | grep -q :27312; do sleep 0.02; done
+            ibv_rc_pingpong -d softrnic0 -g 0 -n 200 -c -p 27312 127.0.0.1 || exit 4
+            wait $server || exit 5' 2>told | cat >$FILE
+        cat told";
+    let (done, packets) = script(stage, "looked_at", &[], text)?;
+    let found = capture::check(&packets, false)?;
+    if found.messages != 400 || !done.stdout.contains("200 iters") {
+        return Err(format!("{} messages instead of 400", found.messages));
+    }
+    Ok(())
 }
 
 /// The file system is full: the programs do what they do, and the file is whole.

@@ -21,7 +21,7 @@ use rustix::process::{Resource, getrlimit};
 use super::pcapng;
 
 /// How long to wait for the lock while others have it; an addition takes microseconds.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Bytes of a file that are looked at together in search of interfaces.
 const LOOK: usize = 64 << 10;
@@ -82,7 +82,7 @@ fn begin(file: &File) -> io::Result<()> {
 }
 
 /// Takes the lock; gives up after a while.
-fn lock(file: &File, patience: Duration) -> io::Result<()> {
+pub(super) fn lock(file: &File, patience: Duration) -> io::Result<()> {
     let mut until = None;
     loop {
         match file.try_lock() {
@@ -98,7 +98,7 @@ fn lock(file: &File, patience: Duration) -> io::Result<()> {
 }
 
 /// Where the blocks of the section begin and end; checks that it is a capture of ours.
-fn head(file: &File) -> io::Result<(u64, u64)> {
+pub(super) fn head(file: &File) -> io::Result<(u64, u64)> {
     let mut bytes = [0u8; 24];
     let strange = || io::Error::new(io::ErrorKind::InvalidData, "it is not a capture of softrnic");
     file.read_exact_at(&mut bytes, 0).map_err(|_| strange())?;
