@@ -38,7 +38,8 @@ fn top_shows_what_moves() {
     // 8 bytes a message, one way.
     let messages = rate(out, "messages_out");
     assert!(messages > 0.0 && rate(out, "messages_in") == 0.0, "{text}");
-    assert_eq!(rate(out, "bytes_out"), messages * 8.0);
+    // Numbers lose a bit when they are read.
+    assert!((rate(out, "bytes_out") / messages - 8.0).abs() < 1e-9, "{text}");
     assert!(rate(into, "messages_in") > 0.0 && rate(into, "messages_out") == 0.0, "{text}");
     assert!(rate(process, "messages_out") >= messages, "{text}");
     assert!(process["cqs"].as_array().into_iter().flatten().any(|cq| cq["polled"] == true), "{text}");
