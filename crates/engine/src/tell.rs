@@ -146,6 +146,7 @@ fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
         wr_id: e.wr_id,
         opcode: Some(e.opcode),
         len: e.len,
+        moved: e.sent.max(e.received),
         signaled: e.flags.contains(SendFlags::SIGNALED),
         age_ns: Some(now.saturating_sub(e.since)),
     });
@@ -155,6 +156,7 @@ fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
             wr_id: qp.sq.wr_id(qp.sq.fetched),
             opcode: wqe.as_ref().map(|wqe| wqe.opcode),
             len: wqe.as_ref().map_or(0, |wqe| wqe.len().min(u64::from(u32::MAX)) as u32),
+            moved: 0,
             signaled: wqe.is_some_and(|wqe| wqe.flags.contains(SendFlags::SIGNALED)),
             age_ns: None,
         })

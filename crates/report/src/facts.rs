@@ -139,6 +139,8 @@ pub struct Head {
     pub opcode: Option<Opcode>,
     /// Bytes of the message.
     pub len: u32,
+    /// Bytes sent, or (READ) received, since the last try began.
+    pub moved: u32,
     /// Signaled.
     pub signaled: bool,
     /// Since its execution began; `None`: it has not.

@@ -213,6 +213,9 @@ fn sq_line(sq: &Sq, cq: Option<u32>) -> String {
         match head.age_ns {
             Some(age) => {
                 let _ = write!(text, ", executing since {}", duration(age));
+                if head.moved > 0 && head.moved < head.len {
+                    let _ = write!(text, ", {} moved", bytes(u64::from(head.moved)));
+                }
             }
             None => text.push_str(", not begun"),
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use report::Report;
 
-use crate::ask::{ask, processes};
+use crate::ask::{ask, processes, state};
 use crate::out::say;
 use rates::Process;
 
@@ -85,12 +85,12 @@ impl Looks {
             match answer {
                 Ok(report) => shown.push(Process::new(&report, self.last.get(&pid), &others)),
                 // Of another user, or ended between the two looks: nothing to see.
-                Err(_) if self.only.is_empty() && !self.last.contains_key(&pid) => {}
+                Err(_) if self.only.is_empty() && !(self.last.contains_key(&pid) && state(pid).is_some()) => {}
                 Err(why) => shown.push(Process::silent(pid, why)),
             }
         }
         // One that does not answer now is still the same process when it does again.
-        self.last.retain(|pid, _| crate::ask::state(*pid).is_some());
+        self.last.retain(|pid, _| state(*pid).is_some());
         self.last.extend(others);
         shown
     }

@@ -132,9 +132,28 @@ fn peer_gone(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Stuck, text))
 }
 
+/// The request at the head of the send queue is another than at the look before, or further.
+fn moves(situation: &Situation<'_>, qp: &Qp) -> bool {
+    let old = situation.before.and_then(|old| old.adapter.qps.iter().find(|old| old.number == qp.number));
+    let head = |qp: &Qp| {
+        let sq = qp.sq.as_ref()?;
+        sq.head.as_ref().map(|head| (sq.unacked_psn, head.wr_id, head.moved))
+    };
+    match (old.and_then(head), head(qp)) {
+        // Less than before: a new try of the same.
+        (Some((psn, id, moved)), Some((psn_now, id_now, moved_now))) => {
+            psn != psn_now || id != id_now || moved_now > moved
+        }
+        _ => false,
+    }
+}
+
 /// Transport timer (IBTA vol. 1, 9.7.6.1.3).
 fn ack(situation: &Situation<'_>, qp: &Qp) -> Said {
     let wait = qp.waits.ack.as_ref().filter(|wait| wait.age_ns >= NOTABLE || wait.retries > 0)?;
+    if moves(situation, qp) {
+        return None;
+    }
     let mut text = format!("waits for an acknowledgement since {}", duration(wait.age_ns));
     text += &match wait.timeout_ns {
         Some(timeout) => {

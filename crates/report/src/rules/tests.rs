@@ -32,7 +32,7 @@ fn qp(number: u32, peer: u32) -> Qp {
 }
 
 fn head(age_ns: u64) -> Option<Head> {
-    Some(Head { wr_id: 5, opcode: Some(Opcode::Send), len: 8, signaled: true, age_ns: Some(age_ns) })
+    Some(Head { wr_id: 5, opcode: Some(Opcode::Send), len: 8, moved: 0, signaled: true, age_ns: Some(age_ns) })
 }
 
 /// A process in which nothing is the matter.
@@ -278,6 +278,21 @@ fn where_all_is_well_nothing_is_found() {
     world.qp().waits.rnr = Some(RnrWait { age_ns: 20_000, naks: 1, retries: 0, rnr_retry: 7, left_ns: Some(9) });
     world.cq().inside = 128;
     world.cq().polls += 1;
+    assert_eq!(world.findings(), []);
+}
+
+/// A long message takes its time.
+#[test]
+fn what_moves_is_not_stuck() {
+    let mut world = World::new();
+    world.qp().waits.ack = ack(10 * SECOND);
+    world.sq().head = head(10 * SECOND);
+    world.nothing_moves();
+    assert_eq!(world.findings()[0].rule, "ack");
+    world.sq().head.as_mut().unwrap().moved = 1 << 20;
+    assert_eq!(world.findings(), []);
+    world.nothing_moves();
+    world.sq().head.as_mut().unwrap().wr_id += 1;
     assert_eq!(world.findings(), []);
 }
 
