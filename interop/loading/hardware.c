@@ -3,6 +3,8 @@
 //   hardware NUMBER-OF-DEVICES
 #include "load.h"
 #include <errno.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
 
 static const char **called;
 static const void **arguments;
@@ -22,6 +24,42 @@ static void there(any *function, const char *name, void *first)
 	MUST(!strcmp(*called, name) && arguments[0] == first);
 	for (long i = 1; i < 6; i++)
 		MUST(arguments[i] == (void *)(i + 1));
+}
+
+// librdmacm's functions know softrnic0 alone, and say so where an adapter's object is given to them.
+static void connections(struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	typeof(rdma_get_devices) *get_devices = dlsym(RTLD_DEFAULT, "rdma_get_devices");
+	typeof(rdma_free_devices) *free_devices = dlsym(RTLD_DEFAULT, "rdma_free_devices");
+	typeof(rdma_create_id) *create_id = dlsym(RTLD_DEFAULT, "rdma_create_id");
+	typeof(rdma_resolve_addr) *resolve_addr = dlsym(RTLD_DEFAULT, "rdma_resolve_addr");
+	typeof(rdma_create_qp) *create_qp = dlsym(RTLD_DEFAULT, "rdma_create_qp");
+	int (*create_srq)(struct rdma_cm_id *, struct ibv_pd *, struct ibv_srq_init_attr *) = dlsym(RTLD_DEFAULT, "rdma_create_srq");
+	typeof(rdma_destroy_id) *destroy_id = dlsym(RTLD_DEFAULT, "rdma_destroy_id");
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(7471), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct ibv_qp_init_attr plain = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } }, foreign = plain;
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	struct rdma_cm_id *id;
+	int n = 0;
+
+	MUST(get_devices && free_devices && create_id && resolve_addr && create_qp && create_srq && destroy_id);
+	*called = "";
+	struct ibv_context **list = get_devices(&n);
+
+	MUST(list && n == 1 && !strcmp(list[0]->device->name, "softrnic0"));
+	free_devices(list);
+	MUST(!create_id(NULL, &id, NULL, RDMA_PS_TCP)); // without a channel: calls wait for their events
+	MUST(!resolve_addr(id, NULL, (struct sockaddr *)&to, 1000));
+	MUST(!strcmp(id->verbs->device->name, "softrnic0"));
+	errno = 0;
+	MUST(create_qp(id, pd, &plain) == -1 && errno == EINVAL);
+	foreign.send_cq = foreign.recv_cq = cq;
+	errno = 0;
+	MUST(create_qp(id, NULL, &foreign) == -1 && errno == EINVAL);
+	errno = 0;
+	MUST(create_srq(id, pd, &shared) == -1 && errno == EINVAL);
+	MUST(!destroy_id(id));
+	MUST(!strcmp(*called, ""));
 }
 
 static void adapter(struct ibv_device *device)
@@ -51,6 +89,7 @@ static void adapter(struct ibv_device *device)
 
 	MUST(channel && channel->context == context && pd->context == context && cq->context == context);
 	MUST(arguments[3] == channel);
+	connections(pd, cq);
 	THERE(ibv_get_cq_event, channel);
 	THERE(ibv_ack_cq_events, cq);
 	THERE(ibv_ack_async_event, &event);

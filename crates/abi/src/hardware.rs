@@ -256,6 +256,15 @@ extern "C" fn minus_one_fails() -> c_int {
     -1
 }
 
+/// True if an object that a function of librdmacm got is this device's, whose ids are the only ones; also for NULL.
+///
+/// # Safety
+/// It is NULL, or a live object that begins with a pointer to its context.
+pub unsafe fn is_object_of_ours<T>(object: *mut T) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { is_ours(object.cast_const().cast(), Owner::Object) }
+}
+
 /// Whose an argument is. NULL is ours, to complain about.
 ///
 /// # Safety

@@ -12,6 +12,7 @@ use super::event::{drop_event, get};
 use super::id::Id;
 use super::{address, device, last_errno, option, qp};
 use crate::entry::{Zeroed, argument, minus_one, output, silent};
+use crate::hardware::is_object_of_ours;
 use crate::srq;
 
 fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, init: *const ibv_qp_init_attr) -> Result<()> {
@@ -172,6 +173,12 @@ fn create_srq(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
             attr.cq = c.recv_cq;
         }
         attr.comp_mask |= sys::IBV_SRQ_INIT_ATTR_XRCD | sys::IBV_SRQ_INIT_ATTR_CQ;
+    }
+    // SAFETY: live objects or NULL (man page).
+    let ours =
+        unsafe { is_object_of_ours(attr.pd) && (attr.srq_type != sys::IBV_SRQT_XRC || is_object_of_ours(attr.cq)) };
+    if !ours {
+        return Err(Errno::EINVAL); // an adapter's, beside which there are no ids
     }
     // SAFETY: a live context and a complete structure.
     let made = unsafe { srq::create_srq_ex(c.verbs, attr) };

@@ -10,6 +10,7 @@ use verbs::{Errno, Result};
 use super::id::Id;
 use super::{attr, checked, device, last_errno};
 use crate::entry::{Zeroed, minus_one, silent};
+use crate::hardware::is_object_of_ours;
 use crate::{channel, cq, qp};
 
 /// Sends the id's queue pair to a state; nothing if it has none.
@@ -148,6 +149,10 @@ pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
             (*attr).pd = c.pd;
         } else if (*(*attr).pd).context != c.verbs {
             return Err(Errno::EINVAL);
+        }
+        let (send, recv, srq) = ((*attr).send_cq, (*attr).recv_cq, (*attr).srq);
+        if !(is_object_of_ours(send) && is_object_of_ours(recv) && is_object_of_ours(srq)) {
+            return Err(Errno::EINVAL); // an adapter's, beside which there are no ids
         }
         let other = |own: *mut sys::ibv_cq, given: *mut sys::ibv_cq| !own.is_null() && !given.is_null() && own != given;
         if other(c.recv_cq, (*attr).recv_cq) || other(c.send_cq, (*attr).send_cq) {
