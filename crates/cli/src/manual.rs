@@ -92,7 +92,7 @@ Which, and how:
   errno=NAME      what it fails with: ENOMEM, or a number
 
 corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
-any fault, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied straight, so that all pass \
+any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied straight, so that all pass \
 where faults can reach them. The messages by which rdma_cm makes and ends connections are not touched.",
     },
     Section {

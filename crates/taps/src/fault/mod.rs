@@ -84,6 +84,8 @@ pub struct Faults {
     /// By time and number.
     late: BTreeMap<(Nanos, u64), Late>,
     serial: u64,
+    /// More were late than may wait.
+    overflowed: bool,
     /// A link had no room for what was late.
     retry_at: Nanos,
     /// Links on which nothing passes, until when.
@@ -162,6 +164,7 @@ impl Faults {
             rules,
             late: BTreeMap::new(),
             serial: 0,
+            overflowed: false,
             retry_at: 0,
             dark: HashMap::new(),
             cut_until: 0,

@@ -14,10 +14,17 @@ fn place(choice: u64, header: u32, len: u32) -> (u32, u8) {
     (header + (choice % u64::from(data)) as u32, 1 << (choice >> 61))
 }
 
+/// Packets that may wait at a time. What is beyond is lost, as in a network with a full buffer.
+const MOST_LATE: usize = 1 << 15;
+
 impl Faults {
     fn put_off(&mut self, at: Nanos, late: Late) {
-        self.serial += 1;
-        self.late.insert((at, self.serial), late);
+        if self.late.len() < MOST_LATE {
+            self.serial += 1;
+            self.late.insert((at, self.serial), late);
+        } else if !std::mem::replace(&mut self.overflowed, true) {
+            (self.tell)(&format!("more than {MOST_LATE} packets are late: those beyond are lost"));
+        }
     }
 
     /// A packet went out on this link: those that it overtook may go now.

@@ -219,3 +219,11 @@ fn nothing_passes_by_the_taps() {
     wire.show(&Shown::Region { key: 1, pd, access, addr: 0, length: 1, iova: 0 });
     assert_eq!(wire.shown, 0);
 }
+
+#[test]
+fn what_waits_has_a_limit() {
+    let mut wire = tapped("slow:t=1s");
+    (0..40_000).for_each(|psn| send(&mut wire, LINK, psn));
+    wire.pass(1_000_000_000);
+    assert_eq!(psns(&wire).len(), 1 << 15);
+}
