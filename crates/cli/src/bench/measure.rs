@@ -123,17 +123,25 @@ fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
     let mut stamps = stamps(count);
     let mut sender = Sender::new(count);
     let mut received = 0;
-    stamps.push(Instant::now());
-    for turn in 1..=u64::from(count) {
-        sender.post(end, lane, SendOp::Send, case.bytes)?;
-        // While the message travels.
-        end.fill(lane, RECEIVES)?;
-        received = wait(lane, case, received, turn)?;
+    let mut all = || {
         stamps.push(Instant::now());
-    }
-    sender.finish(lane)?;
-    finish(link)?;
+        for turn in 1..=u64::from(count) {
+            sender.post(end, lane, SendOp::Send, case.bytes)?;
+            // While the message travels.
+            end.fill(lane, RECEIVES)?;
+            received = wait(lane, case, received, turn)?;
+            stamps.push(Instant::now());
+        }
+        sender.finish(lane)
+    };
+    both(all(), link)?;
     Ok(stamps)
+}
+
+/// The outcome of our side, when the other one has come to an end as well: also where a message was lost.
+fn both(ours: Result<(), String>, link: &mut Link) -> Result<u64, String> {
+    let theirs = finish(link);
+    ours.and(theirs)
 }
 
 fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Vec<Instant>, String> {
@@ -143,16 +151,18 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
     let op = SendOp::Write { addr: lane.peer.addr + end.room.sink() as u64, rkey: lane.peer.rkey };
     let mut stamps = stamps(count);
     let mut sender = Sender::new(count);
-    stamps.push(Instant::now());
-    for turn in 0..count {
-        let mark = mark(turn);
-        end.mr.store(Room::SOURCE + case.bytes - 1, mark);
-        sender.post(end, lane, op, case.bytes)?;
-        watch(end, last, mark)?;
+    let mut all = || {
         stamps.push(Instant::now());
-    }
-    sender.finish(lane)?;
-    finish(link)?;
+        for turn in 0..count {
+            let mark = mark(turn);
+            end.mr.store(Room::SOURCE + case.bytes - 1, mark);
+            sender.post(end, lane, op, case.bytes)?;
+            watch(end, last, mark)?;
+            stamps.push(Instant::now());
+        }
+        sender.finish(lane)
+    };
+    both(all(), link)?;
     Ok(stamps)
 }
 

@@ -41,9 +41,10 @@ pub fn print(results: &Results) {
 
 /// Where the processes ran.
 pub fn place(results: &Results) -> String {
-    match results.setup.cores {
-        Some([ours, theirs]) => format!("two processes, on cores {ours} and {theirs}"),
-        None => "two processes, wherever the system put them".to_owned(),
+    match (results.setup.cores, results.machine.cores) {
+        (Some([ours, theirs]), _) => format!("two processes, on cores {ours} and {theirs}"),
+        (None, 1) => "two processes, both on the only core there is, which makes them slow".to_owned(),
+        (None, _) => "two processes, wherever the system put them".to_owned(),
     }
 }
 

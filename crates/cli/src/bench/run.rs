@@ -27,6 +27,8 @@ struct Figures {
     latency: BTreeMap<Case, Samples>,
     /// Messages a second.
     rates: BTreeMap<Case, Vec<f64>>,
+    /// Unreliable transports that lost a message of a round trip, and what is to be said of it.
+    lost: BTreeMap<Transport, String>,
 }
 
 /// Measures what the options want.
@@ -73,7 +75,9 @@ pub fn measure(options: &Options) -> Result<Results, String> {
         }
         for case in &plan.cases {
             progress.set_message(case.to_string());
-            one(&end, link, case, options.budget(), &mut figures).map_err(|error| format!("{case}: {error}"))?;
+            if !figures.lost.contains_key(&case.transport) {
+                one(&end, link, case, options.budget(), &mut figures)?;
+            }
             progress.inc(1);
         }
     }
@@ -119,11 +123,21 @@ fn progress(steps: u64) -> ProgressBar {
 fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut Figures) -> Result<(), String> {
     match case.quantity {
         Quantity::Latency => {
-            let samples = measure::latency(end, link, case, budget)?;
+            let samples = match measure::latency(end, link, case, budget) {
+                Ok(samples) => samples,
+                // Messages may be lost, and what comes late would be taken for another one.
+                Err(error) if case.transport != Transport::Rc => {
+                    let name = case.transport.name();
+                    figures.lost.insert(case.transport, format!("{case}: {error}; no more of {name} was measured"));
+                    return Ok(());
+                }
+                Err(error) => return Err(format!("latency of {case}: {error}")),
+            };
             figures.latency.entry(*case).or_insert_with(Samples::new).round(&samples);
         }
         Quantity::Bandwidth => {
-            let rate = measure::bandwidth(end, link, case, budget)?;
+            let rate = measure::bandwidth(end, link, case, budget);
+            let rate = rate.map_err(|error| format!("bandwidth of {case}: {error}"))?;
             let rate = rate.messages as f64 / rate.time.as_secs_f64();
             figures.rates.entry(*case).or_default().push(rate);
         }
@@ -164,7 +178,7 @@ fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase
         queue_pairs: Vec::new(),
         process_pairs: Vec::new(),
         summary: Vec::new(),
-        missing: Vec::new(),
+        missing: figures.lost.into_values().collect(),
     };
     for case in limits {
         let Some(figures) = figures.limits.get(case) else {
