@@ -67,6 +67,10 @@ pub fn run(options: &Options) -> ExitCode {
     } else {
         for case in &cases {
             say!("{}", text::render(&case.report, &case.findings).trim_end());
+            if case.report.locked.is_some() {
+                // One of them holds the lock; its stack (gdb -p) says where.
+                threads(case.report.pid).iter().for_each(|line| say!("{line}"));
+            }
         }
     }
     for error in &failed {
@@ -78,6 +82,25 @@ pub fn run(options: &Options) -> ExitCode {
         (false, false) => ExitCode::from(NO_ANSWER),
         (false, true) => ExitCode::SUCCESS,
     }
+}
+
+/// What the kernel shows of a process's threads: number, name, state, and where in the kernel it waits.
+fn threads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut lines: Vec<String> = tasks
+        .filter_map(|task| {
+            let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let number = task.file_name().into_string().ok()?;
+            let state = read("stat").rsplit_once(')')?.1.trim_start().chars().next()?;
+            let waits = match read("wchan").as_str() {
+                "" | "0" => String::new(),
+                place => format!(", in {place}"),
+            };
+            Some(text::clean(&format!("thread {number} ({}): {state}{waits}", read("comm").trim_end())))
+        })
+        .collect();
+    lines.sort();
+    lines
 }
 
 /// A living process of this user; of anybody, for root.
@@ -127,4 +150,16 @@ fn peers(report: &Report) -> Vec<u32> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_shown_with_name_and_state() {
+        let found = threads(std::process::id());
+        assert!(found.iter().any(|line| line.starts_with("thread ") && line.contains("): R")), "{found:?}");
+        assert!(threads(u32::MAX).is_empty());
+    }
 }
