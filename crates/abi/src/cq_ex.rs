@@ -14,6 +14,10 @@ const WC_FLAGS: u64 = (sys::IBV_WC_STANDARD_FLAGS
     | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
+/// The flags with which a program asks for times.
+const TIMESTAMPS: u64 =
+    (sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
+
 /// `ibv_create_cq_ex(3)`.
 pub unsafe extern "C" fn create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     pointer(|| {
@@ -21,6 +25,10 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut ibv_context, attr: *mut ibv_
         let attr = unsafe { argument(attr) }?;
         // SAFETY: the pointers in it are live or NULL (man page).
         let cq = unsafe { Cq::create(context, check(attr)?) }?;
+        if attr.wc_flags & TIMESTAMPS != 0 {
+            // SAFETY: made just now.
+            unsafe { Cq::of(cq.cast()) }?.nic.lock().want_exact_time();
+        }
         Ok(cq.cast())
     })
 }
@@ -78,15 +86,15 @@ pub fn fill(c: &mut ibv_cq_ex) {
 unsafe fn step(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: live (caller).
     let this = unsafe { &*cq.cast::<Cq>() };
-    let mut one = [Completion::default()];
-    if this.nic.poll_cq(this.id(), &mut one) == 0 {
+    let mut one = Completion::default();
+    if this.nic.poll_cq(this.id(), 1, |_, completion| one = *completion) == 0 {
         return libc::ENOENT;
     }
     // SAFETY: this thread alone is at it (caller).
     unsafe {
-        (*cq).wr_id = one[0].wr_id;
-        (*cq).status = one[0].status as u32;
-        *this.current.get() = one[0];
+        (*cq).wr_id = one.wr_id;
+        (*cq).status = one.status as u32;
+        *this.current.get() = one;
     }
     0
 }

@@ -15,39 +15,14 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut i
     if !this.nic.alive() {
         return -libc::ENODEV;
     }
-    // SAFETY: the caller has `num_entries` of them.
-    unsafe {
-        // Most polls find nothing, so the room on the stack is no larger than needed: it has to be initialised.
-        match wanted {
-            0 | 1 => drain::<1>(this, wanted, wc),
-            2..=4 => drain::<4>(this, wanted, wc),
-            _ => drain::<16>(this, wanted, wc),
-        }
-    }
+    let n = this.nic.poll_cq(this.id(), wanted, |i, completion| {
+        // SAFETY: `i` is below `num_entries`, and the caller has so many of them.
+        unsafe { wc.add(i).write(convert(completion)) }
+    });
+    n as c_int
 }
 
-/// Takes up to `wanted` completions, at most `BATCH` under one lock.
-///
-/// # Safety
-/// There is room for `wanted` at `wc`.
-unsafe fn drain<const BATCH: usize>(this: &Cq, wanted: usize, wc: *mut ibv_wc) -> c_int {
-    let mut done = 0;
-    let mut batch = [Completion::default(); BATCH];
-    while done < wanted {
-        let room = BATCH.min(wanted - done);
-        let n = this.nic.poll_cq(this.id(), &mut batch[..room]);
-        for (i, completion) in batch[..n].iter().enumerate() {
-            // SAFETY: below `wanted` (caller).
-            unsafe { wc.add(done + i).write(convert(completion)) };
-        }
-        done += n;
-        if n < room {
-            break;
-        }
-    }
-    done as c_int
-}
-
+#[inline]
 fn convert(c: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: c.wr_id,

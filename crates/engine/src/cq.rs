@@ -267,6 +267,10 @@ impl Completions {
         self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
     }
 
+    pub fn len(&self, id: CqId) -> usize {
+        self.cqs.get(id).map_or(0, |cq| cq.ring.len())
+    }
+
     pub fn is_armed(&self, id: CqId) -> bool {
         self.cqs.get(id).is_some_and(|cq| cq.armed != Armed::No)
     }

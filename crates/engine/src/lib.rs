@@ -13,6 +13,7 @@ mod complete;
 mod copies;
 mod cq;
 mod datagram;
+mod express;
 mod header;
 mod incident;
 mod modify;
@@ -96,11 +97,15 @@ pub struct Engine<P: Platform> {
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
     timers: BinaryHeap<std::cmp::Reverse<(Nanos, u32, u32)>>,
+    /// Queue pairs whose timers were set since the clock was last read.
+    timed: Vec<QpId>,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,
     remote_spans: Vec<Span>,
     bytes: Vec<u8>,
     links: Vec<LinkId>,
+    /// The link of the packet being received.
+    arrival: LinkId,
     /// Bytes copied straight since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
@@ -139,10 +144,12 @@ impl<P: Platform> Engine<P> {
             ready: VecDeque::new(),
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
+            timed: Vec::new(),
             spans: Vec::new(),
             remote_spans: Vec::new(),
             bytes: Vec::new(),
             links: Vec::new(),
+            arrival: LinkId::LOOPBACK,
             moved: 0,
             turn: 0,
             held: Vec::new(),

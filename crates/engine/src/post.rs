@@ -98,7 +98,14 @@ impl<P: Platform> Engine<P> {
     /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
     pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         self.free_overwritten();
-        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+        let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
+        let result = self.enqueue(&mut qp, wr, now);
+        self.qps.put_back(id, qp);
+        result
+    }
+
+    #[inline]
+    fn enqueue(&mut self, qp: &mut Qp, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         let flags = Self::check(qp, &self.ahs, wr)?;
         if qp.sq.depth == 0 || qp.sq.is_full() {
             return Err(Errno::ENOMEM);
@@ -106,12 +113,10 @@ impl<P: Platform> Engine<P> {
         qp.sq.push(wr, flags);
         if qp.state == QpState::Err || qp.state == QpState::Sqe {
             // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
-            let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
-            self.flush_sends(&mut qp, now);
-            self.qps.put_back(id, qp);
-        } else if !qp.queued && !qp.parked {
+            self.flush_sends(qp, now);
+        } else if !self.express(qp, wr, flags, now) && !qp.queued && !qp.parked {
             qp.queued = true;
-            self.ready.push_back(id);
+            self.ready.push_back(qp.id);
         }
         Ok(())
     }

@@ -107,6 +107,8 @@ impl Ticket {
 pub(crate) struct Into {
     pub spans: Arc<[Span]>,
     pub ticket: TicketRef,
+    /// The link that the request came over.
+    pub link: LinkId,
 }
 
 /// Something that the responder owes its peer, in order.
@@ -194,6 +196,9 @@ pub(crate) struct Qp {
     /// The earliest entry for this queue pair in the timer heap.
     pub timer_at: Option<Nanos>,
 
+    /// It is in the engine's list of those whose timers were set since the clock was last read.
+    pub timed: bool,
+
     // ---- responder ----
     /// Peers can see it on our board, as this connection.
     pub shown: Option<u64>,
@@ -223,7 +228,12 @@ pub(crate) struct Qp {
 impl Qp {
     /// Sequence numbers of a message of `len` bytes (IBTA vol. 1, 9.7.2: one per packet, at least one).
     pub fn psns(&self, len: u32) -> u32 {
-        len.div_ceil(self.mtu).max(1)
+        // An MTU is a power of two.
+        if len <= self.mtu {
+            1
+        } else {
+            ((u64::from(len) + u64::from(self.mtu) - 1) >> self.mtu.trailing_zeros()) as u32
+        }
     }
 
     /// Forgets all work and all connection state: the RESET state.
@@ -261,6 +271,11 @@ impl Qp {
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
         !self.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
+    }
+
+    /// True if one request waits for execution, and none is under way.
+    pub fn has_one_request(&self) -> bool {
+        self.cursor == self.inflight.len() && self.sq.fetched + 1 == self.sq.posted
     }
 
     /// True if a completion of a send is still to come.

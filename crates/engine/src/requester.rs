@@ -13,7 +13,7 @@ use crate::region::LocalFault;
 pub(crate) const STRAIGHT_CHUNK: u32 = 1 << 20;
 
 /// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
-const MOST_PSNS: u32 = (1 << 23) - 1;
+pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
 
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
@@ -90,7 +90,7 @@ impl<P: Platform> Engine<P> {
                 return Fetched::No;
             }
         }
-        let Some((number, _)) = qp.sq.fetch() else { return Fetched::No };
+        let number = qp.sq.advance();
         let Some(wqe) = next else {
             // The entry was overwritten with what is no request.
             let wr_id = qp.sq.wr_id(number);

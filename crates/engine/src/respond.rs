@@ -11,12 +11,12 @@ use crate::run::BURST;
 
 impl<P: Platform> Engine<P> {
     /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
-    fn put(&mut self, link: crate::platform::LinkId, into: &Into, offset: u32) -> Result<(), Refused> {
+    fn put(&mut self, into: &Into, offset: u32) -> Result<(), Refused> {
         let len: u32 = self.spans.iter().map(|s| s.len).sum();
         self.remote_spans.clear();
         crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
         self.moved += u64::from(len);
-        self.platform.push(link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
+        self.platform.push(into.link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
     }
 
     /// Sends what is owed, as far as there is room.
@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
                     if let Some(into) = &into
                         && packet.op == PacketOp::ReadResponse
                     {
-                        let code = match self.put(link, into, sent) {
+                        let code = match self.put(into, sent) {
                             Ok(()) => None,
                             Err(Refused::Source(code)) => Some(code),
                             Err(_) => {

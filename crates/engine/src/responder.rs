@@ -51,8 +51,6 @@ pub(crate) enum Refused {
     Unanswered(WcStatus),
     /// The initiator's side has the fault; nothing happens to us.
     Source(u8),
-    /// As if it had been lost.
-    Drop,
 }
 
 /// What becomes of a request by reference whose copy failed.
@@ -176,7 +174,6 @@ impl<P: Platform> Engine<P> {
                 qp.nak_sent = true;
                 qp.responses.push_back(nak(code));
             }
-            Refused::Drop => {}
         }
     }
 
@@ -278,7 +275,7 @@ impl<P: Platform> Engine<P> {
         let placed = self.place(qp, packet, rx);
         if let Err(refused) = placed {
             // The packet will come again: a first one finds things as they were.
-            if packet.has(flag::FIRST) && matches!(refused, Refused::Source(_) | Refused::Drop) {
+            if packet.has(flag::FIRST) && matches!(refused, Refused::Source(_)) {
                 self.give_back_recv(qp);
             }
             return Err(refused);
@@ -307,13 +304,16 @@ impl<P: Platform> Engine<P> {
             return self.scatter(rx, 0).map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
         let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
-        let Some(link) = qp.link else { return Err(Refused::Drop) };
+        if !qp.init.qp_type.is_reliable() {
+            return Err(INVALID); // it may have waited, and its link is not known any more
+        }
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
             // A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
             return Err(Refused::Source(NAK_STRAIGHT));
         }
         self.moved += u64::from(packet.len);
-        self.platform.pull(link, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
+        // By the link that it came over: the initiator has seen that straight copies are permitted there.
+        self.platform.pull(self.arrival, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
     }
 
     // ---- RDMA WRITE ----
@@ -360,7 +360,7 @@ impl<P: Platform> Engine<P> {
         if packet.len > 0
             && let Err(refused) = self.place(qp, packet, rx)
         {
-            if matches!(refused, Refused::Source(_) | Refused::Drop) {
+            if matches!(refused, Refused::Source(_)) {
                 self.give_back_recv(qp);
             }
             return Err(refused);
@@ -395,7 +395,7 @@ impl<P: Platform> Engine<P> {
         let mut into = None;
         if packet.has(flag::BY_REF) && len > 0 {
             let ticket = self.referenced(rx, len).ok_or(INVALID)?;
-            into = Some(Into { spans: self.remote_spans.as_slice().into(), ticket });
+            into = Some(Into { spans: self.remote_spans.as_slice().into(), ticket, link: self.arrival });
         }
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         qp.responses.push_back(Response::Read {

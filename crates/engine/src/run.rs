@@ -25,6 +25,7 @@ impl<P: Platform> Engine<P> {
     /// A packet has come over a link. Its payload is named by `rx` until this returns.
     pub fn receive(&mut self, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         let rx = Source::Wire(rx);
+        self.arrival = link;
         if packet.op == PacketOp::Datagram {
             self.datagram(packet, rx, now);
             return;
@@ -157,7 +158,37 @@ impl<P: Platform> Engine<P> {
         !self.ready.is_empty()
     }
 
+    /// The time was read, and it is so much later than what was last passed in: `now` in the calls since then may have
+    /// been that old. Timers that were set in these calls are moved, so that none runs out early.
+    #[inline]
+    pub fn catch_up(&mut self, late: Nanos) {
+        if !self.timed.is_empty() {
+            self.move_timers(late);
+        }
+    }
+
+    /// The timers that were set since the last [`Engine::catch_up`] were set by the true time.
+    #[inline]
+    pub fn timed_rightly(&mut self) {
+        if !self.timed.is_empty() {
+            self.move_timers(0);
+        }
+    }
+
+    fn move_timers(&mut self, late: Nanos) {
+        while let Some(id) = self.timed.pop() {
+            let Some(qp) = self.qps.get_mut(id) else { continue };
+            qp.timed = false;
+            for deadline in [&mut qp.ack_deadline, &mut qp.rnr_until, &mut qp.give_up_at] {
+                *deadline = deadline.map(|at| at.saturating_add(late));
+            }
+        }
+    }
+
     pub(crate) fn arm_timer(&mut self, qp: &mut Qp, at: Nanos) {
+        if !std::mem::replace(&mut qp.timed, true) {
+            self.timed.push(qp.id);
+        }
         // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
         if qp.timer_at.is_some_and(|armed| armed <= at) {
             return;

@@ -60,6 +60,8 @@ impl Wqe {
 pub(crate) struct SendQueue {
     entries: Box<[Entry]>,
     stride: usize,
+    /// Number of places, less 1.
+    mask: u64,
     /// Requests it holds.
     pub depth: u32,
     pub max_sge: u32,
@@ -78,9 +80,11 @@ impl SendQueue {
     pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let data = (max_sge as usize * 16).max(max_inline as usize);
         let stride = 1 + data.saturating_sub(64 - HEAD).div_ceil(64);
-        let count = depth as usize * stride;
+        // A power of two: finding an entry costs no division.
+        let count = (depth as usize).next_power_of_two() * stride;
         let entries = (0..count).map(|_| Entry(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
-        SendQueue { entries, stride, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0, before: 0 }
+        let mask = u64::from(depth).next_power_of_two() - 1;
+        SendQueue { entries, stride, mask, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0, before: 0 }
     }
 
     pub fn room(&self) -> u32 {
@@ -92,7 +96,7 @@ impl SendQueue {
     }
 
     fn base(&self, number: u64) -> usize {
-        (number % u64::from(self.depth)) as usize * self.stride * WORDS
+        (number & self.mask) as usize * self.stride * WORDS
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -169,6 +173,14 @@ impl SendQueue {
     }
 
     fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
+        if let [piece] = pieces {
+            for (i, bytes) in piece.chunks(8).enumerate() {
+                let mut word = [0u8; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                self.put(at + i, u64::from_ne_bytes(word));
+            }
+            return piece.len() as u32;
+        }
         let (mut word, mut filled, mut total) = ([0u8; 8], 0, 0usize);
         for &byte in pieces.iter().copied().flatten() {
             word[filled] = byte;
@@ -188,9 +200,12 @@ impl SendQueue {
     /// Copies inline data of a fetched request from `offset` on.
     pub fn inline_bytes(&self, number: u64, offset: u32, out: &mut [u8]) {
         let at = self.base(number) + HEAD / 8;
-        for (i, byte) in out.iter_mut().enumerate() {
-            let pos = offset as usize + i;
-            *byte = self.get(at + pos / 8).to_ne_bytes()[pos % 8];
+        let (first, skip) = (at + offset as usize / 8, offset as usize % 8);
+        let (head, rest) = out.split_at_mut(out.len().min((8 - skip) % 8));
+        head.copy_from_slice(&self.get(first).to_ne_bytes()[skip % 8..][..head.len()]);
+        let first = first + usize::from(skip != 0);
+        for (i, bytes) in rest.chunks_mut(8).enumerate() {
+            bytes.copy_from_slice(&self.get(first + i).to_ne_bytes()[..bytes.len()]);
         }
     }
 
@@ -202,6 +217,12 @@ impl SendQueue {
         let number = self.fetched;
         self.fetched += 1;
         Some((number, self.read(number)))
+    }
+
+    /// Takes the request that [`SendQueue::peek`] gave; its number.
+    pub fn advance(&mut self) -> u64 {
+        self.fetched += 1;
+        self.fetched - 1
     }
 
     /// The request that [`SendQueue::fetch`] would give, without taking it.

@@ -51,6 +51,8 @@ pub trait RingMemory {
     fn load_body(&self, slot: u32) -> [u64; 7];
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, slot: u32, first: usize, words: &[u64]);
+    /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
+    fn expect_write(&self, _slot: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
 }
@@ -71,6 +73,9 @@ pub enum PushError {
     /// The payload is longer than a segment, or the header has no such length.
     Length,
 }
+
+/// How far ahead of the producer cache lines are fetched: far enough from the slot that the consumer waits at.
+const AHEAD: u32 = 4;
 
 /// Header lengths in words, by their code in the stamp.
 const HEADER_WORDS: [u8; 4] = [3, 4, 5, 7];
@@ -228,6 +233,7 @@ impl<M: RingMemory> Producer<M> {
         // Release: whoever sees the stamp sees the body and the payload.
         self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
+        self.memory.expect_write((slot + AHEAD) & (M::SLOTS - 1));
         Ok(len)
     }
 

@@ -141,6 +141,18 @@ impl RingMemory for Half {
         }
     }
 
+    #[inline]
+    fn expect_write(&self, slot: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            let at = std::ptr::from_ref(self.stamp(slot));
+            // SAFETY: a hint: it changes neither memory nor registers, and may be given any address.
+            unsafe { core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = slot;
+    }
+
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
         let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
         // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too

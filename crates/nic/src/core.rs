@@ -49,9 +49,18 @@ pub struct Core {
     pub(crate) dead: Vec<LinkId>,
     /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
     pub(crate) incidents: Vec<DeviceFault>,
-    /// The time as last read under this hold of the lock; 0: not read yet.
+    /// The time as last read.
     pub(crate) clock: u64,
+    /// How often that may be used before it is read again; see [`Core::time`].
+    pub(crate) clock_uses: u32,
+    /// It was read under this hold of the lock.
+    pub(crate) clock_fresh: bool,
+    /// Somebody sees the time of completions: it is always read.
+    pub(crate) exact_time: bool,
 }
+
+/// How often one reading of the clock serves while the program polls.
+const CLOCK_USES: u32 = 32;
 
 impl Core {
     pub(crate) fn new(engine: Engine<Wire>) -> Self {
@@ -70,15 +79,44 @@ impl Core {
             dead: Vec::new(),
             incidents: Vec::new(),
             clock: 0,
+            clock_uses: 0,
+            clock_fresh: false,
+            exact_time: false,
         }
     }
 
-    /// The time, read at most once while the lock is held (a reading costs as much as half a post).
+    /// The time, or in polled mode a time not long past: a reading costs as much as half a post. Timers that were set
+    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early.
+    #[inline]
     pub fn time(&mut self) -> u64 {
-        if self.clock == 0 {
-            self.clock = now();
-        }
+        if self.clock_uses == 0 { self.read_time() } else { self.use_time() }
+    }
+
+    #[inline]
+    fn use_time(&mut self) -> u64 {
+        self.clock_uses -= 1;
         self.clock
+    }
+
+    /// The time, now.
+    pub(crate) fn read_time(&mut self) -> u64 {
+        let now = now();
+        self.note_time(now);
+        now
+    }
+
+    /// The clock was read.
+    pub(crate) fn note_time(&mut self, now: u64) {
+        self.engine.catch_up(now.saturating_sub(self.clock));
+        self.clock = now;
+        self.clock_uses = CLOCK_USES;
+        self.clock_fresh = true;
+    }
+
+    /// From now on completions carry the time at which they came, to the nanosecond.
+    pub fn want_exact_time(&mut self) {
+        self.exact_time = true;
+        self.clock_uses = 0;
     }
 
     /// Hands completions and events to those who wait for them.
@@ -143,7 +181,10 @@ pub struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     pub(crate) fn new(nic: &'a Nic, mut core: MutexGuard<'a, Core>) -> Self {
-        core.clock = 0;
+        if core.mode == Mode::Armed || core.exact_time {
+            core.clock_uses = 0; // once for each hold of the lock
+        }
+        core.clock_fresh = false;
         Guard { nic, core }
     }
 }
@@ -163,7 +204,11 @@ impl DerefMut for Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.core.settle();
-        self.nic.mind_deadline(&mut self.core);
+        let core = &mut *self.core;
+        core.settle();
+        if core.clock_fresh {
+            core.engine.timed_rightly();
+        }
+        self.nic.mind_deadline(core);
     }
 }

@@ -101,6 +101,7 @@ impl Nic {
         platform.set_local_gids(table.clone());
         let fds = platform.fd_set();
         let taps = taps::Taps::from_env(&platform, faults);
+        let tapped = taps.is_some();
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
         engine.set_link_layer(link_layer);
@@ -120,8 +121,12 @@ impl Nic {
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
+        let mut core = Core::new(engine);
+        if tapped {
+            core.want_exact_time(); // packets are dated, and delays are counted
+        }
         Ok(Nic {
-            core: Mutex::new(Core::new(engine)),
+            core: Mutex::new(core),
             wake,
             link_layer,
             gids,

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ::verbs::Result;
+use ::verbs::{CqId, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
@@ -26,6 +26,10 @@ const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
 /// Empty polls per look at everything.
 const GLANCES: u64 = 32;
+/// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
+/// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
+const POLLS_BEFORE_YIELD: u32 = 1024;
+const YIELD_EVERY: u32 = 128;
 /// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
 /// How long the NIC thread waits for the lock before it looks whether somebody asks for a report.
@@ -36,33 +40,72 @@ const TAKE_IN_ROUNDS: u32 = 256;
 const BUDGET: u32 = 64;
 
 impl Core {
+    /// A poll found nothing. True if the poller should offer its processor to others.
+    #[inline]
+    pub(crate) fn found_nothing(&mut self) -> bool {
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        self.empty_polls >= POLLS_BEFORE_YIELD && self.empty_polls.is_multiple_of(YIELD_EVERY)
+    }
+
+    /// True if a poll of this queue would find nothing, and nothing is to be done either: most polls end here. Counts it.
+    #[inline]
+    pub(crate) fn nothing_new(&mut self, cq: CqId) -> bool {
+        let nothing = self.mode == Mode::Polled
+            && !(self.polls + 1).is_multiple_of(GLANCES)
+            && self.engine.cq_is_empty(cq)
+            && !self.engine.has_ready()
+            && !self.engine.is_parked()
+            && !self.engine.platform().any_ready();
+        self.polls += u64::from(nothing);
+        nothing
+    }
+
     /// What a poll that found nothing does: a look at each link costs one load, and all else that could have happened
     /// (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
-    pub(crate) fn glance(&mut self) {
-        if self.engine.platform().any_ready() || self.engine.has_ready() || self.polls.is_multiple_of(GLANCES) {
-            let now = self.time();
-            self.progress(now);
+    /// It stops as soon as the poll has its completions: what comes behind them is for the next.
+    pub(crate) fn glance(&mut self, cq: CqId, wanted: usize) {
+        let thorough = self.polls.is_multiple_of(GLANCES);
+        if thorough {
+            self.clock_uses = 0;
+        } else if !self.engine.platform().any_ready() && !self.engine.has_ready() {
+            return;
+        }
+        let mut now = self.time();
+        if !thorough && self.mode == Mode::Polled {
+            self.take_packets(&mut now, Some((cq, wanted)));
+            if !self.engine.cq_is_empty(cq) {
+                return;
+            }
+        }
+        self.progress(now);
+    }
+
+    /// Takes packets from the links, until this queue has so many completions.
+    #[inline]
+    fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
+        let mut at = 0; // by index: handling a packet may add links
+        while let Some(&link) = self.engine.platform().links().get(at) {
+            at += 1;
+            for _ in 0..BUDGET {
+                let Some((packet, rx)) = self.engine.platform_mut().peek(link) else { break };
+                self.engine.receive(link, &packet, rx, *now);
+                self.engine.platform_mut().release(link);
+                if self.engine.is_winded() {
+                    self.engine.run(*now);
+                    self.engine.platform_mut().kick();
+                    *now = self.read_time();
+                }
+                if until.is_some_and(|(cq, wanted)| self.engine.completions(cq) >= wanted) {
+                    return;
+                }
+            }
         }
     }
 
     /// Takes in what has come, runs what it set free, lets time pass.
     pub(crate) fn progress(&mut self, mut now: u64) {
         self.engine.platform_mut().pass(now);
-        let mut at = 0; // by index: handling a packet may add links
-        while let Some(&link) = self.engine.platform().links().get(at) {
-            at += 1;
-            for _ in 0..BUDGET {
-                let Some((packet, rx)) = self.engine.platform_mut().peek(link) else { break };
-                self.engine.receive(link, &packet, rx, now);
-                self.engine.platform_mut().release(link);
-                if self.engine.is_winded() {
-                    self.engine.run(now);
-                    self.engine.platform_mut().kick();
-                    now = crate::now();
-                    self.clock = now;
-                }
-            }
-        }
+        self.take_packets(&mut now, None);
         self.engine.platform_mut().take_dead_links(&mut self.dead);
         for link in self.dead.drain(..) {
             self.engine.link_down(link);
@@ -76,7 +119,8 @@ impl Core {
     /// Takes in all that has come until now. Peers that go on sending are not waited for.
     pub(crate) fn take_in(&mut self) {
         for _ in 0..TAKE_IN_ROUNDS {
-            self.progress(now());
+            let now = self.read_time();
+            self.progress(now);
             if !self.engine.platform().any_ready() {
                 break;
             }
@@ -107,7 +151,8 @@ impl Core {
 
     /// Arms on a thread of the program.
     pub(crate) fn arm_for(&mut self, nic: &Nic) {
-        if !self.go_armed(now()) {
+        let now = self.read_time();
+        if !self.go_armed(now) {
             nic.wake_thread(self);
         }
     }
@@ -182,7 +227,7 @@ impl Nic {
             let timeout = {
                 let mut core = Guard::new(self, core);
                 core.thread_woken = false;
-                let now = now();
+                let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
                 if core.mode == Mode::Polled && core.polls != polls {
                     // The program is at work. It moves its own data.

@@ -6,16 +6,22 @@ use ::verbs::{
 };
 
 use crate::context::{Object, UNKNOWN};
+use crate::core::Guard;
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
 /// any copy takes; a peer that is stopped in the middle of one must not hang us for ever.
 const DEREG_PATIENCE: u64 = 2_000_000_000;
 
-/// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
-/// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
-const POLLS_BEFORE_YIELD: u32 = 512;
-const YIELD_EVERY: u32 = 64;
+/// The end of a poll without result.
+#[inline]
+fn empty_handed(give_way: bool) -> usize {
+    if give_way {
+        // Who polls this long without result waits for a peer that may be waiting for this processor.
+        std::thread::yield_now();
+    }
+    0
+}
 
 impl Nic {
     /// `ibv_reg_mr(3)`: makes sure that the memory is there, as an adapter that pins it would.
@@ -61,8 +67,9 @@ impl Nic {
                 Err(Errno::EAGAIN) => {}
                 result => return result,
             }
-            core.progress(now());
-            if now() > until {
+            let now = core.read_time();
+            core.progress(now);
+            if now > until {
                 return core.dereg_mr(mr, true);
             }
             drop(core);
@@ -93,7 +100,8 @@ impl Nic {
             // What has come before is received: an adapter has done so already.
             core.take_in();
         }
-        core.modify_qp(qp, attr, mask, now())
+        let now = core.read_time();
+        core.modify_qp(qp, attr, mask, now)
     }
 
     /// Takes in what has come over the links, and gives how many completions of a queue pair report success and wait to be
@@ -135,28 +143,30 @@ impl Nic {
         Ok(())
     }
 
-    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes completions. Gives how many.
-    pub fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
-        let mut core = self.lock();
-        let mut n = core.engine.poll(cq, out);
+    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the number of
+    /// each, from 0 on. Gives how many.
+    pub fn poll_cq(&self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> usize {
+        let mut core = self.core.lock();
+        if core.nothing_new(cq) {
+            let give_way = core.found_nothing();
+            drop(core);
+            return empty_handed(give_way);
+        }
+        let mut core = Guard::new(self, core);
+        let mut n = core.engine.poll(cq, most, &mut out);
         if n == 0 {
             core.polled(self);
-            core.glance();
-            n = core.engine.poll(cq, out);
+            core.glance(cq, most);
+            n = core.engine.poll(cq, most, out);
         }
         if n > 0 {
             core.empty_polls = 0;
             core.after_completions(self);
             return n;
         }
-        core.empty_polls = core.empty_polls.saturating_add(1);
-        let give_way = core.empty_polls >= POLLS_BEFORE_YIELD && core.empty_polls.is_multiple_of(YIELD_EVERY);
+        let give_way = core.found_nothing();
         drop(core);
-        if give_way {
-            // Who polls this long without result waits for a peer that may be waiting for this processor.
-            std::thread::yield_now();
-        }
-        0
+        empty_handed(give_way)
     }
 
     /// `ibv_req_notify_cq(3)`. The program is about to sleep: doorbells are wanted from now on.

@@ -268,6 +268,21 @@ impl Link {
         (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.pid)
     }
 
+    /// Copies from the peer's memory for its request, marked, and if its ticket is good.
+    ///
+    /// Whether the peer lives is not asked: should its process number be another's by now, that one does not have
+    /// the ticket where it should be, and what was copied is thrown away.
+    pub(crate) fn pull_straight(
+        &mut self,
+        ticket: TicketRef,
+        theirs: &[Span],
+        ours: &[Span],
+    ) -> Result<(), StraightError> {
+        let remote = self.remote.as_ref().filter(|remote| remote.we_permitted && self.state == State::Up);
+        let pid = remote.ok_or(StraightError::Denied)?.pid;
+        self.copier.marked(self.producer.memory().copying(), || straight::pull_if(pid, ticket, theirs, ours))
+    }
+
     /// A straight copy for the peer's request, marked, and after a look at its ticket. `copy` is given the peer's
     /// process number.
     pub(crate) fn copy_straight(

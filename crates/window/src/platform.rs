@@ -487,7 +487,7 @@ impl Platform for WindowPlatform {
             local::copy(remote, local).map_err(side)?;
         } else {
             let link = self.link_mut(link).ok_or(StraightError::Denied)?;
-            link.copy_straight(ticket, |pid| straight::pull(pid, remote, local))?;
+            link.pull_straight(ticket, remote, local)?;
         }
         self.straight_done(local);
         Ok(())

@@ -48,13 +48,15 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes completions out; frees the places that they held. Gives how many.
-    pub fn poll(&mut self, cq: CqId, out: &mut [verbs::Completion]) -> usize {
+    /// Takes at most `most` completions out, and frees the places that they held. Gives how many; `out` is called with the
+    /// number of each, from 0 on.
+    #[inline]
+    pub fn poll(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &verbs::Completion)) -> usize {
         let mut n = 0;
-        while n < out.len() {
+        while n < most {
             let Some(cqe) = self.done.pop(cq) else { break };
             self.free_place(&cqe);
-            out[n] = cqe.wc;
+            out(n, &cqe.wc);
             n += 1;
         }
         n
@@ -92,6 +94,12 @@ impl<P: Platform> Engine<P> {
     /// True if a poll would find nothing.
     pub fn cq_is_empty(&self, cq: CqId) -> bool {
         self.done.is_empty(cq)
+    }
+
+    /// How many completions wait in it.
+    #[inline]
+    pub fn completions(&self, cq: CqId) -> usize {
+        self.done.len(cq)
     }
 
     /// `ibv_req_notify_cq(3)`.

@@ -54,6 +54,7 @@ impl<P: Platform> Engine<P> {
                     halted: false,
                     lossy: false,
                     give_up_at: None,
+                    timed: false,
                     no_straight: false,
                     proven: false,
                     peer_epoch: None,

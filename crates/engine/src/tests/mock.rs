@@ -570,9 +570,8 @@ impl World {
 
     pub fn poll(&mut self, node: usize) -> Vec<Completion> {
         let n = &mut self.nodes[node];
-        let mut out = vec![Completion::default(); 4096];
-        let got = n.engine.poll(n.cq, &mut out);
-        out.truncate(got);
+        let mut out = Vec::new();
+        n.engine.poll(n.cq, 4096, |_, completion| out.push(*completion));
         out
     }
 }
