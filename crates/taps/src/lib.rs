@@ -83,29 +83,35 @@ impl<W: Wire> Tapped<W> {
     #[inline]
     pub fn release(&mut self, link: LinkId) {
         if self.taps.is_some() {
-            self.release_tapped(link);
-            if self.stays(link) {
-                return;
-            }
+            return self.release_tapped(link);
         }
         self.wire.release(link);
     }
 
+    // What follows is kept out of the functions that the message path goes through: without taps it costs them one
+    // branch, and no room.
+
     #[cold]
+    #[inline(never)]
     fn peek_tapped(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
         self.peek_faulty(link)
     }
 
     #[cold]
+    #[inline(never)]
     fn release_tapped(&mut self, link: LinkId) {
         if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut())
             && let Some((packet, rx)) = self.wire.peek(link)
         {
             pcap.received(&mut self.wire, link, &packet, rx);
         }
+        if !self.stays(link) {
+            self.wire.release(link);
+        }
     }
 
     #[cold]
+    #[inline(never)]
     fn send_tapped(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         self.send_faulty(link, packet, payload)
     }
@@ -144,11 +150,18 @@ impl<W: Wire> Tapped<W> {
     /// True if [`Tapped::take_orders`] has some.
     #[inline]
     pub fn has_orders(&self) -> bool {
+        self.taps.is_some() && self.has_orders_tapped()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_orders_tapped(&self) -> bool {
         self.taps.as_ref().and_then(|taps| taps.faults.as_ref()).is_some_and(fault::Faults::has_orders)
     }
 
     /// What faults want to be done to the device.
     #[cold]
+    #[inline(never)]
     pub fn take_orders(&mut self) -> Vec<fault::Order> {
         self.taps.as_mut().and_then(|taps| taps.faults.as_mut()).map(fault::Faults::take_orders).unwrap_or_default()
     }
@@ -235,7 +248,9 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if self.taps.is_some() {
-            return self.send_tapped(link, packet, payload);
+            // A copy, so that without taps the packet need not be in memory for anybody to look at.
+            let (packet, payload) = (*packet, payload);
+            return self.send_tapped(link, &packet, payload);
         }
         self.wire.send(link, packet, payload)
     }

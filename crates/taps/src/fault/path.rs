@@ -135,6 +135,8 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// Time has passed.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn pass_faulty(&mut self, now: Nanos) {
         if let Some(faults) = self.faults() {
             faults.expire(now);
@@ -176,6 +178,8 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// Flips a bit of data that have come to local memory: they are those from `offset` on of a payload of `len` bytes.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn spoil(&mut self, offset: u32, len: u32, spans: &[Span]) -> Result<(), Fault> {
         let Some((choice, header)) = self.faults().and_then(|faults| faults.flip) else { return Ok(()) };
         let (byte, bit) = place(choice, header, len);
@@ -193,6 +197,8 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// The same for data that were fetched from the packet.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn spoil_bytes(&mut self, offset: u32, len: u32, bytes: &mut [u8]) {
         let Some((choice, header)) = self.faults().and_then(|faults| faults.flip) else { return };
         let (byte, bit) = place(choice, header, len);
@@ -202,11 +208,15 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// See [`engine::platform::Platform::withholds_receive`].
+    #[cold]
+    #[inline(never)]
     pub(crate) fn withholds_faulty(&mut self, packet: &Packet) -> bool {
         self.faults().is_some_and(|faults| faults.withholds_receive(packet))
     }
 
     /// Data must be in packets, for a fault to reach them.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn needs_data(&self) -> bool {
         self.taps.as_ref().and_then(|taps| taps.faults.as_ref()).is_some_and(Faults::needs_data)
     }
