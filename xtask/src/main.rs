@@ -1,6 +1,7 @@
 //! Development commands: `cargo xtask help`.
 
 mod arrows;
+mod busy;
 mod ctests;
 mod interop;
 mod miri;
@@ -26,6 +27,7 @@ Options:
   --quick         fewer cases and shorter runs: a few minutes
   --filter TEXT   only cases whose name contains TEXT
   --no-setup      do not install anything; what is missing fails
+  --busy          two runnable threads per core in the background; programs may take longer
   --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
 
 Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
@@ -62,6 +64,7 @@ const STEPS: &[Step] = &[
     Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
     Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
+    Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of all of the above with two runnable threads per core in the background" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
@@ -75,12 +78,19 @@ pub struct Options {
     filter: Option<String>,
     no_setup: bool,
     bless: bool,
+    busy: bool,
 }
 
 impl Options {
     /// True if a case of this name is wanted.
     fn wants(&self, case: &str) -> bool {
         self.filter.as_ref().is_none_or(|text| case.contains(text.as_str()))
+    }
+
+    /// How many times longer than on a quiet machine a program may take. Pairs that poll for each other's messages wait for
+    /// a time slice of the scheduler's at each.
+    fn patience(&self) -> u32 {
+        if self.busy { 4 } else { 1 }
     }
 
     /// The filter as arguments for `cargo test`.
@@ -98,6 +108,7 @@ fn main() -> ExitCode {
             "--quick" => options.quick = true,
             "--no-setup" => options.no_setup = true,
             "--bless" => options.bless = true,
+            "--busy" => options.busy = true,
             "--filter" => options.filter = args.next(),
             "-h" | "--help" => words.push("help".to_owned()),
             option if option.starts_with('-') => return usage(&format!("unknown option {option}")),
@@ -147,6 +158,7 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     }
     setup.took = started.elapsed();
     report.suites.push(setup);
+    let _busy = options.busy.then(busy::Busy::start);
     for step in steps {
         println!("== {}: {}", step.name, step.about);
         let mut suite = Suite::new(step.name);

@@ -91,7 +91,26 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
-    tests(suite, "test-indirect", cargo("test-indirect").args(words).env(key, value));
+    // What takes long does both by itself, or does not depend on it.
+    let shorter = [("SOFTRNIC_KILL_ROUNDS", "30"), ("SOFTRNIC_CHURN_SECONDS", "3"), ("SOFTRNIC_SWEEP_STEP", "5")];
+    let program =
+        shorter.into_iter().fold(cargo("test-indirect").args(words), |program, (key, value)| program.env(key, value));
+    tests(suite, "test-indirect", program.env(key, value));
+}
+
+/// The conformance tests that are about load and about peers that die or stand still, in a short form.
+pub fn test_load(suite: &mut Suite, options: &Options) {
+    // `cargo test` alone does not build the library that they load.
+    if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
+        return;
+    }
+    let mut words = vec!["test", "-p", "softrnic-conformance", "--no-fail-fast"];
+    for test in ["load", "churn", "kill", "stopped", "rules"] {
+        words.extend(["--test", test]);
+    }
+    words.extend(options.test_filter());
+    let program = cargo("test-load").args(words).env("SOFTRNIC_KILL_ROUNDS", "60").env("SOFTRNIC_CHURN_SECONDS", "5");
+    tests(suite, "test-load", program);
 }
 
 fn tests(suite: &mut Suite, name: &str, program: Program) {

@@ -22,12 +22,28 @@ pub fn shielded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::EIO))
 }
 
-/// NULL and errno on failure.
-pub fn pointer<T>(call: impl FnOnce() -> Result<*mut T>) -> *mut T {
-    shielded(call).unwrap_or_else(|errno| {
+/// NULL and errno on failure; ENOMEM while memory is short.
+pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
+    let made = if crate::reserve::enough() { shielded(call) } else { Err(Errno::ENOMEM) };
+    made.unwrap_or_else(|errno| {
+        if nic::logs() {
+            tell_lack(core::any::type_name::<F>(), errno);
+        }
         set_errno(errno);
         core::ptr::null_mut()
     })
+}
+
+/// Says so if the verb's closure of this name has failed because something is lacking. Mistakes of the program's are told
+/// where they are seen.
+fn tell_lack(closure: &str, errno: Errno) {
+    const LACKS: [c_int; 8] =
+        [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOSPC, libc::EFBIG, libc::EAGAIN, libc::EPERM, libc::EACCES];
+    if LACKS.contains(&errno.0) {
+        let verb = closure.split("::").find(|part| part.starts_with("ibv_") || part.starts_with("rdma_"));
+        let why = std::io::Error::from_raw_os_error(errno.0);
+        eprintln!("softrnic[{}]: {}: {why}", std::process::id(), verb.unwrap_or(closure));
+    }
 }
 
 /// 0, or the errno.

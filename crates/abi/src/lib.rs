@@ -48,6 +48,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rate;
+mod reserve;
 mod srq;
 mod strings;
 mod sysfs;

@@ -3,7 +3,7 @@
 //! The two talk over a stream socket, which is the other process's standard input: the test harness writes to standard
 //! output, and nobody else uses the input.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -93,6 +93,18 @@ impl Far {
     /// # Panics
     /// If that is not possible.
     pub fn start(entry: &str, part: &str, env: &[(&str, &str)]) -> Far {
+        Far::start_with(entry, part, env, Stdio::inherit())
+    }
+
+    /// As [`Far::start`]; what it says on standard error is kept for [`Far::errors`].
+    ///
+    /// # Panics
+    /// If that is not possible.
+    pub fn start_heard(entry: &str, part: &str, env: &[(&str, &str)]) -> Far {
+        Far::start_with(entry, part, env, Stdio::piped())
+    }
+
+    fn start_with(entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Far {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
         let child = Command::new(std::env::current_exe().expect("the path of this program"))
             .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
@@ -100,6 +112,7 @@ impl Far {
             .envs(env.iter().copied())
             .stdin(Stdio::from(OwnedFd::from(far)))
             .stdout(Stdio::null())
+            .stderr(errors)
             .spawn()
             .expect("a second process");
         Far { wire: Wire::new(near), child }
@@ -108,6 +121,15 @@ impl Far {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it has said on standard error until its end, if it was started to be heard.
+    pub fn errors(&mut self) -> String {
+        let mut said = Vec::new();
+        if let Some(errors) = &mut self.child.stderr {
+            let _ = errors.read_to_end(&mut said);
+        }
+        String::from_utf8_lossy(&said).into_owned()
     }
 
     /// Sends it a signal.

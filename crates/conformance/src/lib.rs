@@ -3,10 +3,17 @@
 
 mod bed;
 mod far;
+mod footprint;
 mod library;
+mod random;
+mod setting;
+pub mod side;
 mod wait;
 
 pub use bed::{Bed, Joint, PORT};
 pub use far::{Far, Wire};
+pub use footprint::Footprint;
 pub use library::library;
-pub use wait::{PATIENCE, collect, until};
+pub use random::Random;
+pub use setting::{seed, setting};
+pub use wait::{PATIENCE, Pace, collect, until};

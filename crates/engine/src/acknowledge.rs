@@ -227,7 +227,8 @@ impl<P: Platform> Engine<P> {
         if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni) || qp.rnr_until.is_some() {
             return;
         }
-        let waiting = qp.inflight.iter().any(|e| e.psns > 0 && !e.done && e.error.is_none() && (e.out || e.sent > 0));
+        // Also for what finds no room on the link: that the peer does not make room is no answer either.
+        let waiting = qp.inflight.iter().any(|e| e.psns > 0 && !e.done && e.error.is_none());
         match timeout_nanos(qp.attr.timeout) {
             Some(timeout) if waiting => {
                 if qp.ack_deadline.is_none() {
@@ -269,7 +270,8 @@ impl<P: Platform> Engine<P> {
         qp.tally.counters.timeouts += 1;
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
-        let waits = qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark) && self.platform.lives(link));
+        let pending = |link| qp.parked || !self.platform.taken(link, qp.sent_mark);
+        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link));
         if waits && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;

@@ -153,7 +153,9 @@ impl Completions {
     pub fn push(&mut self, id: CqId, mut cqe: Cqe, solicited: bool, now: Nanos) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return true };
         cqe.wc.timestamp = now;
-        if cq.ring.len() >= cq.capacity as usize {
+        // The ring grows with what ever waited at one time. Without memory for one more, the queue is as good as full.
+        let stuck = cq.ring.len() == cq.ring.capacity() && cq.ring.try_reserve(1).is_err();
+        if cq.ring.len() >= cq.capacity as usize || stuck {
             if cq.opts.ignore_overrun {
                 self.overwritten.extend(cq.ring.pop_front());
             } else {

@@ -90,6 +90,14 @@ impl<P: Platform> Engine<P> {
                 return Fetched::No;
             }
         }
+        // The list grows with what was ever under way at one time, which is mostly far less than the queue holds.
+        if qp.inflight.len() == qp.inflight.capacity() && qp.inflight.try_reserve(1).is_err() {
+            // Without memory for more, the next waits for one to finish.
+            self.retire(qp, now);
+            if qp.inflight.len() == qp.inflight.capacity() {
+                return Fetched::No;
+            }
+        }
         let number = qp.sq.advance();
         let Some(wqe) = next else {
             // The entry was overwritten with what is no request.

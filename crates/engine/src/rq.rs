@@ -23,8 +23,11 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub fn new(depth: u32, max_sge: u32) -> Self {
-        RecvQueue { wqes: VecDeque::with_capacity(depth as usize), depth, max_sge, held: 0, total: 0 }
+    /// ENOMEM without memory for so many: posting must not fail for that.
+    pub fn new(depth: u32, max_sge: u32) -> Result<Self> {
+        let mut wqes = VecDeque::new();
+        wqes.try_reserve_exact(depth as usize).map_err(|_| Errno::ENOMEM)?;
+        Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0 })
     }
 
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
@@ -37,6 +40,14 @@ impl RecvQueue {
         self.held += 1;
         self.total += 1;
         self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
+        Ok(())
+    }
+
+    /// ENOMEM without memory for so many.
+    pub fn resize(&mut self, depth: u32) -> Result<()> {
+        let more = (depth as usize).saturating_sub(self.wqes.len());
+        self.wqes.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        self.depth = depth;
         Ok(())
     }
 

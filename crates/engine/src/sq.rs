@@ -24,7 +24,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use verbs::{Access, AhId, LKey, MrId, MwId, Opcode, Qpn, RKey, SendBody, SendData, SendFlags, SendWr, Sge};
+use verbs::{
+    Access, AhId, Errno, LKey, MrId, MwId, Opcode, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge,
+};
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.
@@ -77,14 +79,29 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+    /// ENOMEM without memory for so many.
+    pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Result<Self> {
         let data = (max_sge as usize * 16).max(max_inline as usize);
         let stride = 1 + data.saturating_sub(64 - HEAD).div_ceil(64);
         // A power of two: finding an entry costs no division.
         let count = (depth as usize).next_power_of_two() * stride;
-        let entries = (0..count).map(|_| Entry(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        entries.resize_with(count, || Entry(std::array::from_fn(|_| AtomicU64::new(0))));
+        let entries = entries.into_boxed_slice();
         let mask = u64::from(depth).next_power_of_two() - 1;
-        SendQueue { entries, stride, mask, depth, max_sge, max_inline, posted: 0, fetched: 0, retired: 0, before: 0 }
+        Ok(SendQueue {
+            entries,
+            stride,
+            mask,
+            depth,
+            max_sge,
+            max_inline,
+            posted: 0,
+            fetched: 0,
+            retired: 0,
+            before: 0,
+        })
     }
 
     pub fn room(&self) -> u32 {

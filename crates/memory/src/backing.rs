@@ -77,11 +77,11 @@ impl Memfd {
     /// inherit the mapping.
     ///
     /// # Errors
-    /// `EMFILE`, `ENOMEM` or what else the kernel answers.
+    /// `EMFILE`, `ENOMEM`, `EFBIG` (RLIMIT_FSIZE) or what else the kernel answers.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
-        rustix::fs::ftruncate(&fd, len as u64).map_err(errno)?;
+        resize(&fd, len)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;
         let map = Self::map(&fd, len)?;
         Ok((map, fd))
@@ -114,7 +114,7 @@ impl Memfd {
     pub fn create_board(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
-        rustix::fs::ftruncate(&fd, len as u64).map_err(errno)?;
+        resize(&fd, len)?;
         let map = Self::map(&fd, len)?;
         // Our mapping stays writable; no further one can be made so, whoever holds the descriptor.
         rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE).map_err(errno)?;
@@ -206,6 +206,16 @@ impl Drop for Foreign {
 unsafe impl Send for Foreign {}
 // SAFETY: as for Send; there is no interior state.
 unsafe impl Sync for Foreign {}
+
+/// Gives a new memfd its size. The limit on files holds for memfds too, and who goes beyond it gets a signal, which ends
+/// programs that do not expect it: so it is looked at before (EFBIG).
+fn resize(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < len as u64) {
+        return Err(errno(rustix::io::Errno::FBIG));
+    }
+    rustix::fs::ftruncate(fd, len as u64).map_err(errno)
+}
 
 fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())

@@ -20,8 +20,8 @@ mod tell;
 mod thread;
 mod verbs_calls;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ::verbs::{Errno, Gid, LinkLayer, Result};
 use parking_lot::{Condvar, Mutex};
@@ -77,14 +77,17 @@ impl Nic {
         if let Some(nic) = fork::load(&NIC) {
             return Ok(nic);
         }
-        let nic = Box::leak(Box::new(Nic::new()?));
+        let nic = Nic::new()?;
+        // All that can fail has been done before the adapter is there for ever: its thread waits for it.
+        let thread = nic.prepare()?;
+        let nic = Box::leak(Box::new(nic));
         match NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 fork::watch();
-                nic.start()?;
+                nic.start(&thread);
                 Ok(nic)
             }
-            // Another thread was faster. The loser has no thread yet and nothing claimed; what it holds is small.
+            // Another thread was faster. The loser has nothing claimed, its thread ends; what it holds is small.
             Err(_) => fork::load(&NIC).ok_or(Errno::ENODEV),
         }
     }
@@ -99,15 +102,14 @@ impl Nic {
         let faults = faults::setup()?.and_then(faults::Setup::faults);
         let mut platform = WindowPlatform::new(window::Config::from_env())?;
         platform.set_local_gids(table.clone());
+        platform.set_diagnostics(logs());
         let fds = platform.fd_set();
         let taps = taps::Taps::from_env(&platform, faults);
         let tapped = taps.is_some();
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
         engine.set_link_layer(link_layer);
-        // SOFTRNIC_LOG: anything but empty, 0 or off asks for diagnostics on stderr.
-        let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
-        let log = !matches!(log.as_str(), "" | "0" | "off");
+        let log = logs();
         engine.set_diagnostics(log);
         view::ptrace::permit();
         if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
@@ -180,6 +182,15 @@ impl Nic {
     pub fn lock(&self) -> Guard<'_> {
         Guard::new(self, self.core.lock())
     }
+}
+
+/// True if `SOFTRNIC_LOG` asks for diagnostics on standard error: it is anything but empty, `0` or `off`. Read once.
+pub fn logs() -> bool {
+    static LOGS: OnceLock<bool> = OnceLock::new();
+    *LOGS.get_or_init(|| {
+        let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
+        !matches!(log.as_str(), "" | "0" | "off")
+    })
 }
 
 /// Our errno for the system's.

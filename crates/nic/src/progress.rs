@@ -7,6 +7,8 @@
 //! still read and write our memory, and must find somebody awake.
 
 use std::sync::atomic::Ordering;
+
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use ::verbs::{CqId, Result};
@@ -176,13 +178,27 @@ impl Core {
 }
 
 impl Nic {
-    /// Starts the NIC thread.
-    pub(crate) fn start(&'static self) -> Result<()> {
-        self.core.lock().thread_runs = true;
+    /// Makes the NIC thread, which waits for its adapter; it ends if there will be none.
+    ///
+    /// # Errors
+    /// EMFILE, EAGAIN: no more descriptors or threads.
+    pub(crate) fn prepare(&self) -> Result<SyncSender<&'static Nic>> {
         // A duplicate, because the platform itself is behind the lock.
         let epoll =
             rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.platform().epoll_fd(), 0).map_err(crate::errno)?;
-        thread::spawn("softrnic", move || self.thread(epoll.as_fd()))
+        let (adapter, given) = sync_channel::<&'static Nic>(1);
+        thread::spawn("softrnic", move || {
+            if let Ok(nic) = given.recv() {
+                nic.thread(epoll.as_fd());
+            }
+        })?;
+        Ok(adapter)
+    }
+
+    /// Lets the NIC thread begin.
+    pub(crate) fn start(&'static self, thread: &SyncSender<&'static Nic>) {
+        // There is room for one, and the thread waits for it.
+        self.core.lock().thread_runs = thread.send(self).is_ok();
     }
 
     /// Makes the NIC thread look now.

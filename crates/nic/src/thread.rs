@@ -4,7 +4,7 @@
 /// Starts a thread of the library's own: named for who looks at `ps -L`, deaf to the program's signals, soon in its turn.
 ///
 /// # Errors
-/// ENOMEM: no more threads.
+/// EAGAIN: no more threads (pthread_create(3)).
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result<()> {
     let body = move || {
         block_signals();
@@ -12,7 +12,7 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result
         run();
     };
     let made = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body);
-    made.map(|_| ()).map_err(|_| ::verbs::Errno::ENOMEM)
+    made.map(|_| ()).map_err(|error| error.raw_os_error().map_or(::verbs::Errno::EAGAIN, ::verbs::Errno))
 }
 
 /// Blocks all signals for the calling thread: handlers of the program must not run on the NIC thread.

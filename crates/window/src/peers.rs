@@ -1,5 +1,6 @@
 //! Claiming blocks, connecting to peers, accepting them, and noticing their deaths.
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -154,12 +155,27 @@ impl WindowPlatform {
             _ => {}
         }
         let found = self.connect(block);
+        if let Err(errno) = found {
+            let first = u32::from(block) * BLOCK_QPNS;
+            self.tell_obstacle(format_args!("no connection to the process of QP {first:#08x} and following"), errno);
+        }
         let route = match found {
             Ok(id) => Route::Link(id),
             Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST) },
         };
         self.routes.insert(block, route);
         found.ok()
+    }
+
+    /// Says why a connection is not made, if it is for want of something here: the program sees a peer that does not
+    /// answer.
+    fn tell_obstacle(&self, what: impl Display, errno: Errno) {
+        // Nobody is there, or he has too many visitors.
+        let peers = [Errno::ECONNREFUSED, Errno::EAGAIN];
+        if self.diagnose && !peers.contains(&errno) {
+            let why = std::io::Error::from_raw_os_error(errno.0);
+            eprintln!("softrnic[{}]: {what}: {why}", std::process::id());
+        }
     }
 
     fn is_up(&self, id: LinkId) -> bool {
@@ -360,6 +376,7 @@ impl WindowPlatform {
                 Err(Errno::EINTR | Errno(103)) => {}
                 Err(Errno::EMFILE | Errno(23)) => {
                     // Out of descriptors: with the spare one, turn the connection away. Its maker tries again later.
+                    self.tell_obstacle("a peer's connection was turned away", Errno::EMFILE);
                     self.spare = None;
                     if let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) {
                         drop(socket::accept(listener));
@@ -395,6 +412,7 @@ impl WindowPlatform {
                     self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
                 }
             }
+            Received::Cut => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
             _ => {}
         }
     }
@@ -408,8 +426,12 @@ impl WindowPlatform {
             heard => {
                 let half = self.half_open.remove(index);
                 unwatch(&self.epoll, &half.socket);
-                if let Received::Message(Message::Hello(hello), fds) = heard {
-                    self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
+                match heard {
+                    Received::Message(Message::Hello(hello), fds) => {
+                        self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
+                    }
+                    Received::Cut => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
+                    _ => {}
                 }
             }
         }
@@ -479,6 +501,10 @@ impl WindowPlatform {
                     if !self.obey(id, &message, fds) {
                         return self.lose(id);
                     }
+                }
+                Received::Cut => {
+                    self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE);
+                    return self.lose(id);
                 }
                 Received::Closed | Received::Garbage => return self.lose(id),
             }

@@ -77,6 +77,7 @@ pub struct WindowPlatform {
     pub(crate) multicast: Multicast,
     pub(crate) board: Option<Board>,
     gids: Vec<Gid>,
+    pub(crate) diagnose: bool,
 
     entropy: [u8; 256],
     entropy_left: usize,
@@ -117,6 +118,7 @@ impl WindowPlatform {
             multicast: Multicast::default(),
             board: None,
             gids: Vec::new(),
+            diagnose: false,
             entropy: [0; 256],
             entropy_left: 0,
             stats: Stats::default(),
@@ -129,6 +131,11 @@ impl WindowPlatform {
         platform.fill_random(&mut cookie[..]);
         platform.cookie = cookie;
         Ok(platform)
+    }
+
+    /// Whether what keeps a connection from being made is told on standard error.
+    pub fn set_diagnostics(&mut self, on: bool) {
+        self.diagnose = on;
     }
 
     /// The addresses of this host: only QPs behind one of them, or behind a loopback address, can be reached.

@@ -70,6 +70,9 @@ pub(crate) enum Received {
     Nothing,
     /// The other side has closed.
     Closed,
+    /// A message whose descriptors did not all come through: there is none left here, or there were too many. Those that
+    /// came are closed.
+    Cut,
     /// Something that is no message. Its descriptors are closed.
     Garbage,
 }
@@ -99,7 +102,10 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     if got.bytes == 0 {
         return Received::Closed;
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Received::Cut;
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
         return Received::Garbage;
     }
     match bytes.get(..got.bytes).map(rendezvous::parse) {

@@ -134,6 +134,27 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     pyverbs::run(suite, &stage, options, Mode::Indirect);
 }
 
+/// What is run on a busy machine: something of every kind, both ways of waiting, and what has hung on such a machine before.
+pub fn busy_sample(suite: &mut Suite, options: &Options) {
+    let mut cases: Vec<Pair> = [
+        ("ibv_rc_pingpong", "-s 4096 -n 1000 -c"),
+        ("ibv_rc_pingpong", "-s 1048576 -n 60 -e -c"),
+        ("ibv_uc_pingpong", "-s 4096 -n 1000 -e -c"),
+        ("ibv_ud_pingpong", "-s 1000 -n 1000 -c"),
+        ("ibv_srq_pingpong", "-s 65536 -n 75 -e -c"),
+        ("ibv_xsrq_pingpong", "-s 1048576 -e"),
+    ]
+    .into_iter()
+    .map(|(program, options)| pingpong::one(program, options, Order::ServerFirst))
+    .collect();
+    cases.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], "-n 1000"));
+    cases.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], "-n 200"));
+    cases.extend(perftest::some(&["send_bw", "send_lat"], "-n 1000 -e"));
+    cases.extend(perftest::some(&["send_bw"], "-n 500 -q 16 -s 65536"));
+    pairs(suite, options, Mode::Every, cases);
+    rdmacm::busy_sample(suite, options);
+}
+
 /// What forbids straight copies without a word of ours: other namespaces, and a filter on the system calls. One side is
 /// surrounded, or both; the other way may still be allowed.
 pub fn surroundings(suite: &mut Suite, options: &Options) {
@@ -172,7 +193,12 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     let Some(stage) = mode.stage(suite) else {
         return;
     };
-    pairs_on(suite, &stage, mode, cases.into_iter().filter(|case| options.wants(&mode.name(&case.name))));
+    let patience = options.patience();
+    let wanted = cases
+        .into_iter()
+        .filter(|case| options.wants(&mode.name(&case.name)))
+        .map(|case| Pair { limit: case.limit * patience, ..case });
+    pairs_on(suite, &stage, mode, wanted);
 }
 
 fn pairs_on(suite: &mut Suite, stage: &Stage, mode: Mode, wanted: impl Iterator<Item = Pair>) {

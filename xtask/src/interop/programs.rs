@@ -77,6 +77,7 @@ fn row(name: &str, cases: &[(String, Outcome)]) -> Program {
 /// Runs the cases that are wanted, one after the other: some programs cannot be told a port.
 pub fn run_duos(suite: &mut Suite, options: &Options, stage: &Stage, record: &mut Record, cases: Vec<Duo>) {
     for case in cases.into_iter().filter(|case| options.wants(&case.name)) {
+        let case = Duo { limit: case.limit * options.patience(), ..case };
         let (outcome, log) = case.run(stage);
         record.add(&case.name, &outcome);
         suite.push(case.name, outcome, Some(log));

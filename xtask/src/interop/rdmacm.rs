@@ -86,6 +86,17 @@ pub fn rdmacm(suite: &mut Suite, options: &Options) {
     record.publish(suite, options, "rdmacm");
 }
 
+/// Some of it, on a busy machine.
+pub fn busy_sample(suite: &mut Suite, options: &Options) {
+    match Stage::new("rdmacm", &[]) {
+        Ok(stage) => {
+            cycles(suite, options, &stage);
+            run_duos(suite, options, &stage, &mut Record::default(), some());
+        }
+        Err(e) => suite.fail("preparation", e),
+    }
+}
+
 /// The table-driven test, one case per line of its output.
 fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
     let program = match compile(stage, "gcc", "rdmacm", "cmtest", &["-lrdmacm", "-libverbs"]) {

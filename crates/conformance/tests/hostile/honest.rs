@@ -10,7 +10,7 @@ use rdma::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::random::Random;
+use conformance::Random;
 
 /// An end of a connection, as told to the other side.
 #[derive(Clone, Copy, Serialize, Deserialize)]

@@ -9,17 +9,15 @@
 //! `SOFTRNIC_HOSTILE_ROUNDS` says how often (12), `SOFTRNIC_HOSTILE_SEED` repeats what failed.
 
 mod honest;
-mod random;
 mod stranger;
 mod vandal;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Wire};
+use conformance::{Bed, Far, Random, Wire, seed, setting};
 
 use honest::{Friend, Place};
-use random::Random;
 
 const ROUNDS: u64 = 12;
 /// How long one attacker is let loose.
@@ -35,19 +33,6 @@ fn far_side() {
         Some(("vandal", seed)) => vandal::run(wire, seed.parse().expect("a seed")),
         Some((_, seed)) => stranger::run(wire, seed.parse().expect("a seed")),
     }
-}
-
-fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
-fn seed() -> u64 {
-    let seed = setting("SOFTRNIC_HOSTILE_SEED").unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-        now.as_nanos() as u64 | 1
-    });
-    println!("SOFTRNIC_HOSTILE_SEED={seed}");
-    seed
 }
 
 fn descriptors() -> usize {
@@ -80,7 +65,7 @@ impl Secrets {
 /// Lets attackers of a kind loose, one after the other, while the victim works with an honest third.
 fn withstand(kind: &str) {
     assert!(Path::new("/proc/self/fd").exists(), "proc is mounted");
-    let seed = seed();
+    let seed = seed("SOFTRNIC_HOSTILE_SEED");
     let mut random = Random::new(seed);
     let bed = Bed::open();
     let secrets = Secrets::new(&bed);

@@ -22,7 +22,7 @@ use rustix::net::{
 use window::rendezvous;
 
 use crate::honest::Place;
-use crate::random::Random;
+use conformance::Random;
 
 const SLOTS: u64 = Half::SLOTS as u64;
 const HALF: u64 = Half::BYTES as u64;

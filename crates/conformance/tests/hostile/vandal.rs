@@ -9,7 +9,7 @@ use std::thread;
 use conformance::{Bed, Wire};
 
 use crate::honest::{Place, Toy};
-use crate::random::Random;
+use conformance::Random;
 
 pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);

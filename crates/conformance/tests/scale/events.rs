@@ -8,7 +8,7 @@ use conformance::{Bed, collect, until};
 use rdma::sys::IBV_EVENT_SRQ_LIMIT_REACHED;
 use rdma::{AsyncSource, Errno, QpCap, QpOptions, QpType, RecvWr, SendFlags};
 
-use crate::side::{self, LEN, RECV};
+use conformance::side::{self, LEN, RECV};
 
 #[test]
 fn a_channel_without_blocking_says_eagain() {

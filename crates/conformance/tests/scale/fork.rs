@@ -6,7 +6,7 @@ use conformance::{Bed, Far, PATIENCE, Wire, until};
 use rdma::{Data, SendOp, SendWr, Status};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::side::{self, LEN, Place, RECV, Side};
+use conformance::side::{self, LEN, Place, RECV, Side};
 
 /// What the child found, as its exit status; 0 is well.
 const MODIFY_WORKED: i32 = 10;

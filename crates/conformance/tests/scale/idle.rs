@@ -5,7 +5,7 @@ use std::time::Duration;
 use conformance::{Bed, Far, Wire, collect};
 use rdma::Status;
 
-use crate::side::{self, LEN, Place, RECV};
+use conformance::side::{self, LEN, Place, RECV};
 
 /// How long it waits, and how much it may use: 1 %.
 const WAIT: Duration = Duration::from_secs(3);

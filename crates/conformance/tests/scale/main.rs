@@ -4,7 +4,6 @@ mod events;
 mod fork;
 mod idle;
 mod many;
-mod side;
 mod threads;
 
 use conformance::Wire;
@@ -20,7 +19,7 @@ fn far_side() {
         "ring" => many::ring_far(wire),
         "fork" => fork::parent(wire),
         "mourner" => fork::mourner(),
-        "exchange" => side::exchange_far(wire),
+        "exchange" => conformance::side::exchange_far(wire),
         other => panic!("no such part: {other}"),
     }
 }

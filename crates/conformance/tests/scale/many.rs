@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use conformance::{Bed, Far, Wire, collect};
 use rdma::Status;
 
-use crate::side::{self, LEN, Place, RECV, Side};
+use conformance::side::{self, LEN, Place, RECV, Side};
 
 const QPS: usize = 1000;
 const PROCESSES: usize = 200;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use conformance::{Bed, PATIENCE};
 use rdma::{Cq, Errno, Qp, Status, Wc};
 
-use crate::side::{self, LEN, RECV};
+use conformance::side::{self, LEN, RECV};
 
 const THREADS: u64 = 8;
 const EACH: u64 = 2_000;

@@ -13,10 +13,15 @@ use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
 use crate::tally::Tally;
 
+/// Requests under way for which every queue pair has room from the beginning.
+const INFLIGHT: usize = 8;
+
 impl<P: Platform> Engine<P> {
     /// `ibv_create_qp(3)`.
     pub fn create_qp(&mut self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
         let cap = self.check_init(ctx, init)?;
+        let sq = SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data)?;
+        let rq = RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)?;
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
@@ -36,9 +41,9 @@ impl<P: Platform> Engine<P> {
                     link: None,
                     seek_at: None,
                     seek_pause: 0,
-                    sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
-                    rq: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge),
-                    inflight: VecDeque::with_capacity(cap.max_send_wr as usize),
+                    sq,
+                    rq,
+                    inflight: VecDeque::with_capacity(INFLIGHT),
                     cursor: 0,
                     next_psn: Psn::default(),
                     unacked: Psn::default(),

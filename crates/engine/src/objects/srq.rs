@@ -21,6 +21,7 @@ impl<P: Platform> Engine<P> {
             return Err(Errno::EINVAL);
         }
         let max_sge = init.max_sge.max(1);
+        let queue = RecvQueue::new(init.max_wr, max_sge)?;
         while self.next_srqn == 0 || self.srqns.contains_key(&self.next_srqn) {
             self.next_srqn = (self.next_srqn + 1) & 0xff_ffff;
         }
@@ -28,16 +29,7 @@ impl<P: Platform> Engine<P> {
         self.next_srqn = (self.next_srqn + 1) & 0xff_ffff;
         let id = self
             .srqs
-            .insert(Srq {
-                ctx,
-                user,
-                pd: init.pd,
-                number,
-                queue: RecvQueue::new(init.max_wr, max_sge),
-                limit: 0,
-                xrc: init.xrc,
-                users: 0,
-            })
+            .insert(Srq { ctx, user, pd: init.pd, number, queue, limit: 0, xrc: init.xrc, users: 0 })
             .ok_or(Errno::ENOMEM)?;
         self.srqns.insert(number, id);
         let _ = self.use_pd(init.pd);
@@ -60,7 +52,7 @@ impl<P: Platform> Engine<P> {
         if limit.is_some_and(|limit| limit > depth) {
             return Err(Errno::EINVAL);
         }
-        srq.queue.depth = depth;
+        srq.queue.resize(depth)?;
         if let Some(limit) = limit {
             srq.limit = limit;
         }

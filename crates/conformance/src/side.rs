@@ -2,26 +2,38 @@
 
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, Wire, collect};
+use crate::{Bed, Joint, Wire, collect};
 use rdma::{Access, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr, Sge, Status};
 use serde::{Deserialize, Serialize};
 
+/// Where a queue pair is.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub struct Place {
+    /// Its number.
     pub qpn: u32,
+    /// Its device's address.
     pub gid: [u8; 16],
 }
 
+/// Bytes of a message.
 pub const LEN: usize = 64;
+/// wr_id of receives.
 pub const RECV: u64 = 1 << 32;
 
 /// A queue pair of an open device.
 pub struct Side {
+    /// It.
     pub qp: Arc<Qp>,
+    /// Of both its queues.
     pub cq: Arc<Cq>,
+    /// Two messages: to send, and received.
     pub mr: Arc<Mr>,
 }
 
+/// An RC queue pair, whose queues hold `depth` requests each.
+///
+/// # Panics
+/// If it is refused.
 pub fn create_qp(bed: &Bed, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
     let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let options = QpOptions {
@@ -36,27 +48,48 @@ pub fn create_qp(bed: &Bed, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
     bed.pd.create_qp(&options).expect("ibv_create_qp")
 }
 
+/// Memory that is registered for everything but atomics.
+///
+/// # Panics
+/// If it is refused.
 pub fn buffer(bed: &Bed, len: usize) -> Arc<Mr> {
     bed.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).expect("ibv_reg_mr")
 }
 
+/// Where one of our queue pairs is.
 pub fn place(bed: &Bed, qp: &Qp) -> Place {
     Place { qpn: qp.number(), gid: bed.gid.0 }
 }
 
+/// RESET to RTS.
+///
+/// # Panics
+/// If it is refused.
 pub fn up(qp: &Qp, peer: &Place) {
     Joint::default().up(qp, QpType::Rc, peer.qpn, Gid(peer.gid));
 }
 
+/// Posts a receive.
+///
+/// # Panics
+/// If it is refused.
 pub fn recv(qp: &Qp, wr_id: u64, sges: &[Sge]) {
     qp.post_recv(&RecvWr { wr_id, sges }).expect("ibv_post_recv");
 }
 
+/// Posts a SEND.
+///
+/// # Panics
+/// If it is refused.
 pub fn send(qp: &Qp, wr_id: u64, sges: &[Sge]) {
     qp.post_send(&SendWr::new(wr_id, SendOp::Send, Data::Sges(sges))).expect("ibv_post_send");
 }
 
 impl Side {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If it is refused.
     pub fn new(bed: &Bed) -> Side {
         let cq = bed.context.create_cq(256, None, 0).expect("ibv_create_cq");
         Side { qp: create_qp(bed, &cq, 16), cq, mr: buffer(bed, 2 * LEN) }
@@ -77,12 +110,19 @@ impl Side {
         self.get_name(peer);
     }
 
+    /// Sends a message that names us.
+    ///
+    /// # Panics
+    /// If it is refused.
     pub fn send_name(&self) {
         self.mr.write(0, &self.qp.number().to_ne_bytes());
         send(&self.qp, 1, &[self.mr.sge(0, LEN)]);
     }
 
     /// Waits for the end of what was sent, and for the peer's message.
+    ///
+    /// # Panics
+    /// If it is another's, or does not come.
     pub fn get_name(&self, peer: u32) {
         let all = collect(&self.cq, 2);
         assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "{all:?}");

@@ -1,0 +1,91 @@
+//! What a process holds, as the kernel counts it.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// What one process holds at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Footprint {
+    /// Bytes of memory that are its own, and its part of those that it shares (`Pss`, proc_pid_smaps(5)).
+    pub bytes: u64,
+    /// Mappings, a heap's growth aside: lines of `maps` with a name (files, windows, stacks) and without.
+    pub mappings: u64,
+    /// Descriptors.
+    pub descriptors: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+impl Footprint {
+    /// Of this process.
+    pub fn own() -> Footprint {
+        Footprint::of(std::process::id())
+    }
+
+    /// Of a process of ours.
+    ///
+    /// # Panics
+    /// If there is no such process.
+    pub fn of(pid: u32) -> Footprint {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect(name);
+        let count = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect(name).count() as u64;
+        Footprint {
+            bytes: kilobytes(&read("smaps_rollup"), "Pss:") * 1024,
+            mappings: read("maps").lines().count() as u64,
+            descriptors: count("fd"),
+            threads: count("task"),
+        }
+    }
+
+    /// What has come since `before`; 0 where something has gone.
+    pub fn since(&self, before: &Footprint) -> Footprint {
+        Footprint {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            mappings: self.mappings.saturating_sub(before.mappings),
+            descriptors: self.descriptors.saturating_sub(before.descriptors),
+            threads: self.threads.saturating_sub(before.threads),
+        }
+    }
+
+    /// True if nothing of it is more than in `limit`.
+    pub fn within(&self, limit: &Footprint) -> bool {
+        self.bytes <= limit.bytes
+            && self.mappings <= limit.mappings
+            && self.descriptors <= limit.descriptors
+            && self.threads <= limit.threads
+    }
+
+    /// Waits until this process has grown by at most `limit` since `before`: what is freed by the NIC thread is not
+    /// freed at once.
+    ///
+    /// # Errors
+    /// What it has grown by, if that does not come.
+    pub fn settled(before: &Footprint, limit: &Footprint) -> Result<Footprint, String> {
+        let start = Instant::now();
+        loop {
+            let grown = Footprint::own().since(before);
+            if grown.within(limit) {
+                return Ok(grown);
+            }
+            if start.elapsed() > Duration::from_secs(5) {
+                return Err(format!("grown by {grown}, allowed are {limit}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl fmt::Display for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Footprint { bytes, mappings, descriptors, threads } = self;
+        write!(f, "{} KiB, {mappings} mappings, {descriptors} descriptors, {threads} threads", bytes / 1024)
+    }
+}
+
+fn kilobytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}"));
+    line.trim().trim_end_matches(" kB").parse().unwrap_or_else(|error| panic!("{name} {line}: {error}"))
+}

@@ -1,0 +1,132 @@
+//! Objects of every kind come and go for a long time, connected and used; in the end the process holds what it held in the
+//! beginning: memory, mappings, descriptors, threads.
+//!
+//! `SOFTRNIC_CHURN_SECONDS` says for how long (10).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conformance::side::{self, LEN, Place, RECV, Side};
+use conformance::{Bed, Far, Footprint, Joint, PORT, Wire, collect, library, setting};
+use rdma::{Access, AhAttr, Bind, Data, MwKind, Qp, QpCap, QpOptions, QpType, SendFlags, SendOp, SendWr, Status};
+
+const SECONDS: u64 = 10;
+/// After this part of the time, everything has been used, and what is kept for ever is there.
+const WARM: f64 = 0.3;
+/// What may be more in the end: pages of a heap that is used in another order, and no descriptor, mapping or thread.
+const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, descriptors: 0, threads: 0 };
+
+/// One of each kind, used where that can be done alone.
+fn alone(bed: &Bed) {
+    let context = bed.context.device().open().expect("ibv_open_device");
+    let pd = context.alloc_pd().expect("ibv_alloc_pd");
+    let channel = context.create_comp_channel().expect("ibv_create_comp_channel");
+    let cq = context.create_cq(64, Some(&channel), 5).expect("ibv_create_cq");
+    cq.resize(300).expect("ibv_resize_cq");
+    let srq = pd.create_srq(64, 2, 0).expect("ibv_create_srq");
+    srq.set_limit(3).expect("ibv_modify_srq");
+    let xrcd = context.open_xrcd().expect("ibv_open_xrcd");
+    let mr = pd.reg_mr(100_000, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND).expect("ibv_reg_mr");
+    let again = pd.reg_mr_again(&mr, Access::empty()).expect("ibv_reg_mr");
+    let ah = AhAttr { dgid: bed.gid, is_global: true, hop_limit: 1, port_num: PORT, ..AhAttr::default() };
+    let ah = pd.create_ah(&ah).expect("ibv_create_ah");
+    let windows = [MwKind::Type1, MwKind::Type2].map(|kind| pd.alloc_mw(kind).expect("ibv_alloc_mw"));
+    let cap = QpCap { max_send_wr: 40, max_recv_wr: 40, max_send_sge: 3, max_recv_sge: 3, max_inline_data: 100 };
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcTgt] {
+        let target = qp_type == QpType::XrcTgt;
+        let options = QpOptions {
+            qp_type,
+            send_cq: (!target).then_some(&cq),
+            recv_cq: (!target).then_some(&cq),
+            srq: (qp_type == QpType::Ud).then_some(&srq),
+            xrcd: target.then_some(&xrcd),
+            cap,
+            sq_sig_all: true,
+        };
+        let qp = pd.create_qp(&options).expect("ibv_create_qp");
+        if qp_type != QpType::Rc {
+            continue;
+        }
+        // Connected to itself; an event for what it does.
+        Joint::default().up(&qp, qp_type, qp.number(), bed.gid);
+        cq.arm(false).expect("ibv_req_notify_cq");
+        let bind = Bind { mw: &windows[0], rkey: 0, mr: &mr, offset: 0, len: 4096, access: Access::REMOTE_READ };
+        qp.bind_mw(1, SendFlags::SIGNALED, &bind).expect("ibv_bind_mw");
+        assert_eq!(channel.event().expect("ibv_get_cq_event"), 5);
+        assert_eq!(collect(&cq, 1)[0].status(), Status::SUCCESS);
+        side::recv(&qp, RECV, &[mr.sge(0, LEN)]); // nobody will take it
+    }
+    drop((windows, ah, again));
+}
+
+/// A connection with the other process: a message in each direction, a WRITE and a READ of what is large.
+fn together(bed: &Bed, wire: &mut Wire, depth: u32) {
+    const LARGE: usize = 200_000;
+    let side = Side::new(bed);
+    side.exchange(bed, wire);
+    let mr = side::buffer(bed, 2 * LARGE);
+    let (addr, rkey): (u64, u32) = wire.exchange(&(mr.addr(), mr.rkey()));
+    for op in [SendOp::Write { addr, rkey }, SendOp::Read { addr, rkey }] {
+        let sges = [mr.sge(LARGE, LARGE)];
+        side.qp.post_send(&SendWr::new(1, op, Data::Sges(&sges))).expect("ibv_post_send");
+        assert_eq!(collect(&side.cq, 1)[0].status(), Status::SUCCESS);
+    }
+    let () = wire.exchange(&());
+    // Some that are connected and never used, and one with what is never completed.
+    let idle: Vec<Arc<Qp>> = (0..3).map(|_| side::create_qp(bed, &side.cq, depth)).collect();
+    let ours: Vec<Place> = idle.iter().map(|qp| side::place(bed, qp)).collect();
+    let theirs: Vec<Place> = wire.exchange(&ours);
+    for (qp, peer) in idle.iter().zip(&theirs) {
+        side::up(qp, peer);
+    }
+    side::send(&idle[0], 1, &[side.mr.sge(0, LEN)]); // no receive is posted for it
+    let () = wire.exchange(&());
+}
+
+/// What the two processes do until the test says that it is enough; gives rounds and growth, or why it is too much.
+fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (u64, Result<Footprint, String>) {
+    let bed = Bed::open();
+    let (mut rounds, mut warm) = (0, None);
+    loop {
+        let (on, is_warm) = go_on(wire);
+        if is_warm && warm.is_none() {
+            warm = Some(Footprint::own());
+        }
+        if !on {
+            break;
+        }
+        alone(&bed);
+        together(&bed, wire, 1 + (rounds % 50) as u32);
+        rounds += 1;
+    }
+    (rounds, Footprint::settled(&warm.unwrap_or_default(), &SLACK))
+}
+
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((_, mut wire)) = Wire::to_test() else { return };
+    let (_, grown) = churn(&mut wire, Wire::hear);
+    wire.tell(&grown);
+    let () = wire.hear();
+}
+
+#[test]
+fn objects_come_and_go() {
+    assert!(library().devices().is_ok());
+    let time = Duration::from_secs(setting("SOFTRNIC_CHURN_SECONDS").unwrap_or(SECONDS));
+    let start = Instant::now();
+    let mut far = Far::start("far_side", "churn", &[]);
+    let (rounds, near) = churn(&mut far.wire, |wire| {
+        let now = (start.elapsed() < time, start.elapsed() > time.mul_f64(WARM));
+        wire.tell(&now);
+        now
+    });
+    let there: Result<Footprint, String> = far.wire.hear();
+    far.wire.tell(&());
+    println!("{rounds} rounds in {:?}: 17 objects alone, 14 with a peer in each", start.elapsed());
+    println!("here: {near:?}; there: {there:?}");
+    near.unwrap_or_else(|error| panic!("here: {error}"));
+    there.unwrap_or_else(|error| panic!("there: {error}"));
+    assert!(far.ended_well());
+}

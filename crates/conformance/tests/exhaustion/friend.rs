@@ -1,0 +1,49 @@
+//! Somebody who has enough of everything, and to whom a process connects that has not.
+
+use conformance::side::{self, Place, RECV, Side};
+use conformance::{Bed, Far, Joint, Wire, collect};
+use rdma::{Gid, QpType, Status};
+
+/// The friend, seen from the test.
+pub struct Friend(Far);
+
+impl Friend {
+    pub fn start() -> Friend {
+        Friend(Far::start("far_side", "friend", &[]))
+    }
+
+    /// Makes a queue pair for the one at `place`; gives where it is.
+    pub fn meet(&mut self, place: &Place, sends: bool) -> Place {
+        self.0.wire.exchange(&(*place, sends))
+    }
+
+    /// Its part of the message; gives how its sends ended.
+    pub fn play(&mut self, on: bool) -> String {
+        self.0.wire.exchange(&on)
+    }
+}
+
+pub fn far(mut wire: Wire) {
+    let bed = Bed::open();
+    while let Some((peer, begins)) = wire.try_hear::<(Place, bool)>() {
+        let side = Side::new(&bed);
+        // Twice 34 ms.
+        let joint = Joint { timeout: 13, retries: 1, ..Joint::default() };
+        joint.up(&side.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        side::recv(&side.qp, RECV, &[side.mr.sge(side::LEN, side::LEN)]);
+        wire.tell(&side::place(&bed, &side.qp));
+        let mut heard = Status::SUCCESS;
+        let on = wire.hear::<bool>();
+        if on {
+            if !begins {
+                collect(&side.cq, 1); // its message
+            }
+            side::send(&side.qp, 1, &[side.mr.sge(0, side::LEN)]);
+            heard = collect(&side.cq, 1)[0].status();
+        }
+        wire.tell(&heard.to_string());
+        if on && begins && heard == Status::SUCCESS {
+            collect(&side.cq, 1); // the answer
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The device under load: many threads, queue pairs and processes at the same time, every message accounted for and its
+//! bytes looked at. Each test prints its counts.
+
+mod accounts;
+mod memory;
+mod mesh;
+mod shared;
+mod thousand;
+mod threads;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use conformance::Wire;
+
+/// One at a time: they measure what this process holds, and each wants all cores for itself.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The other processes of these tests.
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((part, wire)) = Wire::to_test() else { return };
+    match part.as_str() {
+        "threads" => threads::far(wire),
+        "thousand" => thousand::far(wire),
+        "mesh" => mesh::far(wire),
+        "shared" => shared::far(wire),
+        "pair" => memory::far(wire),
+        other => panic!("no such part: {other}"),
+    }
+}

@@ -1,0 +1,342 @@
+//! A process is stopped (SIGSTOP) while a peer waits for it. Beyond the timeouts that is a dead path: RETRY_EXC_ERR, and
+//! nothing moves any more, whatever the process does when it goes on. If it goes on before, nothing is lost, and nothing
+//! comes twice (IBTA vol. 1, 9.7.5.1.2, 9.9.2.1.3).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conformance::{Bed, Far, Joint, Wire, collect, until};
+use rdma::{
+    CompChannel, Cq, Data, Errno, Gid, Mr, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr,
+    Status, Wc,
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+/// Lengths: in the ring's slot, in its bulk area, and what may be copied straight.
+const LENS: [usize; 3] = [16, 5000, 200_000];
+const MOST: usize = LENS[2];
+/// Messages of one case.
+const MESSAGES: usize = 6;
+/// Where things lie in both regions: what WRITE and READ are about, a counter, and places for messages.
+const WRITTEN: usize = 0;
+const READ: usize = MOST;
+const COUNTER: usize = 2 * MOST;
+const PLACES: usize = 2 * MOST + 8;
+const REGION: usize = PLACES + MESSAGES * MOST;
+
+/// 4.096 us * 2^12 is 17 ms; twice.
+const SHORT: fn() -> Joint = || Joint { timeout: 12, retries: 1, ..Joint::default() };
+/// 67 ms; eight times.
+const LONG: fn() -> Joint = || Joint { timeout: 14, retries: 7, ..Joint::default() };
+/// For ever.
+const ENDLESS: fn() -> Joint = || Joint { timeout: 0, ..Joint::default() };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Waits {
+    Polling,
+    Events,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Place {
+    qpn: u32,
+    gid: [u8; 16],
+    addr: u64,
+    rkey: u32,
+}
+
+/// What the other process is to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Task {
+    joint: Joint,
+    waits: Waits,
+    /// It begins; otherwise the test does.
+    initiates: bool,
+    len: usize,
+}
+
+struct End {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    channel: Option<Arc<CompChannel>>,
+    mr: Arc<Mr>,
+}
+
+impl End {
+    fn new(bed: &Bed, waits: Waits) -> End {
+        let events = waits == Waits::Events;
+        let channel = events.then(|| bed.context.create_comp_channel().expect("ibv_create_comp_channel"));
+        let cq = bed.context.create_cq(64, channel.as_ref(), 0).expect("ibv_create_cq");
+        let options = QpOptions {
+            qp_type: QpType::Rc,
+            send_cq: Some(&cq),
+            recv_cq: Some(&cq),
+            srq: None,
+            xrcd: None,
+            cap: QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+            sq_sig_all: true,
+        };
+        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        let mr = bed.pd.reg_mr(REGION, rdma::Access::from_bits_retain(Joint::default().access)).expect("ibv_reg_mr");
+        End { qp, cq, channel, mr }
+    }
+
+    fn connect(&self, bed: &Bed, wire: &mut Wire, joint: &Joint, len: usize) -> Place {
+        let place = Place { qpn: self.qp.number(), gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() };
+        let peer: Place = wire.exchange(&place);
+        joint.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        self.post_receives(len);
+        let () = wire.exchange(&());
+        peer
+    }
+
+    fn post_receives(&self, len: usize) {
+        for at in 0..MESSAGES {
+            let sges = [self.mr.sge(PLACES + at * MOST, len)];
+            self.qp.post_recv(&RecvWr { wr_id: RECEIVE + at as u64, sges: &sges }).expect("ibv_post_recv");
+        }
+    }
+
+    /// The next completions, in the way of this end.
+    fn completions(&self, count: usize) -> Vec<(u64, Status)> {
+        let mut found = Vec::new();
+        let mut out = [Wc::default(); 16];
+        while let (Some(channel), true) = (&self.channel, found.len() < count) {
+            self.cq.arm(false).expect("ibv_req_notify_cq");
+            let room = out.len().min(count - found.len());
+            match self.cq.poll(&mut out[..room]).expect("ibv_poll_cq") {
+                0 => drop(channel.event().map_err(|error| assert_eq!(error.errno, Errno::EINTR))),
+                n => found.extend_from_slice(&out[..n]),
+            }
+        }
+        if self.channel.is_none() {
+            found = collect(&self.cq, count);
+        }
+        found.iter().map(|wc| (wc.wr_id(), wc.status())).collect()
+    }
+
+    fn fill(&self, at: usize, len: usize, with: u8) {
+        self.mr.write(at, &vec![with; len]);
+    }
+
+    /// The byte that all of them are.
+    fn all(&self, at: usize, len: usize) -> Option<u8> {
+        let mut bytes = vec![0; len];
+        self.mr.read(at, &mut bytes);
+        bytes.iter().all(|byte| *byte == bytes[0]).then_some(bytes[0])
+    }
+
+    /// Which bytes are there at all.
+    fn bytes(&self, at: usize, len: usize) -> BTreeSet<u8> {
+        let mut bytes = vec![0; len];
+        self.mr.read(at, &mut bytes);
+        bytes.into_iter().collect()
+    }
+
+    fn state(&self) -> QpState {
+        self.qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state
+    }
+
+    /// Everything there is, begun at once: messages of `BYTE`, an atomic, a WRITE and a READ, and more messages.
+    fn begin(&self, peer: &Place, len: usize) {
+        self.fill(PLACES, len, BYTE);
+        let Place { addr, rkey, .. } = *peer;
+        let at = |offset: usize| addr + offset as u64;
+        let message = [self.mr.sge(PLACES, len)];
+        let counter = [self.mr.sge(COUNTER, 8)];
+        let read = [self.mr.sge(READ, len)];
+        let send = (SendOp::Send, &message);
+        let ops = [
+            send,
+            (SendOp::FetchAdd { addr: at(COUNTER), rkey, add: 1 }, &counter),
+            (SendOp::Write { addr: at(WRITTEN), rkey }, &message),
+            (SendOp::Read { addr: at(READ), rkey }, &read),
+            send,
+            send,
+            send,
+            send,
+            send,
+        ];
+        assert_eq!(ops.len(), REQUESTS);
+        let wrs: Vec<SendWr<'_>> =
+            (1..).zip(&ops).map(|(id, (op, list))| SendWr::new(id, *op, Data::Sges(&list[..]))).collect();
+        self.qp.post_sends(&wrs).expect("ibv_post_send");
+    }
+
+    /// All that has been begun was done, once and in order.
+    fn all_done(&self, len: usize, what: &str) {
+        let wanted: Vec<(u64, Status)> = (1..=REQUESTS as u64).map(|id| (id, Status::SUCCESS)).collect();
+        assert_eq!(self.completions(REQUESTS), wanted, "{what}");
+        assert_eq!(self.all(READ, len), Some(OTHER), "{what}: what was read");
+        assert_eq!(self.state(), QpState::Rts, "{what}");
+    }
+
+    /// All that the peer has begun has come, once and in order.
+    fn all_came(&self, len: usize, what: &str) {
+        let wanted: Vec<(u64, Status)> = (0..MESSAGES as u64).map(|at| (RECEIVE + at, Status::SUCCESS)).collect();
+        assert_eq!(self.completions(MESSAGES), wanted, "{what}");
+        for at in (0..MESSAGES).map(|at| PLACES + at * MOST).chain([WRITTEN]) {
+            assert_eq!(self.all(at, len), Some(BYTE), "{what}: at {at}");
+        }
+        assert_eq!(self.mr.word(COUNTER).load(std::sync::atomic::Ordering::Acquire), 1, "{what}: the counter");
+    }
+}
+
+const RECEIVE: u64 = 1 << 32;
+const REQUESTS: usize = MESSAGES + 3;
+/// What messages and WRITEs are made of, what lies where READs look, and what comes into the buffers too late.
+const BYTE: u8 = 0x11;
+const OTHER: u8 = 0x22;
+const LATER: u8 = 0x33;
+
+/// What lies at the target, seen after all, at the places of messages and of the WRITE: which bytes are there at all.
+type Seen = Vec<BTreeSet<u8>>;
+
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((_, mut wire)) = Wire::to_test() else { return };
+    let bed = Bed::open();
+    while let Some(Task { joint, waits, initiates, len }) = wire.hear::<Option<Task>>() {
+        let end = End::new(&bed, waits);
+        end.fill(READ, len, OTHER);
+        let peer = end.connect(&bed, &mut wire, &joint, len);
+        if initiates {
+            end.begin(&peer, len);
+            wire.tell(&());
+            // Nobody drives it meanwhile but its NIC thread.
+            let () = wire.hear();
+            end.all_done(len, "in the other process");
+        } else if let Some(true) = wire.try_hear::<bool>() {
+            end.all_came(len, "in the other process");
+        }
+        wire.tell(&());
+        let () = wire.hear();
+        let seen = (0..MESSAGES).map(|at| PLACES + at * MOST).chain([WRITTEN]).map(|at| end.bytes(at, len));
+        wire.tell(&seen.collect::<Seen>());
+        let () = wire.hear();
+    }
+}
+
+fn stop(far: &Far) {
+    far.signal(Signal::STOP);
+    until("the other process to be stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", far.pid())).expect("/proc/PID/stat");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')).then_some(())
+    });
+}
+
+/// What is done with each combination.
+fn each(test: impl Fn(&Bed, &mut Far, Waits, usize, &str)) {
+    let bed = Bed::open();
+    let mut cases = 0;
+    for straight in ["1", "0"] {
+        let mut far = Far::start("far_side", "stopped", &[("SOFTRNIC_STRAIGHT", straight)]);
+        for waits in [Waits::Polling, Waits::Events] {
+            for len in LENS {
+                test(&bed, &mut far, waits, len, &format!("straight {straight}, {waits:?}, {len} bytes"));
+                cases += 1;
+            }
+        }
+        far.wire.tell(&None::<Task>);
+        assert!(far.ended_well());
+    }
+    println!("{cases} cases");
+}
+
+/// The end of a case: what the other process sees in its memory.
+fn seen(far: &mut Far) -> Seen {
+    let () = far.wire.hear();
+    far.wire.tell(&());
+    let seen = far.wire.hear();
+    far.wire.tell(&());
+    seen
+}
+
+#[test]
+fn beyond_the_timeouts_it_is_a_dead_path() {
+    each(|bed, far, waits, len, what| {
+        far.wire.tell(&Some(Task { joint: SHORT(), waits, initiates: false, len }));
+        let end = End::new(bed, waits);
+        let peer = end.connect(bed, &mut far.wire, &SHORT(), len);
+        stop(far);
+        let start = Instant::now();
+        end.begin(&peer, len);
+        let got = end.completions(REQUESTS + MESSAGES);
+        let took = start.elapsed();
+        let flushed = |id| (id, Status::FLUSHED);
+        let mut wanted: Vec<(u64, Status)> = (1..=REQUESTS as u64).map(flushed).collect();
+        wanted[0].1 = Status::RETRIES;
+        wanted.extend((0..MESSAGES as u64).map(|at| flushed(RECEIVE + at)));
+        assert_eq!(got, wanted, "{what}");
+        assert_eq!(end.state(), QpState::Err, "{what}");
+        // Both timeouts have passed.
+        assert!(took >= Duration::from_micros(2 * 4096 * (1 << 12) / 1000), "{what}: given up after {took:?}");
+        // The buffers are the program's again: nothing of what it puts there may come through, and nothing be put there.
+        for at in [PLACES, READ, COUNTER] {
+            end.fill(at, if at == COUNTER { 8 } else { len }, LATER);
+        }
+        far.signal(Signal::CONT);
+        far.wire.tell(&false);
+        // Whatever it had before it was stopped, it has taken in by the time it has answered and served another.
+        let there = seen(far);
+        for (at, bytes) in there.iter().enumerate() {
+            // Of what failed, anything may have come, but nothing that was not sent.
+            assert!(bytes.is_subset(&BTreeSet::from([0, BYTE])), "{what}: {bytes:02x?} at {at}: a copy after the end");
+        }
+        again(bed, far, waits, len, what);
+        for at in [PLACES, READ] {
+            assert_eq!(end.all(at, len), Some(LATER), "{what}: the buffer of a request that was over");
+        }
+    });
+}
+
+/// Two queue pairs of the same processes, at once after.
+fn again(bed: &Bed, far: &mut Far, waits: Waits, len: usize, what: &str) {
+    far.wire.tell(&Some(Task { joint: LONG(), waits, initiates: false, len }));
+    let end = End::new(bed, waits);
+    let peer = end.connect(bed, &mut far.wire, &LONG(), len);
+    end.begin(&peer, len);
+    far.wire.tell(&true);
+    end.all_done(len, &format!("{what}, again"));
+    seen(far);
+}
+
+#[test]
+fn who_goes_on_in_time_has_lost_nothing() {
+    // Beyond a timeout or two, and where none ever ends.
+    for (joint, pause) in [(LONG(), Duration::from_millis(110)), (ENDLESS(), Duration::from_millis(40))] {
+        each(|bed, far, waits, len, what| {
+            far.wire.tell(&Some(Task { joint, waits, initiates: false, len }));
+            let end = End::new(bed, waits);
+            let peer = end.connect(bed, &mut far.wire, &joint, len);
+            stop(far);
+            end.begin(&peer, len);
+            std::thread::sleep(pause);
+            far.signal(Signal::CONT);
+            far.wire.tell(&true);
+            end.all_done(len, what);
+            seen(far);
+        });
+    }
+}
+
+/// Who was stopped itself finds what has come in the meantime before it counts the time: its peer was there all along.
+#[test]
+fn whoever_was_stopped_itself_goes_on() {
+    each(|bed, far, waits, len, what| {
+        far.wire.tell(&Some(Task { joint: SHORT(), waits, initiates: true, len }));
+        let end = End::new(bed, waits);
+        end.fill(READ, len, OTHER);
+        end.connect(bed, &mut far.wire, &SHORT(), len);
+        let () = far.wire.hear();
+        stop(far);
+        std::thread::sleep(Duration::from_millis(60));
+        far.signal(Signal::CONT);
+        far.wire.tell(&());
+        end.all_came(len, what);
+        seen(far);
+    });
+}
