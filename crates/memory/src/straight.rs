@@ -40,24 +40,12 @@ pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
 }
 
 /// [`pull`], if the word that `ticket` names still has its value when the copy begins. Else [`StraightError::Void`], and
-/// the bytes at `local` may be any that the process had where `remote` says: to be used where a failure leaves them
-/// undefined.
+/// nothing is copied: what lies there by now is not the request's, and nobody may see it.
 ///
 /// # Errors
 /// As [`pull`].
 pub fn pull_if(pid: u32, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
-    let mut word = 0u64;
-    if let ([l], [r]) = (local, remote)
-        && l.len == r.len
-    {
-        // One call for both: the kernel copies one vector after the other, so the word is the older of the two.
-        let at = Span { addr: ticket.addr, len: 8, guarded: true };
-        let own = libc::iovec { iov_base: ptr::from_mut(&mut word).cast(), iov_len: 8 };
-        let moved = call(pid as libc::pid_t, Direction::Pull, &[own, vector(l)], &[vector(&at), vector(r)]);
-        if moved == Ok(8 + l.len as usize) {
-            return if word == ticket.value { Ok(()) } else { Err(StraightError::Void) };
-        }
-    }
+    // Not both in one call: the bytes would be here before the word has been looked at.
     let mut bytes = [0u8; 8];
     peek(pid, ticket.addr, &mut bytes)?;
     if u64::from_ne_bytes(bytes) != ticket.value {
