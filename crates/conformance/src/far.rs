@@ -139,6 +139,9 @@ impl Far {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.pid() as i32).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("the process is a child of ours");
+        if signal == rustix::process::Signal::STOP {
+            crate::wait::until("the other process stops", || is_stopped(self.pid()).then_some(()));
+        }
     }
 
     /// `kill -9`, and waits for its end.
@@ -152,6 +155,16 @@ impl Far {
         let ended = crate::wait::until("the end of the other process", || self.child.try_wait().expect("a child"));
         ended.success()
     }
+}
+
+/// True if all threads of a process are stopped: each stops by itself, some time after the signal was sent.
+pub fn is_stopped(pid: u32) -> bool {
+    let stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 't']))
+    };
+    let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process of ours").flatten();
+    tasks.all(stopped)
 }
 
 impl Drop for Far {

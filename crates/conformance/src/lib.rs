@@ -11,7 +11,7 @@ pub mod side;
 mod wait;
 
 pub use bed::{Bed, Joint, PORT};
-pub use far::{Far, Wire};
+pub use far::{Far, Wire, is_stopped};
 pub use footprint::Footprint;
 pub use library::library;
 pub use random::Random;

@@ -5,7 +5,7 @@
 //! on which cores. Nothing of softrnic is used: a limit that were measured with the device's own code would hide what that
 //! code costs.
 //!
-//! * [`line`]: a cache line from one core to the other.
+//! * [`mod@line`]: a cache line from one core to the other.
 //! * [`wake`]: an eventfd wakes a process that sleeps in epoll.
 //! * [`stream`]: a message over TCP or a unix socket.
 //! * [`copy`]: memcpy, and the kernel's copies from process to process.

@@ -174,11 +174,6 @@ pub fn reader(mut wire: Wire) {
 
 const READS: u64 = 8;
 
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
-}
-
 /// The data are on their way through the window, which the initiator does not empty.
 #[test]
 fn the_target_deregisters_what_is_being_read() {
@@ -191,7 +186,7 @@ fn the_target_deregisters_what_is_being_read() {
     let end = End::new(&bed, QpType::Rc, None);
     joint().up(&end.qp, QpType::Rc, qpn, Gid(gid));
     far.wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
-    until("the other process stops", || is_stopped(far.pid()).then_some(()));
+    until("the other process stops", || conformance::is_stopped(far.pid()).then_some(()));
     // The window fills.
     std::thread::sleep(Duration::from_millis(50));
     drop(granted);
