@@ -247,13 +247,13 @@ impl<P: Platform> Engine<P> {
             if until <= now {
                 qp.rnr_until = None;
             } else {
-                self.arm_timer(qp, until);
+                self.rearm_timer(qp, until);
             }
             return;
         }
         if let Some(until) = qp.give_up_at {
             if until > now {
-                self.arm_timer(qp, until);
+                self.rearm_timer(qp, until);
             } else if qp.parked {
                 // Tried once more, and then lost.
                 self.unpark_one(qp);
@@ -262,7 +262,7 @@ impl<P: Platform> Engine<P> {
         }
         let Some(deadline) = qp.ack_deadline else { return };
         if deadline > now {
-            self.arm_timer(qp, deadline);
+            self.rearm_timer(qp, deadline);
             return;
         }
         qp.ack_deadline = None;

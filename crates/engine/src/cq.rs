@@ -269,6 +269,13 @@ impl Completions {
         self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
     }
 
+    pub fn poll_empty(&mut self, id: CqId) -> bool {
+        self.cqs.get_mut(id).is_none_or(|cq| {
+            cq.polls += u64::from(cq.ring.is_empty());
+            cq.ring.is_empty()
+        })
+    }
+
     pub fn len(&self, id: CqId) -> usize {
         self.cqs.get(id).map_or(0, |cq| cq.ring.len())
     }

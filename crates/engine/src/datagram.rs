@@ -107,12 +107,17 @@ impl<P: Platform> Engine<P> {
         if qp.lossy {
             return false;
         }
-        let until = *qp.give_up_at.get_or_insert(now + HOLD);
-        if until <= now {
-            (qp.lossy, qp.give_up_at) = (true, None);
-            return false;
+        match qp.give_up_at {
+            None => {
+                qp.give_up_at = Some(now + HOLD);
+                self.arm_timer(qp, now + HOLD);
+            }
+            Some(until) if until <= now => {
+                (qp.lossy, qp.give_up_at) = (true, None);
+                return false;
+            }
+            Some(until) => self.rearm_timer(qp, until),
         }
-        self.arm_timer(qp, until);
         true
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
 //! earlier has gone out, and no retry is waited for. It is written to the send queue like any other, and its packet is
-//! the same. Whatever is out of the ordinary leaves it to [`Engine::run`], having done nothing.
+//! the same. Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
+//! link) leaves it to [`Engine::run`], having done nothing.
 
 use verbs::{Opcode, QpState, QpType, SendBody, SendData, SendFlags, SendWr};
 
@@ -26,7 +27,9 @@ impl<P: Platform> Engine<P> {
             && qp.state == QpState::Rts
             && qp.has_one_request()
             && !qp.halted
-            && !qp.parked
+            && self.parked.is_empty()
+            && self.has_express
+            && qp.inflight.len() < qp.inflight.capacity()
             && qp.rnr_until.is_none()
             && !(qp.reads_out > 0 && flags.contains(SendFlags::FENCE))
             && qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS;

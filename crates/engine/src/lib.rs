@@ -106,6 +106,8 @@ pub struct Engine<P: Platform> {
     links: Vec<LinkId>,
     /// The link of the packet being received.
     arrival: LinkId,
+    /// Small SENDs leave at their post.
+    has_express: bool,
     /// Bytes copied straight since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
@@ -150,6 +152,7 @@ impl<P: Platform> Engine<P> {
             bytes: Vec::new(),
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
+            has_express: true,
             moved: 0,
             turn: 0,
             held: Vec::new(),
@@ -183,6 +186,11 @@ impl<P: Platform> Engine<P> {
     /// Sets the port's link layer; Ethernet at first.
     pub fn set_link_layer(&mut self, link_layer: LinkLayer) {
         self.link_layer = link_layer;
+    }
+
+    /// Whether small SENDs may leave at their post; if not, all go the same way (on at first).
+    pub fn set_express(&mut self, on: bool) {
+        self.has_express = on;
     }
 
     /// Asks for [`Notice::Broken`] (off at first).

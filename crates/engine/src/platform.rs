@@ -295,8 +295,6 @@ pub struct Reach<'a> {
     pub len: u32,
     /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone.
     pub local: Payload<'a>,
-    /// The time.
-    pub now: Nanos,
 }
 
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA

@@ -9,14 +9,14 @@
 use verbs::{Access, MrId, Opcode, QpState, QpType, SendBody, SendFlags};
 
 use crate::Engine;
-use crate::platform::{Nanos, Payload, Platform, Reach, Shown, ShownId};
+use crate::platform::{Payload, Platform, Reach, Shown, ShownId};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::requester::STRAIGHT_CHUNK;
 
 impl<P: Platform> Engine<P> {
     /// Executes a request here, if that is possible. The entry has been admitted: `self.spans` is its local memory.
-    pub(crate) fn reach(&mut self, qp: &mut Qp, e: &Inflight, now: Nanos) -> bool {
+    pub(crate) fn reach(&mut self, qp: &mut Qp, e: &Inflight) -> bool {
         let SendBody::Rdma { remote_addr, rkey } = e.body else { return false };
         let write = e.opcode == Opcode::RdmaWrite;
         let plain = (write || e.opcode == Opcode::RdmaRead)
@@ -42,7 +42,6 @@ impl<P: Platform> Engine<P> {
             addr: remote_addr,
             len: e.len,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
-            now,
         };
         let Some(epoch) = self.platform.reach(link, &request) else { return false };
         qp.peer_epoch = Some(epoch);

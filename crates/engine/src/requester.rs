@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
         };
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
-            Ok(()) if self.reach(qp, &entry, now) => (entry.psns, entry.out, entry.done) = (0, true, true),
+            Ok(()) if self.reach(qp, &entry) => (entry.psns, entry.out, entry.done) = (0, true, true),
             Ok(()) => {
                 qp.next_psn = qp.next_psn.plus(entry.psns);
                 if entry.is_read_like() {

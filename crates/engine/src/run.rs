@@ -179,7 +179,7 @@ impl<P: Platform> Engine<P> {
         while let Some(id) = self.timed.pop() {
             let Some(qp) = self.qps.get_mut(id) else { continue };
             qp.timed = false;
-            for deadline in [&mut qp.ack_deadline, &mut qp.rnr_until, &mut qp.give_up_at] {
+            for deadline in [&mut qp.ack_deadline, &mut qp.rnr_until, &mut qp.give_up_at, &mut qp.seek_at] {
                 *deadline = deadline.map(|at| at.saturating_add(late));
             }
         }
@@ -189,6 +189,11 @@ impl<P: Platform> Engine<P> {
         if !std::mem::replace(&mut qp.timed, true) {
             self.timed.push(qp.id);
         }
+        self.rearm_timer(qp, at);
+    }
+
+    /// The same for a deadline that was set before.
+    pub(crate) fn rearm_timer(&mut self, qp: &mut Qp, at: Nanos) {
         // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
         if qp.timer_at.is_some_and(|armed| armed <= at) {
             return;

@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn seek_timer(&mut self, qp: &mut Qp, now: Nanos) {
         let Some(at) = qp.seek_at else { return };
         if at > now {
-            self.arm_timer(qp, at);
+            self.rearm_timer(qp, at);
             return;
         }
         qp.seek_at = None;

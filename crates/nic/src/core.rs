@@ -86,7 +86,8 @@ impl Core {
     }
 
     /// The time, or in polled mode a time not long past: a reading costs as much as half a post. Timers that were set
-    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early.
+    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early; only a moderated completion event
+    /// (`ibv_modify_cq(3)`) may come early by that much.
     #[inline]
     pub fn time(&mut self) -> u64 {
         if self.clock_uses == 0 { self.read_time() } else { self.use_time() }

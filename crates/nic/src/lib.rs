@@ -108,6 +108,7 @@ impl Nic {
         let tapped = taps.is_some();
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
+        engine.set_express(!tapped); // taps count each try to send
         engine.set_link_layer(link_layer);
         let log = logs();
         engine.set_diagnostics(log);

@@ -54,10 +54,10 @@ impl Core {
     pub(crate) fn nothing_new(&mut self, cq: CqId) -> bool {
         let nothing = self.mode == Mode::Polled
             && !(self.polls + 1).is_multiple_of(GLANCES)
-            && self.engine.cq_is_empty(cq)
             && !self.engine.has_ready()
             && !self.engine.is_parked()
-            && !self.engine.platform().any_ready();
+            && !self.engine.platform().any_ready()
+            && self.engine.poll_empty(cq);
         self.polls += u64::from(nothing);
         nothing
     }
@@ -163,7 +163,7 @@ impl Core {
     ///
     /// False when packets still come in faster than they are taken: then the NIC thread must not sleep yet.
     #[must_use]
-    pub(crate) fn go_armed(&mut self, now: u64) -> bool {
+    pub(crate) fn go_armed(&mut self, mut now: u64) -> bool {
         self.mode = Mode::Armed;
         self.polls_armed = 0;
         for _ in 0..ARM_ROUNDS {
@@ -172,6 +172,7 @@ impl Core {
             }
             self.engine.run(now); // forgets links that were full and that nobody waits for any more
             self.progress(now);
+            now = self.read_time();
         }
         false
     }

@@ -8,6 +8,7 @@ use verbs::{Access, PdId, Qpn};
 
 use crate::WindowPlatform;
 use crate::link::{Link, State};
+use crate::peers::monotonic;
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
 const SMALL: u32 = 1024;
@@ -121,11 +122,13 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<u64> {
     if remote.board.is_none() || !remote.it_permitted || (request.len <= SMALL && !link.producer.peer_sleeps()) {
         return None;
     }
-    if request.now.saturating_sub(remote.alive_at) > LIFE_HOLDS {
+    // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
+    let now = monotonic();
+    if now.saturating_sub(remote.alive_at) > LIFE_HOLDS {
         if remote.gone() {
             return None;
         }
-        remote.alive_at = request.now;
+        remote.alive_at = now;
     }
     let peer = remote.board.as_ref()?;
     link.copier.marked(link.producer.memory().copying(), || {

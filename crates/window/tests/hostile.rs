@@ -168,7 +168,6 @@ fn boards_that_are_none(node: &mut Node) {
                 addr: u64::from(key),
                 len: 5000,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
-                now: 0,
             };
             assert_eq!(node.platform.reach(link, &request), None);
         }

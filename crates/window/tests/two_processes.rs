@@ -91,7 +91,7 @@ fn child() {
                 bytes.fill(n);
                 let local = Payload { prefix: &bytes, spans: &[] };
                 let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
-                let request = Reach { src, dst: peer, epoch: None, write: true, rkey, addr: 0, len, local, now: 0 };
+                let request = Reach { src, dst: peer, epoch: None, write: true, rkey, addr: 0, len, local };
                 node.platform.reach(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
@@ -432,7 +432,6 @@ fn requests_executed_by_the_initiator() {
         addr,
         len: 5000,
         local,
-        now: 0,
     };
     let into = Payload { prefix: &[], spans: &spans };
     assert_eq!(node.platform.reach(link, &request(false, 4096 + 100, into)), Some(99));
@@ -466,7 +465,7 @@ fn requests_executed_by_the_initiator() {
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
-    assert_eq!(node.platform.reach(link, &Reach { now: 1 << 40, ..good }), None);
+    assert_eq!(node.platform.reach(link, &good), None);
 }
 
 #[test]

@@ -96,6 +96,12 @@ impl<P: Platform> Engine<P> {
         self.done.is_empty(cq)
     }
 
+    /// True if a poll finds nothing, which counts as one.
+    #[inline]
+    pub fn poll_empty(&mut self, cq: CqId) -> bool {
+        self.done.poll_empty(cq)
+    }
+
     /// How many completions wait in it.
     #[inline]
     pub fn completions(&self, cq: CqId) -> usize {

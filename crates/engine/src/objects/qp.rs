@@ -25,7 +25,9 @@ impl<P: Platform> Engine<P> {
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
-        let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::default()));
+        // They begin at random: what another process has at the same address is not taken for one.
+        let first = self.platform.random();
+        let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::new((first >> 16).into())));
         let id = self
             .qps
             .insert_with(|id| {

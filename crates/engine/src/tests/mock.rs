@@ -51,9 +51,10 @@ pub struct Net {
     pub dead: Vec<usize>,
     /// These nodes find nobody.
     pub lonely: Vec<usize>,
-    /// Calls of `quiesce`: by whom, of whom, and the sum of all tickets at that time.
+    /// Calls of `quiesce`: by whom, of whom, and how often all tickets had changed by that time.
     pub quiesced: Vec<(usize, Option<usize>, u64)>,
-    pub tickets: HashMap<u64, &'static std::sync::atomic::AtomicU64>,
+    /// By address: the word, and what it held at first.
+    pub tickets: HashMap<u64, (&'static std::sync::atomic::AtomicU64, u64)>,
 }
 
 impl Net {
@@ -97,7 +98,7 @@ impl Mock {
             return Err(StraightError::Denied);
         }
         // The engines of all nodes live in this process: their tickets are known by address.
-        match net.tickets.get(&ticket.addr).map(|t| t.load(std::sync::atomic::Ordering::SeqCst)) {
+        match net.tickets.get(&ticket.addr).map(|(t, _)| t.load(std::sync::atomic::Ordering::SeqCst)) {
             Some(value) if value == ticket.value => Ok(()),
             Some(_) => Err(StraightError::Void),
             None => Err(StraightError::Remote),
@@ -297,7 +298,7 @@ impl Platform for Mock {
         let node = link.map(|link| self.node(link));
         let me = self.me;
         let mut net = self.net.borrow_mut();
-        let tickets = net.tickets.values().map(|t| t.load(std::sync::atomic::Ordering::SeqCst)).sum();
+        let tickets = net.tickets.values().map(|(t, first)| t.load(std::sync::atomic::Ordering::SeqCst) - first).sum();
         net.quiesced.push((me, node, tickets));
     }
 }
@@ -395,7 +396,8 @@ impl World {
         };
         let (id, created) = n.engine.create_qp(n.ctx, &init, 1).unwrap();
         let ticket = n.engine.ticket(id);
-        self.net.borrow_mut().tickets.insert(std::ptr::from_ref(ticket) as u64, ticket);
+        let first = ticket.load(std::sync::atomic::Ordering::SeqCst);
+        self.net.borrow_mut().tickets.insert(std::ptr::from_ref(ticket) as u64, (ticket, first));
         (id, created.qpn)
     }
 

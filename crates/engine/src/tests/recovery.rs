@@ -37,6 +37,32 @@ fn timer_after_receiver_not_ready() {
     assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
 }
 
+/// The time that a post is given may be old: the timer runs from when the clock is read, and not from long before.
+#[test]
+fn timer_set_by_a_time_past() {
+    for (read, wanted) in [(true, None), (false, Some(St::RetryExcErr))] {
+        let mut w = World::new(2, 5);
+        let (qa, _) = pair_with(&mut w, |attr| attr.retry_cnt = 0);
+        w.net.borrow_mut().lose = 1000;
+        let from = [w.sge(0, 0, 8)];
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        // So late was the post in truth.
+        w.now += SECOND;
+        if read {
+            w.nodes[0].engine.catch_up(SECOND);
+        } else {
+            w.nodes[0].engine.timed_rightly();
+        }
+        w.run_for(MS);
+        assert_eq!(w.poll(0).first().map(|c| c.status), wanted, "{read}");
+        // Nothing is moved twice.
+        w.nodes[0].engine.catch_up(100 * SECOND);
+        w.run_for(10 * SECOND);
+        let late = if read { vec![St::RetryExcErr] } else { vec![] };
+        assert_eq!(statuses(&mut w, 0), late, "{read}");
+    }
+}
+
 /// 9.7.5.1: the response of one READ is not taken for another's.
 #[test]
 fn lost_response_of_one_read() {
