@@ -89,6 +89,9 @@ pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<()
     epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
 }
 
+/// A doorbell and a board.
+type Gifts = (Option<OwnedFd>, Option<OwnedFd>);
+
 /// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
 pub(crate) fn unwatch(epoll: &TrackedFd, fd: impl AsFd) {
     let _ = epoll::delete(epoll, fd);
@@ -412,7 +415,7 @@ impl WindowPlatform {
                     self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
                 }
             }
-            Received::Cut => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
+            Received::Cut(_) => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
             _ => {}
         }
     }
@@ -430,7 +433,7 @@ impl WindowPlatform {
                     Received::Message(Message::Hello(hello), fds) => {
                         self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
                     }
-                    Received::Cut => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
+                    Received::Cut(_) => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
                     _ => {}
                 }
             }
@@ -456,11 +459,7 @@ impl WindowPlatform {
     }
 
     /// The doorbell and the board that come with a greeting; `None` if they are not as they must be.
-    fn gifts(
-        mut fds: impl Iterator<Item = OwnedFd>,
-        same_user: bool,
-        greeting: &Greeting,
-    ) -> Option<(Option<OwnedFd>, Option<OwnedFd>)> {
+    fn gifts(mut fds: impl Iterator<Item = OwnedFd>, same_user: bool, greeting: &Greeting) -> Option<Gifts> {
         let doorbell = fds.next();
         let board = if greeting.board { Some(fds.next()?) } else { None };
         (doorbell.is_some() == same_user && fds.next().is_none()).then_some((doorbell, board))
@@ -502,9 +501,14 @@ impl WindowPlatform {
                         return self.lose(id);
                     }
                 }
-                Received::Cut => {
+                Received::Cut(message) => {
                     self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE);
-                    return self.lose(id);
+                    // The window is there already, and may have been used: the link goes on without the rest. The peer
+                    // is rung by the socket then.
+                    if !matches!(&message, Some(Message::Welcome(greeting)) if self.welcomed(id, greeting, Some((None, None))))
+                    {
+                        return self.lose(id);
+                    }
                 }
                 Received::Closed | Received::Garbage => return self.lose(id),
             }
@@ -523,23 +527,31 @@ impl WindowPlatform {
                 fds.is_empty()
             }
             Message::Welcome(greeting) => {
-                // Out of its link for a moment: the greeting is answered with what is the platform's.
-                let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
+                let Some(same_user) = self.link(id).and_then(|l| l.remote.as_ref()).map(|remote| remote.same_user)
+                else {
                     return false;
                 };
-                let awaited = std::mem::take(&mut remote.awaits_welcome);
-                let gifts = Self::gifts(fds.into_iter(), remote.same_user, greeting).filter(|_| awaited);
-                let expected = gifts.is_some();
-                if let Some((doorbell, board)) = gifts {
-                    self.meet(&mut remote, greeting, doorbell, board);
-                }
-                if let Some(link) = self.link_mut(id) {
-                    link.remote = Some(remote);
-                }
-                expected
+                self.welcomed(id, greeting, Self::gifts(fds.into_iter(), same_user, greeting))
             }
             Message::Hello(_) => false,
         }
+    }
+
+    /// The peer has taken our window. False if it had done so before, or its gifts are not as they must be.
+    fn welcomed(&mut self, id: LinkId, greeting: &Greeting, gifts: Option<Gifts>) -> bool {
+        // Out of its link for a moment: the greeting is answered with what is the platform's.
+        let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
+            return false;
+        };
+        let gifts = gifts.filter(|_| std::mem::take(&mut remote.awaits_welcome));
+        let expected = gifts.is_some();
+        if let Some((doorbell, board)) = gifts {
+            self.meet(&mut remote, greeting, doorbell, board);
+        }
+        if let Some(link) = self.link_mut(id) {
+            link.remote = Some(remote);
+        }
+        expected
     }
 }
 

@@ -71,8 +71,8 @@ pub(crate) enum Received {
     /// The other side has closed.
     Closed,
     /// A message whose descriptors did not all come through: there is none left here, or there were too many. Those that
-    /// came are closed.
-    Cut,
+    /// came are closed. The message itself, if it is one.
+    Cut(Option<Message>),
     /// Something that is no message. Its descriptors are closed.
     Garbage,
 }
@@ -102,16 +102,12 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     if got.bytes == 0 {
         return Received::Closed;
     }
+    let whole = !got.flags.contains(ReturnFlags::TRUNC);
+    let message = bytes.get(..got.bytes).filter(|_| whole).and_then(|bytes| rendezvous::parse(bytes).ok());
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        return Received::Cut;
+        return Received::Cut(message);
     }
-    if got.flags.contains(ReturnFlags::TRUNC) {
-        return Received::Garbage;
-    }
-    match bytes.get(..got.bytes).map(rendezvous::parse) {
-        Some(Ok(message)) => Received::Message(message, fds),
-        _ => Received::Garbage,
-    }
+    message.map_or(Received::Garbage, |message| Received::Message(message, fds))
 }
 
 /// True if the descriptor is an eventfd, as far as can be told. Writing to something else might block, or do harm.
