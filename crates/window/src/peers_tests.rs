@@ -253,32 +253,3 @@ fn a_copy_without_end() {
     mark.store(u64::MAX - 1, std::sync::atomic::Ordering::SeqCst);
     assert!(a.link(link).unwrap().quiesce(patience));
 }
-
-/// As when descriptors run out between the acceptance and its arrival: here too many come, which the kernel cuts off too.
-#[test]
-fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
-    let (mut platform, mut other) = (platform(), platform());
-    let first = other.claim_block().unwrap();
-    other.own_blocks.clear();
-    let listener = socket::bind(&rendezvous::block_name((first >> 12) as u16), 1).unwrap();
-    let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
-    let peer = socket::accept(&listener).unwrap();
-    let greeting = Greeting { instance: [1; 16], cookie_addr: 0, cookie: [0; 64], straight: false, board: false };
-    let bytes = rendezvous::emit(&Message::Welcome(greeting));
-    let welcome = || {
-        let fds = [peer.as_fd(); 5];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [std::io::IoSlice::new(&bytes)];
-        rustix::net::sendmsg(&peer, &bytes, &mut control, rustix::net::SendFlags::empty()).unwrap();
-    };
-    welcome();
-    platform.handle_events(monotonic());
-    assert!(platform.is_up(link));
-    assert!(platform.link(link).unwrap().remote.as_ref().is_some_and(|remote| remote.doorbell.is_none()));
-    // Once.
-    welcome();
-    platform.handle_events(monotonic());
-    assert!(!platform.is_up(link));
-}
