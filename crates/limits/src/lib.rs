@@ -17,7 +17,7 @@ mod memory;
 pub mod stream;
 pub mod wake;
 
-pub use memory::{Buffer, Remote, Shared};
+pub use memory::{Buffer, Place, Remote, Shared};
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -83,6 +83,15 @@ impl Shared {
     }
 }
 
+/// Where memory is, in whichever process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// Private memory, all of it present. Another process may write to it at any time, so it is only copied.
 pub struct Buffer {
     mapping: Mapping,
@@ -104,19 +113,9 @@ impl Buffer {
         Ok(Buffer { mapping: Mapping { start, len } })
     }
 
-    /// Address of the first byte.
-    pub fn addr(&self) -> u64 {
-        self.mapping.start.as_ptr().expose_provenance() as u64
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.mapping.len
-    }
-
-    /// False: there is a page at least.
-    pub fn is_empty(&self) -> bool {
-        false
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        Place { addr: self.mapping.start.as_ptr().expose_provenance() as u64, len: self.mapping.len }
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
@@ -145,31 +144,32 @@ impl Buffer {
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pid: rustix::process::Pid,
-    addr: u64,
-    len: usize,
+    place: Place,
 }
 
 impl Remote {
-    /// `len` bytes at `addr` of the process `pid`.
+    /// This memory of the process `pid`.
     ///
     /// # Errors
     /// `InvalidInput` for a number that is no other process's.
-    pub fn new(pid: u32, addr: u64, len: usize) -> io::Result<Self> {
+    pub fn new(pid: u32, place: Place) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         match pid {
-            Some(pid) if pid != rustix::process::getpid() => Ok(Remote { pid, addr, len }),
+            Some(pid) if pid != rustix::process::getpid() => Ok(Remote { pid, place }),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 
-    /// Copies `len` bytes at `offset` of `from` to the same offset here, with one `process_vm_writev(2)`.
+    /// Copies `len` bytes at `offset` of `from` to the same offset here, with one `process_vm_writev(2)`. The kernel
+    /// reads our memory and checks it, so any will do: what a device has registered, for one.
     ///
     /// # Errors
     /// The system's.
     #[inline]
-    pub fn write(&self, from: &Buffer, offset: usize, len: usize) -> io::Result<()> {
+    pub fn write(&self, from: Place, offset: usize, len: usize) -> io::Result<()> {
         let (local, remote) = self.vectors(from, offset, len)?;
-        // SAFETY: the call reads `len` bytes inside our buffer. What it writes belongs to another process.
+        // SAFETY: the call only reads our memory, and fails where there is none. What it writes belongs to another
+        // process.
         let moved = unsafe { libc::process_vm_writev(self.pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
         whole(moved, len)
     }
@@ -180,20 +180,22 @@ impl Remote {
     /// The system's.
     #[inline]
     pub fn read(&self, to: &Buffer, offset: usize, len: usize) -> io::Result<()> {
-        let (local, remote) = self.vectors(to, offset, len)?;
+        let (local, remote) = self.vectors(to.place(), offset, len)?;
         // SAFETY: the call writes `len` bytes inside our buffer, to which nobody holds a reference.
         let moved = unsafe { libc::process_vm_readv(self.pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
         whole(moved, len)
     }
 
     #[inline]
-    fn vectors(&self, buffer: &Buffer, offset: usize, len: usize) -> io::Result<(libc::iovec, libc::iovec)> {
-        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+    fn vectors(&self, ours: Place, offset: usize, len: usize) -> io::Result<(libc::iovec, libc::iovec)> {
+        if offset.checked_add(len).is_none_or(|end| end > self.place.len || end > ours.len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let remote = ptr::without_provenance_mut((self.addr as usize).wrapping_add(offset));
-        let vector = |iov_base: *mut libc::c_void| libc::iovec { iov_base, iov_len: len };
-        Ok((vector(buffer.at(offset, len).cast()), vector(remote)))
+        let vector = |place: Place| libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut((place.addr as usize).wrapping_add(offset)),
+            iov_len: len,
+        };
+        Ok((vector(ours), vector(self.place)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use super::*;
-use copy::{Direction, Walk};
+use copy::Walk;
 
 #[test]
 fn a_line_goes_to_and_fro() {
@@ -58,7 +58,7 @@ fn memcpy_walks() {
         (Buffer::new(1 << 16).unwrap(), Buffer::new(1 << 16).unwrap(), Buffer::new(1 << 16).unwrap());
     let walk = Walk { size: 1 << 12, span: 1 << 16 };
     assert_eq!(walk.bytes(), 1 << 16);
-    copy::memcpy(&from, &to, walk, 40);
+    copy::memcpy(&from, &to, walk, 5, 40);
     from.copy_to(&back, 0, 1 << 16);
     assert!(system_call(10) > Duration::ZERO);
 }
@@ -84,13 +84,14 @@ fn copies_reach_another_process() {
         let line = maps.lines().find(|_| maps.contains("sleep")).and(maps.lines().find(|l| l.ends_with("[stack]")))?;
         u64::from_str_radix(line.split('-').next()?, 16).ok()
     });
-    let remote = Remote::new(pid, stack.expect("a stack"), 4096).unwrap();
+    let remote = Remote::new(pid, Place { addr: stack.expect("a stack"), len: 4096 }).unwrap();
     let walk = Walk { size: 8, span: 8 };
-    match copy::straight(&buffer, &remote, Direction::Read, walk, 10) {
-        Ok(_) => copy::straight(&buffer, &remote, Direction::Write, walk, 10).map(drop).unwrap(),
+    match copy::read(&buffer, &remote, walk, 0, 10) {
+        Ok(_) => copy::write(buffer.place(), &remote, walk, 0, 10).map(drop).unwrap(),
         // A container may forbid it.
         Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}"),
     }
     assert!(remote.read(&buffer, 4090, 8).is_err());
-    assert!(Remote::new(std::process::id(), 4096, 8).is_err());
+    assert!(remote.write(buffer.place(), 4090, 8).is_err());
+    assert!(Remote::new(std::process::id(), Place { addr: 4096, len: 8 }).is_err());
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use limits::Place;
 use rdma::{
     Access, Ah, AhAttr, CompChannel, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
 };
@@ -252,6 +253,14 @@ impl End {
     pub fn lane(&self, case: &Case) -> Result<&Lane, String> {
         let purpose = Use::of(case).ok_or_else(|| format!("{case}: this is not measured"))?;
         self.lanes.iter().find(|lane| lane.purpose == purpose).ok_or_else(|| "no such queue pair".into())
+    }
+
+    /// Where the messages come from, and where they go to in the other process.
+    pub fn places(&self) -> Result<(Place, Place), String> {
+        let lane = self.lanes.first().ok_or("no queue pair")?;
+        let len = self.room.half;
+        let ours = Place { addr: self.mr.addr() + Room::SOURCE as u64, len };
+        Ok((ours, Place { addr: lane.peer.addr + self.room.sink() as u64, len }))
     }
 
     /// Largest message of a transport.

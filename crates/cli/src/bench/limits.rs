@@ -8,9 +8,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use limits::copy::{Direction, Walk, memcpy, straight};
+use limits::copy::{self, Walk, memcpy};
 use limits::wake::{Bells, bell};
-use limits::{Buffer, Remote, Shared, line, stream};
+use limits::{Buffer, Place, Remote, Shared, line, stream};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -141,9 +141,9 @@ pub enum Job {
     },
 }
 
-/// Where a process's memory is.
+/// Who the other process is, and where its memory is.
 #[derive(Serialize, Deserialize)]
-struct Place {
+struct Whereabouts {
     pid: u32,
     addr: u64,
     len: usize,
@@ -157,6 +157,12 @@ pub struct Stand {
     unix: UnixStream,
     buffers: Vec<Buffer>,
     remote: Option<Remote>,
+    /// Copies by `process_vm_writev(2)`: the very memory that the device's messages go from and to, because it depends on
+    /// where in physical memory pages happen to lie how fast they are copied, by a tenth and more. What is longer
+    /// than those messages uses the buffers.
+    registered: Option<(Place, Remote)>,
+    /// Copies that walk go on where those of the last batch ended: a batch alone might fit into a cache.
+    walked: u64,
     /// What goes over the streams: kept, so that its pages are there.
     message: Vec<u8>,
 }
@@ -164,25 +170,34 @@ pub struct Stand {
 const PATIENCE: Option<Duration> = Some(limits::PATIENCE);
 
 impl Stand {
-    /// Near's side; the other process comes to it.
-    pub fn new(link: &mut Link) -> Result<Self, String> {
+    /// Near's side; the other process comes to it. `ours` and `theirs` are where the device's messages come from and go to.
+    pub fn new(link: &mut Link, ours: Place, theirs: Place) -> Result<Self, String> {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
         let port = tcp.local_addr().map_err(text)?.port();
         let name = format!("softrnic/bench/{}/{port}", std::process::id());
         let unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).map_err(text)?).map_err(text)?;
         link.send(&answer::Job::Limit(Job::Meet { port, name }))?;
-        let Place { pid, addr, len } = link.receive()?;
+        let Whereabouts { pid, addr, len } = link.receive()?;
         let meet = || -> io::Result<Stand> {
             let (unix, tcp) = (unix.accept()?.0, tcp.accept()?.0);
             tcp.set_nodelay(true)?;
             tcp.set_read_timeout(PATIENCE)?;
             unix.set_read_timeout(PATIENCE)?;
             let (shared, memory) = Shared::create(line::BYTES)?;
-            let (ours, theirs) = (bell()?, bell()?);
-            give(&unix, &[memory.as_fd(), theirs.as_fd(), ours.as_fd()])?;
+            let (near, far) = (bell()?, bell()?);
+            give(&unix, &[memory.as_fd(), far.as_fd(), near.as_fd()])?;
             let buffers = vec![Buffer::new(SPAN)?, Buffer::new(SPAN)?];
-            let remote = Some(Remote::new(pid, addr, len)?);
-            Ok(Stand { shared, bells: Bells::new(ours, theirs)?, tcp, unix, buffers, remote, message: Vec::new() })
+            Ok(Stand {
+                shared,
+                bells: Bells::new(near, far)?,
+                tcp,
+                unix,
+                buffers,
+                remote: Some(Remote::new(pid, Place { addr, len })?),
+                registered: Some((ours, Remote::new(pid, theirs)?)),
+                walked: 0,
+                message: Vec::new(),
+            })
         };
         let stand = meet().map_err(text)?;
         finish(link)?;
@@ -224,14 +239,21 @@ impl Stand {
     fn batch(&mut self, link: &mut Link, case: LimitCase, count: u32) -> Result<Duration, Failure> {
         let LimitCase { limit, bytes, walking } = case;
         let walk = Walk { size: bytes, span: if walking { SPAN } else { bytes } };
+        let first = self.walked;
+        self.walked += u64::from(count);
         let ask = |link: &mut Link, job: Job| begin(link, &answer::Job::Limit(job));
         let time = match limit {
             Limit::SystemCall => return Ok(limits::system_call(count)),
-            Limit::Memcpy => return Ok(memcpy(&self.buffers[0], &self.buffers[1], walk, count)),
-            Limit::ProcessVmWritev | Limit::ProcessVmReadv => {
-                let direction = if limit == Limit::ProcessVmReadv { Direction::Read } else { Direction::Write };
-                let remote = self.remote.as_ref().ok_or(Failure::Forbidden)?;
-                return Ok(straight(&self.buffers[0], remote, direction, walk, count)?);
+            Limit::Memcpy => return Ok(memcpy(&self.buffers[0], &self.buffers[1], walk, first, count)),
+            Limit::ProcessVmWritev => {
+                let registered = self.registered.as_ref().filter(|(from, _)| walk.bytes() <= from.len);
+                let own = || Some((self.buffers[0].place(), self.remote.as_ref()?));
+                let (from, to) = registered.map(|(from, to)| (*from, to)).or_else(own).ok_or(Failure::Forbidden)?;
+                return Ok(copy::write(from, to, walk, first, count)?);
+            }
+            Limit::ProcessVmReadv => {
+                let from = self.remote.as_ref().ok_or(Failure::Forbidden)?;
+                return Ok(copy::read(&self.buffers[0], from, walk, first, count)?);
             }
             Limit::CacheLine => {
                 line::reset(&self.shared);
@@ -287,13 +309,15 @@ pub fn answer(stand: &mut Option<Stand>, job: Job, link: &mut Link) -> Result<()
             Ok((unix, tcp, Buffer::new(SPAN)?))
         };
         let (unix, tcp, buffer) = meet().map_err(text)?;
-        link.send(&Place { pid: std::process::id(), addr: buffer.addr(), len: buffer.len() })?;
+        let Place { addr, len } = buffer.place();
+        link.send(&Whereabouts { pid: std::process::id(), addr, len })?;
         let take = || -> io::Result<_> {
             let [memory, ours, theirs] = take(&unix)?;
             Ok((Shared::open(&memory, line::BYTES)?, Bells::new(ours, theirs)?))
         };
         let (shared, bells) = take().map_err(text)?;
-        *stand = Some(Stand { shared, bells, tcp, unix, buffers: vec![buffer], remote: None, message: Vec::new() });
+        let (buffers, remote, registered, walked, message) = (vec![buffer], None, None, 0, Vec::new());
+        *stand = Some(Stand { shared, bells, tcp, unix, buffers, remote, registered, walked, message });
         return Ok(());
     }
     let stand = stand.as_mut().ok_or("nothing to measure with")?;

@@ -58,7 +58,8 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut end = open(options, room, link)?;
     let plan = Plan::new(options, &options.sizes, end.atomics, |transport| end.largest(transport));
     let limits = LimitCase::all(&plan.limit_sizes());
-    let mut stand = Stand::new(link)?;
+    let (ours, theirs) = end.places()?;
+    let mut stand = Stand::new(link, ours, theirs)?;
 
     let mut figures = Figures::default();
     let in_round = limits.len() + plan.cases.len();
