@@ -118,6 +118,8 @@ pub struct Engine<P: Platform> {
     starving: Vec<QpId>,
     /// Packets dropped because they came from another process than the peer.
     strangers: u64,
+    /// Requests of peers executed that no initiator could have executed by itself.
+    served: u64,
     /// Counters of queue pairs that were destroyed.
     gone: report::facts::QpCounters,
     /// Words for new queue pairs' tickets.
@@ -158,6 +160,7 @@ impl<P: Platform> Engine<P> {
             held: Vec::new(),
             starving: Vec::new(),
             strangers: 0,
+            served: 0,
             gone: Default::default(),
             tickets: Vec::new(),
         }
@@ -176,6 +179,11 @@ impl<P: Platform> Engine<P> {
     /// Packets dropped so far because they came over a link that does not lead to the connection's peer.
     pub fn strangers(&self) -> u64 {
         self.strangers
+    }
+
+    /// Atomic operations and flushes executed so far for peers: those that no initiator can execute by itself.
+    pub fn served(&self) -> u64 {
+        self.served
     }
 
     /// Sets the port's GID table.

@@ -245,8 +245,14 @@ impl<P: Platform> Engine<P> {
             PacketOp::Send => self.execute_send(qp, packet, rx, now),
             PacketOp::Write => self.execute_write(qp, packet, rx, now),
             PacketOp::ReadRequest => self.execute_read(qp, packet, rx),
-            PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite => self.execute_atomic(qp, packet),
-            PacketOp::Flush => self.execute_flush(qp, packet),
+            PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite => {
+                self.served += 1;
+                self.execute_atomic(qp, packet)
+            }
+            PacketOp::Flush => {
+                self.served += 1;
+                self.execute_flush(qp, packet)
+            }
             _ => Err(INVALID),
         }
     }

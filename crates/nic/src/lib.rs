@@ -19,6 +19,7 @@ mod signal;
 mod tell;
 mod thread;
 mod verbs_calls;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};

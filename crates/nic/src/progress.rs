@@ -2,7 +2,8 @@
 //!
 //! Two modes. *Polled*: peers do not ring our doorbell; the NIC thread looks at growing intervals (at most
 //! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
-//! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU.
+//! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU. It stays
+//! awake a little longer for peers that need it again and again ([`crate::watch`]).
 //! `ibv_req_notify_cq` arms at once, and so does a poll after which no completion can be expected: then peers may
 //! still read and write our memory, and must find somebody awake.
 
@@ -18,6 +19,7 @@ use rustix::fd::AsFd;
 use engine::platform::{LinkId, Platform};
 
 use crate::core::{Core, Guard, Mode};
+use crate::watch::Watch;
 use crate::{Nic, now, thread};
 
 /// Empty polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should
@@ -234,6 +236,7 @@ impl Nic {
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
         let mut tick = TICK_MIN;
         let mut polls = 0;
+        let mut watch = Watch::default();
         while self.alive.load(Ordering::Relaxed) {
             let Some(core) = self.core.try_lock_for(LOCK_PATIENCE) else {
                 // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of it.
@@ -241,6 +244,7 @@ impl Nic {
                 continue;
             };
             let incidents;
+            let mut watches = false;
             let timeout = {
                 let mut core = Guard::new(self, core);
                 core.thread_woken = false;
@@ -258,8 +262,14 @@ impl Nic {
                 } else {
                     tick = TICK_MIN;
                     polls = core.polls;
+                    let served = core.engine.served();
                     core.progress(now);
-                    let quiet = core.go_armed(now);
+                    if core.engine.served() != served && watch.begins(now) {
+                        core.mode = Mode::Polled;
+                        core.engine.platform_mut().suppress_doorbells();
+                        watches = true;
+                    }
+                    let quiet = !watches && core.go_armed(now);
                     let half_open = core.engine.platform().deadline().unwrap_or(u64::MAX);
                     core.thread_wakes_at = if quiet && !core.engine.has_ready() {
                         core.next_deadline().unwrap_or(u64::MAX).min(half_open)
@@ -272,6 +282,9 @@ impl Nic {
             };
             for incident in incidents {
                 self.attend(incident);
+            }
+            if watches {
+                self.watch(&mut watch, polls);
             }
             self.sleep(epoll, timeout);
             self.answer_doctor();

@@ -1,0 +1,155 @@
+//! Staying awake for a peer that needs this processor again and again: atomics and flushes of a passive target cannot be
+//! executed by their initiator, and being woken costs the NIC thread ten times what such a request takes.
+//!
+//! Who has served one watches for the next, if the last two came close together. It looks at the rings as a program that
+//! polls would, for at most [`SPAN`] after the last one; then it sleeps as before. A watch that was in vain, or
+//! that had to share its processor with others, is not tried again for a while: so an idle process burns nothing, and
+//! one that is asked rarely at most a fiftieth of a processor.
+
+use std::sync::atomic::Ordering;
+
+use engine::platform::Nanos;
+
+use crate::core::{Guard, Mode};
+use crate::{Nic, now};
+
+/// How close together two requests must come, and how long the next one is waited for. Longer than a round trip with a
+/// wake-up in it, or no watch would ever begin.
+const SPAN: Nanos = 30_000;
+/// After a watch in vain.
+const PAUSE: Nanos = 1_500_000;
+/// After a watch that kept others from this processor.
+const LONG_PAUSE: Nanos = 20_000_000;
+/// Whoever yields and is not back by then shares his processor with a thread that has much to do. A yield alone takes
+/// 0.3 us; interrupts and the threads of the kernel take some tens.
+const ALONE: Nanos = 200_000;
+/// Looks between two such tests.
+const LOOKS_BEFORE_YIELD: u32 = 256;
+/// Looks in vain between two readings of the clock.
+const LOOKS_BEFORE_CLOCK: u32 = 16;
+/// Then the thread looks at all else that could have happened, and goes on watching if there is reason to.
+const TURN: Nanos = 1_000_000;
+
+/// When to watch.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// When the last such request was served.
+    last: Option<Nanos>,
+    /// No watch before that.
+    not_before: Nanos,
+}
+
+impl Watch {
+    /// Requests were served that only we can serve. True if more are to be waited for.
+    pub fn begins(&mut self, now: Nanos) -> bool {
+        let before = self.last.replace(now);
+        now >= self.not_before && before.is_some_and(|before| now.saturating_sub(before) <= SPAN)
+    }
+
+    fn ends(&mut self, how: End, now: Nanos) {
+        match how {
+            End::Vain => self.not_before = now + PAUSE,
+            End::Disturbs => self.not_before = now + LONG_PAUSE,
+            // The next turn of the thread finds what has just been served.
+            End::Turn => self.last = Some(now),
+            End::Relieved => {}
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// Nothing came.
+    Vain,
+    /// Something else wants this processor.
+    Disturbs,
+    /// It has been long enough for now.
+    Turn,
+    /// The program moves its data itself, or has armed the adapter.
+    Relieved,
+}
+
+impl Nic {
+    /// Watches, in polled mode, until `watch` knows that it is in vain. `polls` is the program's count of polls.
+    pub(crate) fn watch(&self, watch: &mut Watch, polls: u64) {
+        let how = self.look_out(polls);
+        watch.ends(how, now());
+    }
+
+    fn look_out(&self, polls: u64) -> End {
+        let began = now();
+        let mut until = began + SPAN;
+        let (mut looks, mut vain) = (0u32, 0u32);
+        while self.alive.load(Ordering::Relaxed) {
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+                let before = now();
+                std::thread::yield_now();
+                if now().saturating_sub(before) > ALONE {
+                    return End::Disturbs;
+                }
+            }
+            // A thread of the program that holds the lock does our work when it lets go of it.
+            if let Some(core) = self.core.try_lock() {
+                if core.mode != Mode::Polled || core.polls != polls {
+                    return End::Relieved;
+                }
+                if core.engine.platform().any_ready() {
+                    let mut core = Guard::new(self, core);
+                    let before = core.engine.served();
+                    let now = core.time();
+                    core.progress(now);
+                    if core.engine.served() != before {
+                        vain = 0;
+                        continue;
+                    }
+                }
+            }
+            vain += 1;
+            if vain.is_multiple_of(LOOKS_BEFORE_CLOCK) {
+                let now = now();
+                if vain == LOOKS_BEFORE_CLOCK {
+                    until = now + SPAN;
+                }
+                if now >= until {
+                    return End::Vain;
+                }
+                if now - began >= TURN {
+                    return End::Turn;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        End::Relieved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_comes_often_is_watched_for() {
+        let mut watch = Watch::default();
+        assert!(!watch.begins(1_000_000), "the first one tells nothing");
+        assert!(watch.begins(1_000_000 + SPAN));
+        assert!(!watch.begins(2_000_000), "a long time has passed");
+        assert!(watch.begins(2_010_000));
+        watch.ends(End::Vain, 2_040_000);
+        assert!(!watch.begins(2_050_000) && !watch.begins(2_060_000), "not again so soon");
+        assert!(!watch.begins(2_040_000 + PAUSE), "and then only if there is reason");
+        assert!(watch.begins(2_040_000 + PAUSE + 1));
+        watch.ends(End::Disturbs, 5_000_000);
+        assert!(!watch.begins(5_000_000 + LONG_PAUSE - 1));
+        assert!(watch.begins(5_000_000 + LONG_PAUSE));
+    }
+
+    #[test]
+    fn a_watch_that_is_interrupted_goes_on() {
+        let mut watch = Watch::default();
+        watch.begins(1_000_000);
+        assert!(watch.begins(1_010_000));
+        watch.ends(End::Turn, 2_010_000);
+        assert!(watch.begins(2_011_000));
+    }
+}
