@@ -1,18 +1,27 @@
-//! The short way of a small SEND: what `requester` would do for it, without what cannot be the case.
+//! The short way of a small SEND: what `requester`, `responder` and `respond` would do for it and its acknowledgement,
+//! without what cannot be the case.
 //!
-//! A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
+//! **Out.** A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
 //! earlier has gone out, and no retry is waited for. It is written to the send queue like any other, and its packet is
-//! the same. Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
-//! link) leaves it to [`Engine::run`], having done nothing.
+//! the same.
+//!
+//! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection where
+//! nothing else is owed or under way.
+//!
+//! **Acknowledged.** Nothing else is owed or to be sent.
+//!
+//! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
+//! link) leaves it to the long way, having done nothing.
 
-use verbs::{Opcode, QpState, QpType, SendBody, SendData, SendFlags, SendWr};
+use verbs::{Opcode, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode};
 
 use crate::Engine;
 use crate::modify::timeout_nanos;
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, packet_flags as flag};
-use crate::qp::{Inflight, Qp};
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, packet_flags as flag};
+use crate::qp::{Inflight, Qp, Response};
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
+use crate::responder::ACK;
 
 /// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
 const LONGEST: u32 = 256;
@@ -106,6 +115,67 @@ impl<P: Platform> Engine<P> {
             qp.ack_deadline = Some(now + timeout);
             self.arm_timer(qp, now + timeout);
         }
+        true
+    }
+
+    /// Executes a SEND that has come over this link for a lent queue pair, if that is all there is to do.
+    #[inline]
+    pub(crate) fn express_in(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+        let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
+        let plain = whole
+            && qp.init.qp_type == QpType::Rc
+            && qp.state == QpState::Rts
+            && qp.link == Some(link)
+            && packet.src.get() == qp.attr.dest_qp_num
+            && packet.psn == qp.epsn
+            && packet.len <= LONGEST
+            && qp.responses.is_empty()
+            && qp.recv.is_none()
+            && qp.write.is_none()
+            && qp.init.srq.is_none()
+            && self.has_express;
+        if !plain || self.platform.rx_len(rx) != packet.len {
+            return false;
+        }
+        let Some(wqe) = qp.rq.wqes.front() else { return false };
+        let [sge] = wqe.sges[..] else { return false };
+        if sge.length < packet.len {
+            return false;
+        }
+        let Ok(mut span) = self.mem.local(qp.init.pd, &sge, true) else { return false };
+        span.len = packet.len;
+        if span.addr == NULL_ADDR || self.platform.rx_scatter(rx, 0, std::slice::from_ref(&span)).is_err() {
+            return false;
+        }
+        let wr_id = wqe.wr_id;
+        qp.rq.wqes.pop_front();
+        qp.fed_at = Some(now);
+        qp.nak_sent = false;
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        qp.epsn = packet.psn.plus(1);
+        self.complete_recv(qp, packet, wr_id, None, WcOpcode::Recv, packet.len, now);
+        if packet.has(flag::ACK_REQ) {
+            qp.responses.push_back(Response::Ack { psn: packet.psn, msn: qp.msn });
+        }
+        true
+    }
+
+    /// Sends the acknowledgement that a lent queue pair owes, if that is all there is to do for it.
+    #[inline]
+    pub(crate) fn express_ack(&mut self, qp: &mut Qp) -> bool {
+        let plain = qp.responses.len() == 1
+            && qp.state == QpState::Rts
+            && qp.cursor == qp.inflight.len()
+            && qp.sq.fetched == qp.sq.posted
+            && self.has_express;
+        let Some(link) = qp.link.filter(|_| plain) else { return false };
+        let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
+        let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
+        (packet.syndrome, packet.imm) = (ACK, msn);
+        if self.platform.send(link, &packet, Payload::default()).is_err() {
+            return false;
+        }
+        qp.responses.clear();
         true
     }
 }

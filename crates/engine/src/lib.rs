@@ -106,7 +106,7 @@ pub struct Engine<P: Platform> {
     links: Vec<LinkId>,
     /// The link of the packet being received.
     arrival: LinkId,
-    /// Small SENDs leave at their post.
+    /// Small SENDs go the short way (`express`).
     has_express: bool,
     /// Bytes copied straight since somebody asked.
     moved: u64,
@@ -196,7 +196,7 @@ impl<P: Platform> Engine<P> {
         self.link_layer = link_layer;
     }
 
-    /// Whether small SENDs may leave at their post; if not, all go the same way (on at first).
+    /// Whether small SENDs may go the short way; if not, all go the same way (on at first).
     pub fn set_express(&mut self, on: bool) {
         self.has_express = on;
     }

@@ -195,7 +195,8 @@ impl Regions {
     }
 
     /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and says where it lies.
-    fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
+    #[inline]
+    pub fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let id = self.find_mr(sge.lkey.0).ok_or(LocalFault::Protection)?;
         let mr = self.mrs.get(id).ok_or(LocalFault::Protection)?;
         if pd != Some(mr.info.pd) || (write && !mr.info.access.contains(Access::LOCAL_WRITE)) {

@@ -24,15 +24,17 @@ impl<P: Platform> Engine<P> {
 
     /// A packet has come over a link. Its payload is named by `rx` until this returns.
     pub fn receive(&mut self, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
-        let rx = Source::Wire(rx);
         self.arrival = link;
         if packet.op == PacketOp::Datagram {
-            self.datagram(packet, rx, now);
+            self.datagram(packet, Source::Wire(rx), now);
             return;
         }
         let Some(id) = self.qpns.find(packet.dst) else { return };
         let Some(mut qp) = self.qps.lend(id) else { return };
-        if self.comes_from_peer(&mut qp, link, packet, now) {
+        if packet.op == PacketOp::Send && self.express_in(&mut qp, link, packet, rx, now) {
+            self.schedule(&mut qp);
+        } else if self.comes_from_peer(&mut qp, link, packet, now) {
+            let rx = Source::Wire(rx);
             if packet.op.is_response() {
                 self.response(&mut qp, packet, rx, now);
             } else {
@@ -98,6 +100,10 @@ impl<P: Platform> Engine<P> {
         {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             qp.queued = false;
+            if self.express_ack(&mut qp) {
+                self.qps.put_back(id, qp);
+                continue;
+            }
             self.turn = 0;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
             if !blocked {
