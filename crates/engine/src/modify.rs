@@ -67,6 +67,10 @@ impl<P: Platform> Engine<P> {
             _ => {
                 qp.state = to;
                 self.enter(qp, from, to, attr, mask);
+                if mask.contains(M::TIMEOUT) {
+                    // What is under way is timed from now on, or no longer, also if nothing else happens.
+                    self.set_ack_timer(qp, now);
+                }
                 self.show_qp(qp);
                 if to == S::Rtr || mask.contains(M::AV) {
                     self.tell_path(qp);

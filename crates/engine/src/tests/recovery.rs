@@ -1,7 +1,7 @@
 //! What goes wrong between two that mean well: packets that are lost or come twice, links without room, late
 //! receives; and how the queue pairs find back.
 
-use verbs::{EventKind, LKey, Opcode, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
+use verbs::{EventKind, LKey, Opcode, QpAttrMask as M, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
 
 use super::mock::*;
 use crate::Notice;
@@ -61,6 +61,23 @@ fn timer_set_by_a_time_past() {
         let late = if read { vec![St::RetryExcErr] } else { vec![] };
         assert_eq!(statuses(&mut w, 0), late, "{read}");
     }
+}
+
+/// A timeout that is set in SQD (table 91) holds for what is under way too, though nothing else happens.
+#[test]
+fn timeout_set_while_requests_are_under_way() {
+    let mut w = World::new(2, 5);
+    let (qa, _) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (0, 0));
+    w.net.borrow_mut().lose = 1000;
+    let from = [w.sge(0, 0, 8)];
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+    let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+    for (state, mask) in [(QpState::Sqd, M::empty()), (QpState::Sqd, M::TIMEOUT), (QpState::Rts, M::empty())] {
+        attr.state = state;
+        w.modify(0, qa, &attr, mask).unwrap();
+    }
+    w.run_for(SECOND);
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
 }
 
 /// 9.7.5.1: the response of one READ is not taken for another's.
