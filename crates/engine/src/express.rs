@@ -115,6 +115,8 @@ impl<P: Platform> Engine<P> {
             qp.ack_deadline = Some(now + timeout);
             self.arm_timer(qp, now + timeout);
         }
+        #[cfg(test)]
+        (self.short_ways[0] += 1);
         true
     }
 
@@ -157,6 +159,8 @@ impl<P: Platform> Engine<P> {
         if packet.has(flag::ACK_REQ) {
             qp.responses.push_back(Response::Ack { psn: packet.psn, msn: qp.msn });
         }
+        #[cfg(test)]
+        (self.short_ways[1] += 1);
         true
     }
 
@@ -176,6 +180,8 @@ impl<P: Platform> Engine<P> {
             return false;
         }
         qp.responses.clear();
+        #[cfg(test)]
+        (self.short_ways[2] += 1);
         true
     }
 }

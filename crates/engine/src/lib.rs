@@ -108,6 +108,9 @@ pub struct Engine<P: Platform> {
     arrival: LinkId,
     /// Small SENDs go the short way (`express`).
     has_express: bool,
+    /// How often each short way was taken: out, in, acknowledged.
+    #[cfg(test)]
+    short_ways: [u64; 3],
     /// Bytes copied straight since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
@@ -155,6 +158,8 @@ impl<P: Platform> Engine<P> {
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
             has_express: true,
+            #[cfg(test)]
+            short_ways: [0; 3],
             moved: 0,
             turn: 0,
             held: Vec::new(),
@@ -196,7 +201,9 @@ impl<P: Platform> Engine<P> {
         self.link_layer = link_layer;
     }
 
-    /// Whether small SENDs may go the short way; if not, all go the same way (on at first).
+    /// Whether small SENDs may go the short way; if not, all go the same way (on at first). Both ways lead to the same, but for
+    /// what the platform is asked: on the short way a packet may be tried twice at a full link, and
+    /// [`Platform::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it off.
     pub fn set_express(&mut self, on: bool) {
         self.has_express = on;
     }

@@ -405,7 +405,7 @@ pub trait Platform {
     fn quiesce(&mut self, link: Option<LinkId>);
 
     /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a test of
-    /// its peer's patience.
+    /// its peer's patience. Asked of every message only without the short ways ([`crate::Engine::set_express`]).
     fn withholds_receive(&mut self, _packet: &Packet) -> bool {
         false
     }

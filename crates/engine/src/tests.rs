@@ -1,10 +1,14 @@
 //! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
 
 mod errors;
+mod express;
+mod express_timing;
 mod hostile;
 mod links;
 mod mock;
+mod random;
 mod reach;
 mod reads;
 mod recovery;
 mod traffic;
+mod twins;

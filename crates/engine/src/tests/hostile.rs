@@ -8,44 +8,11 @@ use verbs::{
 };
 
 use super::mock::*;
+use super::random::Random;
 use crate::platform::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 120;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-
-    /// 0, small, an address, 32 bits, anything.
-    fn any(&mut self) -> u64 {
-        match self.below(5) {
-            0 => 0,
-            1 => self.below(100),
-            2 => BASE + 8 * self.below(1 << 17),
-            3 => self.next() >> 32,
-            _ => self.next(),
-        }
-    }
-}
 
 /// What happens in a world.
 struct Habits {
@@ -71,7 +38,7 @@ struct Play {
 
 impl Play {
     fn new(seed: u64) -> Play {
-        let mut r = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut r = Random::new(seed);
         let mut w = World::new(2, seed);
         {
             let mut net = w.net.borrow_mut();

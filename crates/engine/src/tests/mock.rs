@@ -15,7 +15,7 @@ use crate::{CqOpts, Engine, Notice};
 pub const BASE: u64 = 0x1_0000;
 pub const ARENA: usize = 1 << 21;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Msg {
     pub packet: Packet,
     payload: Vec<u8>,
@@ -383,7 +383,7 @@ impl World {
     }
 
     pub fn qp_with(&mut self, node: usize, ty: QpType, srq: Option<SrqId>, cap: QpCap, sig: bool) -> (QpId, Qpn) {
-        let n = &mut self.nodes[node];
+        let n = &self.nodes[node];
         let init = QpInit {
             pd: Some(n.pd),
             qp_type: ty,
@@ -394,7 +394,12 @@ impl World {
             cap,
             sq_sig_all: sig,
         };
-        let (id, created) = n.engine.create_qp(n.ctx, &init, 1).unwrap();
+        self.qp_of(node, &init)
+    }
+
+    pub fn qp_of(&mut self, node: usize, init: &QpInit) -> (QpId, Qpn) {
+        let n = &mut self.nodes[node];
+        let (id, created) = n.engine.create_qp(n.ctx, init, 1).unwrap();
         let ticket = n.engine.ticket(id);
         let first = ticket.load(std::sync::atomic::Ordering::SeqCst);
         self.net.borrow_mut().tickets.insert(std::ptr::from_ref(ticket) as u64, (ticket, first));
@@ -427,13 +432,21 @@ impl World {
     }
 
     /// Brings a queue pair to RTS.
-    pub fn connect(&mut self, node: usize, qp: QpId, mut attr: QpAttr) {
+    pub fn connect(&mut self, node: usize, qp: QpId, attr: QpAttr) {
+        self.connect_up_to(QpState::Rts, node, qp, attr);
+    }
+
+    /// Brings a queue pair to RTR or RTS.
+    pub fn connect_up_to(&mut self, last: QpState, node: usize, qp: QpId, mut attr: QpAttr) {
         let ty = self.nodes[node].engine.query_qp(qp).unwrap().1.qp_type;
         for (from, to) in [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)]
         {
             attr.state = to;
             let (required, _) = verbs::state::transition(ty, from, to).unwrap();
             self.modify(node, qp, &attr, required).unwrap();
+            if to == last {
+                return;
+            }
         }
     }
 

@@ -1,0 +1,521 @@
+//! The short ways of small SENDs lead where the long way does.
+//!
+//! A failure names its seed: `SOFTRNIC_WORLD` repeats it, `SOFTRNIC_WORLDS` says how many there are.
+
+use verbs::{
+    CqId, LKey, MrId, Opcode, QpAttr, QpAttrMask as M, QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr, SendBody,
+    SendData, SendFlags, SendWr, Sge, SrqId, SrqInit,
+};
+
+use super::mock::*;
+use super::random::Random;
+use super::twins::Twins;
+use crate::CqOpts;
+use crate::platform::*;
+
+const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
+const STEPS: u64 = 150;
+/// Lengths around what goes the short way, and around the MTUs.
+const LENGTHS: [u32; 14] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 1000, 1024, 1025, 5000];
+
+pub(super) fn seeds(worlds: u64) -> std::ops::Range<u64> {
+    let setting = |name: &str| std::env::var(name).ok()?.parse().ok();
+    match setting("SOFTRNIC_WORLD") {
+        Some(seed) => seed..seed + 1,
+        None => 1..setting("SOFTRNIC_WORLDS").unwrap_or(worlds) + 1,
+    }
+}
+
+/// A work request that outlives its lists.
+#[derive(Clone, Debug)]
+struct Request {
+    opcode: Opcode,
+    flags: SendFlags,
+    imm: u32,
+    body: SendBody,
+    sges: Vec<Sge>,
+    inline: Option<Vec<Vec<u8>>>,
+}
+
+impl Request {
+    fn post(&self, w: &mut World, node: usize, qp: QpId, wr_id: u64) -> verbs::Result<()> {
+        let pieces: Vec<&[u8]> = self.inline.iter().flatten().map(Vec::as_slice).collect();
+        let data = if self.inline.is_some() { SendData::Inline(&pieces) } else { SendData::Sges(&self.sges) };
+        let (opcode, flags, body) = (self.opcode, self.flags, self.body);
+        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body, data };
+        let now = w.now;
+        w.nodes[node].engine.post_send(qp, &wr, now)
+    }
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy)]
+struct End {
+    node: usize,
+    qp: QpId,
+    qpn: Qpn,
+    srq: Option<SrqId>,
+}
+
+/// What a node has beside what every node has. The handles and keys are the same in both worlds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Extras {
+    cqs: [CqId; 3],
+    srq: SrqId,
+    /// Regions: an ordinary one, one that may not be written to, one whose memory is not there, one that discards.
+    mrs: [(MrId, u32, u64); 3],
+    null: LKey,
+}
+
+struct Program {
+    t: Twins,
+    r: Random,
+    extras: Vec<Extras>,
+    pairs: Vec<[End; 2]>,
+    attrs: QpAttr,
+    /// Nothing is done that can bring a queue pair into error.
+    gentle: bool,
+}
+
+impl Program {
+    fn new(seed: u64) -> Program {
+        let mut r = Random::new(seed);
+        let mut t = Twins::new(seed);
+        let (lose, repeat) = (r.pick(&[0, 0, 0, 100]), r.pick(&[0, 0, 100]));
+        let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 16384]), r.below(8) == 0);
+        let (reach, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
+        let extras = (0..2)
+            .map(|node| {
+                t.both(|w| {
+                    {
+                        let mut net = w.net.borrow_mut();
+                        (net.lose, net.repeat, net.room, net.segment) = (lose, repeat, room, segment);
+                        (net.twin, net.reach) = (twin, reach);
+                    }
+                    let n = &mut w.nodes[node];
+                    let opts = CqOpts { ignore_overrun, ..CqOpts::default() };
+                    let small = n.engine.create_cq(n.ctx, depth, 8, opts).unwrap().0;
+                    let other = n.engine.create_cq(n.ctx, 1000, 9, CqOpts::default()).unwrap().0;
+                    let init = SrqInit { pd: n.pd, max_wr: 32, max_sge: 2, limit: 0, xrc: None };
+                    let srq = n.engine.create_srq(n.ctx, &init, 3).unwrap().0;
+                    let read_only = verbs::Access::REMOTE_READ;
+                    let regions = [(0x1_0000, ALL), (0x2_0000, read_only), (ARENA as u64, ALL)];
+                    let mrs = regions.map(|(at, access)| {
+                        let (mr, key, _) = n.engine.reg_mr(n.pd, BASE + at, 0x1_0000, BASE + at, access).unwrap();
+                        (mr, key.0, BASE + at)
+                    });
+                    let null = n.engine.reg_null_mr(n.pd).unwrap().1;
+                    Extras { cqs: [n.cq, small, other], srq, mrs, null }
+                })
+            })
+            .collect();
+        let attrs = QpAttr {
+            path_mtu: r.pick(&[1, 3]),
+            timeout: r.pick(&[0, 8, 14, 14]),
+            retry_cnt: r.pick(&[0, 1, 7, 7]),
+            rnr_retry: r.pick(&[0, 1, 7, 7]),
+            min_rnr_timer: r.pick(&[1, 12]),
+            max_rd_atomic: r.pick(&[1, 4]),
+            max_dest_rd_atomic: 4,
+            ..World::attr(Qpn::new(0), 0, 0)
+        };
+        let gentle = r.coin();
+        let mut program = Program { t, r, extras, pairs: Vec::new(), attrs, gentle };
+        for _ in 0..=program.r.below(2) {
+            program.make_pair();
+        }
+        program
+    }
+
+    fn make_pair(&mut self) {
+        let r = &mut self.r;
+        let ty = if r.below(8) == 0 { QpType::Uc } else { QpType::Rc };
+        let nodes = if r.below(8) == 0 { [0, 0] } else { [0, 1] };
+        let ends = nodes.map(|node| {
+            let extras = self.extras[node];
+            let recv_cq = if self.gentle { extras.cqs[0] } else { r.pick(&extras.cqs) };
+            let srq = (r.below(6) == 0).then_some(extras.srq);
+            let sq_sig_all = r.coin();
+            let (qp, qpn) = self.t.both(|w| {
+                let n = &w.nodes[node];
+                let (pd, send_cq) = (Some(n.pd), Some(n.cq));
+                let init = QpInit {
+                    pd,
+                    qp_type: ty,
+                    send_cq,
+                    recv_cq: Some(recv_cq),
+                    srq,
+                    xrcd: None,
+                    cap: cap(),
+                    sq_sig_all,
+                };
+                w.qp_of(node, &init)
+            });
+            End { node, qp, qpn, srq }
+        });
+        self.pairs.push(ends);
+        self.connect(self.pairs.len() - 1);
+    }
+
+    /// Connects a pair, anew if need be: what was under way before is still under way. One end may stay in RTR for a while.
+    fn connect(&mut self, pair: usize) {
+        let ends = self.pairs[pair];
+        let psns = [(); 2].map(|()| if self.r.coin() { 0xff_fff0 } else { self.r.next() as u32 & 0xff_ffff });
+        let (attrs, late, msn) = (self.attrs, self.r.below(4) == 0, self.r.pick(&[0, 0xff_fffd]));
+        self.t.both(|w| {
+            let reset = QpAttr { state: QpState::Reset, ..attrs };
+            for (a, b) in [(0, 1), (1, 0)] {
+                let (node, qp) = (ends[a].node, ends[a].qp);
+                w.modify(node, qp, &reset, M::empty()).unwrap();
+                let attr = QpAttr { dest_qp_num: ends[b].qpn.get(), sq_psn: psns[a], rq_psn: psns[b], ..attrs };
+                w.connect_up_to(if late && a == 1 { QpState::Rtr } else { QpState::Rts }, node, qp, attr);
+                w.nodes[node].engine.qps.get_mut(qp).unwrap().msn = msn;
+            }
+        });
+        for end in ends {
+            let many = self.r.below(16);
+            self.receive(end, 0..many);
+        }
+    }
+
+    fn end(&mut self) -> (End, End) {
+        let pair = self.pairs[self.r.below(self.pairs.len() as u64) as usize];
+        let side = self.r.below(2) as usize;
+        (pair[side], pair[1 - side])
+    }
+
+    fn step(&mut self, number: u64) {
+        self.t.step = number;
+        match self.r.below(100) {
+            0..30 => self.post(number * 10),
+            30..42 => {
+                let (end, _) = self.end();
+                let many = 1 + self.r.below(6);
+                self.receive(end, number * 10..number * 10 + many);
+            }
+            42..72 => self.deliver(),
+            72..79 => self.poll(),
+            79..86 => self.pass(),
+            86..88 => self.disturb(),
+            88..94 if !self.gentle => self.forge(),
+            94..96 => self.ask(),
+            96..99 => self.modify(),
+            99 if !self.gentle => self.break_something(),
+            _ => self.deliver(),
+        }
+        self.interrupt();
+        let age = self.r.below(1000);
+        self.t.both(|w| w.now += age);
+        self.mend();
+    }
+
+    /// Some of what is under way arrives, as one batch.
+    fn deliver(&mut self) {
+        let net = self.t.short.net.borrow();
+        let busy: Vec<_> = net.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(ends, _)| *ends).collect();
+        drop(net);
+        if !busy.is_empty() {
+            let ((from, to), most) = (self.r.pick(&busy), self.r.pick(&[1, 1, 1, 2, 8]));
+            self.t.both(|w| w.deliver(from, to, most));
+        }
+    }
+
+    fn sge(&mut self, node: usize, write: bool, length: u32) -> Sge {
+        let (r, extras) = (&mut self.r, self.extras[node]);
+        let key = self.t.short.nodes[node].key;
+        let at = if write { 0x8_0000 + r.below(0x8_0000) } else { r.below(0x8000) };
+        let good = Sge { addr: BASE + at, length, lkey: LKey(key) };
+        let (_, ordinary, start) = extras.mrs[0];
+        match r.below(40) {
+            0 if !self.gentle => Sge { lkey: LKey(r.next() as u32), ..good },
+            1 if !self.gentle => {
+                let (_, key, start) = extras.mrs[1 + r.below(2) as usize];
+                Sge { addr: start, length, lkey: LKey(key) }
+            }
+            2 => Sge { lkey: extras.null, ..good },
+            3..8 => Sge { addr: start + r.below(0x8000), length, lkey: LKey(ordinary) },
+            _ => good,
+        }
+    }
+
+    fn request(&mut self, end: End, peer: End) -> Request {
+        const OTHERS: [Opcode; 6] = [
+            Opcode::RdmaWrite,
+            Opcode::RdmaWriteWithImm,
+            Opcode::RdmaRead,
+            Opcode::FetchAndAdd,
+            Opcode::AtomicWrite,
+            Opcode::SendWithInv,
+        ];
+        let opcode = match self.r.below(12) {
+            0..7 => Opcode::Send,
+            7..10 => Opcode::SendWithImm,
+            _ => self.r.pick(&OTHERS[..if self.gentle { 5 } else { 6 }]),
+        };
+        let rkey = RKey(self.t.short.nodes[peer.node].key);
+        let remote_addr = BASE + 0x10_0000 + 8 * self.r.below(1000);
+        let body = match opcode {
+            Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv => SendBody::Plain,
+            Opcode::FetchAndAdd => SendBody::Atomic { remote_addr, rkey, compare_add: 3, swap: 0 },
+            _ => SendBody::Rdma { remote_addr, rkey },
+        };
+        let eight = matches!(opcode, Opcode::FetchAndAdd | Opcode::AtomicWrite);
+        let len = match opcode {
+            _ if eight => 8,
+            // In several pieces.
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm if self.r.coin() => 9000,
+            _ => self.r.pick(&LENGTHS),
+        };
+        let flags = SendFlags::from_bits_truncate(self.r.next() as u32 & 7);
+        let imm = self.r.next() as u32;
+        let reads = matches!(opcode, Opcode::RdmaRead | Opcode::FetchAndAdd);
+        let inline = (!reads && len <= 128 && self.r.below(3) == 0).then(|| {
+            let bytes: Vec<u8> = (0..len).map(|_| self.r.next() as u8).collect();
+            let cut = self.r.below(u64::from(len) + 1) as usize;
+            match self.r.below(4) {
+                0 => vec![bytes[..cut].to_vec(), bytes[cut..].to_vec()],
+                1 if len == 0 => vec![],
+                _ => vec![bytes],
+            }
+        });
+        let sges = match self.r.below(4) {
+            0 => vec![self.sge(end.node, reads, len / 3), self.sge(end.node, reads, len - len / 3)],
+            1 if len == 0 => vec![],
+            _ => vec![self.sge(end.node, reads, len)],
+        };
+        Request { opcode, flags, imm, body, sges, inline }
+    }
+
+    /// One request, or several by one call.
+    fn post(&mut self, wr_id: u64) {
+        let (end, peer) = self.end();
+        let requests: Vec<Request> = (0..self.r.pick(&[1, 1, 1, 2, 3])).map(|_| self.request(end, peer)).collect();
+        self.t.both(|w| {
+            let posted = requests.iter().zip(wr_id..).map(|(request, id)| request.post(w, end.node, end.qp, id));
+            posted.collect::<Vec<_>>()
+        });
+    }
+
+    fn receive(&mut self, end: End, wr_ids: std::ops::Range<u64>) {
+        for id in wr_ids {
+            let length = if self.gentle { 5000 } else { self.r.pick(&[5000, 5000, 5000, 5000, 256, 255, 257, 8, 0]) };
+            let sges = match self.r.below(8) {
+                0 => vec![self.sge(end.node, true, length / 5), self.sge(end.node, true, length - length / 5)],
+                1 if !self.gentle => vec![],
+                _ => vec![self.sge(end.node, true, length)],
+            };
+            _ = self.t.both(|w| {
+                let (now, engine) = (w.now, &mut w.nodes[end.node].engine);
+                let wr = RecvWr { wr_id: id, sges: &sges };
+                match end.srq {
+                    Some(srq) => engine.post_srq_recv(srq, &wr, now),
+                    None => engine.post_recv(end.qp, &wr, now),
+                }
+            });
+        }
+    }
+
+    fn poll(&mut self) {
+        let (node, most) = (self.r.below(2) as usize, self.r.pick(&[1, 2, 16]));
+        for cq in self.extras[node].cqs {
+            self.t.both(|w| {
+                let mut seen = Vec::new();
+                w.nodes[node].engine.poll(cq, most, |_, completion| seen.push(*completion));
+                seen
+            });
+        }
+    }
+
+    /// Time passes: a little, or until timers run out.
+    fn pass(&mut self) {
+        let (time, late) =
+            (self.r.pick(&[1000, 700_000, 5_000_000, 80_000_000]), self.r.pick(&[None, Some(0), Some(9)]));
+        self.t.both(|w| {
+            w.now += time;
+            for node in &mut w.nodes {
+                match late {
+                    Some(late) => node.engine.catch_up(late),
+                    None => node.engine.timed_rightly(),
+                }
+                node.engine.expire(w.now);
+            }
+        });
+    }
+
+    /// The network loses or exchanges packets, or finds room again.
+    fn disturb(&mut self) {
+        let (from, to) = (self.r.below(2) as usize, self.r.below(2) as usize);
+        let (what, at) = (self.r.below(4), self.r.below(4) as usize);
+        self.t.both(|w| match what {
+            0 | 1 => _ = w.drop_packets(from, to, at, 1),
+            2 => {
+                if let Some(queue) = w.net.borrow_mut().queues.get_mut(&(from, to)).filter(|q| q.len() > at + 1) {
+                    queue.swap(at, at + 1);
+                }
+            }
+            _ => w.net.borrow_mut().writable.iter_mut().for_each(|writable| writable.extend((0..3).map(LinkId))),
+        });
+    }
+
+    /// A packet that nobody sent: nearly what is expected.
+    fn forge(&mut self) {
+        let (end, peer) = self.end();
+        self.forge_for(end, peer);
+    }
+
+    /// The same in the middle of a message, or of a wait.
+    fn interrupt(&mut self) {
+        let ends = self.pairs.iter().flat_map(|pair| [(pair[0], pair[1]), (pair[1], pair[0])]);
+        let found = ends.into_iter().find(|(end, _)| {
+            let qp = self.t.short.nodes[end.node].engine.qps.get(end.qp);
+            qp.is_some_and(|qp| qp.recv.is_some() || qp.write.is_some() || qp.rnr_until.is_some())
+        });
+        if let Some((end, peer)) = found
+            && !self.gentle
+            && self.r.below(3) == 0
+        {
+            self.forge_for(end, peer);
+        }
+    }
+
+    fn forge_for(&mut self, end: End, peer: End) {
+        use packet_flags::{ACK_REQ, FIRST, LAST};
+        let Some(qp) = self.t.short.nodes[end.node].engine.qps.get(end.qp) else { return };
+        let r = &mut self.r;
+        let op = match r.below(6) {
+            0 => PacketOp::Ack,
+            1..3 => PacketOp::from_raw(r.below(11) as u8).unwrap(),
+            _ => PacketOp::Send,
+        };
+        let near = if op.is_response() { qp.unacked } else { qp.epsn };
+        let psn = near.plus(r.pick(&[0, 0, 0, 0xff_ffff, 1]));
+        let src = if r.below(8) == 0 { Qpn::new(r.next() as u32) } else { peer.qpn };
+        let mut packet = Packet::new(op, end.qpn, src, psn);
+        packet.flags = FIRST | LAST | r.pick(&[0, ACK_REQ]);
+        if r.coin() {
+            packet.flags ^= 1 << r.below(8);
+        }
+        let payload: Vec<u8> = (0..r.pick(&LENGTHS)).map(|_| r.next() as u8).collect();
+        packet.len = if r.below(4) == 0 { r.any() as u32 } else { payload.len() as u32 };
+        (packet.syndrome, packet.imm) = (r.pick(&[31, 31, 31, 0, 0x2c, 0x60, 0x61]), r.any() as u32);
+        (packet.rkey, packet.remote_addr, packet.dma_len) = (r.any() as u32, r.any(), r.any() as u32);
+        (packet.swap, packet.compare) = (r.any(), r.any());
+        let from = if r.below(8) == 0 { 1 - peer.node } else { peer.node };
+        self.t.both(|w| w.inject(from, end.node, packet, payload.clone()));
+    }
+
+    /// Events are asked for.
+    fn ask(&mut self) {
+        let node = self.r.below(2) as usize;
+        let (cq, srq) = (self.r.pick(&self.extras[node].cqs), self.extras[node].srq);
+        let (solicited, count) = (self.r.coin(), self.r.below(4) as u16);
+        let what = self.r.below(8);
+        _ = self.t.both(|w| {
+            let engine = &mut w.nodes[node].engine;
+            match what {
+                0 => engine.moderate_cq(cq, count, 100),
+                1 => engine.modify_srq(srq, None, Some(u32::from(count))),
+                _ => engine.arm_cq(cq, solicited),
+            }
+        });
+    }
+
+    /// SQD, or there and back with another timeout.
+    fn modify(&mut self) {
+        let (end, _) = self.end();
+        let attr = |state, timeout| QpAttr { state, timeout, en_sqd_async_notify: true, ..self.attrs };
+        let (sqd, rts) = (attr(QpState::Sqd, 0), attr(QpState::Rts, 0));
+        let other = attr(QpState::Sqd, self.r.pick(&[0, 8, 14]));
+        let told = self.r.pick(&[M::empty(), M::EN_SQD_ASYNC_NOTIFY]);
+        let mask = self.r.pick(&[M::TIMEOUT, M::TIMEOUT, M::AV]);
+        match self.r.below(4) {
+            0 => _ = self.t.both(|w| w.modify(end.node, end.qp, &sqd, told)),
+            1 => _ = self.t.both(|w| w.modify(end.node, end.qp, &rts, M::empty())),
+            _ => {
+                for (attr, mask) in [(&sqd, told), (&other, mask), (&rts, M::empty())] {
+                    _ = self.t.both(|w| w.modify(end.node, end.qp, attr, mask));
+                }
+            }
+        }
+    }
+
+    fn break_something(&mut self) {
+        let (end, _) = self.end();
+        let (mr, _, start) = self.extras[end.node].mrs[0];
+        let broken = QpAttr { state: QpState::Err, ..self.attrs };
+        let peer = LinkId(2 - end.node as u32);
+        match self.r.below(6) {
+            0 => _ = self.t.both(|w| w.nodes[end.node].engine.dereg_mr(mr, true)),
+            1 => {
+                let place = Some((start + 0x800, 0x8000, start + 0x800));
+                _ = self.t.both(|w| w.nodes[end.node].engine.rereg_mr(mr, place, None, None));
+            }
+            2 => _ = self.t.both(|w| w.modify(end.node, end.qp, &broken, M::empty())),
+            3 => self.t.both(|w| {
+                let now = w.now;
+                w.nodes[end.node].engine.fail_qp(end.qpn, now);
+            }),
+            4 => self.t.both(|w| {
+                w.nodes[end.node].engine.link_down(peer);
+                w.net.borrow_mut().writable[end.node].push(peer);
+            }),
+            _ => {
+                let _ = self.t.both(|w| w.nodes[end.node].engine.destroy_qp(end.qp));
+                let other = self.pairs.iter().position(|pair| pair.iter().any(|e| e.qpn == end.qpn));
+                let pair = self.pairs.remove(other.unwrap());
+                for e in pair.iter().filter(|e| e.qpn != end.qpn) {
+                    // Destroyed a while later.
+                    self.t.both(|w| w.deliver(end.node, e.node, 9));
+                    let _ = self.t.both(|w| w.nodes[e.node].engine.destroy_qp(e.qp));
+                }
+                self.make_pair();
+            }
+        }
+    }
+
+    /// What went into error is connected again, and what waits in RTR goes on, some time later.
+    fn mend(&mut self) {
+        let state = |end: &End| self.t.short.nodes[end.node].engine.qp_state(end.qp);
+        let is_broken = |end: &End| matches!(state(end), Ok(QpState::Err | QpState::Sqe));
+        let broken = self.pairs.iter().position(|pair| pair.iter().any(is_broken));
+        let waiting = self.pairs.iter().copied().find(|pair| state(&pair[1]) == Ok(QpState::Rtr));
+        match self.r.below(6) {
+            0 => {
+                if let Some(pair) = broken {
+                    self.connect(pair);
+                }
+            }
+            1 => {
+                if let Some([peer, end]) = waiting {
+                    let expected = self.t.short.nodes[peer.node].engine.qps.get(peer.qp).map(|qp| qp.attr.rq_psn);
+                    let attr = QpAttr { state: QpState::Rts, sq_psn: expected.unwrap_or(0), ..self.attrs };
+                    self.t.both(|w| {
+                        let ty = w.nodes[end.node].engine.query_qp(end.qp).unwrap().1.qp_type;
+                        let (required, _) = verbs::state::transition(ty, QpState::Rtr, QpState::Rts).unwrap();
+                        w.modify(end.node, end.qp, &attr, required).unwrap();
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whatever is posted, lost, repeated, exchanged, forged and broken: state, completions, events, packets, timers and memory
+/// are the same after every step.
+#[test]
+fn short_and_long_way() {
+    let mut taken = [0; 3];
+    let seeds = seeds(WORLDS);
+    let alone = seeds.end - seeds.start == 1;
+    for seed in seeds {
+        let mut program = Program::new(seed);
+        for number in 0..STEPS {
+            program.step(number);
+        }
+        for (sum, n) in taken.iter_mut().zip(program.t.finish()) {
+            *sum += n;
+        }
+    }
+    assert!(alone || taken.iter().all(|n| *n > 1000), "the short ways were hardly taken: {taken:?}");
+}

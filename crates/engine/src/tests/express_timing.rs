@@ -1,0 +1,177 @@
+//! The short ways may change when a packet goes out: a request is on the wire when its post returns, before what is owed
+//! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change is what
+//! programs see of requests that all succeed.
+
+use verbs::{Completion, Opcode, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr};
+
+use super::express::seeds;
+use super::mock::*;
+use super::random::Random;
+use super::twins::{short_ways, world};
+use crate::platform::*;
+
+const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
+const STEPS: u64 = 400;
+/// Requests of one end. All find room, so that no post depends on what was completed.
+const MOST: u64 = 40;
+/// Bytes between the places of two requests.
+const PLACE: u64 = 2048;
+const SECOND: Nanos = 1_000_000_000;
+
+/// One end of a connection, and what was posted there.
+struct End {
+    node: usize,
+    qp: QpId,
+    sent: u64,
+    received: u64,
+}
+
+impl End {
+    /// Where the data of a request go: `what` tells receives, results and targets of WRITEs apart.
+    fn place(which: usize, what: u64, number: u64) -> u64 {
+        0x2_0000 + ((which as u64 * 3 + what) * (MOST + 24) + number) * PLACE
+    }
+
+    fn receive(&mut self, w: &mut World, which: usize) {
+        if self.received < MOST + 20 {
+            let sges = [w.sge(self.node, End::place(which, 0, self.received), PLACE as u32)];
+            let (wr, now) = (RecvWr { wr_id: self.received, sges: &sges }, w.now);
+            w.nodes[self.node].engine.post_recv(self.qp, &wr, now).unwrap();
+            self.received += 1;
+        }
+    }
+
+    fn post(&mut self, w: &mut World, r: &mut Random, which: usize, peer: usize) {
+        const OPCODES: [Opcode; 9] = [
+            Opcode::Send,
+            Opcode::Send,
+            Opcode::Send,
+            Opcode::Send,
+            Opcode::SendWithImm,
+            Opcode::RdmaWrite,
+            Opcode::RdmaWriteWithImm,
+            Opcode::RdmaRead,
+            Opcode::FetchAndAdd,
+        ];
+        let opcode = r.pick(&OPCODES);
+        let (rkey, there) = (RKey(w.nodes[peer].key), BASE + End::place(which, 1, self.sent));
+        let body = match opcode {
+            Opcode::Send | Opcode::SendWithImm => SendBody::Plain,
+            Opcode::RdmaRead => SendBody::Rdma { remote_addr: BASE + r.below(0x8000), rkey },
+            Opcode::FetchAndAdd => {
+                SendBody::Atomic { remote_addr: BASE + 0x1_0000 + 8 * which as u64, rkey, compare_add: 3, swap: 0 }
+            }
+            _ => SendBody::Rdma { remote_addr: there, rkey },
+        };
+        let reads = matches!(opcode, Opcode::RdmaRead | Opcode::FetchAndAdd);
+        let len = if opcode == Opcode::FetchAndAdd { 8 } else { r.pick(&[0, 1, 8, 8, 64, 256, 257, 1025, 2000]) };
+        let at = if reads { End::place(which, 2, self.sent) } else { r.below(0x8000) };
+        let (sges, inline) = ([w.sge(self.node, at, len)], vec![r.next() as u8; len.min(128) as usize]);
+        let pieces = [&inline[..]];
+        let data = if !reads && len <= 128 && r.coin() { SendData::Inline(&pieces) } else { SendData::Sges(&sges) };
+        let flags = SendFlags::from_bits_truncate(r.next() as u32 & 7);
+        let wr = SendWr { wr_id: self.sent, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body, data };
+        if self.sent < MOST {
+            let now = w.now;
+            w.nodes[self.node].engine.post_send(self.qp, &wr, now).unwrap();
+            self.sent += 1;
+        }
+    }
+}
+
+/// What programs see in the end: completions by queue, in order; state, sequence numbers and counts of the queue pairs; memory.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    completions: Vec<Vec<Completion>>,
+    qps: Vec<(QpState, u32, u32, u32, u64, u64, u64)>,
+    events: usize,
+    memory: Vec<Vec<u8>>,
+}
+
+fn play(seed: u64, express: bool) -> (Outcome, [u64; 3]) {
+    let mut r = Random::new(seed);
+    let mut w = world(seed, express);
+    {
+        let mut net = w.net.borrow_mut();
+        (net.lose, net.repeat) = (r.pick(&[0, 0, 30, 60]), r.pick(&[0, 60]));
+        (net.room, net.straight) = (r.pick(&[1, 3, 64]), r.coin());
+    }
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let [a, b] = [w.qp(0, QpType::Rc), w.qp(1, QpType::Rc)];
+        for (node, (qp, _), peer, psns) in [(0, a, b.1, (5, 0xff_fff0)), (1, b, a.1, (0xff_fff0, 5))] {
+            let attr = verbs::QpAttr { timeout: 17, min_rnr_timer: 1, ..World::attr(peer, psns.0, psns.1) };
+            w.connect(node, qp, attr);
+            ends.push(End { node, qp, sent: 0, received: 0 });
+        }
+    }
+    for _ in 0..STEPS {
+        let which = r.below(4) as usize;
+        let (end, peer) = (&mut ends[which], 1 - which % 2);
+        match r.below(20) {
+            0..5 => end.post(&mut w, &mut r, which, peer),
+            5..9 => end.receive(&mut w, which),
+            9..14 => _ = w.deliver(peer, 1 - peer, r.below(4) as usize),
+            14..17 => w.nodes[peer].engine.run(w.now),
+            17 => w.run_all(),
+            18 => {
+                w.now += r.pick(&[1000, 100_000, 20_000_000]);
+                w.nodes.iter_mut().for_each(|node| node.engine.expire(w.now));
+            }
+            _ => {
+                if let Some(queue) = w.net.borrow_mut().queues.get_mut(&(1 - peer, peer)).filter(|q| q.len() > 1) {
+                    queue.swap(0, 1);
+                }
+            }
+        }
+    }
+    for (which, end) in ends.iter_mut().enumerate() {
+        while end.received < MOST {
+            end.receive(&mut w, which);
+        }
+    }
+    {
+        let mut net = w.net.borrow_mut();
+        (net.lose, net.repeat) = (0, 0);
+        net.writable.iter_mut().for_each(|writable| writable.extend((0..3).map(LinkId)));
+    }
+    w.run_for(100 * SECOND);
+    let mut completions = vec![Vec::new(); 8];
+    for node in 0..2 {
+        for mut completion in w.poll(node) {
+            completion.timestamp = 0;
+            let which = ends.iter().position(|end| {
+                let qp = w.nodes[end.node].engine.qps.get(end.qp);
+                qp.is_some_and(|qp| qp.qpn == Qpn::new(completion.qp_num.get()))
+            });
+            let receive = completion.opcode as u32 & 128 != 0;
+            completions[which.unwrap() * 2 + usize::from(receive)].push(completion);
+        }
+    }
+    let look = |end: &End| {
+        let qp = w.nodes[end.node].engine.qps.get(end.qp).unwrap();
+        assert!(qp.inflight.is_empty() && qp.responses.is_empty(), "SOFTRNIC_WORLD={seed}: {:?} hangs", qp.inflight);
+        let counters = qp.tally.counters;
+        let seen = (counters.sent, counters.received, counters.send_errors);
+        (qp.state, qp.next_psn.get(), qp.epsn.get(), qp.msn, seen.0, seen.1, seen.2)
+    };
+    let qps = ends.iter().map(look).collect();
+    let events = w.nodes.iter().map(|node| node.notices.len()).sum();
+    let memory = w.net.borrow().memory.clone();
+    (Outcome { completions, qps, events, memory }, short_ways(&w))
+}
+
+#[test]
+fn the_outcome_does_not_depend_on_the_way() {
+    let mut taken = 0;
+    for seed in seeds(WORLDS) {
+        let ((short, ways), (long, _)) = (play(seed, true), play(seed, false));
+        let when = format!("SOFTRNIC_WORLD={seed}");
+        assert_eq!(short.completions, long.completions, "{when}");
+        assert!(short.completions.iter().flatten().all(|c| c.status == verbs::WcStatus::Success), "{when}");
+        assert_eq!((short.qps, short.events), (long.qps, long.events), "{when}");
+        assert!(short.memory == long.memory, "{when}: memory");
+        taken += ways.iter().min().unwrap();
+    }
+    assert!(taken > 0, "no short way was taken");
+}

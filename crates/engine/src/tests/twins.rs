@@ -1,0 +1,142 @@
+//! Two worlds that are told the same: in one, small SENDs go the short ways, in the other they do not.
+
+use std::fmt::Debug;
+
+use super::mock::*;
+use crate::Engine;
+use crate::cq::Completions;
+use crate::qp::Qp;
+
+pub struct Twins {
+    pub short: World,
+    long: World,
+    /// What a failure names.
+    pub seed: u64,
+    pub step: u64,
+}
+
+/// A world of two nodes.
+pub fn world(seed: u64, express: bool) -> World {
+    let mut w = World::new(2, seed);
+    for node in 0..2 {
+        w.nodes[node].engine.set_express(express);
+        w.nodes[node].engine.set_diagnostics(true);
+        let bytes: Vec<u8> = (0..0x1_0000u32).map(|i| (i * 7 + i / 251) as u8 ^ node as u8).collect();
+        w.write(node, 0, &bytes);
+    }
+    w
+}
+
+/// How often each short way was taken: out, in, acknowledged.
+pub fn short_ways(w: &World) -> [u64; 3] {
+    std::array::from_fn(|way| w.nodes.iter().map(|node| node.engine.short_ways[way]).sum())
+}
+
+impl Twins {
+    pub fn new(seed: u64) -> Twins {
+        Twins { short: world(seed, true), long: world(seed, false), seed, step: 0 }
+    }
+
+    /// Does the same in both, lets the engines run, and compares everything there is.
+    ///
+    /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is owed when
+    /// a request is posted, and the packets of both worlds are the same ones in the same order.
+    pub fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
+        let [short, long] = [&mut self.short, &mut self.long].map(|w| {
+            let result = act(w);
+            while {
+                w.run_all();
+                w.nodes.iter().any(|node| node.engine.has_ready())
+            } {}
+            result
+        });
+        self.same("results", &short, &long);
+        self.compare();
+        short
+    }
+
+    fn same<T: PartialEq + Debug + ?Sized>(&self, what: &str, short: &T, long: &T) {
+        let (seed, step) = (self.seed, self.step);
+        assert!(
+            short == long,
+            "SOFTRNIC_WORLD={seed}, step {step}: {what}\n the short way: {short:?}\n the long way: {long:?}"
+        );
+    }
+
+    fn compare(&mut self) {
+        for node in 0..self.short.nodes.len() {
+            let (a, b) = (&mut self.short.nodes[node], &mut self.long.nodes[node]);
+            let notices = (std::mem::take(&mut a.notices), std::mem::take(&mut b.notices));
+            self.same("notices", &notices.0, &notices.1);
+            let (a, b) = (&self.short.nodes[node].engine, &self.long.nodes[node].engine);
+            self.compare_engines(a, b);
+        }
+        let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
+        self.same("packets under way", &a.queues, &b.queues);
+        self.same("what was sent ever", &(a.rng, a.lost, a.reached), &(b.rng, b.lost, b.reached));
+        self.same("links with room", &a.writable, &b.writable);
+        self.same("what is shown", &a.shown, &b.shown);
+    }
+
+    fn compare_engines(&self, a: &Engine<Mock>, b: &Engine<Mock>) {
+        macro_rules! same {
+            ($($field:ident)*) => { $(self.same(stringify!($field), &a.$field, &b.$field);)* };
+        }
+        same!(ready parked strangers served gone moved);
+        for ((id, x), (_, y)) in a.done.cqs.iter().zip(b.done.cqs.iter()) {
+            self.same("completion queue", &Completions::facts(id, x, 0), &Completions::facts(id, y, 0));
+        }
+        for ((_, x), (_, y)) in a.srqs.iter().zip(b.srqs.iter()) {
+            let look = |srq: &crate::rq::Srq| (srq.queue.wqes.len(), srq.queue.held, srq.limit);
+            self.same("shared receive queue", &look(x), &look(y));
+        }
+        self.same("queue pairs", &a.qps.iter().count(), &b.qps.iter().count());
+        for ((_, x), (_, y)) in a.qps.iter().zip(b.qps.iter()) {
+            self.compare_qps(x, y);
+        }
+    }
+
+    fn compare_qps(&self, a: &Qp, b: &Qp) {
+        macro_rules! same {
+            ($($($field:ident).+),*) => { $(self.same(stringify!($($field).+), &a.$($field).+, &b.$($field).+);)* };
+        }
+        same!(id, qpn, state, attr, link, seek_at, seek_pause, queued, parked, tally.counters, tally.rnr_since);
+        same!(cursor, next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
+        same!(
+            patient_since,
+            halted,
+            lossy,
+            give_up_at,
+            proven,
+            peer_epoch,
+            timer_at,
+            timed,
+            shown,
+            epsn,
+            msn,
+            nak_sent
+        );
+        same!(dropping, fed_at, responses, atomics, comm_est, last_wqe_told, rq.held, rq.total);
+        same!(sq.posted, sq.fetched, sq.retired);
+        let queued = |q: &Qp| q.rq.wqes.iter().map(|wqe| wqe.wr_id).collect::<Vec<_>>();
+        self.same("receives", &queued(a), &queued(b));
+        let under_way = |q: &Qp| q.recv.as_ref().map(|recv| (recv.wqe.wr_id, recv.srq, recv.offset));
+        self.same("message under way", &under_way(a), &under_way(b));
+        self.same("inflight", &a.inflight.len(), &b.inflight.len());
+        for (x, y) in a.inflight.iter().zip(&b.inflight) {
+            // Not `body` and `srqn`: what the array holds there has no meaning for a SEND.
+            self.same("number", &(x.number, x.wr_id, x.opcode, x.flags), &(y.number, y.wr_id, y.opcode, y.flags));
+            self.same("data", &(x.imm, &x.sges, x.inline_len, x.len), &(y.imm, &y.sges, y.inline_len, y.len));
+            self.same("place", &(x.first_psn, x.psns, x.sent, x.received), &(y.first_psn, y.psns, y.sent, y.received));
+            self.same("fate", &(x.out, x.done, x.error, x.since), &(y.out, y.done, y.error, y.since));
+        }
+    }
+
+    /// The worlds end.
+    pub fn finish(self) -> [u64; 3] {
+        let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
+        assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);
+        assert_eq!(short_ways(&self.long), [0; 3]);
+        short_ways(&self.short)
+    }
+}
