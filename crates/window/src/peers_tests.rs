@@ -253,3 +253,42 @@ fn a_copy_without_end() {
     mark.store(u64::MAX - 1, std::sync::atomic::Ordering::SeqCst);
     assert!(a.link(link).unwrap().quiesce(patience));
 }
+
+/// As when descriptors run out between the acceptance and its arrival: here more come than there is room for, which the
+/// kernel cuts off too.
+#[test]
+fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
+    // There is room for 3, and for another 3 where the sizes are rounded up.
+    const MANY: usize = 16;
+    let greeting = Greeting { instance: [1; 16], cookie_addr: 0, cookie: [0; 64], straight: false, board: false };
+    let bytes = rendezvous::emit(&Message::Welcome(greeting));
+    let welcome = |socket: &OwnedFd| {
+        let fds = [socket.as_fd(); MANY];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [std::io::IoSlice::new(&bytes)];
+        let sent = rustix::net::sendmsg(socket, &bytes, &mut control, rustix::net::SendFlags::empty());
+        assert!(sent.is_ok(), "{sent:?}");
+    };
+    let (mut platform, mut other) = (platform(), platform());
+    // This test answers for the block.
+    let first = other.claim_block().unwrap();
+    let (block, listener) = other.own_blocks.pop().unwrap();
+
+    let near = socket::connect(&rendezvous::block_name(block)).unwrap();
+    welcome(&socket::accept(&listener).unwrap());
+    assert!(matches!(socket::receive(&near), Received::Cut(Some(Message::Welcome(_)))), "the descriptors came through");
+
+    let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
+    let peer = socket::accept(&listener).unwrap();
+    welcome(&peer);
+    platform.handle_events(monotonic());
+    assert!(platform.is_up(link));
+    let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
+    assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.board.is_none());
+    // Once.
+    welcome(&peer);
+    platform.handle_events(monotonic());
+    assert!(!platform.is_up(link));
+}

@@ -77,7 +77,8 @@ pub(crate) enum Received {
     Garbage,
 }
 
-/// Receives a message. Descriptors beyond the 3 that a message may have are closed by the kernel.
+/// Receives a message. There is room for the 3 descriptors that a message may have, and for a few more where the kernel's
+/// sizes are rounded up; those beyond are closed by the kernel.
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; GREETING_BYTES + 1];
