@@ -16,7 +16,7 @@ use crate::platform::*;
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;
 /// Lengths around what goes the short way, and around the MTUs.
-const LENGTHS: [u32; 14] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 1000, 1024, 1025, 5000];
+const LENGTHS: [u32; 15] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 1000, 1024, 1025, 5000, 5000];
 
 pub(super) fn seeds(worlds: u64) -> std::ops::Range<u64> {
     let setting = |name: &str| std::env::var(name).ok()?.parse().ok();
@@ -82,7 +82,7 @@ impl Program {
         let mut r = Random::new(seed);
         let mut t = Twins::new(seed);
         let (lose, repeat) = (r.pick(&[0, 0, 0, 100]), r.pick(&[0, 0, 100]));
-        let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 16384]), r.below(8) == 0);
+        let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 4096, 16384]), r.below(8) == 0);
         let (reach, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
         let extras = (0..2)
             .map(|node| {
@@ -372,7 +372,7 @@ impl Program {
         });
         if let Some((end, peer)) = found
             && !self.gentle
-            && self.r.below(3) == 0
+            && self.r.coin()
         {
             self.forge_for(end, peer);
         }
@@ -383,8 +383,8 @@ impl Program {
         let Some(qp) = self.t.short.nodes[end.node].engine.qps.get(end.qp) else { return };
         let r = &mut self.r;
         let op = match r.below(6) {
-            0 => PacketOp::Ack,
-            1..3 => PacketOp::from_raw(r.below(11) as u8).unwrap(),
+            0..3 if qp.rnr_until.is_some() => PacketOp::Ack,
+            0..3 => PacketOp::from_raw(r.below(11) as u8).unwrap(),
             _ => PacketOp::Send,
         };
         let near = if op.is_response() { qp.unacked } else { qp.epsn };
