@@ -207,14 +207,17 @@ unsafe impl Send for Foreign {}
 // SAFETY: as for Send; there is no interior state.
 unsafe impl Sync for Foreign {}
 
-/// Gives a new memfd its size. The limit on files holds for memfds too, and who goes beyond it gets a signal, which ends
-/// programs that do not expect it: so it is looked at before (EFBIG).
+/// Gives a new memfd its size.
 fn resize(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if limit.is_some_and(|limit| limit < len as u64) {
-        return Err(errno(rustix::io::Errno::FBIG));
-    }
+    permitted(len as u64)?;
     rustix::fs::ftruncate(fd, len as u64).map_err(errno)
+}
+
+/// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets a
+/// signal, which ends programs that do not expect it: so it is looked at before.
+pub(crate) fn permitted(end: u64) -> Result<(), Errno> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < end) { Err(errno(rustix::io::Errno::FBIG)) } else { Ok(()) }
 }
 
 fn errno(e: rustix::io::Errno) -> Errno {

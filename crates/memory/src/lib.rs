@@ -11,11 +11,14 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 
+pub mod adopt;
 pub mod backing;
 pub mod board;
 pub mod copying;
 pub mod fds;
 pub mod local;
+mod maps;
+mod protection;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;

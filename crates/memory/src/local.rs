@@ -3,13 +3,14 @@
 //! `guarded` memory (ON_DEMAND regions) may be unmapped at any time: it is reached through the kernel, which answers
 //! EFAULT where a plain access would be a SIGSEGV. See the crate's page for why these functions are not `unsafe`.
 
+use core::ops::ControlFlow;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use engine::platform::{AtomicOp, Fault, Span};
 use verbs::Errno;
 
-use crate::straight;
+use crate::{maps, straight};
 
 /// Copies `dst.len()` bytes from `addr`.
 ///
@@ -206,33 +207,16 @@ pub(crate) fn probe(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
 /// True if `/proc/self/maps` shows writable mappings all over the range. A byte cannot be probed for writing without
 /// writing it, and that could undo a store of the program.
 fn mapped_writable(addr: u64, end: u64) -> bool {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
-        return true;
-    };
-    let mut at = addr;
-    for line in maps.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        let (Some(range), Some(rights)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let Some((from, to)) = range.split_once('-') else {
-            continue;
-        };
-        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
-            continue;
-        };
-        if to <= at {
-            continue;
+    let (mut at, mut gap) = (addr, false);
+    let read = maps::each(maps::Detail::Places, |mapping| {
+        if mapping.end <= at {
+            return ControlFlow::Continue(());
         }
-        if from > at || !rights.starts_with("rw") {
-            return false;
-        }
-        at = to;
-        if at >= end {
-            return true;
-        }
-    }
-    false
+        gap = mapping.start > at || !mapping.read || !mapping.write;
+        at = mapping.end;
+        if gap || at >= end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    read.is_err() || (!gap && at >= end)
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
