@@ -1,5 +1,6 @@
-//! Device memory: here, zeroed pages of this process that only the device hands out. Being the process's own, they can
-//! be had in a forked child too, through a context of its parent's (but not registered there).
+//! Device memory: here, zeroed pages that only the device hands out. They lie in memory that peers of the same user map too,
+//! so that what they do to it by RDMA are plain stores and loads; where that cannot be had, they are the process's own. They can
+//! be had in a forked child too, through a context of its parent's (but not registered there); those are always its own.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_uint, c_void, size_t};
+use nic::{Mapped, Nic};
 use sys::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use verbs::{Access, Errno, Result};
 
@@ -28,6 +30,8 @@ pub struct Memory {
     len: usize,
     /// Where an alignment beyond a page's makes the usable part begin.
     offset: usize,
+    /// It lies in shared memory of this adapter's.
+    shared: Option<(&'static Nic, Mapped)>,
 }
 
 // SAFETY: plain memory; who may use it when is the program's business, as with any registered memory.
@@ -36,13 +40,18 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(len: usize, align: usize) -> Result<Arc<Memory>> {
+    fn new(nic: Option<&'static Nic>, len: usize, align: usize) -> Result<Arc<Memory>> {
         let page = 4096;
         let extra = if align > page { align } else { 0 };
         let mapped = len.next_multiple_of(page).checked_add(extra).ok_or(Errno::EINVAL)?;
         if USED.fetch_add(len, Ordering::Relaxed) + len > MAX_SIZE {
             USED.fetch_sub(len, Ordering::Relaxed);
             return Err(Errno::ENOMEM);
+        }
+        let shared = nic.and_then(|nic| Some((nic, nic.lock().platform_mut().allocate_shared(mapped as u64)?)));
+        if let Some((_, memory)) = &shared {
+            let start = core::ptr::with_exposed_provenance_mut(memory.addr() as usize);
+            return Ok(Arc::new(Self::at(start, mapped, len, align, shared)));
         }
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -51,8 +60,18 @@ impl Memory {
             USED.fetch_sub(len, Ordering::Relaxed);
             return Err(Errno::ENOMEM);
         }
+        Ok(Arc::new(Self::at(start, mapped, len, align, None)))
+    }
+
+    fn at(
+        start: *mut c_void,
+        mapped: usize,
+        len: usize,
+        align: usize,
+        shared: Option<(&'static Nic, Mapped)>,
+    ) -> Memory {
         let offset = (start as usize).next_multiple_of(align.max(1)) - start as usize;
-        Ok(Arc::new(Memory { start, mapped, len, offset }))
+        Memory { start, mapped, len, offset, shared }
     }
 
     /// As [`Memory::range`], for a copy by the processor: in words of 4 bytes, as on the adapters that have such memory.
@@ -75,8 +94,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; the last user is gone.
-        unsafe { libc::munmap(self.start, self.mapped) };
+        match self.shared.take() {
+            // In a forked child the place is still its parent's; only our mapping goes.
+            Some((nic, memory)) if nic.alive() => nic.lock().platform_mut().free_shared(memory),
+            Some((_, memory)) => drop(memory),
+            // SAFETY: our own mapping; the last user is gone.
+            None => drop(unsafe { libc::munmap(self.start, self.mapped) }),
+        }
         USED.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
@@ -113,7 +137,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
         if attr.length > MAX_SIZE {
             return Err(Errno::ENOMEM);
         }
-        let memory = Memory::new(attr.length, 1 << attr.log_align_req)?;
+        let memory = Memory::new(ctx.nic().ok(), attr.length, 1 << attr.log_align_req)?;
         let mut handles = ctx.shared.handles.lock();
         handles.last_dm += 1;
         let handle = handles.last_dm;

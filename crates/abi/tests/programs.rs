@@ -81,4 +81,4 @@ macro_rules! programs {
     };
 }
 
-programs!(badargs child cqx disconnect dlvsym infiniband link share tables wr);
+programs!(badargs child cqx disconnect dlvsym infiniband link share shared tables wr);

@@ -28,6 +28,10 @@ pub struct Options {
     /// Move all data through shared memory, never straight from process to process
     #[arg(long)]
     no_straight: bool,
+    /// Move the memory that the program registers, where it is, into memory that its peers map too: RDMA WRITE, READ, atomics
+    /// and large messages then need no system call (see docs/adopt.md for what a program could notice)
+    #[arg(long, conflicts_with = "no_straight")]
+    adopt: bool,
     /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is 1:
     /// large messages then take one copy instead of two
     #[arg(long)]
@@ -88,6 +92,9 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     command.arg0(name).args(args).env("LD_PRELOAD", preload(&library)?);
     if options.no_straight {
         command.env("SOFTRNIC_STRAIGHT", "0");
+    }
+    if options.adopt {
+        command.env("SOFTRNIC_ADOPT", "1");
     }
     if options.permit_ptrace {
         command.env(view::ptrace::PERMIT_VARIABLE, "1");

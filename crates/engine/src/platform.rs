@@ -276,7 +276,27 @@ impl Shown {
     }
 }
 
-/// An RDMA WRITE or READ to be executed by the initiator.
+/// What the initiator is to execute by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReachOp {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// An atomic operation on 8 bytes.
+    Atomic(AtomicOp),
+}
+
+/// The initiator has executed it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reached {
+    /// The connection's epoch.
+    pub epoch: u64,
+    /// What was there before an atomic operation; else 0.
+    pub before: u64,
+}
+
+/// A request to be executed by the initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
     /// Our queue pair.
@@ -285,15 +305,15 @@ pub struct Reach<'a> {
     pub dst: Qpn,
     /// The connection, as [`Platform::reach`] gave it the last time.
     pub epoch: Option<u64>,
-    /// A WRITE; else a READ.
-    pub write: bool,
+    /// Which.
+    pub op: ReachOp,
     /// Remote key.
     pub rkey: RKey,
     /// Remote address.
     pub addr: u64,
     /// Bytes; not 0.
     pub len: u32,
-    /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone.
+    /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to place.
     pub local: Payload<'a>,
 }
 
@@ -302,7 +322,13 @@ pub struct Reach<'a> {
 pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64, u64)> {
     let Shown::Qp { qpn, peer, pd, access: may, epoch } = qp else { return None };
     let Shown::Region { key, pd: of, access, addr, length, iova } = region else { return None };
-    let need = if request.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+    let need = match request.op {
+        ReachOp::Write => Access::REMOTE_WRITE,
+        ReachOp::Read => Access::REMOTE_READ,
+        // 9.4.5: naturally aligned, by the address that the request names
+        ReachOp::Atomic(_) if request.addr.is_multiple_of(8) => Access::REMOTE_ATOMIC,
+        ReachOp::Atomic(_) => return None,
+    };
     let right = qpn == request.dst
         && peer == request.src
         && key == request.rkey.0
@@ -416,10 +442,14 @@ pub trait Platform {
     fn show(&mut self, _shown: &Shown) {}
     /// Shows it no longer. When this returns, no peer acts on it, or those that did are dead.
     fn take_back(&mut self, _id: ShownId) {}
-    /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. Gives the
-    /// connection's epoch, or `None` when the request has to be sent: then the peer decides, and nothing that a
-    /// second try would not repeat has happened.
-    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<u64> {
+    /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. `None` when
+    /// the request has to be sent: then the peer decides, and nothing that a second try would not repeat has happened.
+    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<Reached> {
         None
+    }
+    /// True if [`Platform::reach`] is by far the best way to the peer's region with this key, so that it is worth while to wait
+    /// until it can be taken.
+    fn shares(&mut self, _link: LinkId, _rkey: RKey) -> bool {
+        false
     }
 }

@@ -89,6 +89,9 @@ impl<P: Platform> Engine<P> {
             if outstanding + qp.psns(wqe.len().min(u64::from(limits::MAX_MSG)) as u32) > MOST_PSNS {
                 return Fetched::No;
             }
+            if self.waits_to_reach(qp, wqe) {
+                return Fetched::No; // what is answered runs the queue pair again
+            }
         }
         // The list grows with what was ever under way at one time, which is mostly far less than the queue holds.
         if qp.inflight.len() == qp.inflight.capacity() && qp.inflight.try_reserve(1).is_err() {

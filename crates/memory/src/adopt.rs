@@ -246,15 +246,19 @@ fn runs_on(addr: u64, end: u64) -> bool {
     /// More than the functions here and the kernel's signal frames use, and what of the caller's frame is theirs.
     const BELOW: u64 = 256 << 10;
     const ABOVE: u64 = 64 << 10;
-    /// About the size of glibc's `struct pthread`, and of the variables before it.
-    const AROUND: u64 = 16 << 10;
+    /// About the size of glibc's `struct pthread`, at whose beginning the thread pointer is.
+    const AFTER: u64 = 4 << 10;
     let here = 0u8;
     let stack = (&raw const here).expose_provenance() as u64;
     // SAFETY: always succeeds.
     let thread = unsafe { libc::pthread_self() } as u64;
+    // SAFETY: the C library gives a valid pointer to this thread's own variable.
+    let variable = unsafe { libc::__errno_location() }.expose_provenance() as u64;
     let touches = |from: u64, to: u64| from < end && addr < to;
+    // No wider: ordinary memory lies next to the main thread's, page to page.
     touches(stack.saturating_sub(BELOW), stack.saturating_add(ABOVE))
-        || touches(thread.saturating_sub(AROUND), thread.saturating_add(AROUND))
+        || touches(thread, thread.saturating_add(AFTER))
+        || touches(variable, variable.saturating_add(1))
 }
 
 /// Whether all of it is memory that can be replaced without anyone's noticing.

@@ -70,7 +70,7 @@ pub struct Memfd {
 }
 
 /// What must be sealed: a peer that could truncate the file could make our accesses a SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+pub(crate) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memfd {
     /// Makes a window of `len` bytes, zeroed, and maps it; the descriptor is for the peer. A forked child does not
@@ -81,7 +81,7 @@ impl Memfd {
     pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
-        resize(&fd, len)?;
+        resize(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;
         let map = Self::map(&fd, len)?;
         Ok((map, fd))
@@ -114,7 +114,7 @@ impl Memfd {
     pub fn create_board(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
-        resize(&fd, len)?;
+        resize(&fd, len as u64)?;
         let map = Self::map(&fd, len)?;
         // Our mapping stays writable; no further one can be made so, whoever holds the descriptor.
         rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE).map_err(errno)?;
@@ -208,9 +208,9 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 /// Gives a new memfd its size.
-fn resize(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
-    permitted(len as u64)?;
-    rustix::fs::ftruncate(fd, len as u64).map_err(errno)
+pub(crate) fn resize(fd: &OwnedFd, len: u64) -> Result<(), Errno> {
+    permitted(len)?;
+    rustix::fs::ftruncate(fd, len).map_err(errno)
 }
 
 /// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets a
@@ -220,6 +220,6 @@ pub(crate) fn permitted(end: u64) -> Result<(), Errno> {
     if limit.is_some_and(|limit| limit < end) { Err(errno(rustix::io::Errno::FBIG)) } else { Ok(()) }
 }
 
-fn errno(e: rustix::io::Errno) -> Errno {
+pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
 }

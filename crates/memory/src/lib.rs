@@ -12,6 +12,8 @@
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 
 pub mod adopt;
+#[cfg(not(loom))]
+pub mod arena;
 pub mod backing;
 pub mod board;
 pub mod copying;

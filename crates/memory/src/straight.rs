@@ -39,19 +39,14 @@ pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
     pull(pid, &[Span { addr, len, guarded: false }], &[ours])
 }
 
-/// [`pull`], if the word that `ticket` names still has its value when the copy begins. Else [`StraightError::Void`], and
-/// nothing is copied: what lies there by now is not the request's, and nobody may see it.
+/// A look at the word that a ticket names.
 ///
 /// # Errors
-/// As [`pull`].
-pub fn pull_if(pid: u32, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
-    // Not both in one call: the bytes would be here before the word has been looked at.
+/// As [`pull`]; [`StraightError::Void`] if it has another value.
+pub fn is_good(pid: u32, ticket: TicketRef) -> Result<(), StraightError> {
     let mut bytes = [0u8; 8];
     peek(pid, ticket.addr, &mut bytes)?;
-    if u64::from_ne_bytes(bytes) != ticket.value {
-        return Err(StraightError::Void);
-    }
-    pull(pid, remote, local)
+    if u64::from_ne_bytes(bytes) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

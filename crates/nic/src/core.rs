@@ -12,6 +12,7 @@ use taps::Tapped;
 use taps::fault::spec::DeviceFault;
 use window::WindowPlatform;
 
+use crate::adopt::Adoption;
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
 use crate::{Nic, now};
@@ -45,6 +46,7 @@ pub struct Core {
     /// The NIC thread was woken and has not looked yet.
     pub(crate) thread_woken: bool,
     pub(crate) thread_runs: bool,
+    pub(crate) adoption: Adoption,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<LinkId>,
     /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
@@ -75,6 +77,7 @@ impl Core {
             thread_wakes_at: u64::MAX,
             thread_woken: false,
             thread_runs: false,
+            adoption: Adoption::default(),
             notices: Vec::new(),
             dead: Vec::new(),
             incidents: Vec::new(),

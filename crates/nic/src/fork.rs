@@ -2,6 +2,7 @@
 //! seen by its peers, and forgets the adapter; its own first verb makes a new one.
 #![allow(unsafe_code)]
 
+use std::os::fd::BorrowedFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -13,11 +14,15 @@ pub(crate) fn load(at: &AtomicPtr<Nic>) -> Option<&'static Nic> {
     unsafe { at.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs in the child, between fork and whatever the program does next: only loads, stores and close().
+/// Runs in the child, between fork and whatever the program does next: only loads, stores, close() and mappings.
 extern "C" fn in_child() {
     if let Some(nic) = load(&NIC) {
         nic.alive.store(false, Ordering::Relaxed);
         NIC.store(std::ptr::null_mut(), Ordering::Release);
+        if let Some(file) = nic.moved.file() {
+            // SAFETY: the child inherited it, and has closed nothing yet; its parent's copy of it was open at the fork.
+            nic.moved.part(unsafe { BorrowedFd::borrow_raw(file) });
+        }
         nic.fds.close_all();
     }
 }
@@ -26,8 +31,8 @@ extern "C" fn in_child() {
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: `in_child` is async-signal-safe: atomics, and close() of descriptors that the child inherited and
-        // that nobody in the child uses, because `alive` is false and `NIC` is null.
+        // SAFETY: `in_child` is async-signal-safe: atomics, close() of descriptors that the child inherited and
+        // that nobody in the child uses, because `alive` is false and `NIC` is null, and mappings.
         unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         }

@@ -8,6 +8,7 @@
 //!   waits for an event.
 #![deny(unsafe_code)]
 
+mod adopt;
 mod channel;
 mod context;
 mod core;
@@ -35,6 +36,7 @@ pub use engine::{CqOpts, MrInfo, MwKind};
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
+pub use window::Mapped;
 
 /// A row of the GID table.
 #[derive(Clone, Debug)]
@@ -60,6 +62,7 @@ pub struct Nic {
     unacked: Mutex<context::Unacked>,
     acked: Condvar,
     fds: Arc<memory::fds::FdSet>,
+    moved: adopt::Moved,
     doctor: doctor::Doctor,
     attendants: Mutex<Vec<Attendant>>,
 }
@@ -139,6 +142,7 @@ impl Nic {
             unacked: Mutex::default(),
             acked: Condvar::new(),
             fds,
+            moved: adopt::Moved::default(),
             doctor: doctor::Doctor::default(),
             attendants: Mutex::default(),
         })

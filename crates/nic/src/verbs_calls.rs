@@ -30,7 +30,18 @@ impl Nic {
     /// EFAULT: not mapped, or not writable where LOCAL_WRITE is asked for; EINVAL: length, rights.
     pub fn reg_mr(&self, pd: PdId, addr: u64, length: u64, iova: u64, access: Access) -> Result<(MrId, LKey, RKey)> {
         check_memory(addr, length, access)?;
-        self.lock().reg_mr(pd, addr, length, iova, access)
+        let mut core = self.lock();
+        let adopted = self.adopt(&mut core, addr, length, access);
+        match core.reg_mr(pd, addr, length, iova, access) {
+            Ok(made) => {
+                self.keep_adopted(&mut core, made.0, adopted);
+                Ok(made)
+            }
+            Err(errno) => {
+                self.give_back(&mut core, adopted);
+                Err(errno)
+            }
+        }
     }
 
     /// `ibv_rereg_mr(3)`.
@@ -52,7 +63,25 @@ impl Nic {
                 check_memory(addr, length, access.unwrap_or(old.access))?;
             }
         }
-        self.lock().rereg_mr(mr, translation, pd, access)
+        let mut core = self.lock();
+        // The new memory before the old one is left: they may be the same.
+        let adopted = match (translation, core.mr_info(mr)) {
+            (Some((addr, length, _)), Some(old)) => self.adopt(&mut core, addr, length, access.unwrap_or(old.access)),
+            _ => Vec::new(),
+        };
+        match core.rereg_mr(mr, translation, pd, access) {
+            Ok(keys) => {
+                if translation.is_some() {
+                    self.drop_adopted(&mut core, mr);
+                    self.keep_adopted(&mut core, mr, adopted);
+                }
+                Ok(keys)
+            }
+            Err(errno) => {
+                self.give_back(&mut core, adopted);
+                Err(errno)
+            }
+        }
     }
 
     /// `ibv_dereg_mr(3)`: returns when no peer is reading or writing the memory any more.
@@ -65,12 +94,19 @@ impl Nic {
             let mut core = self.lock();
             match core.dereg_mr(mr, false) {
                 Err(Errno::EAGAIN) => {}
-                result => return result,
+                result => {
+                    if result.is_ok() {
+                        self.drop_adopted(&mut core, mr);
+                    }
+                    return result;
+                }
             }
             let now = core.read_time();
             core.progress(now);
             if now > until {
-                return core.dereg_mr(mr, true);
+                core.dereg_mr(mr, true)?;
+                self.drop_adopted(&mut core, mr);
+                return Ok(());
             }
             drop(core);
             std::thread::yield_now();

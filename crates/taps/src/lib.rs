@@ -13,10 +13,10 @@ pub mod pcap;
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
-    StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, Reached, SendError, Shown,
+    ShownId, Span, StraightError, TicketRef,
 };
-use verbs::{Errno, Gid, Qpn};
+use verbs::{Errno, Gid, Qpn, RKey};
 
 use pcap::Pcap;
 
@@ -350,8 +350,13 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<u64> {
+    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<Reached> {
         // What is executed without a packet could be neither seen nor interfered with.
         if self.taps.is_some() { None } else { self.wire.reach(link, request) }
+    }
+
+    #[inline]
+    fn shares(&mut self, link: LinkId, rkey: RKey) -> bool {
+        self.taps.is_none() && self.wire.shares(link, rkey)
     }
 }

@@ -117,7 +117,7 @@ impl Platform for Paper {
     fn show(&mut self, _shown: &Shown) {
         self.shown += 1;
     }
-    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<u64> {
-        Some(1)
+    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<Reached> {
+        Some(Reached { epoch: 1, before: 0 })
     }
 }

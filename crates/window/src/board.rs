@@ -1,19 +1,22 @@
 //! Requests that the initiator executes: what this process shows its peers, and acting on what they show.
+//!
+//! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
+//! are shown by themselves too, for messages that go straight, which name addresses and no keys.
 
-use engine::platform::{LinkId, Nanos, Reach, Shown, ShownId, Span, check_reach};
+use engine::platform::{LinkId, Nanos, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnSheet, straight};
-use verbs::{Access, PdId, Qpn};
+use memory::{OwnSheet, arena, straight};
+use verbs::{Access, PdId, Qpn, RKey};
 
 use crate::WindowPlatform;
-use crate::link::{Link, State};
-use crate::peers::monotonic;
+use crate::link::{Link, Remote, State};
+use crate::shared::{PLACES, Place};
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
 const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
-const LIFE_HOLDS: Nanos = 5_000_000;
+const LIFE_HOLDS: Nanos = 8_000_000;
 /// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
 /// it lies, or somebody has stopped it.
 const COPY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -27,6 +30,53 @@ pub(crate) struct Board {
 
 const REGION: u64 = 1 << 32;
 const QP: u64 = 2 << 32;
+/// Beside a region's row: the addresses that are in the arena (first, bytes), and where the first one is there.
+const SHARED: u64 = 3 << 32;
+/// The arena: its descriptor and inode, and how many places of it are to be looked at.
+const ARENA: u64 = 4 << 32;
+/// A place in the arena, by its number: as [`SHARED`].
+const PLACE: u64 = 5 << 32;
+
+/// The time, to some milliseconds, at a fraction of the price.
+fn coarse_time() -> Nanos {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Where `len` bytes at this address are in the arena, if all of them are there.
+fn within([start, bytes, at, ..]: [u64; VALUES], addr: u64, len: u32) -> Option<u64> {
+    let offset = addr.checked_sub(start)?;
+    let end = offset.checked_add(u64::from(len))?;
+    if end <= bytes { at.checked_add(offset) } else { None }
+}
+
+impl Remote {
+    /// True if we have its arena, or can have it now.
+    #[inline]
+    pub(crate) fn shares(&mut self) -> bool {
+        self.arena.is_some() || self.finds_arena()
+    }
+
+    /// Copies from addresses of the peer to ours through its arena, if all of them are there: the caller marks it.
+    pub(crate) fn pull_shared(&mut self, theirs: &[Span], ours: &[Span]) -> Option<()> {
+        if self.board.is_none() || !self.shares() {
+            return None;
+        }
+        let (arena, board) = (self.arena.as_ref()?, self.board.as_ref()?);
+        let count = board.find(ARENA)?[2].min(PLACES as u64);
+        let place = |span: &Span| (0..count).find_map(|i| within(board.find(PLACE | i)?, span.addr, span.len));
+        arena.gather(theirs.iter().map(|span| Some((place(span)?, span.len))), ours).ok()
+    }
+
+    fn finds_arena(&mut self) -> bool {
+        let named = self.board.as_ref().filter(|_| !self.arena_failed && self.we_permitted).and_then(|b| b.find(ARENA));
+        let Some([number, inode, ..]) = named else { return false };
+        let taken = self.pidfd.as_ref().map(|pidfd| arena::Peer::take(pidfd, number, inode));
+        self.arena = taken.and_then(Result::ok);
+        self.arena_failed = self.arena.is_none();
+        !self.arena_failed
+    }
+}
 
 fn tag(id: ShownId) -> u64 {
     match id {
@@ -78,19 +128,46 @@ impl WindowPlatform {
 
     pub(crate) fn show_row(&mut self, shown: &Shown) {
         self.make_board();
-        if let Some(board) = &mut self.board {
-            board.writer.show(tag(shown.id()), &row(shown));
+        let place = match *shown {
+            Shown::Region { key, addr, length, .. } => self.shared.find(addr, length).map(|place| (key, place)),
+            Shown::Qp { .. } => None,
+        };
+        let Some(board) = &mut self.board else { return };
+        if let Some((key, Place { addr, len, at })) = place {
+            board.writer.show(SHARED | u64::from(key), &[addr, len, at, 0, 0, 0]);
         }
+        board.writer.show(tag(shown.id()), &row(shown));
     }
 
     pub(crate) fn take_row_back(&mut self, id: ShownId) {
-        if !self.board.as_mut().is_some_and(|board| board.writer.take_back(tag(id))) {
+        let Some(board) = &mut self.board else { return };
+        let shown = board.writer.take_back(tag(id));
+        if let ShownId::Region(key) = id {
+            board.writer.take_back(SHARED | u64::from(key));
+        }
+        if !shown {
             return;
         }
         // Who was never permitted to copy cannot be copying, whatever its mark says.
         self.quiesce_those(|platform, id| {
             platform.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
         });
+    }
+
+    /// Shows a place of the arena, or takes back what was shown under its number.
+    pub(crate) fn show_place(&mut self, number: usize, place: Option<Place>) {
+        self.make_board();
+        let (arena, count) = (self.shared.name(), self.shared.count());
+        let (Some(board), Some((fd, inode))) = (&mut self.board, arena) else { return };
+        match place {
+            Some(Place { addr, len, at }) => {
+                board.writer.show(PLACE | number as u64, &[addr, len, at, 0, 0, 0]);
+            }
+            None => {
+                board.writer.take_back(PLACE | number as u64);
+            }
+        }
+        board.writer.show(ARENA, &[fd, inode, count as u64, 0, 0, 0]);
     }
 
     /// Returns when none of these peers is copying on the strength of what was so before. A link whose peer does not
@@ -106,24 +183,40 @@ impl WindowPlatform {
     }
 
     /// Executes a request here, if the peer shows that it is allowed.
-    pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<u64> {
+    pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
         let link = self.link_mut(id)?;
-        let epoch = act(link, request)?;
+        let reached = act(link, request)?;
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
-        Some(epoch)
+        Some(reached)
+    }
+
+    /// True if the peer shows a region with this key that is in an arena which we have.
+    pub(crate) fn region_is_shared(&mut self, id: LinkId, rkey: RKey) -> bool {
+        let Some(link) = self.link_mut(id).filter(|link| link.state == State::Up) else { return false };
+        let Some(remote) = link.remote.as_mut().filter(|remote| remote.it_permitted) else { return false };
+        remote.board.is_some() && remote.shares() && {
+            let row = remote.board.as_ref().and_then(|board| board.find(SHARED | u64::from(rkey.0)));
+            row.is_some()
+        }
     }
 }
 
-fn act(link: &mut Link, request: &Reach<'_>) -> Option<u64> {
+/// Whether the way is worth while for a request of this length, if it has to be a system call.
+fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
+    !matches!(request.op, ReachOp::Atomic(_)) && (request.len > SMALL || link.producer.peer_sleeps())
+}
+
+fn act(link: &mut Link, request: &Reach<'_>) -> Option<Reached> {
     if link.state != State::Up {
         return None;
     }
+    let by_call = worth_a_call(link, request);
     let remote = link.remote.as_mut()?;
-    if remote.board.is_none() || !remote.it_permitted || (request.len <= SMALL && !link.producer.peer_sleeps()) {
+    if remote.board.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
         return None;
     }
     // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
-    let now = monotonic();
+    let now = coarse_time();
     if now.saturating_sub(remote.alive_at) > LIFE_HOLDS {
         if remote.gone() {
             return None;
@@ -135,16 +228,30 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<u64> {
         let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?);
         let region = region(request.rkey.0, peer.find(tag(ShownId::Region(request.rkey.0)))?);
         let (addr, epoch) = check_reach(qp, region, request)?;
-        let theirs = [Span { addr, len: request.len, guarded: true }];
         let prefix = request.local.prefix;
         let own = [Span { addr: prefix.as_ptr().expose_provenance() as u64, len: request.len, guarded: false }];
         let ours = if prefix.is_empty() { request.local.spans } else { &own[..] };
-        let copied = if request.write {
-            straight::push(remote.pid, ours, &theirs)
-        } else {
-            straight::pull(remote.pid, &theirs, ours)
+        if let Some(arena) = &remote.arena
+            && let Some(at) =
+                peer.find(SHARED | u64::from(request.rkey.0)).and_then(|row| within(row, addr, request.len))
+        {
+            let mut before = 0;
+            match request.op {
+                ReachOp::Write => arena.write(at, request.len, ours).ok()?,
+                ReachOp::Read => arena.read(at, request.len, ours).ok()?,
+                ReachOp::Atomic(op) => before = arena.atomic(at, op).ok()?,
+            }
+            return Some(Reached { epoch, before });
+        }
+        if !by_call {
+            return None;
+        }
+        let theirs = [Span { addr, len: request.len, guarded: true }];
+        let copied = match request.op {
+            ReachOp::Write => straight::push(remote.pid, ours, &theirs),
+            _ => straight::pull(remote.pid, &theirs, ours),
         };
-        copied.ok().map(|()| epoch)
+        copied.ok().map(|()| Reached { epoch, before: 0 })
     })
 }
 

@@ -20,11 +20,14 @@ mod multicast;
 mod peers;
 mod platform;
 pub mod rendezvous;
+mod shared;
 mod sleep;
 mod socket;
 mod tell;
 
 pub use config::Config;
 pub use link::Rx;
+pub use memory::arena::Mapped;
 pub use platform::{Stats, WindowPlatform};
+pub use shared::Place;
 pub use tell::is_owned;

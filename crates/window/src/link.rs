@@ -10,7 +10,7 @@ use memory::board::Reader;
 use memory::copying::{Copier, under_way};
 use memory::fds::TrackedFd;
 use memory::ring::{Broken, Consumer, Place, Producer};
-use memory::{ForeignSheet, Half, straight};
+use memory::{ForeignSheet, Half, arena, straight};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -63,6 +63,10 @@ pub(crate) struct Remote {
     pub it_permitted: bool,
     /// What it shows, so that we execute requests by ourselves.
     pub board: Option<Reader<ForeignSheet>>,
+    /// Its memory that we have mapped.
+    pub arena: Option<arena::Peer>,
+    /// It has one that cannot be mapped.
+    pub arena_failed: bool,
     /// When it was last known to live.
     pub alive_at: engine::platform::Nanos,
 }
@@ -278,9 +282,16 @@ impl Link {
         theirs: &[Span],
         ours: &[Span],
     ) -> Result<(), StraightError> {
-        let remote = self.remote.as_ref().filter(|remote| remote.we_permitted && self.state == State::Up);
-        let pid = remote.ok_or(StraightError::Denied)?.pid;
-        self.copier.marked(self.producer.memory().copying(), || straight::pull_if(pid, ticket, theirs, ours))
+        let remote = self.remote.as_mut().filter(|remote| remote.we_permitted && self.state == State::Up);
+        let remote = remote.ok_or(StraightError::Denied)?;
+        self.copier.marked(self.producer.memory().copying(), || {
+            // Not in one call with the copy: the bytes would be here before the word has been looked at.
+            straight::is_good(remote.pid, ticket)?;
+            if remote.pull_shared(theirs, ours).is_some() {
+                return Ok(());
+            }
+            straight::pull(remote.pid, theirs, ours)
+        })
     }
 
     /// A straight copy for the peer's request, marked, and after a look at its ticket. `copy` is given the peer's
@@ -292,11 +303,7 @@ impl Link {
     ) -> Result<(), StraightError> {
         let pid = self.straight_pid().ok_or(StraightError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
-            let mut word = [0u8; 8];
-            straight::peek(pid, ticket.addr, &mut word)?;
-            if u64::from_ne_bytes(word) != ticket.value {
-                return Err(StraightError::Void);
-            }
+            straight::is_good(pid, ticket)?;
             copy(pid)
         })
     }

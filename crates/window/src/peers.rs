@@ -265,6 +265,8 @@ impl WindowPlatform {
             we_permitted: false,
             it_permitted: false,
             board: None,
+            arena: None,
+            arena_failed: false,
             alive_at: 0,
         }
     }

@@ -4,21 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, SendError, Shown, ShownId, Span,
-    StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, Reached, SendError, Shown, ShownId,
+    Span, StraightError, TicketRef,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
 use memory::ring::{PushError, RingMemory, wake_fence};
 use memory::{local, straight};
 use rustix::event::{EventfdFlags, epoll};
-use verbs::{Errno, Gid, Qpn};
+use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
 use crate::board::Board;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
+use crate::shared::SharedMemory;
 use crate::socket::errno;
 
 /// What has passed so far.
@@ -76,6 +77,7 @@ pub struct WindowPlatform {
     pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
     pub(crate) board: Option<Board>,
+    pub(crate) shared: SharedMemory,
     gids: Vec<Gid>,
     pub(crate) diagnose: bool,
 
@@ -117,6 +119,7 @@ impl WindowPlatform {
             next_peer: 0,
             multicast: Multicast::default(),
             board: None,
+            shared: SharedMemory::default(),
             gids: Vec::new(),
             diagnose: false,
             entropy: [0; 256],
@@ -481,8 +484,13 @@ impl Platform for WindowPlatform {
     }
 
     #[inline]
-    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<u64> {
+    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<Reached> {
         self.execute(link, request)
+    }
+
+    #[inline]
+    fn shares(&mut self, link: LinkId, rkey: RKey) -> bool {
+        self.region_is_shared(link, rkey)
     }
 
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {

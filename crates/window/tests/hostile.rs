@@ -163,7 +163,7 @@ fn boards_that_are_none(node: &mut Node) {
                 src: node.qpn,
                 dst: Qpn::new(key),
                 epoch: None,
-                write: false,
+                op: engine::platform::ReachOp::Read,
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,

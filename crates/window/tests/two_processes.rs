@@ -5,7 +5,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
-use engine::platform::{LinkId, Payload, Platform, Reach, SendError, Shown, ShownId, Span, StraightError, TicketRef};
+use engine::platform::{
+    LinkId, Payload, Platform, Reach, ReachOp, SendError, Shown, ShownId, Span, StraightError, TicketRef,
+};
 use verbs::{Access, PdId, Qpn, RKey};
 
 /// The rkey that the other process shows.
@@ -91,7 +93,7 @@ fn child() {
                 bytes.fill(n);
                 let local = Payload { prefix: &bytes, spans: &[] };
                 let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
-                let request = Reach { src, dst: peer, epoch: None, write: true, rkey, addr: 0, len, local };
+                let request = Reach { src, dst: peer, epoch: None, op: ReachOp::Write, rkey, addr: 0, len, local };
                 node.platform.reach(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
@@ -423,28 +425,31 @@ fn requests_executed_by_the_initiator() {
     node.until("straight", |node| node.platform.caps(link).straight);
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
-    let request = |write, addr, local| Reach {
+    let request = |op, addr, local| Reach {
         src: Qpn::new(0x777),
         dst: peer,
         epoch: None,
-        write,
+        op,
         rkey: RKey(KEY),
         addr,
         len: 5000,
         local,
     };
     let into = Payload { prefix: &[], spans: &spans };
-    assert_eq!(node.platform.reach(link, &request(false, 4096 + 100, into)), Some(99));
+    assert_eq!(
+        node.platform.reach(link, &request(ReachOp::Read, 4096 + 100, into)).map(|reached| reached.epoch),
+        Some(99)
+    );
     assert!(bytes[..] == pattern(1, 1 << 20)[100..5100]);
 
     let new = pattern(2, 5000);
     let from = Payload { prefix: &new, spans: &[] };
-    assert_eq!(node.platform.reach(link, &request(true, 4096, from)), Some(99));
-    assert_eq!(node.platform.reach(link, &request(false, 4096, into)), Some(99));
+    assert_eq!(node.platform.reach(link, &request(ReachOp::Write, 4096, from)).map(|reached| reached.epoch), Some(99));
+    assert_eq!(node.platform.reach(link, &request(ReachOp::Read, 4096, into)).map(|reached| reached.epoch), Some(99));
     assert!(bytes == new);
 
     // What does not fit exactly is left to the peer.
-    let good = request(false, 4096, into);
+    let good = request(ReachOp::Read, 4096, into);
     let wrong = [
         Reach { src: Qpn::new(0x778), ..good },
         Reach { dst: Qpn::new(peer.get() + 1), ..good },
@@ -461,7 +466,7 @@ fn requests_executed_by_the_initiator() {
 
     // A peer that polls takes small requests itself; one that sleeps need not wake for them.
     let small = Reach { len: 8, ..good };
-    node.until("sleep", |node| node.platform.reach(link, &small) == Some(99));
+    node.until("sleep", |node| node.platform.reach(link, &small).is_some());
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();

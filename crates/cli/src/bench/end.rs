@@ -64,8 +64,9 @@ impl Room {
         self.word() + 16
     }
 
+    /// Whole pages: only those can be moved to memory that peers map (docs/adopt.md).
     fn bytes(self) -> usize {
-        2 * self.half + 64
+        (2 * self.half + 64).next_multiple_of(4096)
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Net {
     /// What each node shows, and whether others use it.
     pub shown: Vec<HashMap<ShownId, Shown>>,
     pub reach: bool,
+    /// Regions are in shared memory: atomics are executed by initiators too.
+    pub shares: bool,
     /// Requests that initiators executed.
     pub reached: u64,
     /// Packets arrive over a second link to the same node.
@@ -133,6 +135,19 @@ impl Mock {
     }
 }
 
+/// Gives the value before.
+fn apply(bytes: &mut [u8], op: AtomicOp) -> u64 {
+    let old = u64::from_ne_bytes((&*bytes).try_into().unwrap());
+    let new = match op {
+        AtomicOp::CompareSwap(compare, swap) if compare == old => swap,
+        AtomicOp::CompareSwap(..) => old,
+        AtomicOp::FetchAdd(n) => old.wrapping_add(n),
+        AtomicOp::Write(n) => n,
+    };
+    bytes.copy_from_slice(&new.to_ne_bytes());
+    old
+}
+
 impl Platform for Mock {
     type Rx = ();
     fn random(&mut self) -> u64 {
@@ -149,16 +164,7 @@ impl Platform for Mock {
     }
     fn atomic(&self, addr: u64, _: bool, op: AtomicOp) -> std::result::Result<u64, Fault> {
         let mut net = self.net.borrow_mut();
-        let bytes = slice(&mut net.memory[self.me], addr, 8)?;
-        let old = u64::from_ne_bytes(bytes.try_into().unwrap());
-        let new = match op {
-            AtomicOp::CompareSwap(compare, swap) if compare == old => swap,
-            AtomicOp::CompareSwap(..) => old,
-            AtomicOp::FetchAdd(n) => old.wrapping_add(n),
-            AtomicOp::Write(n) => n,
-        };
-        bytes.copy_from_slice(&new.to_ne_bytes());
-        Ok(old)
+        Ok(apply(slice(&mut net.memory[self.me], addr, 8)?, op))
     }
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
         let node = (qpn.get() / crate::QPN_BLOCK).checked_sub(1)? as usize;
@@ -250,7 +256,7 @@ impl Platform for Mock {
     fn take_back(&mut self, id: ShownId) {
         self.net.borrow_mut().shown[self.me].remove(&id);
     }
-    fn reach(&mut self, link: LinkId, r: &Reach<'_>) -> Option<u64> {
+    fn reach(&mut self, link: LinkId, r: &Reach<'_>) -> Option<Reached> {
         let peer = self.node(link);
         let found = {
             let net = self.net.borrow();
@@ -259,7 +265,14 @@ impl Platform for Mock {
         };
         let theirs = [Span { addr: found.0, len: r.len, guarded: true }];
         let me = self.me;
-        if !r.write {
+        let mut before = 0;
+        if let ReachOp::Atomic(op) = r.op {
+            if !self.net.borrow().shares {
+                return None;
+            }
+            let mut net = self.net.borrow_mut();
+            before = apply(slice(&mut net.memory[peer], found.0, 8).ok()?, op);
+        } else if r.op == ReachOp::Read {
             self.copy(peer, &theirs, me, r.local.spans).ok()?;
         } else if r.local.prefix.is_empty() {
             self.copy(me, r.local.spans, peer, &theirs).ok()?;
@@ -268,7 +281,10 @@ impl Platform for Mock {
             slice(&mut net.memory[peer], found.0, r.len as usize).ok()?.copy_from_slice(r.local.prefix);
         }
         self.net.borrow_mut().reached += 1;
-        Some(found.1)
+        Some(Reached { epoch: found.1, before })
+    }
+    fn shares(&mut self, _: LinkId, _: RKey) -> bool {
+        self.net.borrow().shares
     }
     fn pull(
         &mut self,
@@ -356,6 +372,7 @@ impl World {
             lost: 0,
             shown: vec![HashMap::new(); count],
             reach: false,
+            shares: false,
             reached: 0,
             twin: false,
             dead: Vec::new(),

@@ -1,6 +1,8 @@
 //! Requests that the initiator executes: never something that packets would not have done, nor in another order.
 
-use verbs::{Access, Opcode, QpState, QpType, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, WcStatus as St};
+use verbs::{
+    Access, Opcode, QpState, QpType, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus as St,
+};
 
 use super::mock::*;
 
@@ -11,11 +13,17 @@ fn statuses(w: &mut World, node: usize) -> Vec<St> {
     w.poll(node).iter().map(|c| c.status).collect()
 }
 
-/// Two nodes that reach each other's memory, and a connection that has been answered once.
-fn proven() -> (World, verbs::QpId, verbs::QpId) {
+/// Two nodes that reach each other's memory, and a connection.
+fn fresh() -> (World, verbs::QpId, verbs::QpId) {
     let mut w = World::new(2, 9);
     w.net.borrow_mut().reach = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    (w, qa, qb)
+}
+
+/// The same, and it has been answered once.
+fn proven() -> (World, verbs::QpId, verbs::QpId) {
+    let (mut w, qa, qb) = fresh();
     let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 0).unwrap();
     assert_eq!(w.net.borrow().reached, 0, "nobody has answered yet");
@@ -51,6 +59,84 @@ fn writes_and_reads() {
     assert_eq!(w.read(1, 3000, 6), b"inline");
     assert_eq!(w.net.borrow().reached, 3);
     assert!(w.net.borrow().queues.values().all(|q| q.is_empty()), "no packet");
+}
+
+/// Where the peer's regions are in shared memory, atomics are executed here too; else they are sent.
+#[test]
+fn atomics() {
+    for shares in [false, true] {
+        let (mut w, qa, _) = proven();
+        w.net.borrow_mut().shares = shares;
+        w.write(1, 64, &5u64.to_ne_bytes());
+        let to = |compare_add, swap| {
+            let SendBody::Rdma { remote_addr, rkey } = w.rdma(1, 64) else { unreachable!() };
+            SendBody::Atomic { remote_addr, rkey, compare_add, swap }
+        };
+        let bodies = [(Opcode::FetchAndAdd, to(3, 0)), (Opcode::CmpAndSwp, to(8, 20)), (Opcode::CmpAndSwp, to(8, 30))];
+        for (i, (opcode, body)) in bodies.into_iter().enumerate() {
+            let into = [w.sge(0, 1000 + 8 * i as u64, 8)];
+            w.post(0, qa, opcode, body, &into, i as u64).unwrap();
+        }
+        assert_eq!(w.net.borrow().queues.values().all(|q| q.is_empty()), shares);
+        w.settle();
+        let done: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.status, c.opcode, c.byte_len)).collect();
+        let of = |wr_id, opcode| (wr_id, St::Success, opcode, 8);
+        assert_eq!(done, [of(0, WcOpcode::FetchAdd), of(1, WcOpcode::CompSwap), of(2, WcOpcode::CompSwap)]);
+        let before = [5u64, 8, 20].map(u64::to_ne_bytes).concat();
+        assert_eq!((w.read(0, 1000, 24), w.read(1, 64, 8)), (before, 20u64.to_ne_bytes().to_vec()));
+        assert_eq!(w.net.borrow().reached, if shares { 3 } else { 0 });
+    }
+}
+
+/// To a shared region requests are executed here as soon as those that had to be sent are answered; not behind a SEND, whose
+/// answer may take long.
+#[test]
+fn shared_regions_are_worth_waiting_for() {
+    for behind_send in [false, true] {
+        let (mut w, qa, qb) = fresh();
+        w.net.borrow_mut().shares = true;
+        w.write(0, 0, &[7; 8]);
+        let from = [w.sge(0, 0, 8)];
+        if behind_send {
+            let into = [w.sge(1, 4096, 8)];
+            w.recv(1, qb, &into, 2).unwrap();
+            w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 0).unwrap();
+        } else {
+            let body = w.rdma(1, 32);
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, 0).unwrap();
+        }
+        for i in 1..=10 {
+            let body = w.rdma(1, 64 * i);
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, i).unwrap();
+        }
+        assert_eq!(w.read(1, 64, 8), [0; 8], "not before what stands in front");
+        w.settle();
+        let done: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(done, (0..=10).map(|i| (i, St::Success)).collect::<Vec<_>>());
+        assert!((1..=10).all(|i| w.read(1, 64 * i, 8) == [7; 8]));
+        assert_eq!(w.net.borrow().reached, if behind_send { 0 } else { 10 });
+    }
+}
+
+/// Refused atomics are the peer's to refuse: a wrong place, a right that it has not given.
+#[test]
+fn refused_atomics() {
+    for (at, access, status) in [
+        (68, ALL, St::RemInvReqErr),
+        (ARENA as u64, ALL, St::RemAccessErr),
+        (64, ALL - Access::REMOTE_ATOMIC, St::RemAccessErr),
+    ] {
+        let (mut w, qa, _) = proven();
+        w.net.borrow_mut().shares = true;
+        let n = &mut w.nodes[1];
+        let (_, _, rkey) = n.engine.reg_mr(n.pd, BASE, ARENA as u64, BASE, access).unwrap();
+        let body = SendBody::Atomic { remote_addr: BASE + at, rkey, compare_add: 1, swap: 0 };
+        let into = [w.sge(0, 1000, 8)];
+        w.post(0, qa, Opcode::FetchAndAdd, body, &into, 1).unwrap();
+        w.run_for(SECOND);
+        assert_eq!((statuses(&mut w, 0), w.net.borrow().reached), (vec![status], 0));
+        assert_eq!(w.read(1, 64, 16), [0; 16]);
+    }
 }
 
 /// What was executed here takes no sequence number: packets before and after fit together.

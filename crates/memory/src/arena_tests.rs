@@ -1,0 +1,142 @@
+use super::*;
+
+fn span(bytes: &[u8]) -> Span {
+    Span { addr: bytes.as_ptr().expose_provenance() as u64, len: bytes.len() as u32, guarded: false }
+}
+
+fn both() -> (Arena, Peer) {
+    let arena = Arena::create(&FdSet::new()).unwrap();
+    let fd = arena.file().unwrap().try_clone_to_owned().unwrap();
+    let peer = Peer::adopt(&fd, arena.name().1).unwrap();
+    (arena, peer)
+}
+
+#[test]
+fn places_are_used_again_and_join() {
+    let mut arena = Arena::create(&FdSet::new()).unwrap();
+    let places: Vec<u64> = (0..4).map(|_| arena.allocate(5000).unwrap()).collect();
+    assert_eq!(places, [0, 8192, 16384, 24576]);
+    for at in [places[2], places[0], places[1], places[3]] {
+        arena.release(at, 5000);
+    }
+    assert_eq!(arena.free, [(0, BYTES)]);
+    assert_eq!(arena.allocate(BYTES + 1), None);
+    assert_eq!(arena.allocate(u64::MAX), None);
+    assert_eq!(arena.allocate(BYTES), Some(0));
+    assert_eq!(arena.allocate(1), None);
+}
+
+#[test]
+fn what_is_given_back_is_forgotten() {
+    let (mut arena, peer) = both();
+    let at = arena.allocate(1 << 20).unwrap();
+    let mapped = arena.map(at, 1 << 20).unwrap();
+    let data = vec![7u8; 1 << 20];
+    peer.write(at, 1 << 20, &[span(&data)]).unwrap();
+    let blocks = || rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks;
+    assert!(blocks() >= 2048);
+    drop(mapped);
+    arena.release(at, 1 << 20);
+    assert_eq!(rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks, 0);
+    let mut back = vec![1u8; 16];
+    peer.read(at, 16, &[span(&back)]).unwrap();
+    assert_eq!(std::hint::black_box(&mut back), &[0; 16]);
+}
+
+/// Every length and alignment up to some words, and lists of pieces.
+#[test]
+fn bytes_arrive_where_they_should() {
+    let (mut arena, peer) = both();
+    let at = arena.allocate(4096).unwrap();
+    let mapped = arena.map(at, 4096).unwrap();
+    let source: Vec<u8> = (0..200).map(|i| i as u8 + 1).collect();
+    for offset in 0..17u64 {
+        for len in 0..80usize {
+            for cut in [0, len / 3, len] {
+                let zero = vec![0u8; 256];
+                peer.write(at, 256, &[span(&zero)]).unwrap();
+                let pieces = [span(&source[..cut]), span(&source[cut..len])];
+                peer.write(at + 64 + offset, len as u32, &pieces).unwrap();
+                let mut seen = [0u8; 256];
+                local::load(mapped.addr(), false, &mut seen).unwrap();
+                let from = 64 + offset as usize;
+                assert_eq!(seen[from..from + len], source[..len], "{len} bytes at {offset}, cut at {cut}");
+                assert!(seen[..from].iter().chain(&seen[from + len..]).all(|b| *b == 0), "{len} at {offset}");
+                let back = vec![0u8; len];
+                peer.read(at + 64 + offset, len as u32, &[span(&back[..cut]), span(&back[cut..])]).unwrap();
+                assert_eq!(std::hint::black_box(&back)[..], source[..len]);
+            }
+        }
+    }
+}
+
+/// A program that waits for the last word of a message finds all of it.
+#[test]
+fn the_last_word_comes_last() {
+    let (mut arena, peer) = both();
+    let at = arena.allocate(4096).unwrap();
+    let mapped = arena.map(at, 4096).unwrap();
+    let word = |i: u64| {
+        // SAFETY: within the mapping and aligned; all access to it in this test is by atomics or by `Peer`.
+        unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut((mapped.addr() + 8 * i) as usize)) }
+    };
+    const WORDS: u64 = 200;
+    const TURNS: u64 = 2000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 1..=TURNS {
+                let data: Vec<u8> = (0..WORDS).flat_map(|_| turn.to_ne_bytes()).collect();
+                peer.write(at, data.len() as u32, &[span(&data)]).unwrap();
+                while word(WORDS).load(Ordering::Acquire) != turn {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        for turn in 1..=TURNS {
+            while word(WORDS - 1).load(Ordering::Acquire) != turn {
+                std::hint::spin_loop();
+            }
+            assert!((0..WORDS).all(|i| word(i).load(Ordering::Relaxed) == turn));
+            word(WORDS).store(turn, Ordering::Release);
+        }
+    });
+}
+
+#[test]
+fn what_is_outside_is_not_touched() {
+    let (_arena, peer) = both();
+    let bytes = [0u8; 16];
+    for at in [BYTES - 15, BYTES, u64::MAX - 3, u64::MAX] {
+        assert_eq!(peer.write(at, 16, &[span(&bytes)]), Err(Fault));
+        assert_eq!(peer.read(at, 16, &[span(&bytes)]), Err(Fault));
+        assert_eq!(peer.atomic(at & !7, AtomicOp::FetchAdd(1)), if at < BYTES { Ok(0) } else { Err(Fault) });
+    }
+    assert_eq!(peer.write(0, 17, &[span(&bytes)]), Err(Fault), "more than there is to write");
+    assert_eq!(peer.atomic(4, AtomicOp::FetchAdd(1)), Err(Fault));
+}
+
+#[test]
+fn atomics_of_both_sides_are_one() {
+    let (mut arena, peer) = both();
+    let at = arena.allocate(8).unwrap();
+    let mapped = arena.map(at, 8).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..10_000).for_each(|_| assert!(peer.atomic(at, AtomicOp::FetchAdd(1)).is_ok())));
+        (0..10_000).for_each(|_| assert!(local::atomic(mapped.addr(), false, AtomicOp::FetchAdd(1)).is_ok()));
+    });
+    assert_eq!(peer.atomic(at, AtomicOp::CompareSwap(20_000, 5)), Ok(20_000));
+    assert_eq!(peer.atomic(at, AtomicOp::Write(6)), Ok(5));
+}
+
+#[test]
+fn only_an_arena_is_taken() {
+    let arena = Arena::create(&FdSet::new()).unwrap();
+    let (number, inode) = arena.name();
+    let us = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+    assert!(Peer::take(&us, number, inode).is_ok());
+    assert_eq!(Peer::take(&us, number, inode + 1).err(), Some(Errno::EPROTO));
+    assert!(Peer::take(&us, u64::MAX, inode).is_err());
+    let (_window, fd) = backing::Memfd::create(8192).unwrap();
+    let inode = rustix::fs::fstat(&fd).unwrap().st_ino;
+    assert_eq!(Peer::take(&us, fd.as_raw_fd() as u64, inode).err(), Some(Errno::EPROTO));
+}
