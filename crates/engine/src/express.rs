@@ -179,7 +179,7 @@ impl<P: Platform> Engine<P> {
         if self.platform.send(link, &packet, Payload::default()).is_err() {
             return false;
         }
-        qp.responses.clear();
+        qp.responses.pop_front();
         #[cfg(test)]
         (self.short_ways[2] += 1);
         true

@@ -112,6 +112,14 @@ impl<W: Wire> Tapped<W> {
 
     #[cold]
     #[inline(never)]
+    fn scatter_tapped(&mut self, rx: W::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        self.wire.rx_scatter(rx, offset, spans)?;
+        let len = self.wire.rx_len(rx);
+        self.spoil(offset, len, spans)
+    }
+
+    #[cold]
+    #[inline(never)]
     fn send_tapped(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         self.send_faulty(link, packet, payload)
     }
@@ -296,12 +304,10 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        self.wire.rx_scatter(rx, offset, spans)?;
         if self.taps.is_some() {
-            let len = self.wire.rx_len(rx);
-            return self.spoil(offset, len, spans);
+            return self.scatter_tapped(rx, offset, spans);
         }
-        Ok(())
+        self.wire.rx_scatter(rx, offset, spans)
     }
 
     #[inline]

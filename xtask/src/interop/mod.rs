@@ -42,16 +42,21 @@ pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
 /// The setting that makes the port one of InfiniBand.
 pub const INFINIBAND: (&str, &str) = ("SOFTRNIC_LINK_LAYER", "infiniband");
 
+/// The setting that moves registered memory to where peers map it.
+const ADOPT: (&str, &str) = ("SOFTRNIC_ADOPT", "1");
+
 /// The device's name, and the index of the GID that the programs use.
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, with the window as the only way, or on a port of InfiniBand.
+/// How the programs are run: with every path allowed, with the window as the only way, on a port of InfiniBand, or with
+/// registered memory that peers map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
     Indirect,
     InfiniBand,
+    Adopted,
 }
 
 impl Mode {
@@ -60,6 +65,7 @@ impl Mode {
             Mode::Every => Stage::new("every", &[]),
             Mode::Indirect => Stage::new("indirect", &[STRAIGHT_FORBIDDEN]),
             Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
+            Mode::Adopted => Stage::new("adopted", &[ADOPT]),
         };
         stage.map_err(|e| suite.fail("preparation", e)).ok()
     }
@@ -70,6 +76,7 @@ impl Mode {
             Mode::Every => name.to_owned(),
             Mode::Indirect => format!("{name} (indirect)"),
             Mode::InfiniBand => format!("{name} (InfiniBand)"),
+            Mode::Adopted => format!("{name} (adopted)"),
         }
     }
 }
@@ -120,6 +127,17 @@ pub fn pyverbs(suite: &mut Suite, options: &Options) {
         return;
     };
     pyverbs::run(suite, &stage, options, Mode::Every);
+}
+
+/// With registered memory that peers map: initiators execute WRITE, READ and atomics by plain stores and loads.
+pub fn adopted(suite: &mut Suite, options: &Options) {
+    selftest_in(suite, options, Mode::Adopted);
+    pairs(suite, options, Mode::Adopted, pingpong::cases(true));
+    pairs(suite, options, Mode::Adopted, perftest::cases(Extent::Quick));
+    let Some(stage) = Mode::Adopted.stage(suite) else {
+        return;
+    };
+    pyverbs::run(suite, &stage, options, Mode::Adopted);
 }
 
 /// All of it with the window as the only way.
