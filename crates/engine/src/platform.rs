@@ -447,9 +447,9 @@ pub trait Platform {
     fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<Reached> {
         None
     }
-    /// True if [`Platform::reach`] is by far the best way to the peer's region with this key, so that it is worth while to wait
-    /// until it can be taken.
-    fn shares(&mut self, _link: LinkId, _rkey: RKey) -> bool {
+    /// True if [`Platform::reach`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
+    /// while to wait until it can be taken.
+    fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false
     }
 }

@@ -55,13 +55,14 @@ impl<P: Platform> Engine<P> {
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and what
     /// stands in front is RDMA too, whose acknowledgement will not be long in coming.
     pub(crate) fn waits_to_reach(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
-        let Some((_, _, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
+        let Some((_, addr, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
+        let len = wqe.len();
         let mut outstanding = qp.inflight.iter().filter(|e| !e.done).peekable();
         let rdma = |e: &Inflight| matches!(e.body, SendBody::Rdma { .. } | SendBody::Atomic { .. });
         outstanding.peek().is_some()
             && qp.init.qp_type == QpType::Rc
-            && (1..=u64::from(STRAIGHT_CHUNK)).contains(&wqe.len())
-            && qp.link.is_some_and(|link| self.platform.shares(link, rkey))
+            && (1..=u64::from(STRAIGHT_CHUNK)).contains(&len)
+            && qp.link.is_some_and(|link| self.platform.shares(link, rkey, addr, len as u32))
             && outstanding.all(|e| e.error.is_none() && rdma(e))
     }
 

@@ -2,10 +2,10 @@
 //! that was moved here. A WRITE, READ or atomic operation on it is plain stores and loads of the initiator.
 //!
 //! One sealed memfd for each process, sparse, large enough never to grow; pieces of it are mapped where the process
-//! wants them, and peers map all of it at once. A piece that is given back loses its memory, and its place is used again.
+//! wants them, and where its peers need them. A piece that is given back loses its memory, and its place is used again.
 //!
 //! **Trust.** Whoever has it mapped can write to all of it, as whoever may trace a process can write to all of its memory: it
-//! is given to none but those ([`Peer::take`] asks the kernel for the descriptor by the right to trace). What a peer says about places in
+//! is given to none but those ([`Peer::reach`] asks the kernel for the descriptor by the right to trace). What a peer says about places in
 //! its arena is checked against the arena's size before anything is touched, so it concerns its own memory and no one else's.
 
 use core::ptr::{self, NonNull};
@@ -75,12 +75,23 @@ impl Arena {
         Some(at)
     }
 
-    /// Gives a place back, and its memory to the system. Nobody may be using it any more.
-    pub fn release(&mut self, at: u64, len: u64) {
+    /// Makes sure that a place has its memory: later there would be nobody to whom one could say that there is none.
+    ///
+    /// # Errors
+    /// `ENOMEM` or what else the kernel answers.
+    pub fn reserve(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let len = len.max(1).next_multiple_of(PAGE);
+        let file = self.file().ok_or(Errno::EBADF)?;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), at, len).map_err(backing::errno)
+    }
+
+    /// Gives a place back, and its memory to the system. Nobody may be using it any more; if somebody might
+    /// (`haunted`), it is not given out again.
+    pub fn release(&mut self, at: u64, len: u64, haunted: bool) {
         let len = len.max(1).next_multiple_of(PAGE);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let emptied = self.file().is_some_and(|file| rustix::fs::fallocate(file, flags, at, len).is_ok());
-        if !emptied {
+        if !emptied || haunted {
             return; // what was there must not be seen by the next one: the place is lost
         }
         let index = self.free.partition_point(|&(start, _)| start < at);
@@ -147,8 +158,21 @@ impl Drop for Mapped {
     }
 }
 
-/// A peer's arena, mapped as a whole.
+/// Pieces of a peer's arena that are mapped at one time.
+const PIECES: usize = 64;
+
+/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that whoever locks all his memory
+/// (mlockall(2)) locks no more than there is.
 pub struct Peer {
+    number: i32,
+    inode: u64,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    /// Where it begins in the arena, and its bytes: whole pages.
+    at: u64,
+    len: u64,
     base: NonNull<u8>,
 }
 
@@ -157,42 +181,72 @@ unsafe impl Send for Peer {}
 // SAFETY: as for Send; what is in it is reached by raw copies and atomics only.
 unsafe impl Sync for Peer {}
 
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `Peer::map`, which nobody can name any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+    }
+}
+
 impl Peer {
-    /// Takes the descriptor `number` of the process behind `pidfd`, if it is its arena: the inode says so, and the seals.
-    /// The kernel permits it to whom it permits to trace the process (pidfd_getfd(2)).
+    /// The arena that has this descriptor in the peer, and this inode. Nothing is asked for yet.
     ///
     /// # Errors
-    /// `EPROTO` if it is no arena; else the kernel's.
-    pub fn take(pidfd: impl AsFd, number: u64, inode: u64) -> Result<Self, Errno> {
+    /// `EPROTO` if there can be no such descriptor.
+    pub fn new(number: u64, inode: u64) -> Result<Self, Errno> {
         let number = i32::try_from(number).map_err(|_| Errno::EPROTO)?;
-        let fd = pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()).map_err(backing::errno)?;
-        Self::adopt(&fd, inode)
+        Ok(Peer { number, inode, pieces: Vec::new() })
     }
 
-    fn adopt(fd: &OwnedFd, inode: u64) -> Result<Self, Errno> {
+    /// Makes `len` bytes at `at` reachable. The descriptor is that of the process behind `pidfd`; the kernel permits it to whom it
+    /// permits to trace the process (pidfd_getfd(2)).
+    ///
+    /// # Errors
+    /// `EPROTO` if they are not in the arena, or it is none: the inode says so, and the seals. Else the kernel's.
+    #[inline]
+    pub fn reach(&mut self, pidfd: impl AsFd, at: u64, len: u64) -> Result<(), Errno> {
+        if self.pieces.iter().any(|piece| piece.holds(at, len)) { Ok(()) } else { self.map(pidfd, at, len) }
+    }
+
+    #[cold]
+    fn map(&mut self, pidfd: impl AsFd, at: u64, len: u64) -> Result<(), Errno> {
+        let fd = pidfd_getfd(pidfd, self.number, PidfdGetfdFlags::empty()).map_err(backing::errno)?;
+        self.map_file(&fd, at, len)
+    }
+
+    fn map_file(&mut self, fd: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| Errno::EPROTO)?;
         let refused = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
         let stat = rustix::fs::fstat(fd).map_err(backing::errno)?; // after the seals, as in `Memfd::adopt`
-        let right = u64::try_from(stat.st_size) == Ok(BYTES) && stat.st_ino == inode;
+        let right = u64::try_from(stat.st_size) == Ok(BYTES) && stat.st_ino == self.inode;
         if !right || !seals.contains(SEALS) || seals.intersects(refused) {
             return Err(Errno::EPROTO);
         }
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        let len = usize::try_from(BYTES).map_err(|_| Errno::ENOMEM)?;
+        let end = at.checked_add(len).filter(|end| len > 0 && *end <= BYTES).ok_or(Errno::EPROTO)?;
+        let at = at & !(PAGE - 1);
+        let len = end.next_multiple_of(PAGE) - at;
+        let size = usize::try_from(len).map_err(|_| Errno::ENOMEM)?;
+        if self.pieces.len() >= PIECES {
+            self.pieces.clear(); // those that are needed come again
+        }
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
-        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), size, rights, MapFlags::SHARED, fd, at) }
             .map_err(backing::errno)?;
-        let map = Peer { base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)? };
-        // SAFETY: the range is the mapping just made; DONTFORK changes nothing in this process.
-        unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) }.map_err(backing::errno)?;
-        Ok(map)
+        let piece = Piece { at, len, base: NonNull::new(base.cast()).ok_or(Errno::ENOMEM)? };
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            // SAFETY: the range is the mapping just made; neither changes anything in this process.
+            unsafe { rustix::mm::madvise(base, size, advice) }.map_err(backing::errno)?;
+        }
+        self.pieces.push(piece);
+        Ok(())
     }
 
-    /// The place of `len` bytes at `at`, if it is inside.
+    /// The place of `len` bytes at `at`, if it has been made reachable.
     fn place(&self, at: u64, len: u32) -> Option<*mut u8> {
-        let inside = at.checked_add(u64::from(len)).is_some_and(|end| end <= BYTES);
-        // SAFETY: within the mapping, which has BYTES bytes and cannot lose any (sealed).
-        inside.then(|| unsafe { self.base.as_ptr().add(at as usize) })
+        let piece = self.pieces.iter().find(|piece| piece.holds(at, u64::from(len)))?;
+        // SAFETY: within the mapping, which cannot lose any of its bytes (sealed).
+        Some(unsafe { piece.base.as_ptr().add((at - piece.at) as usize) })
     }
 
     /// Writes local memory to `at`, `len` bytes. The last word is written last: programs wait for it.
@@ -281,10 +335,10 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `adopt`, which nobody can name any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES as usize) };
+impl Piece {
+    #[inline]
+    fn holds(&self, at: u64, len: u64) -> bool {
+        at.checked_sub(self.at).and_then(|offset| offset.checked_add(len)).is_some_and(|end| end <= self.len)
     }
 }
 

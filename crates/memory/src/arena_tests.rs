@@ -7,7 +7,8 @@ fn span(bytes: &[u8]) -> Span {
 fn both() -> (Arena, Peer) {
     let arena = Arena::create(&FdSet::new()).unwrap();
     let fd = arena.file().unwrap().try_clone_to_owned().unwrap();
-    let peer = Peer::adopt(&fd, arena.name().1).unwrap();
+    let mut peer = Peer::new(arena.name().0, arena.name().1).unwrap();
+    peer.map_file(&fd, 0, 4 << 20).unwrap();
     (arena, peer)
 }
 
@@ -17,7 +18,7 @@ fn places_are_used_again_and_join() {
     let places: Vec<u64> = (0..4).map(|_| arena.allocate(5000).unwrap()).collect();
     assert_eq!(places, [0, 8192, 16384, 24576]);
     for at in [places[2], places[0], places[1], places[3]] {
-        arena.release(at, 5000);
+        arena.release(at, 5000, false);
     }
     assert_eq!(arena.free, [(0, BYTES)]);
     assert_eq!(arena.allocate(BYTES + 1), None);
@@ -36,7 +37,7 @@ fn what_is_given_back_is_forgotten() {
     let blocks = || rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks;
     assert!(blocks() >= 2048);
     drop(mapped);
-    arena.release(at, 1 << 20);
+    arena.release(at, 1 << 20, false);
     assert_eq!(rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks, 0);
     let mut back = vec![1u8; 16];
     peer.read(at, 16, &[span(&back)]).unwrap();
@@ -104,15 +105,48 @@ fn the_last_word_comes_last() {
 
 #[test]
 fn what_is_outside_is_not_touched() {
-    let (_arena, peer) = both();
+    let (arena, mut peer) = both();
     let bytes = [0u8; 16];
-    for at in [BYTES - 15, BYTES, u64::MAX - 3, u64::MAX] {
+    for at in [(4 << 20) - 15, 4 << 20, BYTES - 15, BYTES, u64::MAX - 3, u64::MAX] {
         assert_eq!(peer.write(at, 16, &[span(&bytes)]), Err(Fault));
         assert_eq!(peer.read(at, 16, &[span(&bytes)]), Err(Fault));
-        assert_eq!(peer.atomic(at & !7, AtomicOp::FetchAdd(1)), if at < BYTES { Ok(0) } else { Err(Fault) });
+        assert_eq!(peer.atomic(at & !7, AtomicOp::FetchAdd(1)).is_ok(), at < 4 << 20, "{at}");
     }
     assert_eq!(peer.write(0, 17, &[span(&bytes)]), Err(Fault), "more than there is to write");
     assert_eq!(peer.atomic(4, AtomicOp::FetchAdd(1)), Err(Fault));
+    let fd = arena.file().unwrap().try_clone_to_owned().unwrap();
+    for (at, len) in [(0, 0), (BYTES - 1, 2), (BYTES, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        assert_eq!(peer.map_file(&fd, at, len), Err(Errno::EPROTO), "{len} bytes at {at}");
+    }
+    assert_eq!(peer.map_file(&fd, BYTES - 1, 1), Ok(()));
+    assert_eq!(peer.write(BYTES - 16, 16, &[span(&bytes)]), Ok(()));
+}
+
+#[test]
+fn pieces_come_and_go() {
+    let (arena, mut peer) = both();
+    let fd = arena.file().unwrap().try_clone_to_owned().unwrap();
+    for i in 0..3 * PIECES as u64 {
+        let at = (8 << 20) + i * 8192 + 100;
+        peer.map_file(&fd, at, 4000).unwrap();
+        assert!(peer.pieces.len() <= PIECES);
+        assert_eq!(peer.write(at, 8, &[span(&i.to_ne_bytes())]), Ok(()));
+        let back = [0u8; 8];
+        assert_eq!(peer.read(at, 8, &[span(&back)]), Ok(()));
+        assert_eq!(u64::from_ne_bytes(std::hint::black_box(back)), i);
+    }
+}
+
+#[test]
+fn a_haunted_place_is_not_given_out() {
+    let mut arena = Arena::create(&FdSet::new()).unwrap();
+    let (a, b) = (arena.allocate(4096).unwrap(), arena.allocate(4096).unwrap());
+    arena.reserve(a, 4096).unwrap();
+    assert!(rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks >= 8);
+    arena.release(a, 4096, true);
+    assert_eq!(rustix::fs::fstat(arena.file().unwrap()).unwrap().st_blocks, 0);
+    arena.release(b, 4096, false);
+    assert_eq!((arena.allocate(4096), arena.allocate(4096)), (Some(b), Some(b + 4096)));
 }
 
 #[test]
@@ -133,10 +167,11 @@ fn only_an_arena_is_taken() {
     let arena = Arena::create(&FdSet::new()).unwrap();
     let (number, inode) = arena.name();
     let us = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
-    assert!(Peer::take(&us, number, inode).is_ok());
-    assert_eq!(Peer::take(&us, number, inode + 1).err(), Some(Errno::EPROTO));
-    assert!(Peer::take(&us, u64::MAX, inode).is_err());
+    let take = |number, inode| Peer::new(number, inode)?.reach(&us, 0, 4096);
+    assert_eq!(take(number, inode), Ok(()));
+    assert_eq!(take(number, inode + 1), Err(Errno::EPROTO));
+    assert!(take(u64::MAX, inode).is_err());
     let (_window, fd) = backing::Memfd::create(8192).unwrap();
     let inode = rustix::fs::fstat(&fd).unwrap().st_ino;
-    assert_eq!(Peer::take(&us, fd.as_raw_fd() as u64, inode).err(), Some(Errno::EPROTO));
+    assert_eq!(take(fd.as_raw_fd() as u64, inode), Err(Errno::EPROTO));
 }

@@ -9,17 +9,22 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ::verbs::{Access, Errno, MrId};
+use parking_lot::{Mutex, MutexGuard};
 use window::Place;
 
 use crate::Nic;
 use crate::core::Core;
+use crate::fork::Parted;
 
 /// Places at one time; what is registered beyond does not move.
 const MOST: usize = 4096;
 const PAGE: u64 = 4096;
+/// How long fork waits for a move, and a move for the copies of forked children.
+const FORK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// True if the environment asks for it (`SOFTRNIC_ADOPT=1`) and the kernel can do it.
 pub(crate) fn wanted() -> bool {
@@ -34,8 +39,19 @@ pub(crate) fn wanted() -> bool {
     })
 }
 
+fn tell(what: &str, addr: u64, errno: Errno) {
+    if crate::logs() {
+        eprintln!("softrnic[{}]: {what}: {addr:#x}: {errno}", std::process::id());
+    }
+}
+
 /// What has moved, for a forked child, which may look at it without a lock: places in the file, and their bytes.
 pub(crate) struct Moved {
+    /// Held while something moves, and over fork(2).
+    moving: Mutex<()>,
+    /// Children forked, and those of them that have made copies of their own, as they say themselves.
+    forks: AtomicU32,
+    parted: Option<Parted>,
     file: AtomicI32,
     places: Box<[(AtomicU64, AtomicU64)]>,
 }
@@ -44,7 +60,8 @@ impl Default for Moved {
     fn default() -> Self {
         let places = if wanted() { MOST } else { 0 };
         let places = (0..places).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect();
-        Moved { file: AtomicI32::new(-1), places }
+        let parted = if wanted() { Parted::new() } else { None };
+        Moved { moving: Mutex::new(()), forks: AtomicU32::new(0), parted, file: AtomicI32::new(-1), places }
     }
 }
 
@@ -69,6 +86,39 @@ impl Moved {
         }
     }
 
+    /// Nothing else moves, and nobody forks, while this is held.
+    fn still(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock()
+    }
+
+    /// Before fork(2). False if it has to do without, as it must in a signal handler that has come in between a move.
+    pub fn hold(&self) -> bool {
+        let held = self.file().and_then(|_| self.moving.try_lock_for(FORK_PATIENCE));
+        if held.is_some() {
+            self.forks.fetch_add(1, Ordering::Relaxed);
+        }
+        held.map(std::mem::forget).is_some()
+    }
+
+    /// The lock that [`Moved::hold`] took.
+    pub fn held(&self) -> &Mutex<()> {
+        &self.moving
+    }
+
+    /// Waits until forked children have their copies: nothing of what they copy from may go before.
+    fn let_part(&self) {
+        let Some(parted) = &self.parted else { return };
+        let until = Instant::now() + FORK_PATIENCE;
+        while parted.count() != self.forks.load(Ordering::Relaxed) {
+            if Instant::now() > until {
+                // One has died, or there was none, because fork(2) failed.
+                self.forks.store(parted.count(), Ordering::Relaxed);
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     /// The file, once something has moved there.
     pub fn file(&self) -> Option<RawFd> {
         Some(self.file.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
@@ -78,9 +128,12 @@ impl Moved {
     pub fn part(&self, file: BorrowedFd<'_>) {
         for (start, bytes) in &self.places {
             let len = bytes.swap(0, Ordering::Acquire);
-            if len != 0 {
-                let _ = memory::adopt::copy_for_child(file, start.load(Ordering::Relaxed), len as usize);
+            if len != 0 && memory::adopt::copy_for_child(file, start.load(Ordering::Relaxed), len as usize).is_err() {
+                crate::fork::complain();
             }
+        }
+        if let Some(parted) = &self.parted {
+            parted.add();
         }
     }
 }
@@ -102,11 +155,15 @@ impl Nic {
             return Vec::new();
         }
         // Also what peers have no right to: messages that are sent from it are copied once, by the receiver.
-        let suits = !access.intersects(Access::ON_DEMAND | Access::HUGETLB);
-        let from = addr.next_multiple_of(PAGE);
-        let to = (addr + length) & !(PAGE - 1);
-        if suits && from < to {
+        if access.intersects(Access::ON_DEMAND | Access::HUGETLB) {
+            return Vec::new(); // nor may it stand where others have moved: its addresses may mean something else tomorrow
+        }
+        let from = addr.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let to = addr.saturating_add(length) & !(PAGE - 1);
+        // To a region that is there already peers may be writing by system calls, which do not wait for a move.
+        if from < to && !core.engine.has_region_at(from, to - from) {
             let len = to - from;
+            let _still = self.moved.still();
             let moved = core.engine.platform_mut().adopt_shared(from, len, |file, at| {
                 // Before it moves: a fork may come in between.
                 if !self.moved.insert(file, at, len) {
@@ -120,11 +177,7 @@ impl Nic {
             });
             match moved {
                 Ok(()) => drop(core.adoption.users.insert(from, 0)),
-                Err(errno) if crate::logs() => {
-                    let pid = std::process::id();
-                    eprintln!("softrnic[{pid}]: {len} bytes at {from:#x} stay where they are: {errno}");
-                }
-                Err(_) => {}
+                Err(errno) => tell("memory stays where it is", from, errno),
             }
         }
         // Also what others have moved: it must stay as long as this region may be reached there.
@@ -159,14 +212,17 @@ impl Nic {
             if *users > 0 {
                 continue;
             }
+            core.adoption.users.remove(&addr);
+            let _still = self.moved.still();
+            self.moved.let_part();
             let back = core.engine.platform_mut().return_shared(addr, |file, Place { len, at, .. }| {
                 memory::adopt::give_back(file, at, len as usize)?;
                 self.moved.remove(at);
                 Ok(())
             });
-            // Otherwise it stays where it is, for the next region upon it.
-            if back.is_ok() {
-                core.adoption.users.remove(&addr);
+            // Otherwise it stays shared memory, which nobody knows any more. A forked child still gets its copy.
+            if let Err(errno) = back {
+                tell("memory stays shared", addr, errno);
             }
         }
     }

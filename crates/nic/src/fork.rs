@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::{NIC, Nic};
 
@@ -27,6 +28,67 @@ extern "C" fn in_child() {
     }
 }
 
+/// Runs in the parent before fork(2): what moves to and from shared memory does so before or after it.
+extern "C" fn before() {
+    let held = load(&NIC).is_some_and(|nic| nic.moved.hold());
+    HELD.with(|flag| flag.set(held));
+}
+
+/// Runs in the parent behind it.
+extern "C" fn in_parent() {
+    if HELD.with(|flag| flag.replace(false))
+        && let Some(nic) = load(&NIC)
+    {
+        // SAFETY: this thread took it in `before`, and has forgotten its guard.
+        unsafe { nic.moved.held().force_unlock() };
+    }
+}
+
+std::thread_local! {
+    /// This thread holds the lock over fork.
+    static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Says that a child shares memory with its parent that should be its own. Async-signal-safe.
+pub(crate) fn complain() {
+    let text = b"softrnic: fork: registered memory is shared with the parent, no copy could be made (SOFTRNIC_ADOPT)\n";
+    // SAFETY: write(2) of bytes that live for ever.
+    let _ = unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+}
+
+/// A number that parent and children share.
+pub(crate) struct Parted(NonNull<AtomicU32>);
+
+// SAFETY: it points to memory that lives for ever and is reached by atomics only.
+unsafe impl Send for Parted {}
+// SAFETY: as above.
+unsafe impl Sync for Parted {}
+
+impl Parted {
+    /// Never unmapped: an adapter lives as long as its process.
+    pub fn new() -> Option<Self> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) };
+        if page == libc::MAP_FAILED { None } else { NonNull::new(page.cast()).map(Parted) }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page of `new`, zeroed and never unmapped; all access to it is atomic.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// So many have called [`Parted::add`].
+    pub fn count(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
+    }
+
+    /// One more.
+    pub fn add(&self) {
+        self.word().fetch_add(1, Ordering::Release);
+    }
+}
+
 /// Asks to be called in forked children. Once in a process's life: the children inherit it.
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
@@ -34,7 +96,7 @@ pub(crate) fn watch() {
         // SAFETY: `in_child` is async-signal-safe: atomics, close() of descriptors that the child inherited and
         // that nobody in the child uses, because `alive` is false and `NIC` is null, and mappings.
         unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
         }
     });
 }

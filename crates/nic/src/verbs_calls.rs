@@ -71,7 +71,7 @@ impl Nic {
         };
         match core.rereg_mr(mr, translation, pd, access) {
             Ok(keys) => {
-                if translation.is_some() {
+                if translation.is_some() || access.is_some_and(|access| access.contains(Access::ON_DEMAND)) {
                     self.drop_adopted(&mut core, mr);
                     self.keep_adopted(&mut core, mr, adopted);
                 }

@@ -23,7 +23,7 @@ const LONG_PAUSE: Nanos = 20_000_000;
 /// Whoever yields and is not back by then shares his processor with a thread that has much to do. A yield alone takes
 /// 0.3 us; interrupts and the threads of the kernel take some tens.
 const ALONE: Nanos = 200_000;
-/// Looks between two such tests.
+/// Looks between two such tests, and of the time.
 const LOOKS_BEFORE_YIELD: u32 = 256;
 /// Looks in vain between two readings of the clock.
 const LOOKS_BEFORE_CLOCK: u32 = 16;
@@ -85,8 +85,12 @@ impl Nic {
             if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
                 let before = now();
                 std::thread::yield_now();
-                if now().saturating_sub(before) > ALONE {
+                let now = now();
+                if now.saturating_sub(before) > ALONE {
                     return End::Disturbs;
+                }
+                if now - began >= TURN {
+                    return End::Turn;
                 }
             }
             // A thread of the program that holds the lock does our work when it lets go of it.
@@ -113,9 +117,6 @@ impl Nic {
                 }
                 if now >= until {
                     return End::Vain;
-                }
-                if now - began >= TURN {
-                    return End::Turn;
                 }
             }
             std::hint::spin_loop();

@@ -362,7 +362,7 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn shares(&mut self, link: LinkId, rkey: RKey) -> bool {
-        self.taps.is_none() && self.wire.shares(link, rkey)
+    fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
+        self.taps.is_none() && self.wire.shares(link, rkey, addr, len)
     }
 }

@@ -59,20 +59,29 @@ impl Remote {
 
     /// Copies from addresses of the peer to ours through its arena, if all of them are there: the caller marks it.
     pub(crate) fn pull_shared(&mut self, theirs: &[Span], ours: &[Span]) -> Option<()> {
-        if self.board.is_none() || !self.shares() {
+        if !self.shares() {
             return None;
         }
-        let (arena, board) = (self.arena.as_ref()?, self.board.as_ref()?);
+        let (arena, board, pidfd) = (self.arena.as_mut()?, self.board.as_ref()?, self.pidfd.as_ref()?);
         let count = board.find(ARENA)?[2].min(PLACES as u64);
-        let place = |span: &Span| (0..count).find_map(|i| within(board.find(PLACE | i)?, span.addr, span.len));
-        arena.gather(theirs.iter().map(|span| Some((place(span)?, span.len))), ours).ok()
+        let place = |span: &Span| {
+            (0..count).find_map(|i| {
+                let row = board.find(PLACE | i)?;
+                Some((row, within(row, span.addr, span.len)?))
+            })
+        };
+        for span in theirs {
+            let (row, _) = place(span)?;
+            arena.reach(pidfd, row[2], row[1]).ok()?;
+        }
+        arena.gather(theirs.iter().map(|span| Some((place(span)?.1, span.len))), ours).ok()
     }
 
     fn finds_arena(&mut self) -> bool {
         let named = self.board.as_ref().filter(|_| !self.arena_failed && self.we_permitted).and_then(|b| b.find(ARENA));
         let Some([number, inode, ..]) = named else { return false };
-        let taken = self.pidfd.as_ref().map(|pidfd| arena::Peer::take(pidfd, number, inode));
-        self.arena = taken.and_then(Result::ok);
+        // Whether it can be had is found out when it is needed.
+        self.arena = arena::Peer::new(number, inode).ok().filter(|_| self.pidfd.is_some());
         self.arena_failed = self.arena.is_none();
         !self.arena_failed
     }
@@ -129,8 +138,11 @@ impl WindowPlatform {
     pub(crate) fn show_row(&mut self, shown: &Shown) {
         self.make_board();
         let place = match *shown {
-            Shown::Region { key, addr, length, .. } => self.shared.find(addr, length).map(|place| (key, place)),
-            Shown::Qp { .. } => None,
+            // What lies at the addresses of an ON_DEMAND region may be something else at any time.
+            Shown::Region { key, access, addr, length, .. } if !access.contains(Access::ON_DEMAND) => {
+                self.shared.find(addr, length).map(|place| (key, place))
+            }
+            _ => None,
         };
         let Some(board) = &mut self.board else { return };
         if let Some((key, Place { addr, len, at })) = place {
@@ -178,6 +190,8 @@ impl WindowPlatform {
             let lingers = |link: &Link| link.state != State::Dead && !link.quiesce(COPY_PATIENCE);
             if which(self, id) && self.link(id).is_some_and(lingers) {
                 self.bury(id);
+                // When it goes on, it goes on to copy.
+                self.shared.haunted = true;
             }
         }
     }
@@ -191,13 +205,20 @@ impl WindowPlatform {
     }
 
     /// True if the peer shows a region with this key that is in an arena which we have.
-    pub(crate) fn region_is_shared(&mut self, id: LinkId, rkey: RKey) -> bool {
+    pub(crate) fn region_is_shared(&mut self, id: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         let Some(link) = self.link_mut(id).filter(|link| link.state == State::Up) else { return false };
         let Some(remote) = link.remote.as_mut().filter(|remote| remote.it_permitted) else { return false };
-        remote.board.is_some() && remote.shares() && {
-            let row = remote.board.as_ref().and_then(|board| board.find(SHARED | u64::from(rkey.0)));
-            row.is_some()
+        if !remote.shares() {
+            return false;
         }
+        let place = || {
+            let board = remote.board.as_ref()?;
+            let shown = region(rkey.0, board.find(tag(ShownId::Region(rkey.0)))?);
+            let Shown::Region { addr: start, iova, .. } = shown else { return None };
+            let row = board.find(SHARED | u64::from(rkey.0))?;
+            within(row, start.wrapping_add(addr.wrapping_sub(iova)), len)
+        };
+        place().is_some()
     }
 }
 
@@ -231,10 +252,13 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<Reached> {
         let prefix = request.local.prefix;
         let own = [Span { addr: prefix.as_ptr().expose_provenance() as u64, len: request.len, guarded: false }];
         let ours = if prefix.is_empty() { request.local.spans } else { &own[..] };
-        if let Some(arena) = &remote.arena
-            && let Some(at) =
-                peer.find(SHARED | u64::from(request.rkey.0)).and_then(|row| within(row, addr, request.len))
-        {
+        let mapped = remote.arena.as_mut().zip(remote.pidfd.as_ref()).and_then(|(arena, pidfd)| {
+            let row = peer.find(SHARED | u64::from(request.rkey.0))?;
+            let at = within(row, addr, request.len)?;
+            arena.reach(pidfd, row[2], row[1]).ok()?;
+            Some((arena, at))
+        });
+        if let Some((arena, at)) = mapped {
             let mut before = 0;
             match request.op {
                 ReachOp::Write => arena.write(at, request.len, ours).ok()?,

@@ -490,8 +490,8 @@ impl Platform for WindowPlatform {
     }
 
     #[inline]
-    fn shares(&mut self, link: LinkId, rkey: RKey) -> bool {
-        self.region_is_shared(link, rkey)
+    fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
+        self.region_is_shared(link, rkey, addr, len)
     }
 
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {

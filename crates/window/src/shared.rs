@@ -27,6 +27,8 @@ pub(crate) struct SharedMemory {
     arena: Option<Arena>,
     /// They do not overlap. The index of one is the number under which it is shown, if that is below [`PLACES`].
     places: Vec<Option<Place>>,
+    /// Somebody who was stopped in the middle of a copy may go on with it: no place is used for anything else.
+    pub haunted: bool,
 }
 
 impl SharedMemory {
@@ -87,13 +89,13 @@ impl WindowPlatform {
     pub fn allocate_shared(&mut self, len: u64) -> Option<Mapped> {
         let arena = self.arena()?;
         let at = arena.allocate(len)?;
-        match arena.map(at, len) {
+        match arena.reserve(at, len).and_then(|()| arena.map(at, len)) {
             Ok(mapped) => {
                 self.insert_place(Place { addr: mapped.addr(), len: mapped.len(), at });
                 Some(mapped)
             }
             Err(_) => {
-                arena.release(at, len);
+                arena.release(at, len, false);
                 None
             }
         }
@@ -111,7 +113,7 @@ impl WindowPlatform {
         let place = self.remove_place(mapped.addr());
         drop(mapped);
         if let (Some(place), Some(arena)) = (place, &mut self.shared.arena) {
-            arena.release(place.at, place.len);
+            arena.release(place.at, place.len, self.shared.haunted);
         }
     }
 
@@ -148,7 +150,7 @@ impl WindowPlatform {
         let arena = self.arena().ok_or(Errno::ENOMEM)?;
         let at = arena.allocate(len).ok_or(Errno::ENOMEM)?;
         if let Err(errno) = arena.file().ok_or(Errno::EBADF).and_then(|file| into(file, at)) {
-            arena.release(at, len);
+            arena.release(at, len, false);
             return Err(errno);
         }
         self.insert_place(Place { addr, len, at });
@@ -159,7 +161,8 @@ impl WindowPlatform {
     /// be registered upon it any more.
     ///
     /// # Errors
-    /// EINVAL: there is none at this address; else what `out` says, and then it stays where it is.
+    /// EINVAL: there is none at this address; else what `out` says. It is no longer a place in either case, but if it could not
+    /// be given back, nothing else will be there.
     pub fn return_shared(
         &mut self,
         addr: u64,
@@ -168,9 +171,8 @@ impl WindowPlatform {
         let place = self.remove_place(addr).ok_or(Errno::EINVAL)?;
         let arena = self.shared.arena.as_mut().ok_or(Errno::EINVAL)?;
         let done = arena.file().ok_or(Errno::EBADF).and_then(|file| out(file, place));
-        match done {
-            Ok(()) => arena.release(place.at, place.len),
-            Err(_) => self.insert_place(place),
+        if done.is_ok() {
+            arena.release(place.at, place.len, self.shared.haunted);
         }
         done
     }

@@ -126,6 +126,14 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// True if a region has some of these addresses of the process.
+    pub fn has_region_at(&self, addr: u64, length: u64) -> bool {
+        let end = addr.saturating_add(length);
+        self.mem.mrs.iter().any(|(_, mr)| {
+            mr.backing != Backing::Null && mr.info.addr < end && addr < mr.info.addr.saturating_add(mr.info.length)
+        })
+    }
+
     /// What a region is.
     pub fn mr_info(&self, mr: MrId) -> Option<MrInfo> {
         self.mem.mrs.get(mr).map(|m| m.info)

@@ -283,7 +283,7 @@ impl Platform for Mock {
         self.net.borrow_mut().reached += 1;
         Some(Reached { epoch: found.1, before })
     }
-    fn shares(&mut self, _: LinkId, _: RKey) -> bool {
+    fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
     }
     fn pull(
