@@ -6,7 +6,7 @@
 //! the same.
 //!
 //! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection where
-//! nothing else is owed or under way.
+//! nothing but an acknowledgement is owed, and nothing under way.
 //!
 //! **Acknowledged.** Nothing else is owed or to be sent.
 //!
@@ -131,7 +131,7 @@ impl<P: Platform> Engine<P> {
             && packet.src.get() == qp.attr.dest_qp_num
             && packet.psn == qp.epsn
             && packet.len <= LONGEST
-            && qp.responses.is_empty()
+            && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
             && qp.recv.is_none()
             && qp.write.is_none()
             && qp.init.srq.is_none()
@@ -157,7 +157,7 @@ impl<P: Platform> Engine<P> {
         qp.epsn = packet.psn.plus(1);
         self.complete_recv(qp, packet, wr_id, None, WcOpcode::Recv, packet.len, now);
         if packet.has(flag::ACK_REQ) {
-            qp.responses.push_back(Response::Ack { psn: packet.psn, msn: qp.msn });
+            Self::owe_ack(qp, packet.psn);
         }
         #[cfg(test)]
         (self.short_ways[1] += 1);

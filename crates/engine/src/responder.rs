@@ -127,7 +127,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn owe_ack(qp: &mut Qp, psn: Psn) {
+    pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn) {
         let msn = qp.msn;
         if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.responses.back_mut() {
             (*last, *last_msn) = (psn, msn); // acknowledgements are cumulative (9.7.5.1)

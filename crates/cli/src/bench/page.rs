@@ -35,12 +35,15 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
     };
     line("# Performance\n");
     line(
-        "Made from one run of `softrnic bench --page docs/performance.md`, which measures the device through its public C",
+        "Made from one run of `softrnic bench --page FILE`, which measures the device through its public C functions and, in",
     );
     line(
-        "functions and, in the same run and on the same cores, what the machine itself can do. On another machine the figures",
+        "the same run and on the same cores, what the machine itself can do. On another machine the figures are others; the",
     );
-    line("are others; the ratios should not be. [benchmark.md](benchmark.md) says how it measures.\n");
+    line("ratios should not be. `docs/benchmark.md` says how it measures.\n");
+    if std::env::var_os("SOFTRNIC_ADOPT").is_some_and(|value| value == "1") {
+        line("All programs ran with `SOFTRNIC_ADOPT=1`: registered memory lay where peers map it (`docs/adopt.md`).\n");
+    }
     line(&format!("- Machine: {}.", results.machine));
     line(&format!("- softrnic {}, {}.", results.version, report::place(results)));
     line(&format!("- {}", report::method(results)));
