@@ -50,10 +50,10 @@ pub fn write(from: Place, to: &Remote, walk: Walk, first: u64, count: u32) -> io
     Ok(start.elapsed())
 }
 
-/// As [`write`], from the other process's memory to ours, by `process_vm_readv(2)`.
+/// As [`write()`], from the other process's memory to ours, by `process_vm_readv(2)`.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn read(to: &Buffer, from: &Remote, walk: Walk, first: u64, count: u32) -> io::Result<Duration> {
     let start = Instant::now();
     for offset in walk.offsets(first).take(count as usize) {
