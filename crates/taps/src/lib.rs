@@ -34,8 +34,9 @@ pub trait Wire: Platform {
     fn room(&mut self, link: LinkId) -> Result<(), SendError>;
     /// 128 random bits that name this process's device.
     fn device(&self) -> [u8; 16];
-    /// Those of the process at the other end, once it has said so.
-    fn peer_device(&self, link: LinkId) -> Option<[u8; 16]>;
+    /// Those of the process at the other end, once it has said so. Asked when a packet of it is there, before which it
+    /// has said so: that must then be heard first.
+    fn peer_device(&mut self, link: LinkId) -> Option<[u8; 16]>;
 }
 
 /// What stands on the path of packets.

@@ -32,7 +32,7 @@ impl Wire for Paper {
     fn device(&self) -> [u8; 16] {
         [0; 16]
     }
-    fn peer_device(&self, _link: LinkId) -> Option<[u8; 16]> {
+    fn peer_device(&mut self, _link: LinkId) -> Option<[u8; 16]> {
         self.peer
     }
 }

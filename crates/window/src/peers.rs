@@ -487,6 +487,13 @@ impl WindowPlatform {
         let _ = socket::send(&remote.socket, &Message::Probed(remote.we_permitted), &[]);
     }
 
+    /// Takes the answer to our HELLO, if it is there, before its turn has come.
+    pub(crate) fn hear_greeting(&mut self, id: LinkId) {
+        if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.awaits_welcome) {
+            self.hear(id, epoll::EventFlags::empty());
+        }
+    }
+
     /// Messages of a peer that we have a link to.
     fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
         for _ in 0..TURN {

@@ -292,3 +292,15 @@ fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
     platform.handle_events(monotonic());
     assert!(!platform.is_up(link));
 }
+
+/// What a capture needs: a packet is recorded by its receiver unless its sender does so.
+#[test]
+fn who_has_sent_a_packet_is_known_when_it_is_there() {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    assert_eq!(taps::Wire::peer_device(&mut platform, link), None);
+    // It can send from now on; we have not looked at the socket since.
+    other.handle_events(monotonic());
+    assert_eq!(taps::Wire::peer_device(&mut platform, link), Some(other.instance));
+}

@@ -552,11 +552,17 @@ impl taps::Wire for WindowPlatform {
         self.instance
     }
 
-    fn peer_device(&self, link: LinkId) -> Option<[u8; 16]> {
-        match &self.link(link)?.remote {
+    fn peer_device(&mut self, link: LinkId) -> Option<[u8; 16]> {
+        let known = |platform: &Self| match &platform.link(link)?.remote {
             Some(remote) => remote.instance,
-            None => Some(self.instance),
-        }
+            None => Some(platform.instance),
+        };
+        known(self).or_else(|| {
+            // WELCOME lies in the socket: it is sent before anything is put into the window, but whoever polls looks
+            // into the window more often.
+            self.hear_greeting(link);
+            known(self)
+        })
     }
 
     fn room(&mut self, id: LinkId) -> Result<(), SendError> {
