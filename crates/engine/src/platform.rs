@@ -179,6 +179,9 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Room for one.
+    pub const NONE: Packet = Packet::new(PacketOp::Ack, Qpn::new(0), Qpn::new(0), Psn::new(0));
+
     /// A packet with nothing but its addresses.
     pub const fn new(op: PacketOp, dst: Qpn, src: Qpn, psn: Psn) -> Self {
         Packet {
@@ -405,6 +408,11 @@ pub trait Platform {
     fn taken(&self, link: LinkId, mark: u64) -> bool;
     /// True if the peer lives and is not stopped, as far as can be told without waiting: asked when it does not answer.
     fn lives(&self, link: LinkId) -> bool;
+    /// False if [`Platform::take_writable`] would certainly give nothing.
+    #[inline]
+    fn has_full(&self) -> bool {
+        true
+    }
     /// Links that had been full (see [`SendError::Full`]) and have room again, or died: moved into `links`.
     fn take_writable(&mut self, links: &mut Vec<LinkId>);
 

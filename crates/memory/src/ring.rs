@@ -51,6 +51,11 @@ pub trait RingMemory {
     fn load_body(&self, slot: u32) -> [u64; 7];
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, slot: u32, first: usize, words: &[u64]);
+    /// The same for the first `used` words of a body; the others may be written as well.
+    #[inline]
+    fn store_whole_body(&self, slot: u32, body: &[u64; 7], used: usize) {
+        self.store_body(slot, 0, &body[..used.min(7)]);
+    }
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _slot: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
@@ -215,9 +220,15 @@ impl<M: RingMemory> Producer<M> {
 
         let slot = self.at.slot(M::SLOTS);
         let grain = if inside {
-            if len > 0 {
+            if len > 0 && !payload.spans.is_empty() || len > 8 {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
+                self.memory.store_whole_body(slot, header, words);
                 self.memory.store_body(slot, words, &data[..len.div_ceil(8) as usize]);
+            } else {
+                self.memory.store_whole_body(slot, header, words);
+                if len > 0 {
+                    self.memory.store_body(slot, words, &[word_of(payload.prefix)]);
+                }
             }
             None
         } else {
@@ -225,9 +236,9 @@ impl<M: RingMemory> Producer<M> {
             let at = (start % u64::from(M::BULK)) as u32;
             self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
+            self.memory.store_body(slot, 0, &header[..words]);
             Some(at / GRAIN)
         };
-        self.memory.store_body(slot, 0, &header[..words]);
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
@@ -340,6 +351,19 @@ fn raise(flag: &AtomicU32) {
 /// True if it was up.
 fn lower(flag: &AtomicU32) -> bool {
     flag.swap(0, Ordering::AcqRel) != 0
+}
+
+/// At most 8 bytes, as a word.
+#[inline]
+fn word_of(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.as_array::<8>() {
+        return u64::from_ne_bytes(*whole);
+    }
+    let mut word = [0u8; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_ne_bytes(word)
 }
 
 /// Copies a payload that fits into a body; as words, for the body is written word by word.
