@@ -125,7 +125,11 @@ impl<P: Platform> Engine<P> {
             error: None,
             since: now,
         });
-        if self.platform.send(link, &packet, Payload { prefix, spans: span.as_slice() }).is_err() {
+        let sent = match &span {
+            None => self.platform.send_short(link, &packet, prefix),
+            Some(span) => self.platform.send(link, &packet, Payload { prefix, spans: std::slice::from_ref(span) }),
+        };
+        if sent.is_err() {
             qp.inflight.pop_back();
             return false;
         }
@@ -273,7 +277,7 @@ impl<P: Platform> Engine<P> {
         let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
         let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
         (packet.syndrome, packet.imm) = (ACK, msn);
-        if self.platform.send(link, &packet, Payload::default()).is_err() {
+        if self.platform.send_short(link, &packet, &[]).is_err() {
             return false;
         }
         qp.responses.pop_front();

@@ -130,6 +130,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to send.
+    #[inline]
+    pub fn acknowledge(&mut self) {
+        while self.express_ack() {}
+    }
+
     /// Takes a queue pair out of those that wait for room.
     pub(crate) fn unpark_one(&mut self, qp: &mut Qp) {
         if let Some(waiting) = qp.link.and_then(|link| self.parked.get_mut(&link)) {

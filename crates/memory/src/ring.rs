@@ -220,16 +220,11 @@ impl<M: RingMemory> Producer<M> {
 
         let slot = self.at.slot(M::SLOTS);
         let grain = if inside {
-            if len > 0 && !payload.spans.is_empty() || len > 8 {
+            if len > 0 {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
-                self.memory.store_whole_body(slot, header, words);
                 self.memory.store_body(slot, words, &data[..len.div_ceil(8) as usize]);
-            } else {
-                self.memory.store_whole_body(slot, header, words);
-                if len > 0 {
-                    self.memory.store_body(slot, words, &[word_of(payload.prefix)]);
-                }
             }
+            self.memory.store_body(slot, 0, &header[..words]);
             None
         } else {
             let start = self.place(bulk);
@@ -239,13 +234,32 @@ impl<M: RingMemory> Producer<M> {
             self.memory.store_body(slot, 0, &header[..words]);
             Some(at / GRAIN)
         };
+        self.publish(slot, code, len, grain);
+        Ok(len)
+    }
+
+    /// Appends a record with a header of 3 or 4 words and at most 8 bytes of payload, the word behind it. False if
+    /// there is no room, or something is wrong: [`Producer::push`] says which.
+    #[inline]
+    pub fn push_short(&mut self, body: &[u64; 7], four: bool, len: u32) -> bool {
+        if !self.fits(0) || len > 8 {
+            return false;
+        }
+        let slot = self.at.slot(M::SLOTS);
+        self.memory.store_whole_body(slot, body, 4 + usize::from(four));
+        self.publish(slot, u32::from(four), len, None);
+        true
+    }
+
+    /// Shows the record in this slot to the consumer.
+    #[inline]
+    fn publish(&mut self, slot: u32, code: u32, len: u32, grain: Option<u32>) {
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
         self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
         self.memory.expect_write((slot + AHEAD) & (M::SLOTS - 1));
-        Ok(len)
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.
@@ -351,19 +365,6 @@ fn raise(flag: &AtomicU32) {
 /// True if it was up.
 fn lower(flag: &AtomicU32) -> bool {
     flag.swap(0, Ordering::AcqRel) != 0
-}
-
-/// At most 8 bytes, as a word.
-#[inline]
-fn word_of(bytes: &[u8]) -> u64 {
-    if let Some(whole) = bytes.as_array::<8>() {
-        return u64::from_ne_bytes(*whole);
-    }
-    let mut word = [0u8; 8];
-    for (to, from) in word.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    u64::from_ne_bytes(word)
 }
 
 /// Copies a payload that fits into a body; as words, for the body is written word by word.

@@ -164,6 +164,8 @@ impl Core {
     /// Sends what is ready and tells what happened.
     #[inline]
     pub(crate) fn settle(&mut self) {
+        // Mostly one acknowledgement is owed, and that is all.
+        self.engine.acknowledge();
         if self.engine.has_ready() || self.engine.is_parked() {
             let now = self.time();
             self.engine.run(now);

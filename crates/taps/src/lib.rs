@@ -278,6 +278,15 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
+        if self.taps.is_some() {
+            let packet = *packet; // see `send`
+            return self.send_tapped(link, &packet, Payload { prefix, spans: &[] });
+        }
+        self.wire.send_short(link, packet, prefix)
+    }
+
+    #[inline]
     fn kick(&mut self) {
         self.wire.kick();
     }
