@@ -80,7 +80,7 @@ pub enum PushError {
 }
 
 /// How far ahead of the producer cache lines are fetched: far enough from the slot that the consumer waits at.
-const AHEAD: u32 = 4;
+pub(crate) const AHEAD: u32 = 4;
 
 /// Header lengths in words, by their code in the stamp.
 const HEADER_WORDS: [u8; 4] = [3, 4, 5, 7];
