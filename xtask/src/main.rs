@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
     Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of all of the above with two runnable threads per core in the background" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
-    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings and doorbells" },
+    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, the doorbells and the lock" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
     Step { name: "miri",       slow: true,  run: miri::run,           about: "miri on the crates that it can run" },
 ];

@@ -63,8 +63,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A request was answered: the retry counters and the timer start anew (9.7.5.1.2).
-    #[inline]
-    pub(crate) fn progressed(qp: &mut Qp) {
+    fn progressed(qp: &mut Qp) {
         qp.proven = true;
         qp.retries = qp.attr.retry_cnt;
         qp.rnr_retries = qp.attr.rnr_retry;

@@ -10,11 +10,14 @@
 //!   writes to it when it likes.
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
+//!
+//! Beside them, the mutex around all that is one adapter ([`biased`]).
 
 pub mod adopt;
 #[cfg(not(loom))]
 pub mod arena;
 pub mod backing;
+pub mod biased;
 pub mod board;
 pub mod copying;
 pub mod fds;

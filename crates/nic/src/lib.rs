@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ::verbs::{Errno, Gid, LinkLayer, Result};
+use memory::biased;
 use parking_lot::{Condvar, Mutex};
 use window::WindowPlatform;
 
@@ -51,7 +52,8 @@ pub struct GidEntry {
 
 /// The adapter of this process.
 pub struct Nic {
-    core: Mutex<Core>,
+    /// It leans to the thread that calls the verbs; see [`memory::biased`].
+    core: biased::Mutex<Core>,
     /// Wakes the NIC thread.
     wake: rustix::fd::OwnedFd,
     link_layer: LinkLayer,
@@ -82,6 +84,7 @@ impl Nic {
             return Ok(nic);
         }
         let nic = Nic::new()?;
+        biased::permit_early();
         // All that can fail has been done before the adapter is there for ever: its thread waits for it.
         let thread = nic.prepare()?;
         let nic = Box::leak(Box::new(nic));
@@ -133,7 +136,7 @@ impl Nic {
             core.want_exact_time(); // packets are dated, and delays are counted
         }
         Ok(Nic {
-            core: Mutex::new(core),
+            core: biased::Mutex::new(core),
             wake,
             link_layer,
             gids,
@@ -185,6 +188,7 @@ impl Nic {
     }
 
     /// Takes the lock.
+    #[inline]
     pub fn lock(&self) -> Guard<'_> {
         Guard::new(self, self.core.lock())
     }

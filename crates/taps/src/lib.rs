@@ -22,13 +22,8 @@ use pcap::Pcap;
 
 /// A wire from which packets are taken one by one.
 pub trait Wire: Platform {
-    /// The next packet of a link, written to `packet`; the same one again until [`Wire::release`].
-    fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Self::Rx>;
-    /// The same, as a value.
-    fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)> {
-        let mut packet = Packet::NONE;
-        self.peek_into(link, &mut packet).map(|rx| (packet, rx))
-    }
+    /// The next packet of a link; the same one again until [`Wire::release`].
+    fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)>;
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
     /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
@@ -77,18 +72,12 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// The next packet of a link; the same one again until [`Tapped::release`].
-    pub fn peek(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
-        let mut packet = Packet::NONE;
-        self.peek_into(link, &mut packet).map(|rx| (packet, rx))
-    }
-
-    /// The same, written to `packet`: it is large.
     #[inline]
-    pub fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
+    pub fn peek(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
         if self.taps.is_some() {
-            return self.peek_tapped(link, packet);
+            return self.peek_tapped(link);
         }
-        self.wire.peek_into(link, packet)
+        self.wire.peek(link)
     }
 
     /// Gives back what [`Tapped::peek`] gave on this link.
@@ -105,10 +94,8 @@ impl<W: Wire> Tapped<W> {
 
     #[cold]
     #[inline(never)]
-    fn peek_tapped(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
-        let (found, rx) = self.peek_faulty(link)?;
-        *packet = found;
-        Some(rx)
+    fn peek_tapped(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
+        self.peek_faulty(link)
     }
 
     #[cold]
@@ -278,15 +265,6 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
-        if self.taps.is_some() {
-            let packet = *packet; // see `send`
-            return self.send_tapped(link, &packet, Payload { prefix, spans: &[] });
-        }
-        self.wire.send_short(link, packet, prefix)
-    }
-
-    #[inline]
     fn kick(&mut self) {
         self.wire.kick();
     }
@@ -304,11 +282,6 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn lives(&self, link: LinkId) -> bool {
         self.wire.lives(link)
-    }
-
-    #[inline]
-    fn has_full(&self) -> bool {
-        self.taps.is_some() || self.wire.has_full()
     }
 
     #[inline]
