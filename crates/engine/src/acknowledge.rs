@@ -63,7 +63,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A request was answered: the retry counters and the timer start anew (9.7.5.1.2).
-    fn progressed(qp: &mut Qp) {
+    #[inline]
+    pub(crate) fn progressed(qp: &mut Qp) {
         qp.proven = true;
         qp.retries = qp.attr.retry_cnt;
         qp.rnr_retries = qp.attr.rnr_retry;

@@ -88,10 +88,14 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Receives were posted: what waits for them is delivered.
+    #[inline]
     pub(crate) fn feed(&mut self, now: Nanos) {
-        if self.starving.is_empty() {
-            return;
+        if !self.starving.is_empty() {
+            self.feed_all(now);
         }
+    }
+
+    fn feed_all(&mut self, now: Nanos) {
         for id in std::mem::take(&mut self.starving) {
             self.feed_one(id, now);
         }

@@ -50,6 +50,20 @@ const fn send_rule(status: WcStatus) -> &'static str {
     }
 }
 
+/// The completion of a SEND that succeeded.
+#[inline]
+pub(crate) fn sent(qp: &Qp, number: u64, wr_id: u64) -> Cqe {
+    let wc = verbs::Completion {
+        wr_id,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Send,
+        qp_num: qp.qpn,
+        flags: WcFlags::empty(),
+        ..Default::default()
+    };
+    Cqe { wc, qp: qp.id, frees: Frees::Sends(number + 1) }
+}
+
 impl<P: Platform> Engine<P> {
     // ---- completion ----
 
@@ -110,17 +124,9 @@ impl<P: Platform> Engine<P> {
         now: Nanos,
     ) {
         let Some(cq) = qp.init.send_cq else { return };
-        let wc = verbs::Completion {
-            wr_id,
-            status,
-            opcode,
-            byte_len,
-            qp_num: qp.qpn,
-            flags: WcFlags::empty(),
-            vendor_err: if status == WcStatus::Success { 0 } else { status as u32 },
-            ..Default::default()
-        };
-        let cqe = Cqe { wc, qp: qp.id, frees: Frees::Sends(number + 1) };
+        let mut cqe = sent(qp, number, wr_id);
+        (cqe.wc.status, cqe.wc.opcode, cqe.wc.byte_len) = (status, opcode, byte_len);
+        cqe.wc.vendor_err = if status == WcStatus::Success { 0 } else { status as u32 };
         if !self.done.push(cq, cqe, false, now) {
             self.overrun(qp, now);
         }

@@ -269,11 +269,11 @@ impl Completions {
         self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
     }
 
-    pub fn poll_empty(&mut self, id: CqId) -> bool {
-        self.cqs.get_mut(id).is_none_or(|cq| {
-            cq.polls += u64::from(cq.ring.is_empty());
-            cq.ring.is_empty()
-        })
+    /// A poll found nothing.
+    pub fn count_poll(&mut self, id: CqId) {
+        if let Some(cq) = self.cqs.get_mut(id) {
+            cq.polls += 1;
+        }
     }
 
     pub fn len(&self, id: CqId) -> usize {

@@ -2,72 +2,97 @@
 //! without what cannot be the case.
 //!
 //! **Out.** A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
-//! earlier has gone out, and no retry is waited for. It is written to the send queue like any other, and its packet is
-//! the same.
+//! earlier has gone out, and no retry is waited for. Of its entry in the send queue only that is written which is asked
+//! for once a request has been executed: number, flags, inline data. Its packet is the same.
 //!
 //! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection where
 //! nothing but an acknowledgement is owed, and nothing under way.
 //!
-//! **Acknowledged.** Nothing else is owed or to be sent.
+//! **Acknowledging.** Nothing else is owed or to be sent.
+//!
+//! **Acknowledged.** What is acknowledged is the only request under way.
 //!
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
 //! link) leaves it to the long way, having done nothing.
 
-use verbs::{Opcode, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode};
+use smallvec::SmallVec;
+use verbs::{Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 
 use crate::Engine;
+use crate::complete::sent;
+use crate::cq::{Cqe, Frees};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, packet_flags as flag};
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
 use crate::qp::{Inflight, Qp, Response};
+use crate::receive::received;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
 use crate::responder::ACK;
+use crate::run::arm;
 
 /// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
 const LONGEST: u32 = 256;
 
 impl<P: Platform> Engine<P> {
-    /// Sends the request that was just written as the last one to the queue of this lent queue pair, if that is all there
-    /// is to do.
+    /// Posts a request and sends it, if that is all there is to do.
+    ///
+    /// What `check` would refuse, and what would find no place in the queue, is not for here.
     #[inline]
-    pub(crate) fn express(&mut self, qp: &mut Qp, wr: &SendWr<'_>, flags: SendFlags, now: Nanos) -> bool {
-        let plain = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
-            && qp.init.qp_type == QpType::Rc
-            && qp.state == QpState::Rts
-            && qp.has_one_request()
-            && !qp.halted
-            && self.parked.is_empty()
+    pub(crate) fn express(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
+        let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
+            && !matches!(wr.body, SendBody::Datagram { .. })
+            && !wr.flags.contains(SendFlags::IP_CSUM)
             && self.has_express
+            && self.parked.is_empty();
+        let Some(qp) = self.qps.get_mut(id).filter(|_| asked) else { return false };
+        let plain = qp.init.qp_type == QpType::Rc
+            && qp.state == QpState::Rts
+            && !qp.sq.is_full()
+            && qp.sq.fetched == qp.sq.posted
+            && qp.cursor == qp.inflight.len()
             && qp.inflight.len() < qp.inflight.capacity()
+            && !qp.halted
             && qp.rnr_until.is_none()
-            && !(qp.reads_out > 0 && flags.contains(SendFlags::FENCE))
+            && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
             && qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS;
         let Some(link) = qp.link.filter(|_| plain) else { return false };
-        self.spans.clear();
-        let mut prefix: &[u8] = &[];
-        let (len, inline_len, sges) = match wr.data {
+        let mut flags = wr.flags;
+        if qp.init.sq_sig_all {
+            flags.insert(SendFlags::SIGNALED);
+        }
+        let (mut prefix, mut span): (&[u8], Option<Span>) = (&[], None);
+        let mut sges = SmallVec::new();
+        let len = match wr.data {
             SendData::Inline(pieces) => {
-                prefix = match pieces {
-                    [] => &[],
-                    [piece] => piece,
+                flags.insert(SendFlags::INLINE);
+                match pieces {
+                    [] => {}
+                    [piece] => prefix = piece,
                     _ => return false,
-                };
-                if prefix.len() > LONGEST as usize {
+                }
+                if prefix.len() > LONGEST.min(qp.sq.max_inline) as usize {
                     return false;
                 }
-                (prefix.len() as u32, prefix.len() as u32, &[][..])
+                qp.sq.write_inline(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, prefix);
+                prefix.len() as u32
             }
-            SendData::Sges(list) => {
-                let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
-                if total > u64::from(LONGEST) {
+            SendData::Sges(&[sge]) => {
+                flags.remove(SendFlags::INLINE);
+                if sge.length > LONGEST || qp.sq.max_sge == 0 {
                     return false;
                 }
-                let found = self.mem.local_spans(qp.init.pd, list, 0, total as u32, false, &mut self.spans);
-                if found.is_err() || self.spans.iter().any(|span| span.addr == NULL_ADDR) {
-                    return false;
+                if sge.length > 0 {
+                    let Ok(found) = self.mem.local(qp.init.pd, &sge, false) else { return false };
+                    if found.addr == NULL_ADDR {
+                        return false;
+                    }
+                    span = Some(found);
                 }
-                (total as u32, 0, list)
+                qp.sq.write_sge(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, &sge);
+                sges = SmallVec::from_buf_and_len([sge, Sge::default()], 1);
+                sge.length
             }
+            SendData::Sges(_) => return false,
         };
         let mut packet = Packet::new(PacketOp::Send, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn);
         packet.flags = flag::FIRST | flag::LAST | flag::ACK_REQ;
@@ -87,8 +112,8 @@ impl<P: Platform> Engine<P> {
             imm: wr.imm_or_rkey,
             srqn: 0,
             body: SendBody::Plain,
-            sges: sges.into(),
-            inline_len,
+            sges,
+            inline_len: prefix.len() as u32,
             len,
             first_psn: qp.next_psn,
             psns: 1,
@@ -100,32 +125,46 @@ impl<P: Platform> Engine<P> {
             error: None,
             since: now,
         });
-        if self.platform.send(link, &packet, Payload { prefix, spans: &self.spans }).is_err() {
+        let sent = match &span {
+            None => self.platform.send_short(link, &packet, prefix),
+            Some(span) => self.platform.send(link, &packet, Payload { prefix, spans: std::slice::from_ref(span) }),
+        };
+        if sent.is_err() {
             qp.inflight.pop_back();
             return false;
         }
         (qp.lossy, qp.give_up_at) = (false, None);
         qp.sent_mark = self.platform.sent_mark(link);
-        qp.sq.advance();
+        qp.sq.posted += 1;
+        qp.sq.fetched += 1;
         qp.cursor += 1;
         qp.next_psn = qp.next_psn.plus(1);
         if qp.ack_deadline.is_none()
             && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
             qp.ack_deadline = Some(now + timeout);
-            self.arm_timer(qp, now + timeout);
+            arm(&mut self.timed, &mut self.timers, qp, now + timeout);
         }
         #[cfg(test)]
         (self.short_ways[0] += 1);
         true
     }
 
-    /// Executes a SEND that has come over this link for a lent queue pair, if that is all there is to do.
+    /// Executes a SEND that has come over this link, or an acknowledgement, if that is all there is to do.
     #[inline]
-    pub(crate) fn express_in(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+    pub(crate) fn express_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+        match packet.op {
+            PacketOp::Send => self.express_send_in(id, link, packet, rx, now),
+            PacketOp::Ack => self.express_ack_in(id, link, packet, now),
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn express_send_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
         let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
-        let plain = whole
-            && qp.init.qp_type == QpType::Rc
+        let Some(qp) = self.qps.get_mut(id).filter(|_| whole && self.has_express) else { return false };
+        let plain = qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
             && qp.link == Some(link)
             && packet.src.get() == qp.attr.dest_qp_num
@@ -134,12 +173,11 @@ impl<P: Platform> Engine<P> {
             && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
             && qp.recv.is_none()
             && qp.write.is_none()
-            && qp.init.srq.is_none()
-            && self.has_express;
+            && qp.init.srq.is_none();
         if !plain || self.platform.rx_len(rx) != packet.len {
             return false;
         }
-        let Some(wqe) = qp.rq.wqes.front() else { return false };
+        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return false };
         let [sge] = wqe.sges[..] else { return false };
         if sge.length < packet.len {
             return false;
@@ -155,33 +193,98 @@ impl<P: Platform> Engine<P> {
         qp.nak_sent = false;
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         qp.epsn = packet.psn.plus(1);
-        self.complete_recv(qp, packet, wr_id, None, WcOpcode::Recv, packet.len, now);
-        if packet.has(flag::ACK_REQ) {
+        let wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len);
+        qp.tally.received(&wc);
+        let cqe = Cqe { wc, qp: id, frees: Frees::Recv };
+        let ack = packet.has(flag::ACK_REQ);
+        if !self.done.push(cq, cqe, packet.has(flag::SOLICITED), now) {
+            self.lost_completion(id, ack.then_some(packet.psn), now);
+        } else if ack {
             Self::owe_ack(qp, packet.psn);
+            if !qp.queued && !qp.parked {
+                qp.queued = true;
+                self.ready.push_back(id);
+            }
         }
         #[cfg(test)]
         (self.short_ways[1] += 1);
         true
     }
 
-    /// Sends the acknowledgement that a lent queue pair owes, if that is all there is to do for it.
+    #[cold]
+    fn lost_completion(&mut self, id: QpId, ack: Option<Psn>, now: Nanos) {
+        let Some(mut qp) = self.qps.lend(id) else { return };
+        self.overrun(&mut qp, now);
+        if let Some(psn) = ack {
+            Self::owe_ack(&mut qp, psn);
+        }
+        self.schedule(&mut qp);
+        self.qps.put_back(id, qp);
+    }
+
+    /// Takes an acknowledgement in that ends the only request under way.
     #[inline]
-    pub(crate) fn express_ack(&mut self, qp: &mut Qp) -> bool {
+    fn express_ack_in(&mut self, id: QpId, link: LinkId, packet: &Packet, now: Nanos) -> bool {
+        let Some(qp) = self.qps.get_mut(id).filter(|_| self.has_express) else { return false };
+        let qp: &mut Qp = qp;
+        let plain = packet.syndrome >> 5 == 0
+            && qp.init.qp_type == QpType::Rc
+            && qp.state == QpState::Rts
+            && qp.link == Some(link)
+            && packet.src.get() == qp.attr.dest_qp_num
+            && qp.inflight.len() == 1
+            && qp.cursor == 1
+            && qp.sq.fetched == qp.sq.posted
+            && qp.responses.is_empty()
+            && qp.rnr_until.is_none();
+        let Some(e) = qp.inflight.front().filter(|_| plain) else { return false };
+        let plain = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm)
+            && e.psns == 1
+            && e.first_psn == packet.psn
+            && packet.psn.plus(1) == qp.next_psn
+            && !e.done
+            && e.error.is_none()
+            && !e.by_ref;
+        if !plain {
+            return false;
+        }
+        qp.tally.completed(e, WcStatus::Success);
+        let done = e.flags.contains(SendFlags::SIGNALED).then(|| sent(qp, e.number, e.wr_id));
+        qp.inflight.pop_front();
+        qp.cursor = 0;
+        qp.unacked = qp.next_psn;
+        Self::progressed(qp);
+        if let (Some(cqe), Some(cq)) = (done, qp.init.send_cq)
+            && !self.done.push(cq, cqe, false, now)
+        {
+            self.lost_completion(id, None, now);
+        }
+        #[cfg(test)]
+        (self.short_ways[2] += 1);
+        true
+    }
+
+    /// Sends the acknowledgement that the first of those who have something to send owes, if that is all there is to do for it.
+    #[inline]
+    pub(crate) fn express_ack(&mut self) -> bool {
+        let Some(&id) = self.ready.front().filter(|_| self.has_express) else { return false };
+        let Some(qp) = self.qps.get_mut(id) else { return false };
         let plain = qp.responses.len() == 1
             && qp.state == QpState::Rts
             && qp.cursor == qp.inflight.len()
-            && qp.sq.fetched == qp.sq.posted
-            && self.has_express;
+            && qp.sq.fetched == qp.sq.posted;
         let Some(link) = qp.link.filter(|_| plain) else { return false };
         let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
         let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
         (packet.syndrome, packet.imm) = (ACK, msn);
-        if self.platform.send(link, &packet, Payload::default()).is_err() {
+        if self.platform.send_short(link, &packet, &[]).is_err() {
             return false;
         }
         qp.responses.pop_front();
+        qp.queued = false;
+        self.ready.pop_front();
         #[cfg(test)]
-        (self.short_ways[2] += 1);
+        (self.short_ways[3] += 1);
         true
     }
 }

@@ -41,7 +41,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use platform::{LinkId, Nanos, Platform, Span};
+use platform::{LinkId, Platform, Span};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 
 pub use cq::{CqOpts, Notice};
@@ -96,7 +96,7 @@ pub struct Engine<P: Platform> {
     ready: VecDeque<QpId>,
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
-    timers: BinaryHeap<std::cmp::Reverse<(Nanos, u32, u32)>>,
+    timers: run::Timers,
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
     // reused lists, so that the message path does not allocate
@@ -108,9 +108,9 @@ pub struct Engine<P: Platform> {
     arrival: LinkId,
     /// Small SENDs go the short way (`express`).
     has_express: bool,
-    /// How often each short way was taken: out, in, acknowledged.
+    /// How often each short way was taken: out, in, acknowledged, acknowledging.
     #[cfg(test)]
-    short_ways: [u64; 3],
+    short_ways: [u64; 4],
     /// Bytes copied straight since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
@@ -159,7 +159,7 @@ impl<P: Platform> Engine<P> {
             arrival: LinkId::LOOPBACK,
             has_express: true,
             #[cfg(test)]
-            short_ways: [0; 3],
+            short_ways: [0; 4],
             moved: 0,
             turn: 0,
             held: Vec::new(),

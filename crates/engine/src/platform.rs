@@ -179,6 +179,9 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Room for one.
+    pub const NONE: Packet = Packet::new(PacketOp::Ack, Qpn::new(0), Qpn::new(0), Psn::new(0));
+
     /// A packet with nothing but its addresses.
     pub const fn new(op: PacketOp, dst: Qpn, src: Qpn, psn: Psn) -> Self {
         Packet {
@@ -397,6 +400,11 @@ pub trait Platform {
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
+    /// The same with a payload that lies here; quicker if it is a few bytes, or none.
+    #[inline]
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
+        self.send(link, packet, Payload { prefix, spans: &[] })
+    }
     /// Rings the doorbells of all sleeping peers that were sent something since the last call.
     fn kick(&mut self);
     /// A mark for what was sent on this link so far.
@@ -405,6 +413,11 @@ pub trait Platform {
     fn taken(&self, link: LinkId, mark: u64) -> bool;
     /// True if the peer lives and is not stopped, as far as can be told without waiting: asked when it does not answer.
     fn lives(&self, link: LinkId) -> bool;
+    /// False if [`Platform::take_writable`] would certainly give nothing.
+    #[inline]
+    fn has_full(&self) -> bool {
+        true
+    }
     /// Links that had been full (see [`SendError::Full`]) and have room again, or died: moved into `links`.
     fn take_writable(&mut self, links: &mut Vec<LinkId>);
 

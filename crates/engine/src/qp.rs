@@ -273,11 +273,6 @@ impl Qp {
         !self.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
     }
 
-    /// True if one request waits for execution, and none is under way.
-    pub fn has_one_request(&self) -> bool {
-        self.cursor == self.inflight.len() && self.sq.fetched + 1 == self.sq.posted
-    }
-
     /// True if a completion of a send is still to come.
     pub fn expects_sends(&self) -> bool {
         !self.inflight.is_empty() || self.sq.fetched < self.sq.posted

@@ -8,6 +8,27 @@ use crate::platform::{Nanos, Packet, Platform, packet_flags as flag};
 use crate::qp::{Qp, RecvProgress};
 use crate::responder::{INVALID, Refused};
 
+/// The completion of a receive that succeeded.
+#[inline]
+pub(crate) fn received(qp: &Qp, packet: &Packet, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> verbs::Completion {
+    let mut flags = WcFlags::empty();
+    flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
+    flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
+    verbs::Completion {
+        wr_id,
+        status: WcStatus::Success,
+        opcode,
+        byte_len,
+        imm_or_rkey: packet.imm,
+        qp_num: qp.qpn,
+        src_qp: packet.src,
+        flags,
+        pkey_index: 0,
+        sl: qp.attr.ah.sl,
+        ..Default::default()
+    }
+}
+
 impl<P: Platform> Engine<P> {
     /// Takes the receive for a message out of the queue that it comes to.
     pub(crate) fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
@@ -68,22 +89,7 @@ impl<P: Platform> Engine<P> {
         byte_len: u32,
         now: Nanos,
     ) {
-        let mut flags = WcFlags::empty();
-        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
-        flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
-        let wc = verbs::Completion {
-            wr_id,
-            status: WcStatus::Success,
-            opcode,
-            byte_len,
-            imm_or_rkey: packet.imm,
-            qp_num: qp.qpn,
-            src_qp: packet.src,
-            flags,
-            pkey_index: 0,
-            sl: qp.attr.ah.sl,
-            ..Default::default()
-        };
+        let wc = received(qp, packet, wr_id, opcode, byte_len);
         self.push_recv(qp, srq, wc, packet.has(flag::SOLICITED), now);
     }
 

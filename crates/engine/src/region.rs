@@ -1,5 +1,6 @@
 //! Memory regions and windows, and the one place where an access is checked against them (IBTA vol. 1, 10.6).
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -115,6 +116,8 @@ pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
+    /// The region that was found last, by its key: mostly it is the next one, too.
+    recent: Cell<(u32, MrId)>,
 }
 
 /// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
@@ -122,7 +125,12 @@ const NEED_LOCAL_WRITE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMI
 
 impl Regions {
     pub fn new() -> Self {
-        Regions { mrs: Slab::new(limits::MAX_MR), mws: Slab::new(limits::MAX_MW), keys: KeyMap::default() }
+        Regions {
+            mrs: Slab::new(limits::MAX_MR),
+            mws: Slab::new(limits::MAX_MW),
+            keys: KeyMap::default(),
+            recent: Cell::new((0, MrId { index: 0, generation: 0 })),
+        }
     }
 
     /// A key that no one has: 24 random bits of index and 8 of variable part, never all zeros or ones in the index.
@@ -197,8 +205,17 @@ impl Regions {
     /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and says where it lies.
     #[inline]
     pub fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
-        let id = self.find_mr(sge.lkey.0).ok_or(LocalFault::Protection)?;
-        let mr = self.mrs.get(id).ok_or(LocalFault::Protection)?;
+        let key = sge.lkey.0;
+        let (recent, id) = self.recent.get();
+        let known = if recent == key { self.mrs.get(id).filter(|mr| mr.info.key == key) } else { None };
+        let mr = match known {
+            Some(mr) => mr,
+            None => {
+                let id = self.find_mr(key).ok_or(LocalFault::Protection)?;
+                self.recent.set((key, id));
+                self.mrs.get(id).ok_or(LocalFault::Protection)?
+            }
+        };
         if pd != Some(mr.info.pd) || (write && !mr.info.access.contains(Access::LOCAL_WRITE)) {
             return Err(LocalFault::Protection);
         }

@@ -127,6 +127,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    #[inline]
     pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn) {
         let msn = qp.msn;
         if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.responses.back_mut() {

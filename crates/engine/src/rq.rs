@@ -39,7 +39,12 @@ impl RecvQueue {
         }
         self.held += 1;
         self.total += 1;
-        self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
+        let sges = match wr.sges {
+            // Most have one entry, which needs no loop.
+            &[sge] => SmallVec::from_buf_and_len([sge, Sge::default()], 1),
+            sges => SmallVec::from_slice(sges),
+        };
+        self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges });
         Ok(())
     }
 

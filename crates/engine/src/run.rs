@@ -1,13 +1,17 @@
 //! Who runs when: the list of queue pairs with something to send, those that wait for room, and the timers.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-use verbs::{QpState, QpType, WcStatus};
+use verbs::{QpId, QpState, QpType, WcStatus};
 
 use crate::Engine;
 use crate::backlog::Source;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
 use crate::qp::Qp;
+
+/// When queue pairs' timers may be due; index and generation of each.
+pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;
 
 /// Straight copies in one turn, in bytes: then acknowledgements go out, others have their turn, and the clock is read
 /// again.
@@ -30,10 +34,16 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let Some(id) = self.qpns.find(packet.dst) else { return };
+        if !self.express_in(id, link, packet, rx, now) {
+            self.receive_the_long_way(id, link, packet, rx, now);
+        }
+    }
+
+    // Apart, so that the short way pays nothing for it.
+    #[inline(never)]
+    fn receive_the_long_way(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         let Some(mut qp) = self.qps.lend(id) else { return };
-        if packet.op == PacketOp::Send && self.express_in(&mut qp, link, packet, rx, now) {
-            self.schedule(&mut qp);
-        } else if self.comes_from_peer(&mut qp, link, packet, now) {
+        if self.comes_from_peer(&mut qp, link, packet, now) {
             let rx = Source::Wire(rx);
             if packet.op.is_response() {
                 self.response(&mut qp, packet, rx, now);
@@ -95,15 +105,12 @@ impl<P: Platform> Engine<P> {
     pub fn run(&mut self, now: Nanos) {
         self.unpark();
         self.moved = 0;
+        while self.express_ack() {}
         while !self.is_winded()
             && let Some(id) = self.ready.pop_front()
         {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             qp.queued = false;
-            if self.express_ack(&mut qp) {
-                self.qps.put_back(id, qp);
-                continue;
-            }
             self.turn = 0;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
             if !blocked {
@@ -123,6 +130,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to send.
+    #[inline]
+    pub fn acknowledge(&mut self) {
+        while self.express_ack() {}
+    }
+
     /// Takes a queue pair out of those that wait for room.
     pub(crate) fn unpark_one(&mut self, qp: &mut Qp) {
         if let Some(waiting) = qp.link.and_then(|link| self.parked.get_mut(&link)) {
@@ -132,7 +145,15 @@ impl<P: Platform> Engine<P> {
         qp.parked = false;
     }
 
+    #[inline]
     fn unpark(&mut self) {
+        if self.platform.has_full() || !self.parked.is_empty() {
+            self.unpark_some();
+        }
+    }
+
+    #[inline(never)]
+    fn unpark_some(&mut self) {
         // Also when nobody waits any more: the platform remembers full links until it is asked.
         let mut links = std::mem::take(&mut self.links);
         links.clear();
@@ -192,20 +213,12 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn arm_timer(&mut self, qp: &mut Qp, at: Nanos) {
-        if !std::mem::replace(&mut qp.timed, true) {
-            self.timed.push(qp.id);
-        }
-        self.rearm_timer(qp, at);
+        arm(&mut self.timed, &mut self.timers, qp, at);
     }
 
     /// The same for a deadline that was set before.
     pub(crate) fn rearm_timer(&mut self, qp: &mut Qp, at: Nanos) {
-        // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
-        if qp.timer_at.is_some_and(|armed| armed <= at) {
-            return;
-        }
-        qp.timer_at = Some(at);
-        self.timers.push(Reverse((at, qp.id.index, qp.id.generation)));
+        rearm(&mut self.timers, qp, at);
     }
 
     /// Does what is due: acknowledgement timeouts, RNR waits, moderated events.
@@ -241,4 +254,23 @@ impl<P: Platform> Engine<P> {
         }
         self.srqs.iter().any(|(_, srq)| !srq.queue.wqes.is_empty())
     }
+}
+
+/// Sets a queue pair's timer.
+#[inline]
+pub(crate) fn arm(timed: &mut Vec<QpId>, timers: &mut Timers, qp: &mut Qp, at: Nanos) {
+    if !std::mem::replace(&mut qp.timed, true) {
+        timed.push(qp.id);
+    }
+    rearm(timers, qp, at);
+}
+
+#[inline]
+fn rearm(timers: &mut Timers, qp: &mut Qp, at: Nanos) {
+    // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
+    if qp.timer_at.is_some_and(|armed| armed <= at) {
+        return;
+    }
+    qp.timer_at = Some(at);
+    timers.push(Reverse((at, qp.id.index, qp.id.generation)));
 }

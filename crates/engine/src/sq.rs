@@ -78,6 +78,11 @@ pub(crate) struct SendQueue {
     before: u64,
 }
 
+/// The first word of an entry.
+fn first_word(opcode: Opcode, flags: SendFlags, sges: u16, imm: u32) -> u64 {
+    u64::from(opcode as u8) | u64::from(flags.bits() as u8) << 8 | u64::from(sges) << 16 | u64::from(imm) << 32
+}
+
 impl SendQueue {
     /// ENOMEM without memory for so many.
     pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Result<Self> {
@@ -173,14 +178,7 @@ impl SendQueue {
                 SendData::Inline(pieces) => extra = self.put_inline(data, pieces),
             }
         }
-        let flags_kept = flags.bits() as u8;
-        self.put(
-            base,
-            u64::from(wr.opcode as u8)
-                | u64::from(flags_kept) << 8
-                | u64::from(sges) << 16
-                | u64::from(wr.imm_or_rkey) << 32,
-        );
+        self.put(base, first_word(wr.opcode, flags, sges, wr.imm_or_rkey));
         self.put(base + 1, wr.wr_id);
         self.put(base + 2, w2);
         self.put(base + 3, u64::from(key) | u64::from(extra) << 32);
@@ -191,10 +189,14 @@ impl SendQueue {
 
     fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
         if let [piece] = pieces {
-            for (i, bytes) in piece.chunks(8).enumerate() {
+            let (words, rest) = piece.as_chunks::<8>();
+            for (i, word) in words.iter().enumerate() {
+                self.put(at + i, u64::from_ne_bytes(*word));
+            }
+            if !rest.is_empty() {
                 let mut word = [0u8; 8];
-                word[..bytes.len()].copy_from_slice(bytes);
-                self.put(at + i, u64::from_ne_bytes(word));
+                word[..rest.len()].copy_from_slice(rest);
+                self.put(at + words.len(), u64::from_ne_bytes(word));
             }
             return piece.len() as u32;
         }
@@ -212,6 +214,30 @@ impl SendQueue {
             self.put(at + total / 8, u64::from_ne_bytes(word));
         }
         total as u32
+    }
+
+    /// Writes of a small request with inline data what is still asked for once it has been executed. The producer index
+    /// stays.
+    #[inline]
+    pub fn write_inline(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, data: &[u8]) {
+        let base = self.write_plain(opcode, flags, 0, imm, wr_id);
+        self.put_inline(base + HEAD / 8, &[data]);
+    }
+
+    /// The same of one with one scatter/gather entry.
+    #[inline]
+    pub fn write_sge(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, sge: &Sge) {
+        let base = self.write_plain(opcode, flags, 1, imm, wr_id);
+        self.put(base + HEAD / 8, sge.addr);
+        self.put(base + HEAD / 8 + 1, u64::from(sge.length) | u64::from(sge.lkey.0) << 32);
+    }
+
+    #[inline]
+    fn write_plain(&self, opcode: Opcode, flags: SendFlags, sges: u16, imm: u32, wr_id: u64) -> usize {
+        let base = self.base(self.posted);
+        self.put(base, first_word(opcode, flags, sges, imm));
+        self.put(base + 1, wr_id);
+        base
     }
 
     /// Copies inline data of a fetched request from `offset` on.

@@ -5,7 +5,7 @@
 //!            sleeping: u32       set by the consumer, taken by the producer, who then rings
 //!            waiting:  u32       set by the producer (no room), taken by the consumer, who then rings
 //!            copying:  u64       the producer's side marks straight copies here, see [`crate::copying`]
-//!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits
+//!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits (in no order)
 //!  bulk      BULK bytes          payloads that do not fit, each contiguous and 64-byte aligned
 //! ```
 //!
@@ -51,6 +51,11 @@ pub trait RingMemory {
     fn load_body(&self, slot: u32) -> [u64; 7];
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, slot: u32, first: usize, words: &[u64]);
+    /// The same for the first `used` words of a body; the others may be written as well.
+    #[inline]
+    fn store_whole_body(&self, slot: u32, body: &[u64; 7], used: usize) {
+        self.store_body(slot, 0, &body[..used.min(7)]);
+    }
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _slot: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
@@ -75,7 +80,7 @@ pub enum PushError {
 }
 
 /// How far ahead of the producer cache lines are fetched: far enough from the slot that the consumer waits at.
-const AHEAD: u32 = 4;
+pub(crate) const AHEAD: u32 = 4;
 
 /// Header lengths in words, by their code in the stamp.
 const HEADER_WORDS: [u8; 4] = [3, 4, 5, 7];
@@ -219,22 +224,42 @@ impl<M: RingMemory> Producer<M> {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
                 self.memory.store_body(slot, words, &data[..len.div_ceil(8) as usize]);
             }
+            self.memory.store_body(slot, 0, &header[..words]);
             None
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
             self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
+            self.memory.store_body(slot, 0, &header[..words]);
             Some(at / GRAIN)
         };
-        self.memory.store_body(slot, 0, &header[..words]);
+        self.publish(slot, code, len, grain);
+        Ok(len)
+    }
+
+    /// Appends a record with a header of 3 or 4 words and at most 8 bytes of payload, the word behind it. False if
+    /// there is no room, or something is wrong: [`Producer::push`] says which.
+    #[inline]
+    pub fn push_short(&mut self, body: &[u64; 7], four: bool, len: u32) -> bool {
+        if !self.fits(0) || len > 8 {
+            return false;
+        }
+        let slot = self.at.slot(M::SLOTS);
+        self.memory.store_whole_body(slot, body, 4 + usize::from(four));
+        self.publish(slot, u32::from(four), len, None);
+        true
+    }
+
+    /// Shows the record in this slot to the consumer.
+    #[inline]
+    fn publish(&mut self, slot: u32, code: u32, len: u32, grain: Option<u32>) {
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
         self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
         self.memory.expect_write((slot + AHEAD) & (M::SLOTS - 1));
-        Ok(len)
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.

@@ -32,6 +32,20 @@ const COPYING: usize = 384;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
+/// Where a slot lies, in cache lines from the first one. Slots that follow one another lie in different pages: a processor
+/// that reads a line fetches others as well (its neighbour, the next ones of a stream), and would take from the producer
+/// the very lines that it is about to write. By turns in eight pages: more would be more memory for a few messages, and
+/// with fewer a line's neighbour would be one that the producer has just fetched (`ring::AHEAD`).
+#[inline(always)]
+fn line(slot: u32) -> usize {
+    const PAGES: u32 = 8;
+    const LINES: u32 = 64;
+    const { assert!(Half::SLOTS.is_multiple_of(PAGES * LINES) && PAGES > crate::ring::AHEAD) };
+    let slot = slot % Half::SLOTS;
+    let (block, inside) = (slot / (PAGES * LINES), slot % (PAGES * LINES));
+    (block * PAGES * LINES + inside % PAGES * LINES + inside / PAGES) as usize
+}
+
 impl Half {
     /// Bytes of one half.
     pub const BYTES: usize = BULK_AT + Half::BULK as usize;
@@ -109,7 +123,7 @@ impl RingMemory for Half {
 
     #[inline]
     fn stamp(&self, slot: u32) -> &AtomicU64 {
-        self.word64(SLOTS_AT + 64 * (slot % Self::SLOTS) as usize)
+        self.word64(SLOTS_AT + 64 * line(slot))
     }
 
     #[inline]
@@ -129,16 +143,22 @@ impl RingMemory for Half {
 
     #[inline]
     fn load_body(&self, slot: u32) -> [u64; 7] {
-        let at = SLOTS_AT + 64 * (slot % Self::SLOTS) as usize + 8;
+        let at = SLOTS_AT + 64 * line(slot) + 8;
         core::array::from_fn(|i| self.word64(at + 8 * i).load(Ordering::Relaxed))
     }
 
     #[inline]
     fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
-        let at = SLOTS_AT + 64 * (slot % Self::SLOTS) as usize + 8;
+        let at = SLOTS_AT + 64 * line(slot) + 8;
         for (i, word) in words.iter().enumerate().take(7usize.saturating_sub(first)) {
             self.word64(at + 8 * (first + i)).store(*word, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn store_whole_body(&self, slot: u32, body: &[u64; 7], _used: usize) {
+        // All of the cache line: that is less work than to count.
+        self.store_body(slot, 0, body);
     }
 
     #[inline]

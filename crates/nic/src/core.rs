@@ -148,8 +148,24 @@ impl Core {
         self.notices = notices;
     }
 
+    /// True if a hold of the lock has left nothing to be done by [`Core::settle`] and what follows it.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        self.mode == Mode::Polled
+            && !self.clock_fresh
+            && !self.engine.has_ready()
+            && !self.engine.platform().owes_kick()
+            && !self.engine.has_notices()
+            && !self.engine.is_parked()
+            && self.incidents.is_empty()
+            && !self.engine.platform().has_orders()
+    }
+
     /// Sends what is ready and tells what happened.
+    #[inline]
     pub(crate) fn settle(&mut self) {
+        // Mostly one acknowledgement is owed, and that is all.
+        self.engine.acknowledge();
         if self.engine.has_ready() || self.engine.is_parked() {
             let now = self.time();
             self.engine.run(now);
@@ -206,13 +222,24 @@ impl DerefMut for Guard<'_> {
     }
 }
 
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
+impl Guard<'_> {
+    // Apart: what has nothing to settle pays a few comparisons.
+    #[inline(never)]
+    fn wind_up(&mut self) {
         let core = &mut *self.core;
         core.settle();
         if core.clock_fresh {
             core.engine.timed_rightly();
         }
         self.nic.mind_deadline(core);
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.core.is_settled() {
+            self.wind_up();
+        }
     }
 }

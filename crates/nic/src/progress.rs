@@ -17,7 +17,7 @@ use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
-use engine::platform::{LinkId, Platform};
+use engine::platform::{LinkId, Packet, Platform};
 
 use crate::core::{Core, Guard, Mode};
 use crate::watch::Watch;
@@ -44,6 +44,19 @@ const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 const BUDGET: u32 = 64;
 
+/// What a poll of a completion queue would find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finds {
+    /// It has completions.
+    Completions,
+    /// It has none, but packets have come, which may bring some. Nothing else is to be done.
+    Packets,
+    /// It has none, and there may be something to do.
+    Work,
+    /// It has none, and nothing is to be done.
+    Nothing,
+}
+
 impl Core {
     /// A poll found nothing. True if the poller should offer its processor to others.
     #[inline]
@@ -52,27 +65,35 @@ impl Core {
         self.empty_polls >= POLLS_BEFORE_YIELD && self.empty_polls.is_multiple_of(YIELD_EVERY)
     }
 
-    /// True if a poll of this queue would find nothing, and nothing is to be done either: most polls end here. Counts it.
+    /// What a poll of this queue would find. Most find nothing, which is counted.
     #[inline]
-    pub(crate) fn nothing_new(&mut self, cq: CqId) -> bool {
-        let nothing = self.mode == Mode::Polled
+    pub(crate) fn finds(&mut self, cq: CqId) -> Finds {
+        if !self.engine.cq_is_empty(cq) {
+            return Finds::Completions;
+        }
+        let ordinary = self.mode == Mode::Polled
             && !(self.polls + 1).is_multiple_of(GLANCES)
             && !self.engine.has_ready()
-            && !self.engine.is_parked()
-            && !self.engine.platform().any_ready()
-            && self.engine.poll_empty(cq);
-        self.polls += u64::from(nothing);
-        nothing
+            && !self.engine.is_parked();
+        if !ordinary {
+            return Finds::Work;
+        }
+        if self.engine.platform().any_ready() {
+            return Finds::Packets;
+        }
+        self.polls += 1;
+        self.engine.count_poll(cq);
+        Finds::Nothing
     }
 
-    /// What a poll that found nothing does: a look at each link costs one load, and all else that could have happened
-    /// (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
+    /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
+    /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
     /// It stops as soon as the poll has its completions: what comes behind them is for the next.
-    pub(crate) fn glance(&mut self, cq: CqId, wanted: usize) {
+    pub(crate) fn glance(&mut self, cq: CqId, wanted: usize, finds: Finds) {
         let thorough = self.polls.is_multiple_of(GLANCES);
         if thorough {
             self.clock_uses = 0;
-        } else if !self.engine.platform().any_ready() && !self.engine.has_ready() {
+        } else if finds != Finds::Packets && !self.engine.platform().any_ready() && !self.engine.has_ready() {
             return;
         }
         let mut now = self.time();
@@ -88,11 +109,12 @@ impl Core {
     /// Takes packets from the links, until this queue has so many completions.
     #[inline]
     fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
+        let mut packet = Packet::NONE;
         let mut at = 0; // by index: handling a packet may add links
         while let Some(&link) = self.engine.platform().links().get(at) {
             at += 1;
             for _ in 0..BUDGET {
-                let Some((packet, rx)) = self.engine.platform_mut().peek(link) else { break };
+                let Some(rx) = self.engine.platform_mut().peek_into(link, &mut packet) else { break };
                 self.engine.receive(link, &packet, rx, *now);
                 self.engine.platform_mut().release(link);
                 if self.engine.is_winded() {

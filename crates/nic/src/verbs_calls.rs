@@ -7,6 +7,7 @@ use ::verbs::{
 
 use crate::context::{Object, UNKNOWN};
 use crate::core::Guard;
+use crate::progress::Finds;
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
@@ -181,20 +182,20 @@ impl Nic {
 
     /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the number of
     /// each, from 0 on. Gives how many.
-    pub fn poll_cq(&self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> usize {
+    pub fn poll_cq(&self, cq: CqId, most: usize, out: impl FnMut(usize, &Completion)) -> usize {
         let mut core = self.core.lock();
-        if core.nothing_new(cq) {
+        let finds = core.finds(cq);
+        if finds == Finds::Nothing {
             let give_way = core.found_nothing();
             drop(core);
             return empty_handed(give_way);
         }
         let mut core = Guard::new(self, core);
-        let mut n = core.engine.poll(cq, most, &mut out);
-        if n == 0 {
+        if finds != Finds::Completions {
             core.polled(self);
-            core.glance(cq, most);
-            n = core.engine.poll(cq, most, out);
+            core.glance(cq, most, finds);
         }
+        let n = core.engine.poll(cq, most, out);
         if n > 0 {
             core.empty_polls = 0;
             core.after_completions(self);

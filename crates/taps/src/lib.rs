@@ -22,8 +22,13 @@ use pcap::Pcap;
 
 /// A wire from which packets are taken one by one.
 pub trait Wire: Platform {
-    /// The next packet of a link; the same one again until [`Wire::release`].
-    fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)>;
+    /// The next packet of a link, written to `packet`; the same one again until [`Wire::release`].
+    fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Self::Rx>;
+    /// The same, as a value.
+    fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)> {
+        let mut packet = Packet::NONE;
+        self.peek_into(link, &mut packet).map(|rx| (packet, rx))
+    }
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
     /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
@@ -72,12 +77,18 @@ impl<W: Wire> Tapped<W> {
     }
 
     /// The next packet of a link; the same one again until [`Tapped::release`].
-    #[inline]
     pub fn peek(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
+        let mut packet = Packet::NONE;
+        self.peek_into(link, &mut packet).map(|rx| (packet, rx))
+    }
+
+    /// The same, written to `packet`: it is large.
+    #[inline]
+    pub fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
         if self.taps.is_some() {
-            return self.peek_tapped(link);
+            return self.peek_tapped(link, packet);
         }
-        self.wire.peek(link)
+        self.wire.peek_into(link, packet)
     }
 
     /// Gives back what [`Tapped::peek`] gave on this link.
@@ -94,8 +105,10 @@ impl<W: Wire> Tapped<W> {
 
     #[cold]
     #[inline(never)]
-    fn peek_tapped(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
-        self.peek_faulty(link)
+    fn peek_tapped(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
+        let (found, rx) = self.peek_faulty(link)?;
+        *packet = found;
+        Some(rx)
     }
 
     #[cold]
@@ -265,6 +278,15 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
+        if self.taps.is_some() {
+            let packet = *packet; // see `send`
+            return self.send_tapped(link, &packet, Payload { prefix, spans: &[] });
+        }
+        self.wire.send_short(link, packet, prefix)
+    }
+
+    #[inline]
     fn kick(&mut self) {
         self.wire.kick();
     }
@@ -282,6 +304,11 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn lives(&self, link: LinkId) -> bool {
         self.wire.lives(link)
+    }
+
+    #[inline]
+    fn has_full(&self) -> bool {
+        self.taps.is_some() || self.wire.has_full()
     }
 
     #[inline]

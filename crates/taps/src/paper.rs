@@ -20,8 +20,10 @@ pub(crate) struct Paper {
 }
 
 impl Wire for Paper {
-    fn peek(&mut self, _link: LinkId) -> Option<(Packet, u32)> {
-        self.coming.front().map(|(packet, data)| (*packet, data.len() as u32))
+    fn peek_into(&mut self, _link: LinkId, packet: &mut Packet) -> Option<u32> {
+        let (next, data) = self.coming.front()?;
+        *packet = *next;
+        Some(data.len() as u32)
     }
     fn release(&mut self, _link: LinkId) {
         self.coming.pop_front();

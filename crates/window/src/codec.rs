@@ -36,32 +36,38 @@ pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     (words, used)
 }
 
-/// The packet with a header of the first `words` of these; `None` if there is no such operation.
-#[inline]
-pub(crate) fn decode(body: &[u64; 7], words: usize) -> Option<Packet> {
+/// The packet with a header of the first `words` of these, written to `packet`: it is large, and so is made where it
+/// stays. False if there is no such operation.
+#[inline(always)]
+pub(crate) fn decode(body: &[u64; 7], words: usize, packet: &mut Packet) -> bool {
+    let Some(op) = PacketOp::from_raw(body[0] as u8) else { return false };
     // What lies behind the header is payload.
     let word = |i: usize| if i < words { body[i] } else { 0 };
-    let w = [body[0], body[1], body[2], word(3), word(4), word(5), word(6)];
-    Some(Packet {
-        op: PacketOp::from_raw(w[0] as u8)?,
-        flags: (w[0] >> 8) as u8,
-        syndrome: (w[0] >> 16) as u8,
-        dst: Qpn::new((w[0] >> 24) as u32),
-        src: Qpn::new(w[1] as u32),
-        psn: Psn::new((w[1] >> 24) as u32),
-        imm: w[2] as u32,
-        len: (w[2] >> 32) as u32,
-        rkey: w[3] as u32,
-        dma_len: (w[3] >> 32) as u32,
-        remote_addr: w[4],
-        swap: w[5],
-        compare: w[6],
-    })
+    let w3 = word(3);
+    packet.op = op;
+    packet.flags = (body[0] >> 8) as u8;
+    packet.syndrome = (body[0] >> 16) as u8;
+    packet.dst = Qpn::new((body[0] >> 24) as u32);
+    packet.src = Qpn::new(body[1] as u32);
+    packet.psn = Psn::new((body[1] >> 24) as u32);
+    packet.imm = body[2] as u32;
+    packet.len = (body[2] >> 32) as u32;
+    packet.rkey = w3 as u32;
+    packet.dma_len = (w3 >> 32) as u32;
+    packet.remote_addr = word(4);
+    packet.swap = word(5);
+    packet.compare = word(6);
+    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn decode(words: &[u64; 7], n: usize) -> Option<Packet> {
+        let mut packet = Packet::NONE;
+        super::decode(words, n, &mut packet).then_some(packet)
+    }
 
     #[test]
     fn every_field_survives() {

@@ -169,17 +169,16 @@ impl Link {
         }
     }
 
-    /// The next packet. `Err` if there will be no more on this link.
+    /// The next packet, written to `packet`. `Err` if there will be no more on this link.
     #[inline]
-    pub(crate) fn peek(&mut self, id: engine::platform::LinkId) -> Result<Option<(Packet, Rx)>, Broken> {
+    pub(crate) fn peek(&mut self, id: engine::platform::LinkId, packet: &mut Packet) -> Result<Option<Rx>, Broken> {
         if self.state == State::Dead {
             return Err(Broken);
         }
         match self.consumer.peek()? {
             Some(record) => {
-                let words = usize::from(record.header_words);
-                let packet = codec::decode(&record.body, words).ok_or(Broken)?;
-                Ok(Some((packet, Rx { link: id, place: record.place, len: record.len })))
+                let known = codec::decode(&record.body, usize::from(record.header_words), packet);
+                if known { Ok(Some(Rx { link: id, place: record.place, len: record.len })) } else { Err(Broken) }
             }
             None if self.state == State::Up => Ok(None),
             None => Err(Broken),
@@ -242,8 +241,16 @@ impl Link {
         match rx.place {
             Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
             Place::Body(at) => {
+                let at = at.saturating_add(offset) as usize;
+                // Most of what is small is a word, and mostly of one entry.
+                if let [Span { addr, len: 8, guarded }] = *spans
+                    && at.is_multiple_of(8)
+                    && let Some(word) = self.consumer.peeked().and_then(|record| record.body.get(at / 8))
+                {
+                    return memory::local::store(addr, guarded, &word.to_ne_bytes());
+                }
                 let bytes = self.body();
-                let mut from = bytes.get(at.saturating_add(offset) as usize..).unwrap_or(&[]);
+                let mut from = bytes.get(at..).unwrap_or(&[]);
                 for span in spans {
                     let (now, rest) = from.split_at(from.len().min(span.len as usize));
                     memory::local::store(span.addr, span.guarded, now)?;

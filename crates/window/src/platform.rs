@@ -16,6 +16,7 @@ use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
 use crate::board::Board;
+use crate::codec;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
@@ -193,10 +194,15 @@ impl WindowPlatform {
     }
 
     /// The next packet of a link; the same one again until [`WindowPlatform::release`].
-    #[inline]
     pub fn peek(&mut self, id: LinkId) -> Option<(Packet, Rx)> {
-        let link = self.link_mut(id)?;
-        match link.peek(id) {
+        let mut packet = Packet::NONE;
+        self.peek_into(id, &mut packet).map(|rx| (packet, rx))
+    }
+
+    /// The same; it is written to `packet`.
+    #[inline]
+    pub fn peek_into(&mut self, id: LinkId, packet: &mut Packet) -> Option<Rx> {
+        match self.link_mut(id)?.peek(id, packet) {
             Ok(found) => found,
             Err(_) => {
                 self.bury(id);
@@ -217,6 +223,12 @@ impl WindowPlatform {
         if !alive {
             self.bury(id);
         }
+    }
+
+    /// True if something was sent for which peers may have to be rung ([`Platform::kick`]).
+    #[inline]
+    pub fn owes_kick(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
     /// True if a packet is there on any link. One load per link.
@@ -378,7 +390,7 @@ impl Platform for WindowPlatform {
         if link.state != State::Up {
             return Err(SendError::Down);
         }
-        let (words, used) = crate::codec::encode(packet);
+        let (words, used) = codec::encode(packet);
         match link.producer.push(&words, used, &payload) {
             Ok(len) => {
                 if !std::mem::replace(&mut link.dirty, true) {
@@ -402,15 +414,35 @@ impl Platform for WindowPlatform {
         }
     }
 
+    // Always: what is constant in the packet costs nothing then.
+    #[inline(always)]
+    fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
+        let (mut words, used) = codec::encode(packet);
+        if prefix.len() <= 8
+            && (used == 3 || used == 4)
+            && let Some(link) = self.link_mut(id).filter(|link| link.state == State::Up)
+        {
+            words[3 + usize::from(used == 4)] = word_of(prefix);
+            if link.producer.push_short(&words, used == 4, prefix.len() as u32) {
+                if !std::mem::replace(&mut link.dirty, true) {
+                    self.dirty.push(id);
+                }
+                self.stats.sent_packets += 1;
+                self.stats.sent_bytes += prefix.len() as u64;
+                return Ok(());
+            }
+        }
+        self.send(id, packet, Payload { prefix, spans: &[] })
+    }
+
     #[inline]
     fn kick(&mut self) {
         if self.dirty.is_empty() {
             return;
         }
         wake_fence();
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for id in dirty.drain(..) {
-            let Some(link) = self.link_mut(id) else {
+        for at in 0..self.dirty.len() {
+            let Some(link) = self.link_mut(self.dirty[at]) else {
                 continue;
             };
             link.dirty = false;
@@ -419,8 +451,7 @@ impl Platform for WindowPlatform {
                 self.stats.rings += 1;
             }
         }
-        // The list's memory is kept.
-        self.dirty = dirty;
+        self.dirty.clear();
     }
 
     #[inline]
@@ -436,6 +467,11 @@ impl Platform for WindowPlatform {
     fn lives(&self, link: LinkId) -> bool {
         let up = self.link(link).filter(|link| link.state == State::Up);
         up.is_some_and(|link| link.remote.as_ref().is_none_or(|remote| !remote.gone() && !remote.is_stopped()))
+    }
+
+    #[inline]
+    fn has_full(&self) -> bool {
+        !self.full.is_empty()
     }
 
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
@@ -472,6 +508,7 @@ impl Platform for WindowPlatform {
         }
     }
 
+    #[inline]
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
@@ -537,10 +574,23 @@ fn own_ticket(ticket: TicketRef) -> Result<(), StraightError> {
     if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
 }
 
+/// At most 8 bytes, as a word.
+#[inline]
+fn word_of(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.as_array::<8>() {
+        return u64::from_ne_bytes(*whole);
+    }
+    let mut word = [0u8; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_ne_bytes(word)
+}
+
 impl taps::Wire for WindowPlatform {
     #[inline]
-    fn peek(&mut self, link: LinkId) -> Option<(Packet, Rx)> {
-        WindowPlatform::peek(self, link)
+    fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Rx> {
+        WindowPlatform::peek_into(self, link, packet)
     }
 
     #[inline]

@@ -96,10 +96,10 @@ impl<P: Platform> Engine<P> {
         self.done.is_empty(cq)
     }
 
-    /// True if a poll finds nothing, which counts as one.
+    /// A poll found nothing, without [`Engine::poll`] having been asked.
     #[inline]
-    pub fn poll_empty(&mut self, cq: CqId) -> bool {
-        self.done.poll_empty(cq)
+    pub fn count_poll(&mut self, cq: CqId) {
+        self.done.count_poll(cq);
     }
 
     /// How many completions wait in it.

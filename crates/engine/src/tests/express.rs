@@ -505,7 +505,7 @@ impl Program {
 /// are the same after every step.
 #[test]
 fn short_and_long_way() {
-    let mut taken = [0; 3];
+    let mut taken = [0; 4];
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -517,5 +517,5 @@ fn short_and_long_way() {
             *sum += n;
         }
     }
-    assert!(alone || taken.iter().all(|n| *n > 1000), "the short ways were hardly taken: {taken:?}");
+    assert!(alone || taken.iter().all(|n| *n > 200), "the short ways were hardly taken: {taken:?}");
 }

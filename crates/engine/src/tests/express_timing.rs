@@ -88,7 +88,7 @@ struct Outcome {
     memory: Vec<Vec<u8>>,
 }
 
-fn play(seed: u64, express: bool) -> (Outcome, [u64; 3]) {
+fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
     let mut r = Random::new(seed);
     let mut w = world(seed, express);
     {
