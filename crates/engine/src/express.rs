@@ -187,6 +187,8 @@ impl<P: Platform> Engine<P> {
         if span.addr == NULL_ADDR || self.platform.rx_scatter(rx, 0, std::slice::from_ref(&span)).is_err() {
             return false;
         }
+        #[cfg(test)]
+        (self.short_ways[1] += 1);
         let wr_id = wqe.wr_id;
         qp.rq.wqes.pop_front();
         qp.fed_at = Some(now);
@@ -200,14 +202,23 @@ impl<P: Platform> Engine<P> {
         if !self.done.push(cq, cqe, packet.has(flag::SOLICITED), now) {
             self.lost_completion(id, ack.then_some(packet.psn), now);
         } else if ack {
+            let alone = self.prompt
+                && qp.responses.is_empty()
+                && !qp.queued
+                && !qp.parked
+                && qp.cursor == qp.inflight.len()
+                && qp.sq.fetched == qp.sq.posted;
+            if alone && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[]).is_ok() {
+                #[cfg(test)]
+                (self.short_ways[3] += 1);
+                return true;
+            }
             Self::owe_ack(qp, packet.psn);
             if !qp.queued && !qp.parked {
                 qp.queued = true;
                 self.ready.push_back(id);
             }
         }
-        #[cfg(test)]
-        (self.short_ways[1] += 1);
         true
     }
 
@@ -275,9 +286,7 @@ impl<P: Platform> Engine<P> {
             && qp.sq.fetched == qp.sq.posted;
         let Some(link) = qp.link.filter(|_| plain) else { return false };
         let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
-        let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
-        (packet.syndrome, packet.imm) = (ACK, msn);
-        if self.platform.send_short(link, &packet, &[]).is_err() {
+        if self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_err() {
             return false;
         }
         qp.responses.pop_front();
@@ -287,4 +296,11 @@ impl<P: Platform> Engine<P> {
         (self.short_ways[3] += 1);
         true
     }
+}
+
+#[inline]
+fn acknowledgement(qp: &Qp, psn: Psn, msn: u32) -> Packet {
+    let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
+    (packet.syndrome, packet.imm) = (ACK, msn);
+    packet
 }

@@ -108,6 +108,8 @@ pub struct Engine<P: Platform> {
     arrival: LinkId,
     /// Small SENDs go the short way (`express`).
     has_express: bool,
+    /// Acknowledgements of small SENDs do not wait for others.
+    prompt: bool,
     /// How often each short way was taken: out, in, acknowledged, acknowledging.
     #[cfg(test)]
     short_ways: [u64; 4],
@@ -158,6 +160,7 @@ impl<P: Platform> Engine<P> {
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
             has_express: true,
+            prompt: false,
             #[cfg(test)]
             short_ways: [0; 4],
             moved: 0,
@@ -199,6 +202,13 @@ impl<P: Platform> Engine<P> {
     /// Sets the port's link layer; Ethernet at first.
     pub fn set_link_layer(&mut self, link_layer: LinkLayer) {
         self.link_layer = link_layer;
+    }
+
+    /// Whether a small SEND is acknowledged at once, not in the next [`Engine::run`] for all that came before that: for
+    /// who takes packets in one by one. Off at first.
+    #[inline]
+    pub fn set_prompt(&mut self, on: bool) {
+        self.prompt = on;
     }
 
     /// Whether small SENDs may go the short way; if not, all go the same way (on at first). Both ways lead to the same, but for

@@ -108,6 +108,8 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
     for _ in 0..STEPS {
         let which = r.below(4) as usize;
         let (end, peer) = (&mut ends[which], 1 - which % 2);
+        let prompt = r.coin();
+        w.nodes.iter_mut().for_each(|node| node.engine.set_prompt(prompt));
         match r.below(20) {
             0..5 => end.post(&mut w, &mut r, which, peer),
             5..9 => end.receive(&mut w, which),
@@ -174,4 +176,36 @@ fn the_outcome_does_not_depend_on_the_way() {
         taken += ways.iter().min().unwrap();
     }
     assert!(taken > 0, "no short way was taken");
+}
+
+/// Who takes packets in one by one acknowledges them at once; what is owed already goes out with it, later.
+#[test]
+fn prompt_acknowledgements() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let acks = |w: &World| {
+        let net = w.net.borrow();
+        let queue = net.queues.get(&(1, 0)).into_iter().flatten();
+        queue.filter(|msg| msg.packet.op == PacketOp::Ack).map(|msg| msg.packet.psn.get()).collect::<Vec<_>>()
+    };
+    let send = |w: &mut World, id: u64, prompt: bool| {
+        let sge = [w.sge(1, BASE, 8)];
+        w.recv(1, b, &sge, id).unwrap();
+        let sge = [w.sge(0, BASE, 8)];
+        w.post(0, a, Opcode::Send, SendBody::Plain, &sge, id).unwrap();
+        let now = w.now;
+        w.nodes[0].engine.run(now);
+        w.nodes[1].engine.set_prompt(prompt);
+        w.deliver(0, 1, 1);
+    };
+    send(&mut w, 1, true);
+    let first = acks(&w);
+    assert_eq!(first.len(), 1);
+    send(&mut w, 2, false);
+    assert_eq!(acks(&w), first);
+    send(&mut w, 3, true);
+    assert_eq!(acks(&w), first);
+    let now = w.now;
+    w.nodes[1].engine.run(now);
+    assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
 }
