@@ -3,8 +3,8 @@
 use core::cell::UnsafeCell;
 
 use libc::{c_int, c_void};
+use nic::RawBiased;
 use nic::{CqOpts, Nic};
-use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use verbs::{Completion, CqId, Errno, Result};
@@ -24,7 +24,7 @@ pub struct Cq {
     channel: *mut ibv_comp_channel,
     parent_domain: *mut sys::ibv_pd,
     /// Held from start_poll to end_poll, unless the program promised to use one thread.
-    pub polling: RawMutex,
+    pub polling: RawBiased,
     /// The program's promise.
     pub single_threaded: bool,
     /// What the extended poll stands at.
@@ -101,7 +101,7 @@ impl Cq {
             id: CqId { index: u32::MAX, generation: 0 },
             channel: init.channel,
             parent_domain: init.parent_domain,
-            polling: RawMutex::INIT,
+            polling: RawBiased::INIT,
             single_threaded: init.opts.single_threaded,
             current: UnsafeCell::new(Completion::default()),
         }));

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 
 use libc::{c_int, c_void, size_t};
-use parking_lot::RawMutex;
+use nic::RawBiased;
 use parking_lot::lock_api::RawMutex as _;
 use sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_sge};
 use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge};
@@ -59,7 +59,7 @@ struct Entry {
 
 /// Requests between wr_start and wr_complete.
 pub struct Batch {
-    section: RawMutex,
+    section: RawBiased,
     work: UnsafeCell<Work>,
 }
 
@@ -73,7 +73,7 @@ struct Work {
 
 impl Default for Batch {
     fn default() -> Self {
-        Batch { section: RawMutex::INIT, work: UnsafeCell::default() }
+        Batch { section: RawBiased::INIT, work: UnsafeCell::default() }
     }
 }
 

@@ -34,6 +34,8 @@ pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
 pub use engine::{CqOpts, MrInfo, MwKind};
+/// For sections of the C interface that one thread enters all the time.
+pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
