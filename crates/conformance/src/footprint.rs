@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// What one process holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Footprint {
-    /// Bytes of memory that are its own, and its part of those that it shares (`Pss`, proc_pid_smaps(5)).
+    /// Bytes of memory that are its own, and its part of those in shared memory (`Pss_Anon`, `Pss_Shmem`,
+    /// proc_pid_smaps(5)). Not of files: its part of the library grows when others that use it end.
     pub bytes: u64,
     /// Mappings, a heap's growth aside: lines of `maps` with a name (files, windows, stacks) and without.
     pub mappings: u64,
@@ -32,8 +33,9 @@ impl Footprint {
     pub fn of(pid: u32) -> Footprint {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect(name);
         let count = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect(name).count() as u64;
+        let memory = read("smaps_rollup");
         Footprint {
-            bytes: kilobytes(&read("smaps_rollup"), "Pss:") * 1024,
+            bytes: (kilobytes(&memory, "Pss_Anon:") + kilobytes(&memory, "Pss_Shmem:")) * 1024,
             mappings: read("maps").lines().count() as u64,
             descriptors: count("fd"),
             threads: count("task"),
