@@ -26,8 +26,8 @@
 //! number was written before, and the other one sees it and waits. What the owner did meanwhile is
 //! seen by whoever reads its even number (release and acquire).
 //!
-//! **A revocation outlives who made it.** Who gives up waiting (`try_lock` and its timed siblings) leaves `owner` at [`REVOKED`].
-//! Who takes `inner` after him comes behind that barrier, and looks at `seq`, too. [`NOBODY`] means that there is nothing to look
+//! **A revocation outlives who made it.** Who gives up waiting (`try_lock` and its timed siblings) leaves `owner` at `REVOKED`.
+//! Who takes `inner` after him comes behind that barrier, and looks at `seq`, too. `NOBODY` means that there is nothing to look
 //! at: who wrote it held the mutex.
 //!
 //! **No wake-up is lost.** By the same argument, for the owner's look at `owner` behind its even number: it sees that it was
@@ -38,7 +38,7 @@
 //! not suffer from that. So there are several, and one belongs to a thread until that has ended; its index lies in the low bits of
 //! `owner`, so that both are read at once. Where there is none left the bias is not given.
 //!
-//! **Odd does not mean held**, for the same reason. So a holder lets go by what `owner` says: [`HELD`] for as long as the mutex is
+//! **Odd does not mean held**, for the same reason. So a holder lets go by what `owner` says: `HELD` for as long as the mutex is
 //! held by way of `inner`, and never while it is held by its owner.
 //!
 //! **The bias is given** by a thread to itself, when it lets go of `inner` after it has called `lock` so many times in
