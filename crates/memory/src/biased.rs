@@ -35,7 +35,8 @@
 //!
 //! **Each owner has a `seq` of its own.** A thread may be stopped between its first look at `owner` and its odd number for as long as
 //! the scheduler likes, and write the number, and the even one, long after it was revoked. Another owner's number must
-//! not suffer from that. So there are several, and one belongs to a thread until that has ended; its index lies in the low bits of
+//! not suffer from that. So there are several, and one belongs to a thread pointer for good, also when its thread has ended: the next
+//! thread with that pointer may use it without having asked. Its index lies in the low bits of
 //! `owner`, so that both are read at once. Where there is none left the bias is not given.
 //!
 //! **Odd does not mean held**, for the same reason. So a holder lets go by what `owner` says: `HELD` for as long as the mutex is
@@ -50,7 +51,7 @@
 //! place; whoever made that thread has made sure that the first is over. To take what the same thread holds, in a signal
 //! handler say, is a deadlock as with any mutex: `seq` is odd, and by way of `inner` one waits for it.
 
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32 as Plain, AtomicUsize as PlainUsize};
+use core::sync::atomic::{AtomicU8, AtomicU32 as Plain, AtomicUsize as PlainUsize};
 use std::time::Instant;
 
 #[cfg(not(loom))]
@@ -77,8 +78,8 @@ const HELD: usize = 1;
 /// `owner`: the mutex leans to nobody any more, but the last owner may still hold it.
 const REVOKED: usize = 2;
 
-/// How many threads may have been owners before one of them has ended. Thread pointers are multiples of it.
-const SLOTS: usize = 8;
+/// How many thread pointers may be owners. They are multiples of it.
+const SLOTS: usize = 16;
 /// How often in a row a thread must call `lock` after the first time: least, and most.
 const NEEDED_LEAST: u32 = if cfg!(any(loom, miri)) { 0 } else { 128 };
 const NEEDED_MOST: u32 = if cfg!(any(loom, miri)) { 0 } else { 65_536 };
@@ -105,7 +106,8 @@ pub struct RawBiased {
     inner: Inner,
     bell: Bell,
     row: Row,
-    slots: [Slot; SLOTS],
+    /// Whose each `seq` is. Read and written under `inner`.
+    threads: [PlainUsize; SLOTS],
 }
 
 /// Who has earned the bias. Read and written under `inner`.
@@ -118,12 +120,6 @@ struct Row {
     needed: Plain,
     /// `seq` when the bias was given.
     given: Plain,
-}
-
-/// Whose `seq` it is. Read and written under `inner`.
-struct Slot {
-    thread: PlainUsize,
-    tid: AtomicI32,
 }
 
 /// How long to wait.
@@ -150,7 +146,7 @@ const REFUSED: u8 = 2;
 pub fn permit() {
     if PERMIT.load(Ordering::Relaxed) == UNASKED {
         let answer = if os::thread() != ANONYMOUS && os::register() { GIVEN } else { REFUSED };
-        PERMIT.store(answer, Ordering::Release);
+        let _ = PERMIT.compare_exchange(UNASKED, answer, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -171,7 +167,7 @@ impl RawBiased {
             inner,
             bell,
             row: Row::new(),
-            slots: [const { Slot::new() }; SLOTS],
+            threads: [const { PlainUsize::new(NOBODY) }; SLOTS],
         }
     }
 
@@ -231,7 +227,11 @@ impl RawBiased {
     fn leave(&self) {
         // It is still the last owner: another one would have had to hold the mutex.
         let word = &self.seqs[self.current.load(Ordering::Relaxed) as usize % SLOTS];
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        let seq = word.load(Ordering::Relaxed);
+        if seq.is_multiple_of(2) {
+            return; // nobody holds it: a program has ended a section that it had not begun, which is no harm
+        }
+        word.store(seq.wrapping_add(1), Ordering::Release);
         light_fence();
         if self.owner.load(Ordering::Relaxed) == REVOKED {
             self.wake(word);
@@ -349,21 +349,12 @@ impl RawBiased {
         me | slot
     }
 
-    /// The index of the thread's own `seq`.
+    /// The index of the thread's own `seq`. Not if that is odd: a thread with this pointer has ended in the middle.
     fn slot(&self, me: usize) -> Option<usize> {
-        let is = |slot: &Slot, thread| slot.thread.load(Ordering::Relaxed) == thread;
-        let mine = self.slots.iter().position(|slot| is(slot, me));
-        let found = mine.or_else(|| self.slots.iter().position(|slot| is(slot, NOBODY))).or_else(|| {
-            // Odd: it ended in the middle.
-            let free = |(slot, seq): (&Slot, &AtomicU32)| {
-                os::is_gone(slot.tid.load(Ordering::Relaxed)) && seq.load(Ordering::Acquire).is_multiple_of(2)
-            };
-            self.slots.iter().zip(&self.seqs).position(free)
-        })?;
-        // Also where it was mine: it may have been that of a thread with the same pointer, which has ended.
-        self.slots[found].thread.store(me, Ordering::Relaxed);
-        self.slots[found].tid.store(os::tid(), Ordering::Relaxed);
-        Some(found)
+        let of = |thread| self.threads.iter().position(|slot| slot.load(Ordering::Relaxed) == thread);
+        let found = of(me).or_else(|| of(NOBODY))?;
+        self.threads[found].store(me, Ordering::Relaxed);
+        self.seqs[found].load(Ordering::Acquire).is_multiple_of(2).then_some(found)
     }
 
     /// True if somebody holds it, or is about to.
@@ -427,11 +418,5 @@ impl Row {
         let uses = seq.wrapping_sub(self.given.load(Ordering::Relaxed)) / 2;
         let needed = self.needed.load(Ordering::Relaxed);
         self.now_needs(if uses < WORTH { needed.saturating_mul(2) } else { needed / 2 });
-    }
-}
-
-impl Slot {
-    const fn new() -> Self {
-        Slot { thread: PlainUsize::new(NOBODY), tid: AtomicI32::new(0) }
     }
 }

@@ -66,6 +66,12 @@ impl Half {
         Ok(Half { base, _backing: Arc::clone(backing) })
     }
 
+    /// Where a slot lies in the half, in bytes.
+    #[inline(always)]
+    pub fn slot_at(slot: u32) -> usize {
+        SLOTS_AT + 64 * line(slot)
+    }
+
     /// Where the producer's side marks its straight copies, see [`crate::copying`].
     pub fn copying(&self) -> &AtomicU64 {
         self.word64(COPYING)
@@ -123,7 +129,7 @@ impl RingMemory for Half {
 
     #[inline]
     fn stamp(&self, slot: u32) -> &AtomicU64 {
-        self.word64(SLOTS_AT + 64 * line(slot))
+        self.word64(Self::slot_at(slot))
     }
 
     #[inline]
@@ -143,13 +149,13 @@ impl RingMemory for Half {
 
     #[inline]
     fn load_body(&self, slot: u32) -> [u64; 7] {
-        let at = SLOTS_AT + 64 * line(slot) + 8;
+        let at = Self::slot_at(slot) + 8;
         core::array::from_fn(|i| self.word64(at + 8 * i).load(Ordering::Relaxed))
     }
 
     #[inline]
     fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
-        let at = SLOTS_AT + 64 * line(slot) + 8;
+        let at = Self::slot_at(slot) + 8;
         for (i, word) in words.iter().enumerate().take(7usize.saturating_sub(first)) {
             self.word64(at + 8 * (first + i)).store(*word, Ordering::Relaxed);
         }

@@ -110,7 +110,7 @@ impl Core {
     #[inline]
     fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
         let mut packet = Packet::NONE;
-        // Who wants one completion gets it with the next packet that brings one: no acknowledgement can be spared.
+        // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for others.
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
         let mut at = 0; // by index: handling a packet may add links
         while let Some(&link) = self.engine.platform().links().get(at) {

@@ -347,7 +347,7 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Random(seed);
-            let mut slot = 0u64;
+            let mut slot = 0u32;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let (bytes, at) = match random.below(if seed.is_multiple_of(2) { 4 } else { 64 }) {
                     // Anything anywhere.
@@ -355,11 +355,11 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
                     // The control words.
                     1 => (random.below(2000), random.below(2) * Half::BYTES as u64 + random.below(3) * 128),
                     // Good laps, bad rest.
-                    2 => (1 << 32 | random.next() >> 32, 4096 + 64 * slot),
+                    2 => (1 << 32 | random.next() >> 32, Half::slot_at(slot) as u64),
                     // What an honest producer might write.
                     _ => {
                         slot = (slot + 1) % 1024;
-                        (1 << 32 | random.below(32), 4096 + 64 * slot)
+                        (1 << 32 | random.below(32), Half::slot_at(slot) as u64)
                     }
                 };
                 let _ = rustix::io::pwrite(&fd, &bytes.to_ne_bytes(), at);

@@ -26,7 +26,6 @@ use conformance::Random;
 
 const SLOTS: u64 = Half::SLOTS as u64;
 const HALF: u64 = Half::BYTES as u64;
-const SLOTS_AT: u64 = HALF - Half::BULK as u64 - SLOTS * 64;
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 /// The flag that says that a board comes with a greeting.
@@ -290,7 +289,7 @@ impl Stranger {
                 1 => 1 << 31 | random.below(4096) << 17 | random.below(4) << 15 | random.below(16385),
                 _ => [3 << 15, 2 << 15 | 8, 16 | 1 << 15, len][random.below(4) as usize],
             };
-            let at = half + SLOTS_AT + 64 * slot;
+            let at = half + Half::slot_at(slot as u32) as u64;
             let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let _ = window.write_all_at(&body, at + 8);
             let _ = window.write_all_at(&(1 << 32 | low).to_le_bytes(), at);

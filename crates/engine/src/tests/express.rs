@@ -517,5 +517,10 @@ fn short_and_long_way() {
             *sum += n;
         }
     }
-    assert!(alone || taken.iter().all(|n| *n > 200), "the short ways were hardly taken: {taken:?}");
+    // Acknowledgements of a lone request are rare here.
+    let least = [1000, 1000, 200, 1000];
+    assert!(
+        alone || taken.iter().zip(least).all(|(n, least)| *n > least),
+        "the short ways were hardly taken: {taken:?}"
+    );
 }

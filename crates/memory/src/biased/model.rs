@@ -33,14 +33,6 @@ pub fn is_alone() -> bool {
     true
 }
 
-pub fn tid() -> i32 {
-    0
-}
-
-pub fn is_gone(_: i32) -> bool {
-    false
-}
-
 /// Any mutex, whose guard is kept beside it.
 #[derive(Default)]
 pub struct Inner {

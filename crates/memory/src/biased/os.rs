@@ -4,9 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex::{self, Flags, Timespec};
-use rustix::thread::{MembarrierCommand, gettid, membarrier};
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::Until;
 
@@ -76,7 +75,12 @@ pub fn heavy_fence() -> bool {
     // A filter of system calls was installed since. The other thread's odd number may wait to be written in a buffer of its
     // processor: not for long, and interrupts empty it, too. There is nothing better left, and it happens once.
     core::sync::atomic::fence(Ordering::SeqCst);
-    std::thread::sleep(DRAINED);
+    // Not by `sleep`, where pthread_cancel(3) could strike.
+    let until = Instant::now() + DRAINED;
+    while Instant::now() < until {
+        let word = AtomicU32::new(0);
+        let _ = futex::wait(&word, Flags::PRIVATE, 0, Timespec::try_from(DRAINED).ok().as_ref());
+    }
     core::sync::atomic::fence(Ordering::SeqCst);
     false
 }
@@ -90,16 +94,6 @@ pub fn register() -> bool {
 pub fn is_alone() -> bool {
     // A directory for each thread, and the two links that every directory has.
     rustix::fs::stat("/proc/self/task").is_ok_and(|tasks| tasks.st_nlink == 3)
-}
-
-/// This thread's number.
-pub fn tid() -> i32 {
-    if cfg!(miri) { 0 } else { gettid().as_raw_nonzero().get() }
-}
-
-/// True if no thread has this number: the one that had it has ended.
-pub fn is_gone(tid: i32) -> bool {
-    !cfg!(miri) && Pid::from_raw(tid).is_some_and(|tid| test_kill_process(tid) == Err(Errno::SRCH))
 }
 
 /// Where the holder of `inner` waits for the owner.
