@@ -64,30 +64,18 @@ impl State {
 
     /// Sends a request to whoever listens.
     pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: Body) {
-        // A second try when the process that a kept link leads to has just died.
+        // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is found
+        // there may as well have begun to listen for ours since it was looked for: then it is there now.
+        let mut known = false;
         for _ in 0..2 {
-            match self.link_to(space, dst) {
-                Ok(Some((link, old))) => {
-                    if !self.send(link, &Message { from: id.0, to: 0, body: body.clone() }) {
-                        continue;
-                    }
-                    if let Some(entry) = self.ids.get_mut(&id) {
-                        (entry.link, entry.link_may_be_stale) = (Some(link), old);
-                    }
-                    return;
-                }
-                Ok(None) | Err(Errno::EACCES) => break,
-                // No descriptor, or no room at the listener's socket: it may be better in a moment.
-                Err(_) => {
-                    if let Some(entry) = self.ids.get_mut(&id) {
-                        entry.knock.next = Some(nic::now() + KNOCK_LAST);
-                    }
-                    return self.mind(id);
-                }
+            if self.asked(id, space, dst, &body) {
+                return;
+            }
+            known = ports::has_listener(space, dst.port());
+            if !known {
+                break;
             }
         }
-        // The service is known, and says no, if somebody listens at the port for another address (Linux).
-        let known = ports::has_listener(space, dst.port());
         if !known && self.knock_later(id) {
             return;
         }
@@ -200,6 +188,34 @@ impl State {
         let Some(entry) = self.ids.get_mut(&id) else { return };
         entry.peer = message.from;
         self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
+    }
+
+    /// The request is with who listens, or will be tried again. False: nobody listens there.
+    fn asked(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: &Body) -> bool {
+        // A second try when the process that a kept link leads to has just died.
+        for _ in 0..2 {
+            match self.link_to(space, dst) {
+                Ok(Some((link, old))) => {
+                    if !self.send(link, &Message { from: id.0, to: 0, body: body.clone() }) {
+                        continue;
+                    }
+                    if let Some(entry) = self.ids.get_mut(&id) {
+                        (entry.link, entry.link_may_be_stale) = (Some(link), old);
+                    }
+                    return true;
+                }
+                Ok(None) | Err(Errno::EACCES) => return false,
+                // No descriptor, or no room at the listener's socket: it may be better in a moment.
+                Err(_) => {
+                    if let Some(entry) = self.ids.get_mut(&id) {
+                        entry.knock.next = Some(nic::now() + KNOCK_LAST);
+                    }
+                    self.mind(id);
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// A request that waits for room in a backlog is withdrawn.
