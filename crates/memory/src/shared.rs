@@ -33,7 +33,7 @@ const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
 /// Where a slot lies, in cache lines from the first one. Slots that follow one another lie in different pages: a processor
-/// that reads a line fetches others as well (its neighbour, the next ones of a stream), and would take from the producer
+/// that reads a line may fetch others as well (its neighbour, the next ones of a stream), and so take from the producer
 /// the very lines that it is about to write. By turns in eight pages: more would be more memory for a few messages, and
 /// with fewer a line's neighbour would be one that the producer has just fetched (`ring::AHEAD`).
 #[inline(always)]
