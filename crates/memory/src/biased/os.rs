@@ -42,8 +42,11 @@ pub fn thread() -> usize {
     }
     #[cfg(miri)]
     {
+        /// Thread pointers are multiples of this, at least.
+        #[repr(align(16))]
+        struct Block(#[allow(dead_code)] u8);
         std::thread_local! {
-            static ME: u64 = const { 0 };
+            static ME: Block = const { Block(0) };
         }
         ME.with(|me| core::ptr::from_ref(me).addr())
     }
