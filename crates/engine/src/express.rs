@@ -166,7 +166,7 @@ impl<P: Platform> Engine<P> {
         let Some(qp) = self.qps.get_mut(id).filter(|_| whole && self.has_express) else { return false };
         let plain = qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
-            && qp.link == Some(link)
+            && qp.from == Some(link)
             && packet.src.get() == qp.attr.dest_qp_num
             && packet.psn == qp.epsn
             && packet.len <= LONGEST
@@ -241,7 +241,7 @@ impl<P: Platform> Engine<P> {
         let plain = packet.syndrome >> 5 == 0
             && qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
-            && qp.link == Some(link)
+            && qp.from == Some(link)
             && packet.src.get() == qp.attr.dest_qp_num
             && qp.inflight.len() == 1
             && qp.cursor == 1

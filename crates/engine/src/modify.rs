@@ -137,7 +137,7 @@ impl<P: Platform> Engine<P> {
             qp.mtu = 128 << new.path_mtu;
         }
         if mask.contains(M::AV) {
-            qp.link = None; // found anew for the new path
+            qp.leave_link(); // found anew for the new path
             (qp.proven, qp.peer_epoch) = (false, None);
         }
         qp.retries = qp.attr.retry_cnt;
@@ -146,10 +146,9 @@ impl<P: Platform> Engine<P> {
 
     fn enter(&mut self, qp: &mut Qp, from: S, to: S, attr: &QpAttr, mask: M) {
         match to {
-            S::Rtr if qp.init.qp_type != QpType::Ud => {
-                // The first message should not pay for the connection.
-                self.find_link(qp);
-            }
+            // The first message should not pay for the connection. One of the two makes it: if both did, which mostly come
+            // here at the same time, there would be two, and both would have to be looked at for packets.
+            S::Rtr if qp.init.qp_type != QpType::Ud && qp.qpn.get() <= qp.attr.dest_qp_num => self.find_link(qp),
             S::Sqd if from == S::Rts => {
                 qp.attr.en_sqd_async_notify = mask.contains(M::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify;
                 self.check_drained(qp);
@@ -199,6 +198,7 @@ impl<P: Platform> Engine<P> {
         if qp.link.is_none() {
             let to = self.destination(&qp.attr.ah);
             qp.link = to.and_then(|gid| self.platform.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
+            qp.from = qp.link; // mostly
             (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
         }
     }

@@ -155,7 +155,11 @@ pub(crate) struct Qp {
     pub attr: QpAttr,
     /// Bytes of one packet for counting sequence numbers.
     pub mtu: u32,
+    /// The way to the peer.
     pub link: Option<LinkId>,
+    /// Over which link the peer's packets come: two processes that looked for each other at once have two, and each sends over
+    /// its own.
+    pub from: Option<LinkId>,
     /// When to look for the peer again, and the last pause before that (`seek`).
     pub seek_at: Option<Nanos>,
     pub seek_pause: Nanos,
@@ -261,11 +265,16 @@ impl Qp {
         self.comm_est = false;
         self.last_wqe_told = false;
         self.msn = 0;
-        self.link = None;
+        self.leave_link();
         self.proven = false;
         self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
         self.tally.rnr_since = None;
+    }
+
+    /// Forgets the way to the peer.
+    pub fn leave_link(&mut self) {
+        (self.link, self.from) = (None, None);
     }
 
     /// True if a request could be fetched or continued, or a response is owed.

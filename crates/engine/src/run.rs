@@ -59,7 +59,8 @@ impl<P: Platform> Engine<P> {
     /// to, or is dropped. The address here is the link: the numbers in a packet can be guessed, the process behind a
     /// link cannot be feigned.
     fn comes_from_peer(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, now: Nanos) -> bool {
-        if qp.link == Some(link) {
+        if qp.link.is_some() && (qp.link == Some(link) || qp.from == Some(link)) {
+            qp.from = Some(link);
             return true;
         }
         if qp.init.qp_type == QpType::Ud || matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
@@ -67,7 +68,10 @@ impl<P: Platform> Engine<P> {
         }
         self.find_link(qp);
         match qp.link {
-            Some(own) if own == link || self.platform.same_peer(own, link) => true,
+            Some(own) if own == link || self.platform.same_peer(own, link) => {
+                qp.from = Some(link);
+                true
+            }
             Some(_) => {
                 self.strangers += 1;
                 if self.strangers.is_power_of_two() {

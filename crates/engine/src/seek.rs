@@ -75,7 +75,7 @@ impl<P: Platform> Engine<P> {
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.link == Some(link)).map(|(id, _)| id).collect();
         for id in users {
             let Some(mut qp) = self.qps.lend(id) else { continue };
-            qp.link = None;
+            qp.leave_link();
             qp.responses.clear(); // as if they had been lost
             if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
                 self.retransmit(&mut qp);

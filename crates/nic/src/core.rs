@@ -15,6 +15,7 @@ use window::WindowPlatform;
 use crate::adopt::Adoption;
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
+use crate::progress::Turns;
 use crate::{Nic, now};
 
 /// The wire under the engine.
@@ -41,6 +42,7 @@ pub struct Core {
     pub(crate) polls_armed: u32,
     /// Polls without result in a row.
     pub(crate) empty_polls: u32,
+    pub(crate) turns: Turns,
     /// When the NIC thread will look by itself; `u64::MAX`: when it is woken.
     pub(crate) thread_wakes_at: u64,
     /// The NIC thread was woken and has not looked yet.
@@ -74,6 +76,7 @@ impl Core {
             polls: 0,
             polls_armed: 0,
             empty_polls: 0,
+            turns: Turns::default(),
             thread_wakes_at: u64::MAX,
             thread_woken: false,
             thread_runs: false,

@@ -57,6 +57,37 @@ pub(crate) enum Finds {
     Nothing,
 }
 
+/// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
+/// gets what he wants there would never come to the others, so it is another's turn after [`BUDGET`] polls.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// The link's index.
+    link: usize,
+    /// How many polls in a row were content with it.
+    polls: u32,
+}
+
+impl Turns {
+    /// The index of the first of so many links.
+    #[inline]
+    fn first(&mut self, links: usize) -> usize {
+        if self.polls >= BUDGET || self.link >= links {
+            self.polls = 0;
+            self.link = if self.link + 1 < links { self.link + 1 } else { 0 };
+        }
+        self.link
+    }
+
+    /// A poll found on this link all that it wanted.
+    #[inline]
+    fn took(&mut self, at: usize) {
+        if at != self.link {
+            *self = Turns { link: at, polls: 0 };
+        }
+        self.polls += 1;
+    }
+}
+
 impl Core {
     /// A poll found nothing. True if the poller should offer its processor to others.
     #[inline]
@@ -112,9 +143,11 @@ impl Core {
         let mut packet = Packet::NONE;
         // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for others.
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
-        let mut at = 0; // by index: handling a packet may add links
-        while let Some(&link) = self.engine.platform().links().get(at) {
-            at += 1;
+        // By index: handling a packet may add links.
+        let links = self.engine.platform().links().len();
+        let first = self.turns.first(links);
+        for at in (first..links).chain(0..first) {
+            let Some(&link) = self.engine.platform().links().get(at) else { break };
             for _ in 0..BUDGET {
                 let Some(rx) = self.engine.platform_mut().peek_into(link, &mut packet) else { break };
                 self.engine.receive(link, &packet, rx, *now);
@@ -125,6 +158,7 @@ impl Core {
                     *now = self.read_time();
                 }
                 if until.is_some_and(|(cq, wanted)| self.engine.completions(cq) >= wanted) {
+                    self.turns.took(at);
                     return;
                 }
             }
@@ -339,6 +373,42 @@ impl Nic {
         if fds[1].revents().contains(PollFlags::IN) {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.wake, &mut count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The links that so many polls take a packet from.
+    fn taken(turns: &mut Turns, ready: &[bool], polls: u32) -> Vec<usize> {
+        let poll = |_| {
+            let first = turns.first(ready.len());
+            let at = (first..ready.len()).chain(0..first).find(|at| ready[*at])?;
+            turns.took(at);
+            Some(at)
+        };
+        (0..polls).filter_map(poll).collect()
+    }
+
+    #[test]
+    fn a_busy_link_is_looked_at_first() {
+        let mut turns = Turns::default();
+        taken(&mut turns, &[false, false, true], 1);
+        assert_eq!(turns.first(3), 2);
+        assert_eq!(taken(&mut turns, &[false, true, false], 3), [1; 3]);
+        assert_eq!(turns.first(3), 1);
+        assert_eq!(turns.first(1), 0, "links go");
+        assert_eq!(turns.first(0), 0);
+    }
+
+    #[test]
+    fn no_link_is_starved_by_others_that_are_always_ready() {
+        let mut turns = Turns::default();
+        let taken = taken(&mut turns, &[false, true, true, true], 6 * BUDGET);
+        for link in 1..4 {
+            assert_eq!(taken.iter().filter(|at| **at == link).count(), 2 * BUDGET as usize, "{link}");
         }
     }
 }

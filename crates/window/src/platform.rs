@@ -70,6 +70,8 @@ pub struct WindowPlatform {
     pub(crate) any_dead: bool,
     /// The sleep is announced on the links.
     pub(crate) asleep: bool,
+    /// Packets may have been sent over the loopback link.
+    pub(crate) looped: bool,
 
     pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
     pub(crate) routes: HashMap<u16, Route>,
@@ -113,6 +115,7 @@ impl WindowPlatform {
             full: Vec::new(),
             any_dead: false,
             asleep: false,
+            looped: false,
             own_blocks: Vec::new(),
             routes: HashMap::new(),
             half_open: Vec::new(),
@@ -231,10 +234,11 @@ impl WindowPlatform {
         !self.dirty.is_empty()
     }
 
-    /// True if a packet is there on any link. One load per link.
+    /// True if a packet is there on any link. One load per link, and none for the loopback link before it is used.
     #[inline]
     pub fn any_ready(&self) -> bool {
-        self.live.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
+        let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
+        used.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
     }
 
     /// Nothing comes or goes on this link any more. The peer notices by the socket.
@@ -386,6 +390,9 @@ impl Platform for WindowPlatform {
 
     #[inline]
     fn send(&mut self, id: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        if id == LinkId::LOOPBACK {
+            self.looped = true;
+        }
         let link = self.link_mut(id).ok_or(SendError::Down)?;
         if link.state != State::Up {
             return Err(SendError::Down);

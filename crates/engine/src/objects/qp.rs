@@ -41,6 +41,7 @@ impl<P: Platform> Engine<P> {
                     attr: QpAttr::default(),
                     mtu: 4096,
                     link: None,
+                    from: None,
                     seek_at: None,
                     seek_pause: 0,
                     sq,
