@@ -5,8 +5,8 @@
 //! earlier has gone out, and no retry is waited for. Of its entry in the send queue only that is written which is asked
 //! for once a request has been executed: number, flags, inline data. Its packet is the same.
 //!
-//! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection where
-//! nothing but an acknowledgement is owed, and nothing under way.
+//! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection (in RTR
+//! too, but for the first packet there) where nothing but an acknowledgement is owed, and nothing under way.
 //!
 //! **Acknowledging.** Nothing else is owed or to be sent.
 //!
@@ -165,7 +165,7 @@ impl<P: Platform> Engine<P> {
         let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
         let Some(qp) = self.qps.get_mut(id).filter(|_| whole && self.has_express) else { return false };
         let plain = qp.init.qp_type == QpType::Rc
-            && qp.state == QpState::Rts
+            && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
             && qp.from == Some(link)
             && packet.src.get() == qp.attr.dest_qp_num
             && packet.psn == qp.epsn
@@ -281,7 +281,7 @@ impl<P: Platform> Engine<P> {
         let Some(&id) = self.ready.front().filter(|_| self.has_express) else { return false };
         let Some(qp) = self.qps.get_mut(id) else { return false };
         let plain = qp.responses.len() == 1
-            && qp.state == QpState::Rts
+            && matches!(qp.state, QpState::Rts | QpState::Rtr)
             && qp.cursor == qp.inflight.len()
             && qp.sq.fetched == qp.sq.posted;
         let Some(link) = qp.link.filter(|_| plain) else { return false };

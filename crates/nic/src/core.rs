@@ -38,6 +38,8 @@ pub struct Core {
     pub(crate) mode: Mode,
     /// Calls of poll so far.
     pub(crate) polls: u64,
+    /// Until then the adapter is not armed only because no completion is expected.
+    pub(crate) rest_until: u64,
     /// Polls since the adapter was armed.
     pub(crate) polls_armed: u32,
     /// Polls without result in a row.
@@ -74,6 +76,7 @@ impl Core {
             contexts: HashMap::new(),
             mode: Mode::Armed,
             polls: 0,
+            rest_until: 0,
             polls_armed: 0,
             empty_polls: 0,
             turns: Turns::default(),

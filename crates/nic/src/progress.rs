@@ -190,7 +190,14 @@ impl Core {
         }
     }
 
-    /// The program polled and found nothing.
+    /// True if the program polls while peers ring for it, and never waits for events. Then its polls show that as well
+    /// if they find completions, which the NIC thread has brought: else both would go on at one another's cost.
+    #[inline]
+    pub(crate) fn only_polls(&self) -> bool {
+        self.mode == Mode::Armed && self.channels.is_empty()
+    }
+
+    /// The program polls, and found nothing that had been brought.
     pub(crate) fn polled(&mut self, nic: &Nic) {
         self.polls += 1;
         if self.mode == Mode::Polled {
@@ -205,10 +212,12 @@ impl Core {
         nic.wake_thread(self);
     }
 
-    /// Completions were taken. If no more can come, nobody will poll for the peers' sake.
+    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends faster than
+    /// that is at work, and if it ceases the NIC thread finds out as soon.
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
-        if self.mode == Mode::Polled && !self.engine.expects_completions() {
+        if self.mode == Mode::Polled && !self.engine.expects_completions() && self.clock >= self.rest_until {
             self.arm_for(nic);
+            self.rest_until = self.clock + TICK_MAX;
         }
     }
 

@@ -194,6 +194,8 @@ impl Nic {
         if finds != Finds::Completions {
             core.polled(self);
             core.glance(cq, most, finds);
+        } else if core.only_polls() {
+            core.polled(self);
         }
         let n = core.engine.poll(cq, most, out);
         if n > 0 {

@@ -249,3 +249,24 @@ fn one_of_two_connects_in_rtr() {
     w.run_for(1000);
     assert_eq!(linked(&w), [true, true]);
 }
+
+/// Who only receives may stay in RTR.
+#[test]
+fn the_short_ways_lead_to_rtr_too() {
+    let mut w = world(1, true);
+    let ends = [w.qp(0, QpType::Rc), w.qp(1, QpType::Rc)];
+    w.connect(0, ends[0].0, World::attr(ends[1].1, 0, 0));
+    w.connect_up_to(QpState::Rtr, 1, ends[1].0, World::attr(ends[0].1, 0, 0));
+    for (id, prompt) in [false, true, false, true, false].into_iter().enumerate() {
+        w.nodes[1].engine.set_prompt(prompt);
+        let sge = [w.sge(1, BASE, 8)];
+        w.recv(1, ends[1].0, &sge, id as u64).unwrap();
+        let sge = [w.sge(0, BASE, 8)];
+        w.post(0, ends[0].0, Opcode::Send, SendBody::Plain, &sge, id as u64).unwrap();
+        w.settle();
+    }
+    // The first packet raises an event.
+    assert_eq!(short_ways(&w), [5, 4, 5, 5]);
+    assert_eq!(w.nodes[1].notices.len(), 1);
+    assert_eq!(w.poll(1).len(), 5);
+}
