@@ -29,6 +29,9 @@ const POLLS_BEFORE_POLLED: u32 = 16;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
+/// The shortest time between two armings that nobody asked for: each costs a few microseconds. Who computes longer than that between
+/// his messages has the NIC thread serve his peers meanwhile.
+const REST: u64 = 50_000;
 /// Empty polls per look at everything.
 const GLANCES: u64 = 32;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
@@ -212,12 +215,15 @@ impl Core {
         nic.wake_thread(self);
     }
 
-    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends faster than
-    /// that is at work, and if it ceases the NIC thread finds out as soon.
+    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
+    /// such a rate is back soon, and if not the NIC thread finds out within [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && !self.engine.expects_completions() && self.clock >= self.rest_until {
             self.arm_for(nic);
-            self.rest_until = self.clock + TICK_MAX;
+            self.rest_until = self.clock + REST;
+            if self.channels.is_empty() {
+                self.polls_armed = POLLS_BEFORE_POLLED - 2; // it has shown already that it polls
+            }
         }
     }
 
