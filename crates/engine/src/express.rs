@@ -208,7 +208,10 @@ impl<P: Platform> Engine<P> {
                 && !qp.parked
                 && qp.cursor == qp.inflight.len()
                 && qp.sq.fetched == qp.sq.posted;
-            if alone && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[]).is_ok() {
+            // Behind whatever else was sent to the peer: over our own link, which may be another than his.
+            if let Some(link) = qp.link.filter(|_| alone)
+                && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[]).is_ok()
+            {
                 #[cfg(test)]
                 (self.short_ways[3] += 1);
                 return true;

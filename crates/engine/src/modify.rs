@@ -146,9 +146,10 @@ impl<P: Platform> Engine<P> {
 
     fn enter(&mut self, qp: &mut Qp, from: S, to: S, attr: &QpAttr, mask: M) {
         match to {
-            // The first message should not pay for the connection. One of the two makes it: if both did, which mostly come
-            // here at the same time, there would be two, and both would have to be looked at for packets.
-            S::Rtr if qp.init.qp_type != QpType::Ud && qp.qpn.get() <= qp.attr.dest_qp_num => self.find_link(qp),
+            S::Rtr if qp.init.qp_type != QpType::Ud => {
+                // The first message should not pay for the connection.
+                self.find_link(qp);
+            }
             S::Sqd if from == S::Rts => {
                 qp.attr.en_sqd_async_notify = mask.contains(M::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify;
                 self.check_drained(qp);

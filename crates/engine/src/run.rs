@@ -68,8 +68,10 @@ impl<P: Platform> Engine<P> {
         }
         self.find_link(qp);
         match qp.link {
-            Some(own) if own == link || self.platform.same_peer(own, link) => {
-                qp.from = Some(link);
+            Some(own) if self.platform.same_peer(own, link) => {
+                if self.platform.surely_same_peer(own, link) {
+                    qp.from = Some(link);
+                }
                 true
             }
             Some(_) => {

@@ -72,15 +72,20 @@ impl<P: Platform> Engine<P> {
     /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
     /// process with the same number; whoever waited for room on it finds out by trying.
     pub fn link_down(&mut self, link: LinkId) {
-        let users: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.link == Some(link)).map(|(id, _)| id).collect();
+        let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
+        let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();
         for id in users {
             let Some(mut qp) = self.qps.lend(id) else { continue };
-            qp.leave_link();
-            qp.responses.clear(); // as if they had been lost
-            if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
-                self.retransmit(&mut qp);
+            if qp.link != Some(link) {
+                qp.from = qp.link; // the id may be another's some day
+            } else {
+                qp.leave_link();
+                qp.responses.clear(); // as if they had been lost
+                if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
+                    self.retransmit(&mut qp);
+                }
+                self.schedule(&mut qp);
             }
-            self.schedule(&mut qp);
             self.qps.put_back(id, qp);
         }
         for id in self.parked.remove(&link).unwrap_or_default() {

@@ -216,7 +216,7 @@ impl Core {
     }
 
     /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
-    /// such a rate is back soon, and if not the NIC thread finds out within [`TICK_MAX`].
+    /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && !self.engine.expects_completions() && self.clock >= self.rest_until {
             self.arm_for(nic);

@@ -97,6 +97,11 @@ impl Remote {
         matches!(state, Some(b'T' | b't'))
     }
 
+    /// True if it is known well enough to be told from others: by its number, or by what it says.
+    pub fn is_known(&self) -> bool {
+        self.pid != 0 || self.instance.is_some()
+    }
+
     /// True if the other is the same process.
     pub fn is_same(&self, other: &Remote) -> bool {
         if self.pid != 0 {

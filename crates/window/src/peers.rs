@@ -158,7 +158,6 @@ impl WindowPlatform {
             }
             _ => {}
         }
-        self.open_doors();
         let found = self.connect(block);
         if let Err(errno) = found {
             let first = u32::from(block) * BLOCK_QPNS;
@@ -367,14 +366,6 @@ impl WindowPlatform {
             if let Some(pidfd) = &remote.pidfd {
                 unwatch(epoll, pidfd);
             }
-        }
-    }
-
-    /// Takes in who waits at the door. He may be just the one whom we look for.
-    fn open_doors(&mut self) {
-        let now = monotonic();
-        for i in 0..self.own_blocks.len() {
-            self.accept(self.own_blocks[i].0, now);
         }
     }
 

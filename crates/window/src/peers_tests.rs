@@ -304,3 +304,29 @@ fn who_has_sent_a_packet_is_known_when_it_is_there() {
     other.handle_events(monotonic());
     assert_eq!(taps::Wire::peer_device(&mut platform, link), Some(other.instance));
 }
+
+#[test]
+fn who_has_no_number_and_has_not_spoken_is_not_remembered() {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpns = [platform.claim_block().unwrap(), other.claim_block().unwrap()].map(Qpn::new);
+    let own = platform.resolve(&gid("::1"), qpns[1]).unwrap();
+    other.resolve(&gid("::1"), qpns[0]).unwrap();
+    platform.handle_events(monotonic());
+    let theirs = platform.links()[2];
+    assert!(platform.surely_same_peer(own, theirs), "by the number");
+    let instance = |platform: &mut WindowPlatform, link, pid, instance| {
+        let remote = platform.link_mut(link).unwrap().remote.as_mut().unwrap();
+        (remote.pid, remote.instance) = (pid, instance);
+    };
+    for (of_own, of_theirs, same, surely) in [
+        (None, Some([1; 16]), true, false),
+        (Some([1; 16]), None, true, false),
+        (Some([1; 16]), Some([1; 16]), true, true),
+        (Some([1; 16]), Some([2; 16]), false, false),
+    ] {
+        instance(&mut platform, own, 0, of_own);
+        instance(&mut platform, theirs, 0, of_theirs);
+        assert_eq!(platform.same_peer(own, theirs), same, "{of_own:?} {of_theirs:?}");
+        assert_eq!(platform.surely_same_peer(own, theirs), surely, "{of_own:?} {of_theirs:?}");
+    }
+}

@@ -378,6 +378,11 @@ impl Platform for WindowPlatform {
         a == b || matches!((remote(a), remote(b)), (Some(a), Some(b)) if a.is_same(b))
     }
 
+    fn surely_same_peer(&self, a: LinkId, b: LinkId) -> bool {
+        let is_known = |id| self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.is_known());
+        a == b || is_known(a) && is_known(b) && self.same_peer(a, b)
+    }
+
     fn caps(&self, link: LinkId) -> LinkCaps {
         // Inside one process a straight copy is a memcpy, and saves one. Below 1 KiB the span list costs as much.
         let (straight, straight_above) = match self.link(link) {

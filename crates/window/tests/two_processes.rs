@@ -36,12 +36,6 @@ fn child() {
             node.platform.show(&shown);
             common::echo(&mut node, true, || false);
         }
-        // Calls the peer, and stays.
-        "caller" => {
-            node.resolve(Qpn::new(told().parse().unwrap()));
-            say(node.platform.links().len());
-            told();
-        }
         // Has a link from the peer, and then no descriptor left.
         "crowded" => {
             let peer = Qpn::new(told().parse().unwrap());
@@ -646,21 +640,6 @@ fn a_peer_that_connected_is_found_without_a_free_descriptor() {
     node.resolve(peer);
     other.tell(&node.qpn.get().to_string());
     assert_eq!(other.hear_number(), 1);
-}
-
-/// Two that look for each other at the same time mostly end up with one link.
-#[test]
-fn who_waits_at_the_door_is_let_in_before_he_is_called() {
-    let mut other = Other::start("caller");
-    let peer = Qpn::new(other.hear_number() as u32);
-    let mut node = Node::new();
-    other.tell(&node.qpn.get().to_string());
-    assert_eq!(other.hear_number(), 2);
-    assert_eq!(node.platform.links().len(), 1, "not yet taken in");
-    let link = node.platform.resolve(&common::LOCALHOST, peer).unwrap();
-    node.round(|_, _, _, _| {});
-    assert_eq!(node.platform.links(), [LinkId::LOOPBACK, link]);
-    other.tell("the end");
 }
 
 #[test]

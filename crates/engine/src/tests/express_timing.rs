@@ -198,9 +198,6 @@ fn prompt_acknowledgements() {
         w.nodes[1].engine.set_prompt(prompt);
         w.deliver(0, 1, 1);
     };
-    // With the first packet each finds the way to the other.
-    send(&mut w, 0, true);
-    w.settle();
     send(&mut w, 1, true);
     let first = acks(&w);
     assert_eq!(first.len(), 1);
@@ -220,7 +217,7 @@ fn the_short_ways_lead_over_two_links() {
     w.net.borrow_mut().twin = true;
     let (a, b) = w.pair(0, 1, QpType::Rc);
     w.nodes.iter_mut().for_each(|node| node.engine.set_prompt(true));
-    for id in 0..10 {
+    for id in 0..100 {
         let (to, from) = if id % 2 == 0 { ((1, b), (0, a)) } else { ((0, a), (1, b)) };
         let sge = [w.sge(to.0, BASE, 8)];
         w.recv(to.0, to.1, &sge, id).unwrap();
@@ -228,26 +225,13 @@ fn the_short_ways_lead_over_two_links() {
         w.post(from.0, from.1, Opcode::Send, SendBody::Plain, &sge, id).unwrap();
         w.run_for(1000);
     }
-    // The first packet of each side is looked at more closely.
-    assert!(short_ways(&w).iter().all(|taken| *taken >= 8), "{:?}", short_ways(&w));
-}
-
-/// One of the two makes the link in RTR; the other takes it, or makes one when it has something to send.
-#[test]
-fn one_of_two_connects_in_rtr() {
-    let mut w = world(1, true);
-    let ends = [w.qp(0, QpType::Rc), w.qp(1, QpType::Rc)];
-    for (node, peer) in [(0, 1), (1, 0)] {
-        w.connect(node, ends[node].0, World::attr(ends[peer].1, 0, 0));
-    }
-    let linked = |w: &World| [0, 1].map(|node| w.nodes[node].engine.qps.get(ends[node].0).unwrap().link.is_some());
-    assert_eq!(linked(&w), [ends[0].1 < ends[1].1, ends[1].1 < ends[0].1]);
-    for (node, (qp, _)) in ends.iter().enumerate() {
-        let sge = [w.sge(node, BASE, 8)];
-        w.post(node, *qp, Opcode::Send, SendBody::Plain, &sge, 1).unwrap();
-    }
-    w.run_for(1000);
-    assert_eq!(linked(&w), [true, true]);
+    // The first packet to each side is looked at more closely.
+    assert_eq!(short_ways(&w), [100, 99, 99, 100]);
+    let links = |w: &World| w.nodes[0].engine.qps.get(a).map(|qp| (qp.link, qp.from)).unwrap();
+    let (own, theirs) = links(&w);
+    assert_ne!(own, theirs);
+    w.nodes[0].engine.link_down(theirs.unwrap());
+    assert_eq!(links(&w), (own, own), "what is gone is forgotten");
 }
 
 /// Who only receives may stay in RTR.

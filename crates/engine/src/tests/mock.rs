@@ -195,6 +195,7 @@ impl Platform for Mock {
         LinkCaps { segment: net.segment, straight: net.straight, straight_above: net.straight_above }
     }
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {
+        assert!(link.0 < TWIN, "packets go out over one link, in order");
         let to = self.node(link);
         let mut bytes = payload.prefix.to_vec();
         self.gather(payload.spans, &mut bytes).map_err(|_| SendError::Fault)?;
