@@ -199,7 +199,7 @@ impl<P: Platform> Engine<P> {
         if qp.link.is_none() {
             let to = self.destination(&qp.attr.ah);
             qp.link = to.and_then(|gid| self.platform.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
-            qp.from = qp.link; // mostly
+            qp.from = qp.link.or(qp.from); // mostly
             (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
         }
     }

@@ -59,7 +59,7 @@ impl<P: Platform> Engine<P> {
     /// to, or is dropped. The address here is the link: the numbers in a packet can be guessed, the process behind a
     /// link cannot be feigned.
     fn comes_from_peer(&mut self, qp: &mut Qp, link: LinkId, packet: &Packet, now: Nanos) -> bool {
-        if qp.link.is_some() && (qp.link == Some(link) || qp.from == Some(link)) {
+        if qp.link == Some(link) || qp.from == Some(link) {
             qp.from = Some(link);
             return true;
         }

@@ -76,10 +76,12 @@ impl<P: Platform> Engine<P> {
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();
         for id in users {
             let Some(mut qp) = self.qps.lend(id) else { continue };
-            if qp.link != Some(link) {
-                qp.from = qp.link; // the id may be another's some day
-            } else {
-                qp.leave_link();
+            if qp.from == Some(link) {
+                qp.from = qp.link.filter(|own| *own != link); // the id may be another's some day
+            }
+            // What is left in the peer's own link is still received.
+            if qp.link == Some(link) {
+                qp.link = None;
                 qp.responses.clear(); // as if they had been lost
                 if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
                     self.retransmit(&mut qp);

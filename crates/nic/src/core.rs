@@ -40,7 +40,7 @@ pub struct Core {
     pub(crate) polls: u64,
     /// Until then the adapter is not armed only because no completion is expected.
     pub(crate) rest_until: u64,
-    /// Polls since the adapter was armed.
+    /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
     /// Polls without result in a row.
     pub(crate) empty_polls: u32,

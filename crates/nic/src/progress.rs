@@ -4,8 +4,8 @@
 //! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
 //! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU. It stays
 //! awake a little longer for peers that need it again and again ([`crate::watch`]).
-//! `ibv_req_notify_cq` arms at once, and so does a poll after which no completion can be expected: then peers may
-//! still read and write our memory, and must find somebody awake.
+//! `ibv_req_notify_cq` arms at once, and so does, now and then ([`REST`]), a poll after which no completion can be expected: then
+//! peers may still read and write our memory, and must find somebody awake.
 
 use std::sync::atomic::Ordering;
 
@@ -23,8 +23,8 @@ use crate::core::{Core, Guard, Mode};
 use crate::watch::Watch;
 use crate::{Nic, now, thread};
 
-/// Empty polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should
-/// not pay for the change.
+/// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for the
+/// change. Those that find completions count where nobody waits for events.
 const POLLS_BEFORE_POLLED: u32 = 16;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
@@ -61,7 +61,7 @@ pub(crate) enum Finds {
 }
 
 /// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
-/// gets what he wants there would never come to the others, so it is another's turn after [`BUDGET`] polls.
+/// gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The link's index.
@@ -200,7 +200,7 @@ impl Core {
         self.mode == Mode::Armed && self.channels.is_empty()
     }
 
-    /// The program polls, and found nothing that had been brought.
+    /// The program polls: it has found nothing, or does nothing else ([`Core::only_polls`]).
     pub(crate) fn polled(&mut self, nic: &Nic) {
         self.polls += 1;
         if self.mode == Mode::Polled {
@@ -230,6 +230,7 @@ impl Core {
     /// Arms on a thread of the program.
     pub(crate) fn arm_for(&mut self, nic: &Nic) {
         let now = self.read_time();
+        self.polls_armed = 0;
         if !self.go_armed(now) {
             nic.wake_thread(self);
         }
@@ -240,8 +241,10 @@ impl Core {
     /// False when packets still come in faster than they are taken: then the NIC thread must not sleep yet.
     #[must_use]
     pub(crate) fn go_armed(&mut self, mut now: u64) -> bool {
+        if self.mode == Mode::Polled {
+            self.polls_armed = 0;
+        }
         self.mode = Mode::Armed;
-        self.polls_armed = 0;
         for _ in 0..ARM_ROUNDS {
             if self.engine.platform_mut().announce_sleep() {
                 return true;

@@ -227,11 +227,16 @@ fn the_short_ways_lead_over_two_links() {
     }
     // The first packet to each side is looked at more closely.
     assert_eq!(short_ways(&w), [100, 99, 99, 100]);
-    let links = |w: &World| w.nodes[0].engine.qps.get(a).map(|qp| (qp.link, qp.from)).unwrap();
-    let (own, theirs) = links(&w);
+    let links = |w: &World, node: usize, qp| w.nodes[node].engine.qps.get(qp).map(|qp| (qp.link, qp.from)).unwrap();
+    let (own, theirs) = links(&w, 0, a);
     assert_ne!(own, theirs);
     w.nodes[0].engine.link_down(theirs.unwrap());
-    assert_eq!(links(&w), (own, own), "what is gone is forgotten");
+    assert_eq!(links(&w, 0, a), (own, own), "what is gone is forgotten");
+    let (own, theirs) = links(&w, 1, b);
+    w.nodes[1].engine.link_down(own.unwrap());
+    assert_eq!(links(&w, 1, b), (None, theirs), "the rest of what the peer has sent is taken");
+    w.nodes[1].engine.link_down(theirs.unwrap());
+    assert_eq!(links(&w, 1, b), (None, None));
 }
 
 /// Who only receives may stay in RTR.
