@@ -19,6 +19,10 @@ fn can(test: &str) -> bool {
     possible()
 }
 
+/// Bytes on either side of an area that nobody else gets. Next to the stack of the thread that asks, memory is left where it is:
+/// it may be part of it (`runs_on`).
+const APART: usize = 512 << 10;
+
 /// Private memory of our own.
 struct Area {
     base: u64,
@@ -32,9 +36,15 @@ impl Area {
 
     fn mapped(pages: usize, flags: i32) -> Self {
         let len = pages * PAGE;
+        let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        assert_ne!(base, libc::MAP_FAILED);
+        let room = unsafe { libc::mmap(ptr::null_mut(), len + 2 * APART, libc::PROT_NONE, reserve, -1, 0) };
+        assert_ne!(room, libc::MAP_FAILED);
+        let base = room.wrapping_byte_add(APART);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: in the midst of that.
+        let mapped = unsafe { libc::mmap(base, len, rights, flags | libc::MAP_FIXED, -1, 0) };
+        assert_eq!(mapped, base);
         Area { base: base.expose_provenance() as u64, len }
     }
 
@@ -71,7 +81,7 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which nobody uses any more.
-        unsafe { libc::munmap(place(self.base), self.len) };
+        unsafe { libc::munmap(place(self.base - APART as u64), self.len + 2 * APART) };
     }
 }
 
