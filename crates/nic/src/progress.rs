@@ -29,9 +29,9 @@ const POLLS_BEFORE_POLLED: u32 = 16;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
-/// The shortest time between two armings that nobody asked for: each costs a few microseconds. Who computes longer than that between
-/// his messages has the NIC thread serve his peers meanwhile.
-const REST: u64 = 50_000;
+/// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
+/// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
+const REST: u64 = TICK_MAX;
 /// Empty polls per look at everything.
 const GLANCES: u64 = 32;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
@@ -221,9 +221,6 @@ impl Core {
         if self.mode == Mode::Polled && !self.engine.expects_completions() && self.clock >= self.rest_until {
             self.arm_for(nic);
             self.rest_until = self.clock + REST;
-            if self.channels.is_empty() {
-                self.polls_armed = POLLS_BEFORE_POLLED - 2; // it has shown already that it polls
-            }
         }
     }
 
