@@ -2,7 +2,7 @@
 //! one host, with no daemon.
 //!
 //! * [`conn`]: the handshake of one connection; no socket, no clock.
-//! * [`message`]: what connection managers say to each other.
+//! * [`message`]: what connection managers say to each other; `mad`: how a network would have it, for captures.
 //! * [`names`]: how ports are claimed, and which claims exclude each other.
 //! * [`manager`]: what a program does with ids. Its parts: `ids` (what the lock protects), `binding` (addresses),
 //!   `requests` (from connect to accept), `ports` (who holds which port), `incident` (what
@@ -21,6 +21,7 @@ pub mod group;
 mod ids;
 mod incident;
 mod links;
+mod mad;
 pub mod manager;
 pub mod message;
 pub mod names;

@@ -6,6 +6,7 @@
 //! looked up anew.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use memory::fds::TrackedFd;
@@ -13,8 +14,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
 
 use crate::ids::{IdKey, State};
-use crate::message::{Body, Message, emit};
+use crate::mad::{self, Ends, service_id};
+use crate::message::{Body, Message, Service, emit};
 use crate::names;
+use crate::route::gid_of;
 use crate::socket::{self, Received, errno};
 
 /// A link's name in this process.
@@ -31,6 +34,18 @@ const TURN: usize = 256;
 pub(crate) struct Link {
     socket: TrackedFd,
     waiting: VecDeque<Vec<u8>>,
+    /// What the last message was about.
+    last: Option<Served>,
+}
+
+/// What a message is about, for captures.
+#[derive(Clone, Copy)]
+struct Served {
+    src: SocketAddr,
+    dst: SocketAddr,
+    service: u64,
+    /// By this side.
+    asked: bool,
 }
 
 /// All links.
@@ -97,7 +112,7 @@ impl State {
         self.links.last = self.links.last.wrapping_add(1);
         let key = LinkKey(self.links.last);
         self.watch(&socket, Token::Link(key))?;
-        self.links.by_key.insert(key, Link { socket, waiting: VecDeque::new() });
+        self.links.by_key.insert(key, Link { socket, waiting: VecDeque::new(), last: None });
         Ok(key)
     }
 
@@ -105,7 +120,7 @@ impl State {
     ///
     /// # Errors
     /// EAGAIN: too many wait at the listener's socket. EACCES: it is another user's. EMFILE.
-    pub(crate) fn link_to(&mut self, port_space: u16, dst: &std::net::SocketAddr) -> Result<Option<(LinkKey, bool)>> {
+    pub(crate) fn link_to(&mut self, port_space: u16, dst: &SocketAddr) -> Result<Option<(LinkKey, bool)>> {
         let mut spare = None;
         for name in names::listeners(port_space, dst) {
             if let Some(&key) = self.links.by_name.get(&name) {
@@ -147,6 +162,9 @@ impl State {
 
     /// Sends, or lets the message wait until there is room. False: the link is dead, which has been dealt with.
     pub(crate) fn send(&mut self, key: LinkKey, message: &Message) -> bool {
+        if self.nic.captures() {
+            self.capture(key, message);
+        }
         let Some(link) = self.links.by_key.get_mut(&key) else { return false };
         let bytes = emit(message);
         if link.waiting.is_empty() {
@@ -169,6 +187,39 @@ impl State {
             self.want_room(key, true);
         }
         true
+    }
+
+    /// Writes a message down as a network would have it, before the peer can see it.
+    fn capture(&mut self, key: LinkKey, message: &Message) {
+        let entry = self.ids.get(&IdKey(message.from));
+        let Some(link) = self.links.by_key.get_mut(&key) else { return };
+        if let Some((id, src, dst)) = entry.and_then(|id| Some((id, id.src?, id.dst?))) {
+            let passive = self.by_peer.get(&(key, id.peer)) == Some(&IdKey(message.from));
+            let service = service_id(id.port_space, if passive { src.port() } else { dst.port() });
+            link.last = Some(Served { src, dst, service, asked: !passive });
+        }
+        // Who refuses has no id; it answers whoever asked last.
+        let Some(Served { src, dst, service, asked }) = link.last else { return };
+        let gids = self.nic.gids();
+        let ends = Ends {
+            source: gid_of(gids, &src).1,
+            dest: gid_of(gids, &dst).1,
+            guid: self.nic.guid(),
+            remote_qpn: entry.and_then(|id| id.conn.as_ref()).map_or(0, |conn| conn.remote.qpn),
+            service,
+            asked: asked && entry.is_some(),
+        };
+        if let Some(mad) = mad::emit(message, &ends) {
+            self.nic.capture_mad(&ends.source, &ends.dest, &mad);
+        }
+    }
+
+    /// A request has come: for answers to it by nobody.
+    pub(crate) fn served(&mut self, key: LinkKey, service: &Service) {
+        if let Some(link) = self.links.by_key.get_mut(&key) {
+            let number = service_id(service.port_space, service.dst.port());
+            link.last = Some(Served { src: service.dst, dst: service.src, service: number, asked: false });
+        }
     }
 
     fn want_room(&self, key: LinkKey, want: bool) {

@@ -231,6 +231,7 @@ impl State {
             Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
             _ => return,
         };
+        self.served(link, service);
         let hears = |entry: &Id| {
             entry.phase == Phase::Listen
                 && entry.port_space == service.port_space

@@ -61,6 +61,7 @@ pub struct Nic {
     link_layer: LinkLayer,
     gids: Vec<GidEntry>,
     guid: u64,
+    captures: bool,
     alive: AtomicBool,
     /// Events that were got and not yet acknowledged.
     unacked: Mutex<context::Unacked>,
@@ -115,6 +116,7 @@ impl Nic {
         let fds = platform.fd_set();
         let taps = taps::Taps::from_env(&platform, faults);
         let tapped = taps.is_some();
+        let captures = taps.as_ref().is_some_and(|taps| taps.pcap.is_some());
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
         engine.set_express(!tapped); // taps count each try to send
@@ -143,6 +145,7 @@ impl Nic {
             link_layer,
             gids,
             guid: view::hostaddr::guid(),
+            captures,
             alive: AtomicBool::new(true),
             unacked: Mutex::default(),
             acked: Condvar::new(),
@@ -176,6 +179,16 @@ impl Nic {
     /// The node GUID.
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// True if packets are written down. Fixed for the life of the process.
+    pub fn captures(&self) -> bool {
+        self.captures
+    }
+
+    /// Writes down a management datagram of 256 bytes, which is about to be sent by another way than the wire.
+    pub fn capture_mad(&self, source: &Gid, dest: &Gid, mad: &[u8; 256]) {
+        self.lock().engine.platform_mut().managed(source, dest, mad);
     }
 
     /// Asks to be told what happens to the device. Called on the NIC thread, without a lock.

@@ -76,6 +76,13 @@ impl<W: Wire> Tapped<W> {
         Tapped { wire, taps: taps.map(Box::new) }
     }
 
+    /// True if something looks on or interferes. Never in a build with `--cfg without_taps`: against such a one is
+    /// measured what asking costs the others (`cargo xtask taps-cost`).
+    #[inline(always)]
+    fn tapped(&self) -> bool {
+        !cfg!(without_taps) && self.taps.is_some()
+    }
+
     /// The next packet of a link; the same one again until [`Tapped::release`].
     pub fn peek(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
         let mut packet = Packet::NONE;
@@ -85,7 +92,7 @@ impl<W: Wire> Tapped<W> {
     /// The same, written to `packet`: it is large.
     #[inline]
     pub fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
-        if self.taps.is_some() {
+        if self.tapped() {
             return self.peek_tapped(link, packet);
         }
         self.wire.peek_into(link, packet)
@@ -94,7 +101,7 @@ impl<W: Wire> Tapped<W> {
     /// Gives back what [`Tapped::peek`] gave on this link.
     #[inline]
     pub fn release(&mut self, link: LinkId) {
-        if self.taps.is_some() {
+        if self.tapped() {
             return self.release_tapped(link);
         }
         self.wire.release(link);
@@ -158,7 +165,7 @@ impl<W: Wire> Tapped<W> {
     /// Lets time pass for what waits in the taps.
     #[inline]
     pub fn pass(&mut self, now: Nanos) {
-        if self.taps.is_some() {
+        if self.tapped() {
             self.pass_faulty(now);
         }
     }
@@ -166,13 +173,16 @@ impl<W: Wire> Tapped<W> {
     /// When [`Tapped::pass`] has something to do, if nothing else happens.
     #[inline]
     pub fn tap_deadline(&self) -> Option<Nanos> {
+        if !self.tapped() {
+            return None;
+        }
         self.taps.as_ref()?.faults.as_ref()?.deadline()
     }
 
     /// True if [`Tapped::take_orders`] has some.
     #[inline]
     pub fn has_orders(&self) -> bool {
-        self.taps.is_some() && self.has_orders_tapped()
+        self.tapped() && self.has_orders_tapped()
     }
 
     #[cold]
@@ -188,7 +198,18 @@ impl<W: Wire> Tapped<W> {
         self.taps.as_mut().and_then(|taps| taps.faults.as_mut()).map(fault::Faults::take_orders).unwrap_or_default()
     }
 
+    /// Writes down a management datagram that is being sent, by another way than this wire.
+    pub fn managed(&mut self, source: &Gid, dest: &Gid, mad: &[u8]) {
+        if let Some(pcap) = self.pcap() {
+            pcap.managed(source, dest, mad);
+        }
+    }
+
+    #[inline]
     fn pcap(&mut self) -> Option<&mut Pcap> {
+        if !self.tapped() {
+            return None;
+        }
         self.taps.as_mut()?.pcap.as_mut()
     }
 }
@@ -266,7 +287,7 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn caps(&self, link: LinkId) -> LinkCaps {
         let caps = self.wire.caps(link);
-        if self.taps.is_some() && self.needs_data() {
+        if self.tapped() && self.needs_data() {
             return LinkCaps { straight: false, ..caps };
         }
         caps
@@ -274,7 +295,7 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
-        if self.taps.is_some() {
+        if self.tapped() {
             // A copy, so that without taps the packet need not be in memory for anybody to look at.
             let (packet, payload) = (*packet, payload);
             return self.send_tapped(link, &packet, payload);
@@ -284,7 +305,7 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
-        if self.taps.is_some() {
+        if self.tapped() {
             let packet = *packet; // see `send`
             return self.send_tapped(link, &packet, Payload { prefix, spans: &[] });
         }
@@ -313,7 +334,7 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn has_full(&self) -> bool {
-        self.taps.is_some() || self.wire.has_full()
+        self.tapped() || self.wire.has_full()
     }
 
     #[inline]
@@ -329,7 +350,7 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]) {
         self.wire.rx_fetch(rx, offset, dst);
-        if self.taps.is_some() {
+        if self.tapped() {
             let len = self.wire.rx_len(rx);
             self.spoil_bytes(offset, len, dst);
         }
@@ -337,7 +358,7 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        if self.taps.is_some() {
+        if self.tapped() {
             return self.scatter_tapped(rx, offset, spans);
         }
         self.wire.rx_scatter(rx, offset, spans)
@@ -346,7 +367,7 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
         self.wire.pull(link, ticket, remote, local)?;
-        if self.taps.is_some() {
+        if self.tapped() {
             if let Some(pcap) = self.pcap() {
                 pcap.pulled(local);
             }
@@ -373,7 +394,7 @@ impl<W: Wire> Platform for Tapped<W> {
     #[inline]
     fn show(&mut self, shown: &Shown) {
         // Nor may peers execute theirs unseen.
-        if self.taps.is_none() {
+        if !self.tapped() {
             self.wire.show(shown);
         }
     }
@@ -385,17 +406,17 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline]
     fn withholds_receive(&mut self, packet: &Packet) -> bool {
-        self.taps.is_some() && self.withholds_faulty(packet)
+        self.tapped() && self.withholds_faulty(packet)
     }
 
     #[inline]
     fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<Reached> {
         // What is executed without a packet could be neither seen nor interfered with.
-        if self.taps.is_some() { None } else { self.wire.reach(link, request) }
+        if self.tapped() { None } else { self.wire.reach(link, request) }
     }
 
     #[inline]
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
-        self.taps.is_none() && self.wire.shares(link, rkey, addr, len)
+        !self.tapped() && self.wire.shares(link, rkey, addr, len)
     }
 }

@@ -47,6 +47,12 @@ const LONGEST_REFERENCE: u32 = 1 << 20;
 /// Bytes in front of a datagram's data: source and destination GID.
 const GIDS: u32 = 32;
 
+/// The queue pair of the general services (IBTA vol. 1, 3.9.4), and its Q_Key (10.2.5).
+const GSI: Qpn = Qpn::new(1);
+const GSI_QKEY: u32 = 0x8001_0000;
+/// No shorter than a management datagram.
+const GSI_MTU: u32 = 256;
+
 /// NAK codes that only the window has (`engine::responder`).
 const NAK: u8 = 3 << 5;
 const NAK_SOURCE_FAULT: u8 = NAK | 30;
@@ -74,6 +80,8 @@ pub struct Pcap {
     batch: Vec<u8>,
     batched: u64,
     bytes: Vec<u8>,
+    /// The sequence number of the next management datagram.
+    mad: Psn,
 }
 
 /// Copies bytes of a packet's payload, from an offset on; false if they cannot be had.
@@ -117,6 +125,7 @@ impl Pcap {
             batch: Vec::new(),
             batched: 0,
             bytes: Vec::new(),
+            mad: Psn::new(0),
         })
     }
 
@@ -165,6 +174,27 @@ impl Pcap {
         let mut data = |offset: u32, to: &mut [u8]| load(memory, prefix, spans, offset, to);
         let way = self.way(packet, true, ends);
         self.record(&way, packet, note, true, &mut data);
+    }
+
+    /// A management datagram is being sent: from the port's queue pair 1 to the peer's (IBTA vol. 1, 13.5.1).
+    pub(crate) fn managed(&mut self, source: &Gid, dest: &Gid, mad: &[u8]) {
+        let psn = self.mad;
+        self.mad = psn.plus(1);
+        let packet = Packet {
+            flags: flag::FIRST | flag::LAST,
+            rkey: GSI_QKEY,
+            len: mad.len() as u32,
+            ..Packet::new(PacketOp::Datagram, GSI, GSI, psn)
+        };
+        let way = Way { source: *source, dest: *dest, traffic_class: 0, hop_limit: 64, flow_label: 0, from: GSI };
+        let mut data = |offset: u32, to: &mut [u8]| match mad.get(offset as usize..offset as usize + to.len()) {
+            Some(bytes) => {
+                to.copy_from_slice(bytes);
+                true
+            }
+            None => false,
+        };
+        self.record(&(way, QpType::Ud, GSI_MTU), &packet, None, true, &mut data);
     }
 
     /// A packet has been received: written down here if its sender does not do so.

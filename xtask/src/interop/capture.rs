@@ -81,6 +81,12 @@ impl Packet {
         }
     }
 
+    /// Attribute and data of a datagram of communication management (IBTA vol. 1, 13.4.2 and chapter 12), behind the DETH.
+    pub fn managed(&self) -> Option<(u16, &[u8])> {
+        let mad = self.body.get(8..264).filter(|mad| self.dest == 1 && self.service() == UD && mad[1] == 7)?;
+        Some((u16::from_be_bytes([mad[16], mad[17]]), &mad[24..]))
+    }
+
     fn is_nak(&self) -> bool {
         self.operation() == 0x11 && self.syndrome().is_some_and(|syndrome| syndrome >> 5 != 0)
     }
@@ -263,7 +269,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
     if let Some(odd) = packets.iter().filter_map(Packet::mtu).find(|len| *len != mtu) {
         return Err(format!("a packet in the middle of a message has {odd} bytes, others {mtu}"));
     }
-    let mut flows: BTreeMap<(u16, u32), Flow> = BTreeMap::new();
+    let mut flows: BTreeMap<(u16, u32, u32), Flow> = BTreeMap::new();
     // By the sender of the acknowledgement and its destination.
     let mut acknowledged: HashMap<(u16, u32), u32> = HashMap::new();
     let mut found = Findings::default();
@@ -277,7 +283,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
                 return wrong(comment);
             }
             if packet.is_nak() {
-                for flow in flows.iter_mut().filter(|((port, _), _)| *port == port_of(packet.dest)) {
+                for flow in flows.iter_mut().filter(|((port, ..), _)| *port == port_of(packet.dest)) {
                     flow.1.asked.push(packet.psn);
                 }
             } else {
@@ -290,7 +296,9 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
         }
         // Datagrams are numbered by their sender, wherever they go.
         let to = if packet.service() == UD { 0 } else { packet.dest };
-        let flow = flows.entry((packet.port, to)).or_default();
+        // Every process has a queue pair 1.
+        let of = if packet.managed().is_some() { packet.interface + 1 } else { 0 };
+        let flow = flows.entry((packet.port, to, of)).or_default();
         flow.reliable = packet.is_reliable();
         let takes = if packet.is_read() { packet.dma_len().div_ceil(mtu).max(1) as u32 } else { 1 };
         match flow.take(packet, takes) {
@@ -308,7 +316,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
             Err(why) => return wrong(&why),
         }
     }
-    for ((port, dest), flow) in flows.iter().filter(|(_, flow)| flow.reliable) {
+    for ((port, dest, _), flow) in flows.iter().filter(|(_, flow)| flow.reliable) {
         let Some(last) = flow.ends[usize::from(leaves)] else { continue };
         // The acknowledgements come from `dest` and go to the queue pair behind `port`.
         let ack = acknowledged.iter().find(|((from, to), _)| *from == port_of(*dest) && port_of(*to) == *port);

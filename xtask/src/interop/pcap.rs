@@ -39,6 +39,7 @@ pub fn pcap(suite: &mut Suite, options: &Options) {
     for (name, run) in [
         ("a program is killed", killed as fn(&Stage) -> Result<(), String>),
         ("the standard output", looked_at),
+        ("connections", connections),
         ("no room for the capture", no_room),
         ("no more than RLIMIT_FSIZE", limited),
     ] {
@@ -75,6 +76,11 @@ fn cases(stage: &Stage) -> Vec<Pair> {
         let pairs = if pair.args.iter().any(|arg| arg == "-q") { 4 } else { 1 };
         let n = N * pairs * if both_ways { 2 } else { 1 };
         cases.push(captured(stage, pair, n, n, [true, true]));
+    }
+    // The connection manager's messages, and what perftest then tells each other over the connection.
+    for pair in perftest::some(&["send_bw", "write_lat", "read_bw"], &format!("-n {N} -R")) {
+        let n = if pair.program == "ib_write_lat" { 2 * N } else { N };
+        cases.push(captured(stage, pair, n + 5, n + 80, [true, true]));
     }
     // One side knows nothing of it; the other writes down both directions.
     for (server, client) in [(true, false), (false, true)] {
@@ -212,6 +218,42 @@ fn killed(stage: &Stage) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// What the connection manager says is there, and agrees with what the queue pairs then do.
+fn connections(stage: &Stage) -> Result<(), String> {
+    // Port 27314, and that of udaddy; how the manager's sockets are called.
+    let text = "
+        export SOFTRNIC_PCAP=$FILE
+        listens() { until grep -q \"softrnic/.*/cm/$1/.*/listen\" /proc/net/unix; do sleep 0.02; done; }
+        $RUN -- rping -s -a 127.0.0.1 -p 27314 -C 3 >/dev/null 2>&1 & server=$!
+        listens 0106/6ab2
+        $RUN -- rping -c -a 127.0.0.1 -p 27314 -C 3 >/dev/null || exit 3
+        wait $server
+        $RUN -- udaddy -b 127.0.0.1 -c 2 >/dev/null & server=$!
+        listens 0111/1c06
+        $RUN -- udaddy -s 127.0.0.1 -c 2 >/dev/null || exit 4
+        wait $server";
+    let (_, packets) = script(stage, "connections", &[], text)?;
+    capture::check(&packets, false)?;
+    let said: Vec<(u16, &[u8])> = packets.iter().filter_map(Packet::managed).collect();
+    let kinds: Vec<u16> = said.iter().map(|(kind, _)| *kind).collect();
+    // REQ, REP, RTU; DREQ of one or of both, and their answers.
+    let Some(rest) = kinds.strip_prefix(&[0x10, 0x13, 0x14]) else { return Err(format!("first came {kinds:x?}")) };
+    let count = |kind| rest.iter().filter(|is| **is == kind).count();
+    if count(0x15) == 0 || count(0x16) == 0 || (count(0x17), count(0x18)) != (2, 2) {
+        return Err(format!("then came {rest:x?}"));
+    }
+    let number = |mad: &[u8], at: usize| u32::from_be_bytes([0, mad[at], mad[at + 1], mad[at + 2]]);
+    let (request, reply) = (said[0].1, said[1].1);
+    let halves = [(number(request, 32), number(request, 44)), (number(reply, 12), number(reply, 20))];
+    for [(_, psn), (dest, _)] in [halves, [halves[1], halves[0]]] {
+        let first = packets.iter().find(|packet| packet.dest == dest && !packet.is_response());
+        if first.is_none_or(|first| first.psn != psn) {
+            return Err(format!("the first packet to QP {dest:#x} should have the number {psn}: {first:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// The capture as a stream: all of it comes, before the end of the pipe.
