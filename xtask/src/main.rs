@@ -9,6 +9,7 @@ mod report;
 mod run;
 mod rust;
 mod setup;
+mod taps_cost;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ cargo xtask setup                 install the Debian packages and the miri that 
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
 cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
 cargo xtask list                  the suites, in the order in which they run
+cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet machine
 
 Options:
   --quick         fewer cases and shorter runs: a few minutes
@@ -129,6 +131,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["setup"] => match setup::setup() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        },
+        ["taps-cost"] => match taps_cost::measure() {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
                 eprintln!("{e}");

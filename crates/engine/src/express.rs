@@ -33,6 +33,13 @@ use crate::run::arm;
 /// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
 const LONGEST: u32 = 256;
 
+/// Whether the short way may be taken, asked [`Engine::has_express`]. A build with `--cfg without_taps`, which is to show
+/// what asking costs, does not ask.
+#[inline(always)]
+fn may(has_express: bool) -> bool {
+    cfg!(without_taps) || has_express
+}
+
 impl<P: Platform> Engine<P> {
     /// Posts a request and sends it, if that is all there is to do.
     ///
@@ -42,7 +49,7 @@ impl<P: Platform> Engine<P> {
         let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
             && !matches!(wr.body, SendBody::Datagram { .. })
             && !wr.flags.contains(SendFlags::IP_CSUM)
-            && self.has_express
+            && may(self.has_express)
             && self.parked.is_empty();
         let Some(qp) = self.qps.get_mut(id).filter(|_| asked) else { return false };
         let plain = qp.init.qp_type == QpType::Rc
@@ -163,7 +170,7 @@ impl<P: Platform> Engine<P> {
     #[inline]
     fn express_send_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
         let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
-        let Some(qp) = self.qps.get_mut(id).filter(|_| whole && self.has_express) else { return false };
+        let Some(qp) = self.qps.get_mut(id).filter(|_| whole && may(self.has_express)) else { return false };
         let plain = qp.init.qp_type == QpType::Rc
             && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
             && qp.from == Some(link)
@@ -239,7 +246,7 @@ impl<P: Platform> Engine<P> {
     /// Takes an acknowledgement in that ends the only request under way.
     #[inline]
     fn express_ack_in(&mut self, id: QpId, link: LinkId, packet: &Packet, now: Nanos) -> bool {
-        let Some(qp) = self.qps.get_mut(id).filter(|_| self.has_express) else { return false };
+        let Some(qp) = self.qps.get_mut(id).filter(|_| may(self.has_express)) else { return false };
         let qp: &mut Qp = qp;
         let plain = packet.syndrome >> 5 == 0
             && qp.init.qp_type == QpType::Rc
@@ -281,7 +288,7 @@ impl<P: Platform> Engine<P> {
     /// Sends the acknowledgement that the first of those who have something to send owes, if that is all there is to do for it.
     #[inline]
     pub(crate) fn express_ack(&mut self) -> bool {
-        let Some(&id) = self.ready.front().filter(|_| self.has_express) else { return false };
+        let Some(&id) = self.ready.front().filter(|_| may(self.has_express)) else { return false };
         let Some(qp) = self.qps.get_mut(id) else { return false };
         let plain = qp.responses.len() == 1
             && matches!(qp.state, QpState::Rts | QpState::Rtr)
