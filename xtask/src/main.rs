@@ -23,6 +23,7 @@ cargo xtask setup                 install the Debian packages and the miri that 
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
 cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
 cargo xtask list                  the suites, in the order in which they run
+cargo xtask stress                the long form of two tests: 5,000 peers killed, objects that come and go for ten minutes
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet machine
 
 Options:
@@ -73,6 +74,10 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
     Step { name: "miri",       slow: true,  run: miri::run,           about: "miri on the crates that it can run" },
 ];
+
+/// Not one of them: it takes as long as all of them.
+const STRESS: Step =
+    Step { name: "stress", slow: true, run: rust::stress, about: "peers killed and objects made, for a long time" };
 
 /// What the command line said.
 #[derive(Debug, Default)]
@@ -137,6 +142,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        ["stress"] => test([STRESS].iter(), &options),
         ["taps-cost"] => match taps_cost::measure() {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {

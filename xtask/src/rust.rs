@@ -11,6 +11,11 @@ use crate::{Options, logs, root, target_dir};
 /// A build on two busy cores takes minutes; ten times that is a hang.
 const BUILD: Duration = Duration::from_secs(1200);
 
+/// Thousands of kills take an hour on a busy machine.
+const STRESS: Duration = Duration::from_secs(3 * 3600);
+/// What tests print is in their logs, and what they count (`counted: `) is shown.
+const SHOWN: [&str; 2] = ["--", "--show-output"];
+
 fn cargo(log: &str) -> Program {
     Program::new(env!("CARGO"), logs().join("cargo").join(log)).dir(root())
 }
@@ -83,6 +88,7 @@ pub fn test(suite: &mut Suite, options: &Options) {
     }
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
+    words.extend(SHOWN);
     tests(suite, "test", cargo("test").args(words));
 }
 
@@ -90,6 +96,7 @@ pub fn test(suite: &mut Suite, options: &Options) {
 pub fn test_indirect(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
+    words.extend(SHOWN);
     let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
     // What takes long does both by itself, or does not depend on it.
     let shorter = [("SOFTRNIC_KILL_ROUNDS", "30"), ("SOFTRNIC_CHURN_SECONDS", "3"), ("SOFTRNIC_SWEEP_STEP", "5")];
@@ -109,8 +116,28 @@ pub fn test_load(suite: &mut Suite, options: &Options) {
         words.extend(["--test", test]);
     }
     words.extend(options.test_filter());
+    words.extend(SHOWN);
     let program = cargo("test-load").args(words).env("SOFTRNIC_KILL_ROUNDS", "60").env("SOFTRNIC_CHURN_SECONDS", "5");
     tests(suite, "test-load", program);
+}
+
+/// The long form of what is about peers that are killed and objects that come and go; not in `test`. The variables can
+/// be set to other numbers.
+pub fn stress(suite: &mut Suite, options: &Options) {
+    if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
+        return;
+    }
+    let long = [("SOFTRNIC_KILL_ROUNDS", "5000"), ("SOFTRNIC_CHURN_SECONDS", "600")];
+    for test in ["kill", "churn"] {
+        let mut words = vec!["test", "-p", "softrnic-conformance", "--test", test];
+        words.extend(options.test_filter());
+        words.extend(SHOWN);
+        let log = format!("stress-{test}");
+        let program = long.into_iter().fold(cargo(&log).args(words), |program, (key, value)| {
+            program.env(key, std::env::var(key).unwrap_or_else(|_| value.to_owned()))
+        });
+        take_tests(suite, &log, program, STRESS);
+    }
 }
 
 fn tests(suite: &mut Suite, name: &str, program: Program) {
@@ -127,6 +154,9 @@ pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
     let before = suite.count().failed;
     for (test, outcome) in test_lines(&done.stdout) {
         suite.push(test, outcome, Some(done.log.clone()));
+    }
+    for counted in done.stdout.lines().filter_map(|line| line.strip_prefix("counted: ")) {
+        println!("   {counted}");
     }
     if !done.ok() && suite.count().failed == before {
         suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log.clone()));

@@ -3,6 +3,7 @@
 //!
 //! `SOFTRNIC_CHURN_SECONDS` says for how long (10).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,10 +84,42 @@ fn together(bed: &Bed, wire: &mut Wire, depth: u32) {
     let () = wire.exchange(&());
 }
 
-/// What the two processes do until the test says that it is enough; gives rounds and growth, or why it is too much.
-fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (u64, Result<Footprint, String>) {
+/// How long rounds took, once warm: the first of them, and the last. Not all, for they would be growth themselves.
+#[derive(Default)]
+struct Took {
+    rounds: u64,
+    first: Vec<Duration>,
+    last: VecDeque<Duration>,
+}
+
+impl Took {
+    const KEPT: usize = 500;
+
+    fn add(&mut self, round: Duration) {
+        self.rounds += 1;
+        if self.first.len() < Self::KEPT {
+            self.first.push(round);
+        }
+        if self.last.len() == Self::KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(round);
+    }
+
+    /// Medians.
+    fn ends(&mut self) -> [Duration; 2] {
+        [&mut self.first[..], self.last.make_contiguous()].map(|times| {
+            times.sort_unstable();
+            times.get(times.len() / 2).copied().unwrap_or_default()
+        })
+    }
+}
+
+/// What the two processes do until the test says that it is enough; gives how long it took, and growth, or why that is too
+/// much.
+fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (Took, Result<Footprint, String>) {
     let bed = Bed::open();
-    let (mut rounds, mut warm) = (0, None);
+    let (mut rounds, mut warm, mut took) = (0, None, Took::default());
     loop {
         let (on, is_warm) = go_on(wire);
         if is_warm && warm.is_none() {
@@ -95,11 +128,15 @@ fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (
         if !on {
             break;
         }
+        let start = Instant::now();
         alone(&bed);
-        together(&bed, wire, 1 + (rounds % 50) as u32);
+        together(&bed, wire, 1 + rounds % 50);
         rounds += 1;
+        if is_warm {
+            took.add(start.elapsed());
+        }
     }
-    (rounds, Footprint::settled(&warm.unwrap_or_default(), &SLACK))
+    (took, Footprint::settled(&warm.unwrap_or_default(), &SLACK))
 }
 
 #[test]
@@ -117,15 +154,25 @@ fn objects_come_and_go() {
     let time = Duration::from_secs(setting("SOFTRNIC_CHURN_SECONDS").unwrap_or(SECONDS));
     let start = Instant::now();
     let mut far = Far::start("far_side", "churn", &[]);
-    let (rounds, near) = churn(&mut far.wire, |wire| {
+    let (mut took, near) = churn(&mut far.wire, |wire| {
         let now = (start.elapsed() < time, start.elapsed() > time.mul_f64(WARM));
         wire.tell(&now);
         now
     });
     let there: Result<Footprint, String> = far.wire.hear();
     far.wire.tell(&());
-    println!("{rounds} rounds in {:?}: 17 objects alone, 14 with a peer in each", start.elapsed());
-    println!("here: {near:?}; there: {there:?}");
+    // Whether a round takes longer in the end than in the beginning is for whoever reads it: a test does not judge times.
+    let [first, last] = took.ends();
+    println!(
+        "counted: {} rounds after {:?}, until {:?}: 17 objects alone, 14 with a peer in each; medians of the first {} {first:?}, \
+         of as many at the end {last:?}",
+        took.rounds,
+        time.mul_f64(WARM),
+        start.elapsed(),
+        took.first.len(),
+    );
+    let said = |grown: &Result<Footprint, String>| grown.as_ref().map_or_else(String::clone, Footprint::to_string);
+    println!("counted: grown here by {}; there by {}", said(&near), said(&there));
     near.unwrap_or_else(|error| panic!("here: {error}"));
     there.unwrap_or_else(|error| panic!("there: {error}"));
     assert!(far.ended_well());

@@ -311,12 +311,12 @@ fn peers_are_killed() {
         }
     }
     for (kind, (times, latest)) in &kinds {
-        println!("{times:5} killed {kind}: known {latest:?} later at most");
+        println!("counted: {times:5} killed {kind}: known {latest:?} later at most");
     }
-    println!("{rounds} peers killed, {done} requests done, {rounds} connections anew");
+    println!("counted: {rounds} peers killed, {done} requests done, {rounds} connections anew");
     let Some(before) = before else { return };
     match Footprint::settled(&before, &LEAK) {
-        Ok(grown) => println!("grown since round {WARM} by {grown}"),
+        Ok(grown) => println!("counted: grown since round {WARM} by {grown}"),
         Err(error) => panic!("SOFTRNIC_KILL_SEED={seed}: after round {WARM} {error}"),
     }
 }

@@ -243,7 +243,7 @@ fn each(test: impl Fn(&Bed, &mut Far, Waits, usize, &str)) {
         far.wire.tell(&None::<Task>);
         assert!(far.ended_well());
     }
-    println!("{cases} cases");
+    println!("counted: {cases} cases of a stopped peer");
 }
 
 /// The end of a case: what the other process sees in its memory.

@@ -70,14 +70,15 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
-    /// process with the same number; whoever waited for room on it finds out by trying.
-    pub fn link_down(&mut self, link: LinkId) {
+    /// process with the same number; whoever waited for room on it finds out by trying. `other` leads to the same process:
+    /// what that has sent before it died may still come over it.
+    pub fn link_down(&mut self, link: LinkId, other: Option<LinkId>) {
         let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();
         for id in users {
             let Some(mut qp) = self.qps.lend(id) else { continue };
             if qp.from == Some(link) {
-                qp.from = qp.link.filter(|own| *own != link); // the id may be another's some day
+                qp.from = qp.link.filter(|own| *own != link).or(other); // the id may be another's some day
             }
             // What is left in the peer's own link is still received.
             if qp.link == Some(link) {

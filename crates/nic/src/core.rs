@@ -52,7 +52,7 @@ pub struct Core {
     pub(crate) thread_runs: bool,
     pub(crate) adoption: Adoption,
     notices: Vec<Notice>,
-    pub(crate) dead: Vec<LinkId>,
+    pub(crate) dead: Vec<(LinkId, Option<LinkId>)>,
     /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
     pub(crate) incidents: Vec<DeviceFault>,
     /// The time as last read.

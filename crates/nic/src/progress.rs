@@ -173,8 +173,8 @@ impl Core {
         self.engine.platform_mut().pass(now);
         self.take_packets(&mut now, None);
         self.engine.platform_mut().take_dead_links(&mut self.dead);
-        for link in self.dead.drain(..) {
-            self.engine.link_down(link);
+        for (link, other) in self.dead.drain(..) {
+            self.engine.link_down(link, other);
         }
         if self.engine.next_deadline().is_some_and(|at| at <= now) {
             self.engine.expire(now);
@@ -416,6 +416,101 @@ mod tests {
         assert_eq!(turns.first(3), 1);
         assert_eq!(turns.first(1), 0, "links go");
         assert_eq!(turns.first(0), 0);
+    }
+
+    /// An adapter without a thread, and the device opened.
+    fn adapter() -> (Nic, ::verbs::CtxId) {
+        let nic = Nic::new().unwrap();
+        let ctx = nic.core.lock().open_ctx().unwrap();
+        (nic, ctx)
+    }
+
+    /// A queue pair in INIT with so many receives; each completes to the queue.
+    fn receiver(nic: &Nic, ctx: ::verbs::CtxId, cq: CqId, receives: u64) -> ::verbs::QpId {
+        use ::verbs::{QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, state};
+        let pd = nic.lock().alloc_pd(ctx).unwrap();
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (Some(cq), Some(cq));
+        let (pd, qp_type) = (Some(pd), QpType::Rc);
+        let init = QpInit { pd, qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
+        let (qp, _) = nic.create_qp(ctx, &init, 0).unwrap();
+        let attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
+        let (mask, _) = state::transition(QpType::Rc, QpState::Reset, QpState::Init).unwrap();
+        nic.modify_qp(qp, &attr, mask | QpAttrMask::STATE).unwrap();
+        for wr_id in 0..receives {
+            nic.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+        }
+        qp
+    }
+
+    /// Its receives end.
+    fn flush(nic: &Nic, qp: ::verbs::QpId) {
+        let attr = ::verbs::QpAttr { state: ::verbs::QpState::Err, ..::verbs::QpAttr::default() };
+        nic.modify_qp(qp, &attr, ::verbs::QpAttrMask::STATE).unwrap();
+    }
+
+    #[test]
+    fn armings_that_nobody_asked_for_are_a_rest_apart() {
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let mut core = nic.core.lock();
+        let arms = |core: &mut Core, clock| {
+            (core.mode, core.clock) = (Mode::Polled, clock);
+            core.after_completions(&nic);
+            core.mode == Mode::Armed
+        };
+        let start = now();
+        assert!(arms(&mut core, start), "nothing is expected: peers must find somebody awake");
+        assert_eq!(core.rest_until, core.clock + REST);
+        let until = core.rest_until;
+        assert!(!arms(&mut core, start) && !arms(&mut core, until - 1));
+        assert_eq!(core.rest_until, until, "what is put off is not put off further");
+        assert!(arms(&mut core, until));
+        // Who asks for it gets it.
+        (core.mode, core.rest_until) = (Mode::Polled, u64::MAX);
+        core.arm_for(&nic);
+        assert_eq!(core.mode, Mode::Armed);
+        // Who expects a completion comes back for it.
+        core.rest_until = 0;
+        drop(core);
+        let qp = receiver(&nic, ctx, cq, 1);
+        assert!(!arms(&mut nic.core.lock(), until));
+        flush(&nic, qp);
+        assert!(arms(&mut nic.core.lock(), until));
+    }
+
+    #[test]
+    fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let qp = receiver(&nic, ctx, cq, 64);
+        flush(&nic, qp);
+        // Completions lie there that the polls had not to bring: 64, and nothing comes behind them.
+        nic.core.lock().rest_until = u64::MAX;
+        let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 1));
+        let mode = || nic.core.lock().mode;
+        // With a channel somebody may be waiting for events, and peers have to ring.
+        nic.core.lock().mode = Mode::Armed;
+        let channel = nic.create_channel().unwrap();
+        nic.bind_cq_channel(cq, &channel);
+        poll(POLLS_BEFORE_POLLED + 1);
+        assert_eq!(mode(), Mode::Armed);
+        nic.unbind_cq_channel(cq);
+        poll(POLLS_BEFORE_POLLED - 1);
+        assert_eq!(mode(), Mode::Armed);
+        poll(1);
+        assert_eq!(mode(), Mode::Polled);
+        // Now they tell nothing: the NIC thread has nothing to stay away for.
+        let polls = nic.core.lock().polls;
+        poll(POLLS_BEFORE_POLLED);
+        assert_eq!(nic.core.lock().polls, polls);
+        // Each arming begins the count anew.
+        let half = POLLS_BEFORE_POLLED / 2;
+        nic.core.lock().arm_for(&nic);
+        poll(half);
+        nic.core.lock().arm_for(&nic);
+        poll(half - 1);
+        assert_eq!((mode(), nic.core.lock().polls_armed), (Mode::Armed, half - 1));
     }
 
     #[test]

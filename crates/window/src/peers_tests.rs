@@ -116,6 +116,40 @@ fn the_loopback_link() {
 }
 
 #[test]
+fn the_loopback_link_is_looked_at_from_its_first_use_on() {
+    let link = LinkId::LOOPBACK;
+    let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
+    // What was put there behind the platform's back shows whether somebody looks.
+    let mut unused = platform();
+    assert!(unused.link_mut(link).unwrap().producer.push_short(&[0; 7], false, 0));
+    assert!(!unused.any_ready(), "before it is used nobody pays for a look");
+    let qpn = Qpn::new(unused.claim_block().unwrap());
+    assert!(!unused.any_ready(), "nobody has asked for the way yet");
+    assert_eq!(unused.resolve(&gid("::1"), qpn), Some(link));
+    assert!(unused.any_ready(), "whoever knows the way may use it");
+    // A packet, whichever way it is sent.
+    let mut plain = platform();
+    plain.send(link, &packet, Payload::default()).unwrap();
+    assert!(plain.any_ready() && !plain.announce_sleep());
+    let mut short = platform();
+    let qpn = Qpn::new(short.claim_block().unwrap());
+    let found = short.resolve(&gid("127.0.0.1"), qpn).unwrap();
+    assert!(!short.any_ready());
+    short.send_short(found, &packet, &[1; 8]).unwrap();
+    assert!(short.any_ready() && !short.announce_sleep());
+    // A member of a group that sends to it is one of its own listeners.
+    let group = gid("ff0e::77");
+    let mut member = platform();
+    member.claim_block().unwrap();
+    member.announce_multicast(&group, true).unwrap();
+    let mut links = Vec::new();
+    member.resolve_multicast(&group, &mut links);
+    assert_eq!(links, [link]);
+    member.send_short(link, &packet, &[]).unwrap();
+    assert!(member.any_ready());
+}
+
+#[test]
 fn straight_copies_inside_the_process() {
     let mut platform = platform();
     let link = LinkId::LOOPBACK;
@@ -303,6 +337,23 @@ fn who_has_sent_a_packet_is_known_when_it_is_there() {
     // It can send from now on; we have not looked at the socket since.
     other.handle_events(monotonic());
     assert_eq!(taps::Wire::peer_device(&mut platform, link), Some(other.instance));
+}
+
+/// Two links to one process: what it has sent before its death may have come over either.
+#[test]
+fn a_link_that_dies_names_another_to_the_same_process() {
+    let (mut platform, mut other) = (platform(), platform());
+    let [ours, its] = [&mut platform, &mut other].map(|p| Qpn::new(p.claim_block().unwrap()));
+    let own = platform.resolve(&gid("::1"), its).unwrap();
+    other.resolve(&gid("::1"), ours).unwrap();
+    platform.handle_events(monotonic());
+    let theirs = platform.links()[2];
+    for (dies, heir) in [(own, Some(theirs)), (theirs, None)] {
+        platform.bury(dies);
+        let mut dead = Vec::new();
+        platform.take_dead_links(&mut dead);
+        assert_eq!(dead, [(dies, heir)]);
+    }
 }
 
 #[test]

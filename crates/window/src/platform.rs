@@ -256,9 +256,10 @@ impl WindowPlatform {
         self.any_dead = true;
     }
 
-    /// The links that died since the last call, all of whose packets have been taken: appended to `dead`. Their ids are
-    /// not valid any more. Must not be called between [`WindowPlatform::peek`] and [`WindowPlatform::release`].
-    pub fn take_dead_links(&mut self, dead: &mut Vec<LinkId>) {
+    /// The links that died since the last call, all of whose packets have been taken: appended to `dead`, each with
+    /// another link to the same process, over which more of what it sent may come. The dead ones' ids are not valid any
+    /// more. Must not be called between [`WindowPlatform::peek`] and [`WindowPlatform::release`].
+    pub fn take_dead_links(&mut self, dead: &mut Vec<(LinkId, Option<LinkId>)>) {
         if !std::mem::take(&mut self.any_dead) {
             return;
         }
@@ -267,12 +268,15 @@ impl WindowPlatform {
         for id in live {
             // The loopback link stays: it can only die by a stray write of the program, and has no successor.
             if id != LinkId::LOOPBACK && self.link(id).is_some_and(|l| l.state == State::Dead) {
-                dead.push(id);
+                dead.push((id, None));
             } else {
                 self.live.push(id);
             }
         }
-        for id in &dead[before..] {
+        for (id, other) in &mut dead[before..] {
+            *other = self.live.iter().copied().find(|other| self.surely_same_peer(*id, *other));
+        }
+        for (id, _) in &dead[before..] {
             let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
                 continue;
             };
@@ -285,7 +289,7 @@ impl WindowPlatform {
             }
         }
         let gone = &dead[before..];
-        self.routes.retain(|_, route| !matches!(route, Route::Link(id) if gone.contains(id)));
+        self.routes.retain(|_, route| !matches!(route, Route::Link(id) if gone.iter().any(|(dead, _)| dead == id)));
     }
 
     /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are

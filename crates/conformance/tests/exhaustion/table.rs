@@ -29,7 +29,7 @@ fn descriptors() {
     let reports = all(lacks.flat_map(|lack| cases(lack, &[libc::EMFILE])));
     let enough = |report: &&crate::Report| matches!(report.lacking, Attempt::Done);
     let done = reports.iter().filter(enough).count();
-    println!("{} cases, a connection in {done}", reports.len());
+    println!("counted: {} limits on descriptors, a connection in {done}", reports.len());
     assert!(done > 0 && done < reports.len(), "the sweep must reach from too few to enough");
 }
 

@@ -50,7 +50,7 @@ fn a_connected_pair_of_processes_is_small() {
     let near = play(&mut far.wire);
     let there: Footprint = far.wire.hear();
     let bytes = near.bytes + there.bytes;
-    println!("a connected pair of processes needs {} KiB: here {near}; there {there}", bytes / 1024);
+    println!("counted: a connected pair of processes needs {} KiB: here {near}; there {there}", bytes / 1024);
     assert!(bytes < PAIR, "{bytes} bytes");
     // The socket, the peer's doorbell, its life; twice, if both began to connect at the same time; and once the board.
     assert!(near.descriptors <= 7 && there.descriptors <= 7, "here {near}; there {there}");

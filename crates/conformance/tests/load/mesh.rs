@@ -155,7 +155,7 @@ fn sixty_four_processes_all_to_all() {
     let failed = fars.iter_mut().filter_map(|far| (!far.ended_well()).then(|| far.pid())).count();
     let pairs = (PROCESSES * (PROCESSES - 1) / 2) as u64;
     println!(
-        "{PROCESSES} processes, {pairs} pairs: {} sent, {} received; each pair needs {} KiB, a process at most {} descriptors",
+        "counted: {PROCESSES} processes, {pairs} pairs: {} sent, {} received; each pair needs {} KiB, a process at most {} descriptors",
         sum.sent,
         sum.received,
         sum.grown.bytes / pairs / 1024,

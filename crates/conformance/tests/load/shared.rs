@@ -102,7 +102,7 @@ fn a_shared_receive_queue_with_sixty_four_senders() {
     for far in &mut fars {
         let () = far.wire.exchange(&());
     }
-    println!("{SENDERS} senders to one shared receive queue of {RECEIVES}: {} received", received.count());
+    println!("counted: {SENDERS} senders to one shared receive queue of {RECEIVES}: {} received", received.count());
     for qp in &qps {
         assert_eq!(qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state, QpState::Rts);
     }

@@ -116,7 +116,7 @@ fn play(wire: &mut Wire) -> Footprint {
     let took = start.elapsed();
     let grown = Footprint::own().since(&before);
     println!(
-        "{QPS} queue pairs: {} sent, {} received in {took:?}; {idle} before the first message, {grown} behind the last",
+        "counted: {QPS} queue pairs: {} sent, {} received in {took:?}; {idle} before the first message, {grown} behind the last",
         sent.count(),
         received.count(),
     );
@@ -138,7 +138,7 @@ fn a_thousand_queue_pairs_carry_data_and_are_small() {
     let there: Footprint = far.wire.hear();
     let bytes = near.bytes + there.bytes;
     println!(
-        "{QPS} queue pairs of depth {DEPTH} between two processes need {} KiB in all, each {} bytes on each side",
+        "counted: {QPS} queue pairs of depth {DEPTH} between two processes need {} KiB in all, each {} bytes on each side",
         bytes / 1024,
         bytes / (2 * QPS as u64),
     );

@@ -456,7 +456,7 @@ impl Program {
                 w.nodes[end.node].engine.fail_qp(end.qpn, now);
             }),
             4 => self.t.both(|w| {
-                w.nodes[end.node].engine.link_down(peer);
+                w.nodes[end.node].engine.link_down(peer, None);
                 w.net.borrow_mut().writable[end.node].push(peer);
             }),
             _ => {

@@ -230,13 +230,19 @@ fn the_short_ways_lead_over_two_links() {
     let links = |w: &World, node: usize, qp| w.nodes[node].engine.qps.get(qp).map(|qp| (qp.link, qp.from)).unwrap();
     let (own, theirs) = links(&w, 0, a);
     assert_ne!(own, theirs);
-    w.nodes[0].engine.link_down(theirs.unwrap());
+    w.nodes[0].engine.link_down(theirs.unwrap(), None);
     assert_eq!(links(&w, 0, a), (own, own), "what is gone is forgotten");
     let (own, theirs) = links(&w, 1, b);
-    w.nodes[1].engine.link_down(own.unwrap());
+    w.nodes[1].engine.link_down(own.unwrap(), None);
     assert_eq!(links(&w, 1, b), (None, theirs), "the rest of what the peer has sent is taken");
-    w.nodes[1].engine.link_down(theirs.unwrap());
+    w.nodes[1].engine.link_down(theirs.unwrap(), None);
     assert_eq!(links(&w, 1, b), (None, None));
+    // Of a queue pair that has heard nothing yet, too: the peer's messages come over the peer's own link.
+    let other = w.pair(0, 1, QpType::Rc).1;
+    let (own, from) = links(&w, 1, other);
+    assert_eq!(own, from);
+    w.nodes[1].engine.link_down(own.unwrap(), theirs);
+    assert_eq!(links(&w, 1, other), (None, theirs));
 }
 
 /// Who only receives may stay in RTR.

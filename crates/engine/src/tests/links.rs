@@ -184,7 +184,7 @@ fn a_link_that_breaks() {
         }
         assert_eq!(w.drop_packets(0, 1, 0, 3), 3);
         let link = w.nodes[0].engine.platform().link(1);
-        w.nodes[0].engine.link_down(link);
+        w.nodes[0].engine.link_down(link, None);
         w.run_for(2 * SECOND);
         assert_eq!(statuses(&mut w, 0), [St::Success; 3], "timeout {timeout}");
     }

@@ -392,7 +392,7 @@ fn room_that_nobody_waits_for() {
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
     let (link, now) = (crate::platform::LinkId(2), w.now);
-    w.nodes[0].engine.link_down(link);
+    w.nodes[0].engine.link_down(link, None);
     w.net.borrow_mut().writable[0].push(link);
     w.nodes[0].engine.destroy_qp(qa).unwrap();
     w.nodes[0].engine.run(now);

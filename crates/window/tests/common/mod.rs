@@ -146,7 +146,9 @@ impl Node {
             }
         }
         self.platform.kick();
-        self.platform.take_dead_links(&mut self.dead);
+        let mut dead = Vec::new();
+        self.platform.take_dead_links(&mut dead);
+        self.dead.extend(dead.into_iter().map(|(link, _)| link));
         taken
     }
 
