@@ -260,6 +260,38 @@ const OF_STRANGERS: &str = "
 |---|---|---|
 ";
 
+/// What processes and systems do without being asked: what it is, the test, and what it holds the program's view to.
+struct Met(&'static str, &'static str, &'static str, &'static str);
+
+const OF_THE_SYSTEM: &str = "
+## What happens by itself
+
+No fault of ours, but what a program meets all the same; `crates/conformance` makes it happen. `cargo xtask stress` kills 5,000 peers.
+
+| what happens | test | what the other program sees |
+|---|---|---|
+";
+
+#[rustfmt::skip]
+const BY_ITSELF: &[Met] = &[
+    Met("the peer dies (`kill -9`), at any moment", "kill.rs", "peers_are_killed",
+        "within (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection works at once"),
+    Met("the peer is stopped (SIGSTOP) beyond the timeouts", "stopped.rs", "beyond_the_timeouts_it_is_a_dead_path",
+        "the same; what the peer does when it goes on changes nothing any more"),
+    Met("the peer is stopped, and goes on in time", "stopped.rs", "who_goes_on_in_time_has_lost_nothing",
+        "IBV_WC_SUCCESS for all, each once"),
+    Met("no more descriptors (RLIMIT_NOFILE)", "exhaustion/table.rs", "descriptors",
+        "EMFILE from the verb that needs one; IBV_WC_RETRY_EXC_ERR where a connection cannot be made; what is connected goes on"),
+    Met("no more memory (RLIMIT_AS)", "exhaustion/table.rs", "memory",
+        "ENOMEM, or EAGAIN where a thread is to be made; otherwise as above"),
+    Met("files, or shared memory, may not be so large (RLIMIT_FSIZE)", "exhaustion/table.rs", "file_sizes",
+        "EFBIG; otherwise as above"),
+    Met("memfd, eventfd, epoll or sockets are forbidden (seccomp)", "exhaustion/table.rs", "system_calls",
+        "EPERM, EACCES, as the sandbox answers, from the verb that needs it"),
+    Met("process_vm_readv and process_vm_writev are forbidden", "exhaustion/table.rs", "system_calls",
+        "nothing: data go through shared memory, with two copies"),
+];
+
 /// `docs/faults.md`.
 fn page(suite: &mut Suite, options: &Options) {
     let mut text = format!("{INTRODUCTION}{OF_MEET}");
@@ -278,6 +310,14 @@ fn page(suite: &mut Suite, options: &Options) {
             .collect::<Vec<_>>()
             .join(", ")
     );
+    text += OF_THE_SYSTEM;
+    for Met(what, file, test, sees) in BY_ITSELF {
+        text += &format!("| {what} | `{}`: `{test}` | {sees} |\n", file.split(['.', '/']).next().unwrap_or(file));
+        let source = fs::read_to_string(root().join("crates/conformance/tests").join(file)).unwrap_or_default();
+        if !source.contains(&format!("fn {test}()")) {
+            suite.fail("docs/faults.md", format!("{file} has no test {test}"));
+        }
+    }
     let path = root().join("docs/faults.md");
     if options.bless
         && let Err(e) = fs::write(&path, &text)
