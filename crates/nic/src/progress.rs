@@ -32,6 +32,9 @@ const TICK_MAX: u64 = 1_000_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
 const REST: u64 = TICK_MAX;
+/// Who polls reads the clock at every 32nd poll. If that was so long ago, and he is not in the library either, he does something else
+/// between bursts of polls, and his peers wait meanwhile. Longer than any poll takes that moves little.
+const PAUSE: u64 = 50_000;
 /// Empty polls per look at everything.
 const GLANCES: u64 = 32;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
@@ -215,6 +218,12 @@ impl Core {
         nic.wake_thread(self);
     }
 
+    /// True if the program moves its own data: it has polled since there were so many polls, and was in the library when the
+    /// NIC thread looked, or had read the clock so many nanoseconds before.
+    fn is_at_work(&self, polls: u64, was_there: bool, before: u64) -> bool {
+        self.mode == Mode::Polled && self.polls != polls && (was_there || before <= PAUSE)
+    }
+
     /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
     /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
@@ -312,7 +321,9 @@ impl Nic {
         let mut polls = 0;
         let mut watch = Watch::default();
         while self.alive.load(Ordering::Relaxed) {
-            let Some(core) = self.core.try_lock_for(LOCK_PATIENCE) else {
+            let at_once = self.core.try_lock();
+            let waited = at_once.is_none();
+            let Some(core) = at_once.or_else(|| self.core.try_lock_for(LOCK_PATIENCE)) else {
                 // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of it.
                 self.answer_doctor();
                 continue;
@@ -322,9 +333,10 @@ impl Nic {
             let timeout = {
                 let mut core = Guard::new(self, core);
                 core.thread_woken = false;
+                let last = core.clock;
                 let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
-                if core.mode == Mode::Polled && core.polls != polls {
+                if core.is_at_work(polls, waited, now.saturating_sub(last)) {
                     // The program is at work. It moves its own data.
                     busy = true;
                     polls = core.polls;
@@ -477,6 +489,19 @@ mod tests {
         assert!(!arms(&mut nic.core.lock(), until));
         flush(&nic, qp);
         assert!(arms(&mut nic.core.lock(), until));
+    }
+
+    #[test]
+    fn who_polls_in_bursts_is_not_at_work_in_between() {
+        let (nic, _) = adapter();
+        let mut core = nic.core.lock();
+        (core.mode, core.polls) = (Mode::Polled, 100);
+        assert!(core.is_at_work(60, false, 0) && core.is_at_work(60, false, PAUSE));
+        assert!(!core.is_at_work(60, false, PAUSE + 1));
+        assert!(core.is_at_work(60, true, 10 * PAUSE), "in the middle of a long copy");
+        assert!(!core.is_at_work(100, true, 0), "it calls, and does not poll");
+        core.mode = Mode::Armed;
+        assert!(!core.is_at_work(60, true, 0));
     }
 
     #[test]
