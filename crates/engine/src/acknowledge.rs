@@ -9,7 +9,7 @@ use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
 use crate::qp::Qp;
 use crate::{Engine, responder};
 
-/// How long timeouts are not counted as retries because a living peer has not taken the packets.
+/// How long timeouts are not counted as retries because a living peer has not taken the packets, or we not its.
 const PATIENCE: Nanos = 20_000_000_000;
 
 impl<P: Platform> Engine<P> {
@@ -272,7 +272,10 @@ impl<P: Platform> Engine<P> {
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
         let pending = |link| qp.parked || !self.platform.taken(link, qp.sent_mark);
-        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link));
+        // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both directions
+        // that takes as long as the timeouts.
+        let unread = || [qp.link, qp.from].into_iter().flatten().any(|link| self.platform.unread(link));
+        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link)) || unread();
         if waits && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;

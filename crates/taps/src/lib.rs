@@ -328,6 +328,11 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
+    fn unread(&self, link: LinkId) -> bool {
+        self.wire.unread(link)
+    }
+
+    #[inline]
     fn lives(&self, link: LinkId) -> bool {
         self.wire.lives(link)
     }

@@ -90,6 +90,9 @@ impl Platform for Paper {
     fn taken(&self, _link: LinkId, _mark: u64) -> bool {
         true
     }
+    fn unread(&self, _link: LinkId) -> bool {
+        !self.coming.is_empty()
+    }
     fn lives(&self, _link: LinkId) -> bool {
         true
     }

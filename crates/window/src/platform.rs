@@ -480,6 +480,10 @@ impl Platform for WindowPlatform {
         self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
     }
 
+    fn unread(&self, link: LinkId) -> bool {
+        self.link(link).is_some_and(|l| l.state != State::Dead && l.consumer.ready())
+    }
+
     fn lives(&self, link: LinkId) -> bool {
         let up = self.link(link).filter(|link| link.state == State::Up);
         up.is_some_and(|link| link.remote.as_ref().is_none_or(|remote| !remote.gone() && !remote.is_stopped()))

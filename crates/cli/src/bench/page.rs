@@ -6,7 +6,7 @@ use std::path::Path;
 use super::plot::{self, Plot};
 use super::report;
 use super::results::Results;
-use super::write;
+use super::{adopted, write};
 
 /// Sizes in the tables; the plots have all.
 const SIZES: [usize; 7] = [8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
@@ -41,7 +41,7 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
         "the same run and on the same cores, what the machine itself can do. On another machine the figures are others; the",
     );
     line("ratios should not be. `docs/benchmark.md` says how it measures.\n");
-    if std::env::var_os("SOFTRNIC_ADOPT").is_some_and(|value| value == "1") {
+    if adopted() {
         line("All programs ran with `SOFTRNIC_ADOPT=1`: registered memory lay where peers map it (`docs/adopt.md`).\n");
     }
     line(&format!("- Machine: {}.", results.machine));

@@ -57,6 +57,9 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let link = &mut other.link;
     let mut end = open(options, room, link)?;
     let plan = Plan::new(options, &options.sizes, end.atomics, |transport| end.largest(transport));
+    if plan.cases.is_empty() {
+        return Err("nothing is left to measure: RC knows all operations, UC SEND and WRITE, UD SEND; events are for SEND over RC".into());
+    }
     let limits = LimitCase::all(&plan.limit_sizes());
     let (ours, theirs) = end.places()?;
     let mut stand = Stand::new(link, ours, theirs)?;

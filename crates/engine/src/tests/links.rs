@@ -171,6 +171,30 @@ fn a_responder_without_a_link() {
     assert_eq!(w.read(1, 0, 8), [5; 8]);
 }
 
+/// With much to copy both ways, the answer lies behind what has come and was not taken yet: it is not late.
+#[test]
+fn an_answer_that_was_not_taken_yet_is_no_timeout() {
+    for arrived in [true, false] {
+        let mut w = World::new(2, 5);
+        w.net.borrow_mut().arrived = arrived;
+        let (qa, _) = pair_with_timeout(&mut w, 10);
+        let from = [w.sge(0, 0, 8)];
+        let body = w.rdma(1, 0);
+        w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+        for _ in 0..20 {
+            let now = w.now;
+            w.nodes[0].engine.expire(now);
+            w.nodes[0].engine.run(now);
+            w.deliver(0, 1, 10);
+            w.nodes[1].engine.run(now);
+            w.now += 4096 << 10;
+        }
+        w.run_for(SECOND);
+        let wanted = if arrived { St::Success } else { St::RetryExcErr };
+        assert_eq!(statuses(&mut w, 0), [wanted], "arrived: {arrived}");
+    }
+}
+
 /// What was under way on a link that broke goes out again over the next one, without a timer too.
 #[test]
 fn a_link_that_breaks() {

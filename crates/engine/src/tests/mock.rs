@@ -53,6 +53,8 @@ pub struct Net {
     pub dead: Vec<usize>,
     /// These nodes find nobody.
     pub lonely: Vec<usize>,
+    /// What is sent is there at once, and waits until its receiver takes it.
+    pub arrived: bool,
     /// Calls of `quiesce`: by whom, of whom, and how often all tickets had changed by that time.
     pub quiesced: Vec<(usize, Option<usize>, u64)>,
     /// By address: the word, and what it held at first.
@@ -229,6 +231,12 @@ impl Platform for Mock {
         let waiting = self.net.borrow().queues.get(&(self.me, self.node(link))).map_or(0, |q| q.len() as u64);
         self.sent_mark(link) - waiting >= mark
     }
+    fn unread(&self, link: LinkId) -> bool {
+        // Otherwise what is in the queue is still on its way.
+        let net = self.net.borrow();
+        let here = net.arrived && link == self.inward(self.node(link));
+        here && net.queues.get(&(self.node(link), self.me)).is_some_and(|queue| !queue.is_empty())
+    }
     fn lives(&self, link: LinkId) -> bool {
         !self.net.borrow().dead.contains(&self.node(link))
     }
@@ -378,6 +386,7 @@ impl World {
             twin: false,
             dead: Vec::new(),
             lonely: Vec::new(),
+            arrived: false,
             quiesced: Vec::new(),
             tickets: HashMap::new(),
         }));
