@@ -59,6 +59,9 @@ bool readable(int fd, int ms)
 
 enum { SIZE = 64, GRH = 40, QKEY = 0x1234 };
 
+/* The receiver ends as soon as it has all. */
+static bool leaves;
+
 struct end {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
@@ -194,6 +197,8 @@ static void receive_all(struct end *e, int fd, int count, int rnr_retry)
 			sending = false;
 		}
 	}
+	if (leaves)
+		exit(0); /* with all open, and its last acknowledgement perhaps on the way */
 	/* What comes twice would come now. */
 	while (complete(e, 100, &wc))
 		came += wc.status == IBV_WC_SUCCESS;
@@ -240,6 +245,8 @@ static void send_all(struct end *e, int fd, int count, int rnr_retry)
 	for (int status = 0; status < 64; status++)
 		if (done[status])
 			printf("%d x %s\n", done[status], status_name(status));
+	if (leaves)
+		return;
 	if (write(fd, "d", 1) != 1 || read(fd, numbers, sizeof(numbers)) != sizeof(numbers))
 		die("the other process");
 	printf("%d of %d received", numbers[0], count);
@@ -381,6 +388,8 @@ int main(int argc, char **argv)
 	bool near = argc > 2 && !strcmp(argv[1], "near");
 	int count = argc > 3 ? atoi(argv[3]) : 20;
 	int rnr_retry = argc > 4 ? atoi(argv[4]) : 7;
+
+	leaves = argc > 5 && !strcmp(argv[5], "leave");
 
 	if (!strcmp(what, "rc"))
 		messages(near, IBV_QPT_RC, count, rnr_retry);

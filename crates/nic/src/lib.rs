@@ -13,6 +13,7 @@ mod channel;
 mod context;
 mod core;
 mod doctor;
+mod exit;
 pub mod faults;
 mod fork;
 mod progress;
@@ -94,6 +95,9 @@ impl Nic {
         match NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 fork::watch();
+                if faults::setup().is_ok_and(|told| told.is_some()) {
+                    exit::watch();
+                }
                 nic.start(&thread);
                 Ok(nic)
             }

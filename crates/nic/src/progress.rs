@@ -44,7 +44,7 @@ const YIELD_EVERY: u32 = 128;
 /// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
 /// How long the NIC thread waits for the lock before it looks whether somebody asks for a report.
-const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// Turns in which a link is emptied that was full; a ring has room for fewer packets than that.
 const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.

@@ -170,6 +170,23 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
+    /// Sends at once what waits in the taps, for later nobody may be there to do it. Gives when the last packet that found no
+    /// room is due: so long it makes sense to try again.
+    #[inline]
+    pub fn flush(&mut self) -> Option<Nanos> {
+        if !self.tapped() {
+            return None;
+        }
+        self.flush_faulty()
+    }
+
+    /// Tells how often those faults struck that were told only once.
+    pub fn sum_up(&self) {
+        if let Some(faults) = self.taps.as_ref().and_then(|taps| taps.faults.as_ref()) {
+            faults.sum_up();
+        }
+    }
+
     /// When [`Tapped::pass`] has something to do, if nothing else happens.
     #[inline]
     pub fn tap_deadline(&self) -> Option<Nanos> {

@@ -27,6 +27,7 @@ const ROWS: &[Row] = &[
     Row("delay:every=5,t=5ms", "near rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
     Row("reorder:every=3", "near ud 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
     Row("slow:t=100us", "near rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
+    Row("slow:t=5ms", "far rc 20 7 leave", &["20 x IBV_WC_SUCCESS"]),
     Row("corrupt:n=7", "near rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received, 1 with wrong data"]),
     Row("corrupt:n=7,side=rx", "far ud 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received, 1 with wrong data"]),
     Row("rnr:n=3,count=5", "far rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
@@ -64,19 +65,47 @@ const STRANGERS: &[Stranger] = &[
     Stranger("slow:t=1ms;device-removal:after=500ms", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a 127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
 ];
 
-/// Programs that notice nothing, under packets that are lost, doubled, late and overtaken on both sides. No answer is late or
-/// lost: who has all that it waits for may go, and an answer that it still owed would never come.
-const WEATHER: &str = "drop:p=0.01,count=10;duplicate:p=0.02,op=any;reorder:p=0.02;delay:p=0.01,t=2ms;seed=42";
-const UNDER_WEATHER: &[(&str, &str, Ready)] = &[
-    ("ibv_rc_pingpong -g 0 -c -p 24311", "localhost", Ready::Tcp(24311)),
-    ("ibv_rc_pingpong -g 0 -c -e -s 1048576 -n 30 -p 24312", "localhost", Ready::Tcp(24312)),
-    ("ibv_srq_pingpong -g 0 -c -p 24313", "localhost", Ready::Tcp(24313)),
-    ("ib_send_bw -n 1000 -p 24314", "localhost", Ready::Tcp(24314)),
-    ("ib_write_bw -n 1000 -s 8192 -p 24315", "localhost", Ready::Tcp(24315)),
-    ("ib_read_bw -n 1000 -s 32768 -p 24316", "localhost", Ready::Tcp(24316)),
-    ("ib_atomic_bw -n 1000 -p 24317", "localhost", Ready::Tcp(24317)),
-    ("ib_write_lat -n 1000 -p 24318", "localhost", Ready::Tcp(24318)),
-];
+/// Programs that notice nothing of what both sides meet: a name for it, what it is, and the programs.
+struct Weather(&'static str, [(&'static str, &'static str); 1], &'static [(&'static str, &'static str, Ready)]);
+
+/// Packets that are lost, doubled, late and overtaken. No answer is lost: who has all that it waits for may go, and nobody would
+/// be there to give it again.
+const LOSSY: Weather = Weather(
+    "lossy",
+    [("SOFTRNIC_FAULT", "drop:p=0.01,count=10;duplicate:p=0.02,op=any;reorder:p=0.02;delay:p=0.01,t=2ms;seed=42")],
+    &[
+        ("ibv_rc_pingpong -g 0 -c -p 24311", "localhost", Ready::Tcp(24311)),
+        ("ibv_rc_pingpong -g 0 -c -e -s 1048576 -n 30 -p 24312", "localhost", Ready::Tcp(24312)),
+        ("ibv_srq_pingpong -g 0 -c -p 24313", "localhost", Ready::Tcp(24313)),
+        ("ib_send_bw -n 1000 -p 24314", "localhost", Ready::Tcp(24314)),
+        ("ib_write_bw -n 1000 -s 8192 -p 24315", "localhost", Ready::Tcp(24315)),
+        ("ib_read_bw -n 1000 -s 32768 -p 24316", "localhost", Ready::Tcp(24316)),
+        ("ib_atomic_bw -n 1000 -p 24317", "localhost", Ready::Tcp(24317)),
+        ("ib_write_lat -n 1000 -p 24318", "localhost", Ready::Tcp(24318)),
+    ],
+);
+
+/// All answers are late, the last one as well, behind which the program ends.
+const SLOW: Weather = Weather(
+    "slow",
+    [("SOFTRNIC_FAULT", "slow:t=1ms")],
+    &[
+        ("ibv_rc_pingpong -g 0 -c -n 30 -p 24321", "localhost", Ready::Tcp(24321)),
+        ("ibv_srq_pingpong -g 0 -c -n 30 -p 24322", "localhost", Ready::Tcp(24322)),
+    ],
+);
+
+/// Some are.
+const LATE: Weather = Weather(
+    "late",
+    [("SOFTRNIC_FAULT", "delay:every=3,t=2ms,op=any")],
+    &[
+        ("ibv_rc_pingpong -g 0 -c -n 30 -p 24323", "localhost", Ready::Tcp(24323)),
+        ("ibv_srq_pingpong -g 0 -c -n 30 -p 24324", "localhost", Ready::Tcp(24324)),
+    ],
+);
+
+static WEATHERS: [Weather; 3] = [SLOW, LATE, LOSSY];
 
 /// Faults that reliable services repair without a trace. Responses are not dropped: a NAK that ends a queue pair comes once.
 const REPAIRED: &str = "drop:p=0.01,count=6;drop:p=0.01,count=2,side=rx,op=send;duplicate:p=0.03,op=any;\
@@ -96,12 +125,14 @@ pub fn faults(suite: &mut Suite, options: &Options) {
         .iter()
         .filter(|row| options.wants(&stranger_name(row)))
         .for_each(|row| meet_unknowing(suite, &stage, row));
-    let weather = UNDER_WEATHER.iter().map(|(line, host, ready)| {
-        let mut duo = Duo::new(format!("lossy {line}"), *line, format!("{line} {host}"), *ready);
-        duo.environment = &[("SOFTRNIC_FAULT", WEATHER)];
-        duo
+    let duos = WEATHERS.iter().flat_map(|Weather(name, environment, programs)| {
+        programs.iter().map(move |(line, host, ready)| {
+            let mut duo = Duo::new(format!("{name} {line}"), *line, format!("{line} {host}"), *ready);
+            duo.environment = environment;
+            duo
+        })
     });
-    run_duos(suite, options, &stage, &mut Record::default(), weather.collect());
+    run_duos(suite, options, &stage, &mut Record::default(), duos.collect());
     selftest(suite, options, &stage);
     page(suite, options);
 }
@@ -222,8 +253,9 @@ const INTRODUCTION: &str = "\
 
 `softrnic run --fault SPEC -- PROGRAM` (or `SOFTRNIC_FAULT=SPEC`) makes the device misbehave, by a specification and a seed, so that
 the error paths of a program can be tested. `softrnic help run` and softrnic-run(1) have the grammar. Every fault that happens is
-told on stderr, with the seed. This page shows for each fault a program that meets it, and what it saw: statuses, events and
-errnos. Generated by `cargo xtask faults --bless`; every test run compares it with what the programs see.
+told on stderr, with the seed; of packets that are `slow` the first, and their number when the process ends. This page shows for each
+fault a program that meets it, and what it saw: statuses, events and errnos. Generated by `cargo xtask faults --bless`; every test
+run compares it with what the programs see.
 
 What a specification means, where it could be meant otherwise:
 
@@ -231,6 +263,8 @@ What a specification means, where it could be meant otherwise:
 - Faults stand where packets meet the wire, so the services do about them what they would do on a network: RC and XRC repair
   what is lost, doubled, late or overtaken, and end in RETRY_EXC_ERR when that fails too often; UC and UD lose it. A NAK that ends a
   queue pair is sent once: if it is lost, the requester sees RETRY_EXC_ERR in its place.
+- What is late is under way, whatever becomes of its queue pair. When the process closes its last context or ends, what still waits
+  goes out at once; only if it is killed or calls _exit with a context open is it lost.
 - A queue pair that breaks by `qp-error`, and all of them by `device-fatal` and `device-removal`, flush what is posted, as adapters do
   whose driver sees the error.
 - `device-removal` is for the rdma_cm_ids what Linux makes of it: bound ones hear of it, listeners at all addresses do not;
@@ -247,7 +281,7 @@ const OF_MEET: &str = "\
 
 `meet` is `interop/faults`: it sends 64 bytes at a time, each behind the completion of the one before (`rc`, `uc`, `ud`), waits for
 asynchronous events, makes objects (`calls`), or connects (`cm`). `near`: it meets the faults itself, `far`: the process that it
-talks to does.
+talks to does. `leave`: the one that receives ends as soon as it has all.
 
 | fault | program | what it saw |
 |---|---|---|
@@ -302,14 +336,12 @@ fn page(suite: &mut Suite, options: &Options) {
     for Stranger(fault, _, program, said) in STRANGERS {
         text += &format!("| `{fault}` | `{program}` | {} |\n", said.join("; "));
     }
-    text += &format!(
-        "\nUnder `{WEATHER}` on both sides, {} run as ever, and `softrnic selftest` of RC and XRC finds every byte right under more.\n",
-        UNDER_WEATHER
-            .iter()
-            .map(|(line, ..)| format!("`{}`", line.split(" -p ").next().unwrap_or(line)))
-            .collect::<Vec<_>>()
-            .join(", ")
-    );
+    for Weather(_, [(_, fault)], programs) in &WEATHERS {
+        let programs = programs.iter().map(|(line, ..)| format!("`{}`", line.split(" -p ").next().unwrap_or(line)));
+        let programs = programs.collect::<Vec<_>>().join(", ");
+        text += &format!("\nUnder `{fault}` on both sides, {programs} run as ever.\n");
+    }
+    text += "\n`softrnic selftest` of RC and XRC finds every byte right under more than the last.\n";
     text += OF_THE_SYSTEM;
     for Met(what, file, test, sees) in BY_ITSELF {
         text += &format!("| {what} | `{}`: `{test}` | {sees} |\n", file.split(['.', '/']).next().unwrap_or(file));

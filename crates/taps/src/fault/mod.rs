@@ -194,6 +194,16 @@ impl Faults {
         (self.tell)(&format!("fault {} (seed {}), {n}: {what}", fault.name(), self.seed));
     }
 
+    /// Tells how many packets were slow, of which only the first was told.
+    pub(crate) fn sum_up(&self) {
+        for armed in self.rules.iter().filter(|armed| matches!(armed.rule.fault, Fault::Slow(_))) {
+            let (name, struck) = (armed.rule.fault.name(), armed.struck());
+            if struck > 1 {
+                (self.tell)(&format!("fault {name} (seed {}): {struck} packets in all", self.seed));
+            }
+        }
+    }
+
     /// What happens to the device, the port, a link or a queue pair. True if the packet that brought it is lost.
     fn incident(&mut self, fault: &Fault, lasts: Option<Nanos>, hit: Option<(LinkId, Qpn)>, now: Nanos) -> bool {
         match (fault, hit) {
@@ -244,7 +254,8 @@ impl Faults {
         let mut verdict = Verdict::default();
         for (i, n) in self.struck(packet, false, len, now) {
             let (fault, lasts) = (self.rules[i].rule.fault.clone(), self.rules[i].rule.lasts);
-            if !matches!(fault, Fault::Slow(_)) {
+            // One line for each slow packet would be too many: the first is told, and at the end their number.
+            if !matches!(fault, Fault::Slow(_)) || self.rules[i].struck() == 1 {
                 self.report(&fault, n, &describe(packet));
             }
             match fault {

@@ -146,6 +146,15 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
+    /// Nobody may be there when time has passed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn flush_faulty(&mut self) -> Option<Nanos> {
+        let now = (self.faults()?.clock)();
+        self.send_late(now, |_| true);
+        self.faults()?.late.last_key_value().map(|((at, _), _)| *at)
+    }
+
     /// The next packet of a link that is not lost.
     pub(crate) fn peek_faulty(&mut self, link: LinkId) -> Option<(Packet, W::Rx)> {
         loop {

@@ -1,6 +1,6 @@
 //! Packets through [`Tapped`], on a wire that writes down what it gets.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use engine::platform::*;
 use verbs::{Psn, Qpn};
@@ -12,14 +12,17 @@ use crate::{Tapped, Taps};
 
 thread_local! {
     static NOW: Cell<Nanos> = const { Cell::new(0) };
+    static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 const LINK: LinkId = LinkId(7);
 
 fn tapped(text: &str) -> Tapped<Paper> {
     NOW.set(0);
+    TOLD.take();
     let spec: Spec = text.parse().expect("a specification");
-    let faults = Faults::new(&spec, 42, || NOW.get(), |_| {});
+    let tell = |line: &str| TOLD.with_borrow_mut(|told| told.push(line.to_owned()));
+    let faults = Faults::new(&spec, 42, || NOW.get(), tell);
     let paper = Paper { memory: vec![0xaa; 64].into(), ..Paper::default() };
     Tapped::new(paper, Some(Taps { faults, pcap: None }))
 }
@@ -81,6 +84,40 @@ fn a_slow_adapter_keeps_the_order() {
     assert_eq!(psns(&wire), [1, 2]);
     wire.pass(20_000);
     assert_eq!(psns(&wire), [1, 2, 3, 4]);
+}
+
+#[test]
+fn what_is_slow_is_told_once_and_summed_up() {
+    let mut wire = tapped("slow:t=10us;drop:n=4;slow:t=1us,every=2,count=3");
+    (1..=10).for_each(|psn| send(&mut wire, LINK, psn));
+    wire.sum_up();
+    let about = |fault: &str, n: u32| {
+        format!("fault {fault} (seed 42), {n}: SEND PSN {n:#08x} from QP 0x001000 to QP 0x002000, 8 bytes")
+    };
+    let sum = |packets: u32| format!("fault slow (seed 42): {packets} packets in all");
+    assert_eq!(TOLD.take(), [about("slow", 1), about("slow", 2), about("drop", 4), sum(10), sum(3)]);
+    tapped("slow:t=10us").sum_up();
+    assert_eq!(TOLD.take(), [""; 0]);
+}
+
+#[test]
+fn what_waits_goes_out_before_the_end() {
+    let mut wire = tapped("slow:t=10us;reorder:n=1,by=9;link-kill:n=6");
+    assert_eq!(wire.flush(), None);
+    (1..=4).for_each(|psn| send(&mut wire, LINK, psn));
+    wire.room = Some(2);
+    assert_eq!(wire.flush(), Some(1_010_000), "when the last one is due");
+    assert_eq!(psns(&wire), [2, 3]);
+    assert!(wire.tap_deadline().is_some_and(|at| at > 0), "not at once again");
+    wire.room = None;
+    assert_eq!(wire.flush(), None);
+    assert_eq!(psns(&wire), [2, 3, 4, 1]);
+    // Not over a link on which nothing passes.
+    send(&mut wire, LinkId(9), 100);
+    send(&mut wire, LinkId(9), 101);
+    send(&mut wire, LINK, 5);
+    assert_eq!(wire.flush(), None);
+    assert_eq!(psns(&wire), [2, 3, 4, 1, 5]);
 }
 
 #[test]

@@ -51,14 +51,24 @@ impl Armed {
         } else {
             true
         };
+        (hit && self.struck.fetch_add(1, Ordering::Relaxed) < self.limit()).then_some(seen)
+    }
+
+    /// How often it may strike.
+    fn limit(&self) -> u64 {
+        let when = &self.rule.when;
         let unlimited = when.every.is_some() || when.p.is_some() || matches!(self.rule.fault, Fault::Slow(_));
-        let limit = match when.count {
+        match when.count {
             _ if when.n.is_some() => u64::MAX,
             Some(count) => count,
             None if unlimited => u64::MAX,
             None => 1,
-        };
-        (hit && self.struck.fetch_add(1, Ordering::Relaxed) < limit).then_some(seen)
+        }
+    }
+
+    /// How often it has struck.
+    pub fn struck(&self) -> u64 {
+        self.struck.load(Ordering::Relaxed).min(self.limit())
     }
 
     /// 64 bits that are always the same for this seed, this rule and its n-th hit.
