@@ -29,6 +29,7 @@ pub fn measure() -> Result<(), String> {
     build("build-without-taps", &without, "--cfg without_taps")?;
     let libraries = [usual.join("libsoftrnic.so"), without.join("release/libsoftrnic.so")];
     let mut ratios = Vec::with_capacity(TURNS);
+    let mut best = [f64::INFINITY; 2];
     println!("SEND of 8 B, one way, us: as it is, without the question, ratio");
     for turn in 0..TURNS {
         // Who comes first changes, so that a machine that grows slower or faster favours neither.
@@ -38,12 +39,15 @@ pub fn measure() -> Result<(), String> {
             took[which] = one_way(&usual.join("softrnic"), &libraries[which])?;
         }
         let ratio = took[0] / took[1];
+        best = [best[0].min(took[0]), best[1].min(took[1])];
         println!("{turn:3}: {:.3} {:.3} {ratio:.3}", took[0], took[1]);
         ratios.push(ratio);
     }
     ratios.sort_by(f64::total_cmp);
     let at = |part: usize| ratios[(TURNS - 1) * part / 4];
     println!("ratio: median {:.4}, quartiles {:.4} and {:.4}; should be <= 1.01", at(2), at(1), at(3));
+    // What else runs on the machine only ever adds.
+    println!("ratio of the fastest runs: {:.4} ({:.3} and {:.3} us)", best[0] / best[1], best[0], best[1]);
     Ok(())
 }
 

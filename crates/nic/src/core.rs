@@ -164,7 +164,7 @@ impl Core {
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
-            && !self.engine.platform().has_orders()
+        // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
     }
 
     /// Sends what is ready and tells what happened.
