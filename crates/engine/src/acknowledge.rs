@@ -9,7 +9,7 @@ use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
 use crate::qp::Qp;
 use crate::{Engine, responder};
 
-/// How long timeouts are not counted as retries because a living peer has not taken the packets, or we not its.
+/// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
 const PATIENCE: Nanos = 20_000_000_000;
 
 impl<P: Platform> Engine<P> {
@@ -274,9 +274,19 @@ impl<P: Platform> Engine<P> {
         let pending = |link| qp.parked || !self.platform.taken(link, qp.sent_mark);
         // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both directions
         // that takes as long as the timeouts.
-        let unread = || [qp.link, qp.from].into_iter().flatten().any(|link| self.platform.unread(link));
-        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link)) || unread();
-        if waits && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
+        // What came later does not count, or a peer that sends and sends would have to be waited for.
+        let unacked = qp.unacked;
+        let marked = qp.unread.filter(|(.., at)| *at == unacked);
+        let unread = match marked {
+            Some((link, until, _)) => self.platform.read(link) < until && self.platform.unread(link).is_some(),
+            None => {
+                let mark = |link| Some((link, self.platform.unread(link)?, unacked));
+                qp.unread = [qp.from, qp.link].into_iter().flatten().find_map(mark);
+                qp.unread.is_some()
+            }
+        };
+        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link));
+        if (waits || unread) && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;
         }
@@ -286,6 +296,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         qp.retries -= 1;
+        qp.unread = None;
         if !waits {
             self.retransmit(qp);
         }

@@ -415,8 +415,11 @@ pub trait Platform {
     fn sent_mark(&self, link: LinkId) -> u64;
     /// True if the peer has taken everything up to this mark: only then does sending again make sense.
     fn taken(&self, link: LinkId, mark: u64) -> bool;
-    /// True if packets of the peer have come over this link that we have not taken yet. What we wait for may be among them.
-    fn unread(&self, link: LinkId) -> bool;
+    /// If packets of the peer have come over this link that we have not taken yet: when [`Platform::read`] has come to this
+    /// number, all that are here now have been taken. What we wait for may be among them.
+    fn unread(&self, link: LinkId) -> Option<u64>;
+    /// How many packets we have taken over this link.
+    fn read(&self, link: LinkId) -> u64;
     /// True if the peer lives and is not stopped, as far as can be told without waiting: asked when it does not answer.
     fn lives(&self, link: LinkId) -> bool;
     /// False if [`Platform::take_writable`] would certainly give nothing.

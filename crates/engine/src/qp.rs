@@ -184,6 +184,9 @@ pub(crate) struct Qp {
     pub answered: (u64, Psn),
     /// Since when the timer has run out only because the peer does not get to take what was sent.
     pub patient_since: Option<Nanos>,
+    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Platform::unread`]), and
+    /// what was not acknowledged then.
+    pub unread: Option<(LinkId, u64, Psn)>,
     pub ticket: Ticket,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
@@ -250,6 +253,7 @@ impl Qp {
         self.rnr_until = None;
         self.ack_deadline = None;
         self.patient_since = None;
+        self.unread = None;
         self.halted = false;
         self.no_straight = false;
         self.nak_sent = false;

@@ -345,8 +345,13 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn unread(&self, link: LinkId) -> bool {
+    fn unread(&self, link: LinkId) -> Option<u64> {
         self.wire.unread(link)
+    }
+
+    #[inline]
+    fn read(&self, link: LinkId) -> u64 {
+        self.wire.read(link)
     }
 
     #[inline]

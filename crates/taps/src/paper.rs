@@ -90,8 +90,11 @@ impl Platform for Paper {
     fn taken(&self, _link: LinkId, _mark: u64) -> bool {
         true
     }
-    fn unread(&self, _link: LinkId) -> bool {
-        !self.coming.is_empty()
+    fn unread(&self, _link: LinkId) -> Option<u64> {
+        None
+    }
+    fn read(&self, _link: LinkId) -> u64 {
+        0
     }
     fn lives(&self, _link: LinkId) -> bool {
         true

@@ -480,8 +480,13 @@ impl Platform for WindowPlatform {
         self.link(link).is_none_or(|l| l.state != State::Up || l.producer.taken(mark))
     }
 
-    fn unread(&self, link: LinkId) -> bool {
-        self.link(link).is_some_and(|l| l.state != State::Dead && l.consumer.ready())
+    fn unread(&self, link: LinkId) -> Option<u64> {
+        let link = self.link(link).filter(|l| l.state != State::Dead && l.consumer.ready())?;
+        Some(link.consumer.count() + u64::from(<Half as memory::ring::RingMemory>::SLOTS))
+    }
+
+    fn read(&self, link: LinkId) -> u64 {
+        self.link(link).map_or(u64::MAX, |link| link.consumer.count())
     }
 
     fn lives(&self, link: LinkId) -> bool {

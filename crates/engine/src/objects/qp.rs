@@ -58,6 +58,7 @@ impl<P: Platform> Engine<P> {
                     sent_mark: 0,
                     answered: (0, Psn::default()),
                     patient_since: None,
+                    unread: None,
                     ticket: Ticket::new(ticket),
                     halted: false,
                     lossy: false,

@@ -195,6 +195,32 @@ fn an_answer_that_was_not_taken_yet_is_no_timeout() {
     }
 }
 
+/// A peer that never stops sending is not waited for: what counts is what had come when the time was over.
+#[test]
+fn an_answer_that_is_lost_in_a_flood_is_missed() {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().arrived = true;
+    let (qa, qb) = pair_with_timeout(&mut w, 10);
+    let (to, back) = (w.rdma(1, 0), w.rdma(0, 64));
+    let (from, theirs) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+    w.post(0, qa, Opcode::RdmaWrite, to, &from, 1).unwrap();
+    for round in 0..200 {
+        let _ = w.post(1, qb, Opcode::RdmaWrite, back, &theirs, round); // as many as there is room for
+        let now = w.now;
+        w.nodes[0].engine.expire(now);
+        w.nodes[0].engine.run(now);
+        w.deliver(0, 1, 10);
+        w.nodes[1].engine.run(now);
+        if round < 4 {
+            continue; // something lies there for ever after
+        }
+        w.net.borrow_mut().queues.get_mut(&(1, 0)).unwrap().retain(|message| message.packet.op != PacketOp::Ack);
+        w.deliver(1, 0, 1);
+        w.now += 4096 << 10;
+    }
+    assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
+}
+
 /// What was under way on a link that broke goes out again over the next one, without a timer too.
 #[test]
 fn a_link_that_breaks() {

@@ -79,6 +79,8 @@ pub struct Mock {
     pub me: usize,
     pub net: Rc<RefCell<Net>>,
     current: Vec<u8>,
+    /// Packets taken.
+    read: u64,
 }
 
 /// Links are numbered by node + 1, their twins by that + `TWIN`; 0 is the loopback.
@@ -231,11 +233,15 @@ impl Platform for Mock {
         let waiting = self.net.borrow().queues.get(&(self.me, self.node(link))).map_or(0, |q| q.len() as u64);
         self.sent_mark(link) - waiting >= mark
     }
-    fn unread(&self, link: LinkId) -> bool {
+    fn unread(&self, link: LinkId) -> Option<u64> {
         // Otherwise what is in the queue is still on its way.
         let net = self.net.borrow();
         let here = net.arrived && link == self.inward(self.node(link));
-        here && net.queues.get(&(self.node(link), self.me)).is_some_and(|queue| !queue.is_empty())
+        let waiting = net.queues.get(&(self.node(link), self.me)).map_or(0, |queue| queue.len() as u64);
+        (here && waiting > 0).then(|| self.read + waiting)
+    }
+    fn read(&self, _: LinkId) -> u64 {
+        self.read
     }
     fn lives(&self, link: LinkId) -> bool {
         !self.net.borrow().dead.contains(&self.node(link))
@@ -392,7 +398,7 @@ impl World {
         }));
         let nodes = (0..count)
             .map(|me| {
-                let mut engine = Engine::new(Mock { me, net: net.clone(), current: Vec::new() });
+                let mut engine = Engine::new(Mock { me, net: net.clone(), current: Vec::new(), read: 0 });
                 engine.set_gids(vec![gid()]);
                 engine.add_qpns((me as u32 + 1) * crate::QPN_BLOCK);
                 let ctx = engine.open_ctx().unwrap();
@@ -560,6 +566,7 @@ impl World {
             let link = self.nodes[to].engine.platform().inward(from);
             let engine = &mut self.nodes[to].engine;
             engine.platform_mut().current = msg.payload;
+            engine.platform_mut().read += 1;
             engine.receive(link, &msg.packet, (), self.now);
         }
         most

@@ -104,6 +104,7 @@ impl Twins {
         same!(cursor, next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
         same!(
             patient_since,
+            unread,
             halted,
             lossy,
             give_up_at,
