@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use verbs::Gid;
 
-use crate::conn::{ACK_TIMEOUT, REPEATS, reason};
-use crate::manager::port_space;
+use crate::conn::{ACK_TIMEOUT, REPEATS};
 use crate::message::{Body, Half, Message, Service};
 
 /// Every management datagram's length.
@@ -72,6 +71,10 @@ pub fn emit(message: &Message, ends: &Ends) -> Option<[u8; BYTES]> {
     };
     mad[8..16].copy_from_slice(&(release << 32 | u64::from(asker)).to_be_bytes());
     mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    if let Body::Req { half, .. } | Body::Rep { half, .. } = &message.body {
+        // The attribute modifier: options of enhanced connection establishment.
+        mad[20..24].copy_from_slice(&half.ece.options.to_be_bytes());
+    }
     let mut out = Fields(&mut mad[HEAD..]);
     match &message.body {
         Body::Req { service, half, data } => request(&mut out, message, ends, service, half, data),
@@ -82,13 +85,15 @@ pub fn emit(message: &Message, ends: &Ends) -> Option<[u8; BYTES]> {
             out.put(24, &[half.responder_resources, half.initiator_depth]);
             out.put(26, &[u8::from(half.flow_control != 0), half.rnr_retry_count << 5 | u8::from(half.srq) << 4]);
             out.put(28, &ends.guid.to_be_bytes());
+            let [_, high, middle, low] = half.ece.vendor_id.to_be_bytes();
+            [(15, high), (19, middle), (23, low)].into_iter().for_each(|(at, byte)| out.put(at, &[byte]));
             out.put(36, data);
         }
         Body::Rej { reason, data } => {
             out.ids(message);
             // What is refused: 0 a REQ, 1 a REP, 2 nothing that was said.
             let refused: u8 = match ends.asked {
-                true if *reason == reason::TIMEOUT => 2,
+                true if ends.remote_qpn == 0 => 2,
                 asked => u8::from(asked),
             };
             out.put(8, &[refused << 6]);
@@ -168,12 +173,9 @@ impl Fields<'_> {
         self.put(4, &message.to.to_be_bytes());
     }
 
-    /// Private data, behind the addresses if the service is one of IP's (annex A11.4: version 0, the version of IP in the
-    /// upper half of the next byte, the source port, both addresses).
+    /// Private data behind the addresses, which are IP's whatever the port space is (annex A11.4: version 0, the version of IP in
+    /// the upper half of the next byte, the source port, both addresses).
     fn for_ip(&mut self, at: usize, service: &Service, data: &[u8]) {
-        if service.port_space == port_space::IB {
-            return self.put(at, data);
-        }
         let address = |addr: &SocketAddr| match addr.ip() {
             IpAddr::V4(v4) => u128::from(v4.to_bits()).to_be_bytes(),
             IpAddr::V6(v6) => v6.octets(),

@@ -1,7 +1,9 @@
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::conn::reason;
 use crate::event::Ece;
+use crate::manager::port_space;
 
 fn ends(asked: bool) -> Ends {
     let gid = |last| Gid::from_ip(Ipv4Addr::new(10, 0, 0, last).into());
@@ -27,7 +29,7 @@ fn half() -> Half {
         retry_count: 7,
         rnr_retry_count: 6,
         srq: true,
-        ece: Ece::default(),
+        ece: Ece { vendor_id: 0x02_c903, options: 0x1c },
     }
 }
 
@@ -42,6 +44,8 @@ fn a_request_is_that_of_table_106_with_the_addresses_of_annex_a11() {
     let mad = emit(&Message { from: 0x0a0b_0c0d, to: 0, body }, &ends(true)).unwrap();
     assert_eq!(mad[..4], [1, 7, 2, 3]);
     assert_eq!(mad[8..18], [0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 0, 0x10]);
+    assert_eq!(mad[20..24], [0, 0, 0, 0x1c]);
+    assert_eq!(at(&mad, 4, 4), [0, 2, 0xc9, 3]);
     assert_eq!(at(&mad, 0, 4), [0x0a, 0x0b, 0x0c, 0x0d]);
     assert_eq!(at(&mad, 8, 8), [0, 0, 0, 0, 1, 6, 0x48, 0x53]);
     assert_eq!(at(&mad, 32, 4), [0xab, 0xcd, 0xef, 16]);
@@ -88,6 +92,7 @@ fn answers_are_those_of_their_tables() {
     assert_eq!(at(&reply, 0, 8), [0, 0, 0, 9, 0, 0, 0, 5]);
     assert_eq!(at(&reply, 12, 3), [0xab, 0xcd, 0xef]);
     assert_eq!(at(&reply, 20, 3), [0x12, 0x34, 0x56]);
+    assert_eq!([reply[24 + 15], reply[24 + 19], reply[24 + 23], reply[23]], [2, 0xc9, 3, 0x1c]);
     assert_eq!(at(&reply, 24, 4), [16, 4, 1, 6 << 5 | 1 << 4]);
     assert_eq!(at(&reply, 36, 3), *b"yes");
     let no = mad(Body::Rej { reason: 28, data: b"no".to_vec() }, false);

@@ -231,7 +231,6 @@ impl State {
             Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
             _ => return,
         };
-        self.served(link, service);
         let hears = |entry: &Id| {
             entry.phase == Phase::Listen
                 && entry.port_space == service.port_space
@@ -249,6 +248,9 @@ impl State {
     }
 
     pub(crate) fn refuse(&mut self, link: LinkKey, message: &Message, reason: u16, status: u16) {
+        if let Body::Req { service, .. } | Body::SidrReq { service, .. } = &message.body {
+            self.served(link, service);
+        }
         let body = match message.body {
             Body::SidrReq { .. } => Body::SidrRep { status, qpn: 0, qkey: 0, data: Vec::new() },
             _ => Body::Rej { reason, data: Vec::new() },

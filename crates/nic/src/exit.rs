@@ -8,17 +8,20 @@ use crate::core::Guard;
 use crate::progress::LOCK_PATIENCE;
 use crate::{NIC, fork};
 
-/// How long to wait for room on a link.
+/// How long to wait for room on a link that is full, in nanoseconds: its peer may be stopped.
+const LONGEST: u64 = 1_000_000_000;
+/// How often to try.
 const RETRY: Duration = Duration::from_micros(100);
 
 /// On the thread that ends the process; the others still run. A forked child has no adapter, and so nothing to do.
 extern "C" fn at_exit() {
     let Some(nic) = fork::load(&NIC).filter(|nic| nic.alive()) else { return };
+    let mut until = None;
     // Not for ever: a signal handler may end the process while its thread holds the lock.
     while let Some(core) = nic.core.try_lock_for(LOCK_PATIENCE) {
         let mut core = Guard::new(nic, core);
         let (due, now) = (core.engine.platform_mut().flush(), core.read_time());
-        if due.is_none_or(|due| due <= now) {
+        if due.is_none_or(|due| *until.get_or_insert(due.min(now + LONGEST)) <= now) {
             core.engine.platform().sum_up();
             return;
         }

@@ -32,8 +32,8 @@ const TICK_MAX: u64 = 1_000_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
 const REST: u64 = TICK_MAX;
-/// Who polls reads the clock at every 32nd poll. If that was so long ago, and he is not in the library either, he does something else
-/// between bursts of polls, and his peers wait meanwhile. Longer than any poll takes that moves little.
+/// Who polls reads the clock at every 32nd poll. If that was so long ago, he polls seldom, or does something else between bursts
+/// of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
 const PAUSE: u64 = 50_000;
 /// Empty polls per look at everything.
 const GLANCES: u64 = 32;
@@ -218,12 +218,6 @@ impl Core {
         nic.wake_thread(self);
     }
 
-    /// True if the program moves its own data: it has polled since there were so many polls, and was in the library when the
-    /// NIC thread looked, or had read the clock so many nanoseconds before.
-    fn is_at_work(&self, polls: u64, was_there: bool, before: u64) -> bool {
-        self.mode == Mode::Polled && self.polls != polls && (was_there || before <= PAUSE)
-    }
-
     /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
     /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
@@ -300,6 +294,9 @@ impl Nic {
         if !core.incidents.is_empty() {
             self.wake_thread(core);
         }
+        if core.engine.platform().has_orders() {
+            self.wake_thread(core); // what a fault has ordered just now, behind `settle`
+        }
         if core.engine.has_ready() {
             // More than one turn's work: if no poll continues it, the thread must.
             self.wake_thread(core);
@@ -319,6 +316,8 @@ impl Nic {
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
         let mut tick = TICK_MIN;
         let mut polls = 0;
+        // The next look shall tell whether the program is at work at all.
+        let mut doubted = false;
         let mut watch = Watch::default();
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
@@ -336,18 +335,21 @@ impl Nic {
                 let last = core.clock;
                 let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
-                if core.is_at_work(polls, waited, now.saturating_sub(last)) {
+                if core.mode == Mode::Polled && core.polls != polls {
                     // The program is at work. It moves its own data.
                     busy = true;
+                    doubted = !doubted && !waited && now.saturating_sub(last) > PAUSE;
                     polls = core.polls;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
                     if due {
                         core.progress(now);
                     }
-                    tick = (tick * 2).min(TICK_MAX);
-                    core.thread_wakes_at = now + tick;
+                    if !doubted {
+                        tick = (tick * 2).min(TICK_MAX);
+                    }
+                    core.thread_wakes_at = now + if doubted { PAUSE } else { tick };
                 } else {
-                    tick = TICK_MIN;
+                    (tick, doubted) = (TICK_MIN, false);
                     polls = core.polls;
                     let served = core.engine.served();
                     core.progress(now);
@@ -489,19 +491,6 @@ mod tests {
         assert!(!arms(&mut nic.core.lock(), until));
         flush(&nic, qp);
         assert!(arms(&mut nic.core.lock(), until));
-    }
-
-    #[test]
-    fn who_polls_in_bursts_is_not_at_work_in_between() {
-        let (nic, _) = adapter();
-        let mut core = nic.core.lock();
-        (core.mode, core.polls) = (Mode::Polled, 100);
-        assert!(core.is_at_work(60, false, 0) && core.is_at_work(60, false, PAUSE));
-        assert!(!core.is_at_work(60, false, PAUSE + 1));
-        assert!(core.is_at_work(60, true, 10 * PAUSE), "in the middle of a long copy");
-        assert!(!core.is_at_work(100, true, 0), "it calls, and does not poll");
-        core.mode = Mode::Armed;
-        assert!(!core.is_at_work(60, true, 0));
     }
 
     #[test]
