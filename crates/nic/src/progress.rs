@@ -257,6 +257,30 @@ impl Core {
     }
 }
 
+/// When the NIC thread looks again at a program that is at work.
+struct Looks {
+    tick: u64,
+    /// The last look left open whether it is at work at all.
+    doubted: bool,
+}
+
+impl Looks {
+    fn new() -> Self {
+        Looks { tick: TICK_MIN, doubted: false }
+    }
+
+    /// How long until the next look. `seldom`: the clock was read longer than [`PAUSE`] ago, and nobody was in the library.
+    fn next(&mut self, seldom: bool) -> u64 {
+        // Not twice in a row: who has polled since the first look polls seldom, and need not be looked at more often.
+        self.doubted = seldom && !self.doubted;
+        if self.doubted {
+            return PAUSE;
+        }
+        self.tick = (self.tick * 2).min(TICK_MAX);
+        self.tick
+    }
+}
+
 impl Nic {
     /// Makes the NIC thread, which waits for its adapter; it ends if there will be none.
     ///
@@ -314,10 +338,8 @@ impl Nic {
     }
 
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
-        let mut tick = TICK_MIN;
+        let mut looks = Looks::new();
         let mut polls = 0;
-        // The next look shall tell whether the program is at work at all.
-        let mut doubted = false;
         let mut watch = Watch::default();
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
@@ -338,18 +360,15 @@ impl Nic {
                 if core.mode == Mode::Polled && core.polls != polls {
                     // The program is at work. It moves its own data.
                     busy = true;
-                    doubted = !doubted && !waited && now.saturating_sub(last) > PAUSE;
+                    let seldom = !waited && now.saturating_sub(last) > PAUSE;
                     polls = core.polls;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
                     if due {
                         core.progress(now);
                     }
-                    if !doubted {
-                        tick = (tick * 2).min(TICK_MAX);
-                    }
-                    core.thread_wakes_at = now + if doubted { PAUSE } else { tick };
+                    core.thread_wakes_at = now + looks.next(seldom);
                 } else {
-                    (tick, doubted) = (TICK_MIN, false);
+                    looks = Looks::new();
                     polls = core.polls;
                     let served = core.engine.served();
                     core.progress(now);
@@ -491,6 +510,16 @@ mod tests {
         assert!(!arms(&mut nic.core.lock(), until));
         flush(&nic, qp);
         assert!(arms(&mut nic.core.lock(), until));
+    }
+
+    #[test]
+    fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
+        let mut looks = Looks::new();
+        assert_eq!([false, false].map(|seldom| looks.next(seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
+        let waits = [true; 6].map(|seldom| looks.next(seldom));
+        assert_eq!(waits, [PAUSE, 8 * TICK_MIN, PAUSE, TICK_MAX, PAUSE, TICK_MAX]);
+        // A doubt that the second look has settled is forgotten.
+        assert_eq!([true, false, true].map(|seldom| looks.next(seldom)), [PAUSE, TICK_MAX, PAUSE]);
     }
 
     #[test]

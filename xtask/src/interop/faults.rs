@@ -309,7 +309,7 @@ No fault of ours, but what a program meets all the same; `crates/conformance` ma
 #[rustfmt::skip]
 const BY_ITSELF: &[Met] = &[
     Met("the peer dies (`kill -9`), at any moment", "kill.rs", "peers_are_killed",
-        "within (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection works at once"),
+        "after about (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection works at once"),
     Met("the peer is stopped (SIGSTOP) beyond the timeouts", "stopped.rs", "beyond_the_timeouts_it_is_a_dead_path",
         "the same; what the peer does when it goes on changes nothing any more"),
     Met("the peer is stopped, and goes on in time", "stopped.rs", "who_goes_on_in_time_has_lost_nothing",
