@@ -109,7 +109,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
             imm_or_rkey: 0,
             remote_srqn: 0,
             // SAFETY: live or NULL (man page).
-            body: unsafe { bind_body(mw, new, &bind.bind_info) }?,
+            body: &unsafe { bind_body(mw, new, &bind.bind_info) }?,
             data: SendData::Sges(&[]),
         };
         qp.nic.post_send(qp.id, &wr)?;

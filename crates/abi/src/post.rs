@@ -120,7 +120,7 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
         // SAFETY: the only member; ignored for other services than XRC.
         remote_srqn: unsafe { wr.qp_type.xrc.remote_srqn },
         // SAFETY: the caller's promise.
-        body: unsafe { body(qp, opcode, wr) }?,
+        body: &unsafe { body(qp, opcode, wr) }?,
         data,
     };
     core.post_send(qp.id, &request, now)

@@ -91,25 +91,27 @@ impl<P: Platform> Engine<P> {
 
     /// Takes the oldest request out and completes it.
     fn complete_send(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
-        let Some(e) = qp.inflight.pop_front() else { return };
+        let Some(e) = qp.inflight.front() else { return };
         qp.cursor = qp.cursor.saturating_sub(1);
         if e.by_ref {
-            self.hold_straight(&e, -1);
+            self.hold_straight(e, -1);
         }
         if e.is_read_like() && !e.done && e.psns > 0 {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
-        qp.tally.completed(&e, status);
-        if status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED) {
+        qp.tally.completed(e, status);
+        let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
+        let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
+        qp.inflight.drop_front();
+        if silent {
             return;
         }
         if !matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
-            self.done.broken(qp.qpn, Some(e.wr_id), status, send_rule(status));
+            self.done.broken(qp.qpn, Some(wr_id), status, send_rule(status));
         }
-        let opcode = wc_opcode(e.opcode);
         let byte_len =
-            if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd) { e.len } else { 0 };
-        self.push_send(qp, e.number, e.wr_id, opcode, status, byte_len, now);
+            if matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd) { len } else { 0 };
+        self.push_send(qp, number, wr_id, opcode, status, byte_len, now);
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of a completion

@@ -1,9 +1,8 @@
 //! Completion queues: the ring, arming, moderation, overrun (IBTA vol. 1, 10.8).
 
-use std::collections::VecDeque;
-
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
 
+use crate::belt::Belt;
 use crate::platform::Nanos;
 use crate::slab::Slab;
 
@@ -68,6 +67,12 @@ pub(crate) struct Cqe {
     pub frees: Frees,
 }
 
+impl Default for Cqe {
+    fn default() -> Self {
+        Cqe { wc: Completion::default(), qp: QpId { index: 0, generation: 0 }, frees: Frees::Nothing }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
@@ -82,7 +87,7 @@ pub(crate) struct Cq {
     pub opts: CqOpts,
     /// Queue pairs and shared receive queues that complete here.
     pub users: u32,
-    ring: VecDeque<Cqe>,
+    ring: Belt<Cqe>,
     armed: Armed,
     overrun: bool,
     moderate_count: u16,
@@ -125,7 +130,7 @@ impl Completions {
             capacity,
             opts,
             users: 0,
-            ring: VecDeque::new(),
+            ring: Belt::default(),
             armed: Armed::No,
             overrun: false,
             moderate_count: 0,
@@ -150,34 +155,57 @@ impl Completions {
     /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it
     /// (IBTA vol. 1, 10.10.2.3: the affiliated error event; C10-91).
     #[must_use]
-    pub fn push(&mut self, id: CqId, mut cqe: Cqe, solicited: bool, now: Nanos) -> bool {
-        let Some(cq) = self.cqs.get_mut(id) else { return true };
-        cqe.wc.timestamp = now;
-        // The ring grows with what ever waited at one time. Without memory for one more, the queue is as good as full.
-        let stuck = cq.ring.len() == cq.ring.capacity() && cq.ring.try_reserve(1).is_err();
-        if cq.ring.len() >= cq.capacity as usize || stuck {
-            if cq.opts.ignore_overrun {
-                self.overwritten.extend(cq.ring.pop_front());
-            } else {
-                if !cq.overrun {
-                    cq.overrun = true;
-                    let (ctx, user) = (cq.ctx, cq.user);
-                    self.async_event(ctx, EventKind::CqErr, EventSource::Cq(id), user);
-                }
-                return false;
-            }
-        }
+    pub fn push(&mut self, id: CqId, cqe: Cqe, solicited: bool, now: Nanos) -> bool {
         // 11.4.2.2: an unsuccessful completion counts as solicited
         let solicited = solicited || cqe.wc.status != WcStatus::Success;
-        cq.ring.push_back(cqe);
+        self.push_with(id, solicited, now, |place| *place = cqe)
+    }
+
+    /// The same, written in place.
+    #[inline(always)]
+    #[must_use]
+    pub fn push_with(&mut self, id: CqId, solicited: bool, now: Nanos, fill: impl FnOnce(&mut Cqe)) -> bool {
+        let Some(cq) = self.cqs.get_mut(id) else { return true };
+        if (cq.ring.is_full() || cq.ring.len() >= cq.capacity as usize) && !self.make_room(id) {
+            return false;
+        }
+        let Some(cq) = self.cqs.get_mut(id) else { return true };
+        let Some(cqe) = cq.ring.place() else { return false };
+        fill(cqe);
+        cqe.wc.timestamp = now;
         cq.pushed += 1;
-        let fires = match cq.armed {
-            Armed::No => false,
-            Armed::Solicited => solicited,
-            Armed::Any => true,
-        };
-        if !fires {
+        if cq.armed != Armed::No {
+            self.announce(id, solicited, now);
+        }
+        true
+    }
+
+    /// Lets a queue grow, or lose its oldest entry if it was made so. False if it has overrun.
+    #[cold]
+    fn make_room(&mut self, id: CqId) -> bool {
+        let Some(cq) = self.cqs.get_mut(id) else { return true };
+        // The ring grows with what ever waited at one time. Without memory for one more, the queue is as good as full.
+        let stuck = cq.ring.try_reserve(1).is_err();
+        if cq.ring.len() < cq.capacity as usize && !stuck {
             return true;
+        }
+        if cq.opts.ignore_overrun {
+            self.overwritten.extend(cq.ring.pop_front());
+            return true;
+        }
+        if !cq.overrun {
+            cq.overrun = true;
+            let (ctx, user) = (cq.ctx, cq.user);
+            self.async_event(ctx, EventKind::CqErr, EventSource::Cq(id), user);
+        }
+        false
+    }
+
+    /// Tells who waits for an event that there is a completion.
+    fn announce(&mut self, id: CqId, solicited: bool, now: Nanos) {
+        let Some(cq) = self.cqs.get_mut(id) else { return };
+        if cq.armed == Armed::Solicited && !solicited {
+            return;
         }
         if cq.moderate_count > 1 && cq.moderate_period > 0 {
             let first = cq.owed.is_none();
@@ -187,11 +215,10 @@ impl Completions {
                 if first {
                     self.owing.push(id);
                 }
-                return true;
+                return;
             }
         }
         Self::fire(cq, id, &mut self.notices);
-        true
     }
 
     fn fire(cq: &mut Cq, id: CqId, notices: &mut Vec<Notice>) {
@@ -233,10 +260,12 @@ impl Completions {
         true
     }
 
-    pub fn pop(&mut self, id: CqId) -> Option<Cqe> {
+    /// A look for a completion.
+    #[inline]
+    pub fn look(&mut self, id: CqId) -> Option<&mut Belt<Cqe>> {
         let cq = self.cqs.get_mut(id)?;
         cq.polls += 1;
-        cq.ring.pop_front()
+        Some(&mut cq.ring)
     }
 
     /// What a queue tells about itself.

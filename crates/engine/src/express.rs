@@ -15,15 +15,16 @@
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
 //! link) leaves it to the long way, having done nothing.
 
-use smallvec::SmallVec;
-use verbs::{Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
+use verbs::{Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus};
 
 use crate::Engine;
 use crate::complete::sent;
 use crate::cq::{Cqe, Frees};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
-use crate::qp::{Inflight, Qp, Response};
+use crate::platform::{
+    Fault, LinkId, Nanos, Packet, PacketOp, Payload, Platform, SendError, Span, packet_flags as flag,
+};
+use crate::qp::{Qp, Response};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
@@ -57,7 +58,7 @@ impl<P: Platform> Engine<P> {
             && !qp.sq.is_full()
             && qp.sq.fetched == qp.sq.posted
             && qp.cursor == qp.inflight.len()
-            && qp.inflight.len() < qp.inflight.capacity()
+            && !qp.inflight.is_full()
             && !qp.halted
             && qp.rnr_until.is_none()
             && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
@@ -68,7 +69,7 @@ impl<P: Platform> Engine<P> {
             flags.insert(SendFlags::SIGNALED);
         }
         let (mut prefix, mut span): (&[u8], Option<Span>) = (&[], None);
-        let mut sges = SmallVec::new();
+        let mut listed = None;
         let len = match wr.data {
             SendData::Inline(pieces) => {
                 flags.insert(SendFlags::INLINE);
@@ -89,14 +90,14 @@ impl<P: Platform> Engine<P> {
                     return false;
                 }
                 if sge.length > 0 {
-                    let Ok(found) = self.mem.local(qp.init.pd, &sge, false) else { return false };
+                    let Ok(found) = self.mem.local_here(qp.init.pd, &sge, false) else { return false };
                     if found.addr == NULL_ADDR {
                         return false;
                     }
                     span = Some(found);
                 }
                 qp.sq.write_sge(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, &sge);
-                sges = SmallVec::from_buf_and_len([sge, Sge::default()], 1);
+                listed = Some(sge);
                 sge.length
             }
             SendData::Sges(_) => return false,
@@ -111,33 +112,39 @@ impl<P: Platform> Engine<P> {
         }
         (packet.imm, packet.len, packet.dma_len) = (wr.imm_or_rkey, len, len);
         // Before the packet, whose cache line the peer holds: what is stored behind it is slow to be read again.
-        qp.inflight.push_back(Inflight {
-            number: qp.sq.fetched,
-            wr_id: wr.wr_id,
-            opcode: wr.opcode,
-            flags,
-            imm: wr.imm_or_rkey,
-            srqn: 0,
-            body: SendBody::Plain,
-            sges,
-            inline_len: prefix.len() as u32,
-            len,
-            first_psn: qp.next_psn,
-            psns: 1,
-            sent: len,
-            received: 0,
-            out: true,
-            done: false,
-            by_ref: false,
-            error: None,
-            since: now,
-        });
+        let Some(e) = qp.inflight.place() else { return false };
+        e.number = qp.sq.fetched;
+        e.wr_id = wr.wr_id;
+        e.opcode = wr.opcode;
+        e.flags = flags;
+        e.imm = wr.imm_or_rkey;
+        e.srqn = 0;
+        e.body = SendBody::Plain;
+        e.sges.clear();
+        if let Some(sge) = listed {
+            e.sges.push(sge);
+        }
+        e.inline_len = prefix.len() as u32;
+        e.len = len;
+        e.first_psn = qp.next_psn;
+        e.psns = 1;
+        e.sent = len;
+        e.received = 0;
+        (e.out, e.done, e.by_ref) = (true, false, false);
+        e.error = None;
+        e.since = now;
+        let mut word = [0; 8];
         let sent = match &span {
             None => self.platform.send_short(link, &packet, prefix),
+            // Apart, because what is known to be 8 bytes long is one load.
+            Some(span) if len == 8 => match self.platform.load(span.addr, span.guarded, &mut word) {
+                Ok(()) => self.platform.send_short(link, &packet, &word),
+                Err(Fault) => Err(SendError::Fault),
+            },
             Some(span) => self.platform.send(link, &packet, Payload { prefix, spans: std::slice::from_ref(span) }),
         };
         if sent.is_err() {
-            qp.inflight.pop_back();
+            qp.inflight.drop_back();
             return false;
         }
         (qp.lossy, qp.give_up_at) = (false, None);
@@ -189,7 +196,7 @@ impl<P: Platform> Engine<P> {
         if sge.length < packet.len {
             return false;
         }
-        let Ok(mut span) = self.mem.local(qp.init.pd, &sge, true) else { return false };
+        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return false };
         span.len = packet.len;
         if span.addr == NULL_ADDR || self.platform.rx_scatter(rx, 0, std::slice::from_ref(&span)).is_err() {
             return false;
@@ -202,11 +209,13 @@ impl<P: Platform> Engine<P> {
         qp.nak_sent = false;
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
         qp.epsn = packet.psn.plus(1);
-        let wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len);
-        qp.tally.received(&wc);
-        let cqe = Cqe { wc, qp: id, frees: Frees::Recv };
+        qp.tally.received_bytes(packet.len);
+        let fill = |cqe: &mut Cqe| {
+            cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len);
+            (cqe.qp, cqe.frees) = (id, Frees::Recv);
+        };
         let ack = packet.has(flag::ACK_REQ);
-        if !self.done.push(cq, cqe, packet.has(flag::SOLICITED), now) {
+        if !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill) {
             self.lost_completion(id, ack.then_some(packet.psn), now);
         } else if ack {
             let alone = self.prompt
@@ -271,7 +280,7 @@ impl<P: Platform> Engine<P> {
         }
         qp.tally.completed(e, WcStatus::Success);
         let done = e.flags.contains(SendFlags::SIGNALED).then(|| sent(qp, e.number, e.wr_id));
-        qp.inflight.pop_front();
+        qp.inflight.drop_front();
         qp.cursor = 0;
         qp.unacked = qp.next_psn;
         Self::progressed(qp);

@@ -9,6 +9,7 @@
 
 mod acknowledge;
 mod backlog;
+mod belt;
 mod complete;
 mod copies;
 mod cq;

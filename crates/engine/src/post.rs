@@ -83,7 +83,7 @@ impl<P: Platform> Engine<P> {
         {
             return Err(Errno::EINVAL);
         }
-        if let SendBody::Datagram { ah, .. } = wr.body
+        if let SendBody::Datagram { ah, .. } = *wr.body
             && ahs.get(ah).is_none_or(|ah| Some(ah.pd) != qp.init.pd)
         {
             return Err(Errno::EINVAL);

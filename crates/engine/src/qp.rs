@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
 
 use crate::backlog::Held;
+use crate::belt::Belt;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
@@ -45,6 +46,12 @@ pub(crate) struct Inflight {
     pub error: Option<WcStatus>,
     /// When its execution began.
     pub since: Nanos,
+}
+
+impl Default for Inflight {
+    fn default() -> Self {
+        Inflight::failed(0, 0, WcStatus::LocQpOpErr, Psn::default())
+    }
 }
 
 impl Inflight {
@@ -167,7 +174,7 @@ pub(crate) struct Qp {
     pub rq: RecvQueue,
 
     // ---- requester ----
-    pub inflight: VecDeque<Inflight>,
+    pub inflight: Belt<Inflight>,
     /// The first of `inflight` that is not fully sent.
     pub cursor: usize,
     pub next_psn: Psn,

@@ -203,8 +203,14 @@ impl Regions {
     }
 
     /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and says where it lies.
-    #[inline]
     pub fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
+        self.local_here(pd, sge, write)
+    }
+
+    /// The same for the short ways: what it gives does not go through memory, from which it would be read by wider loads than it
+    /// was written.
+    #[inline(always)]
+    pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let key = sge.lkey.0;
         let (recent, id) = self.recent.get();
         let known = if recent == key { self.mrs.get(id).filter(|mr| mr.info.key == key) } else { None };

@@ -94,10 +94,10 @@ impl<P: Platform> Engine<P> {
             }
         }
         // The list grows with what was ever under way at one time, which is mostly far less than the queue holds.
-        if qp.inflight.len() == qp.inflight.capacity() && qp.inflight.try_reserve(1).is_err() {
+        if qp.inflight.is_full() && qp.inflight.try_reserve(1).is_err() {
             // Without memory for more, the next waits for one to finish.
             self.retire(qp, now);
-            if qp.inflight.len() == qp.inflight.capacity() {
+            if qp.inflight.is_full() {
                 return Fetched::No;
             }
         }
@@ -437,7 +437,7 @@ impl<P: Platform> Engine<P> {
     /// All requests of a queue pair are over.
     pub(crate) fn release_straight(&mut self, qp: &mut Qp) {
         self.revoke(qp);
-        for e in &mut qp.inflight {
+        for e in qp.inflight.iter_mut() {
             if std::mem::take(&mut e.by_ref) {
                 for sge in &e.sges {
                     if let Some(mr) = self.mem.mr_by_lkey(sge.lkey) {
@@ -450,7 +450,7 @@ impl<P: Platform> Engine<P> {
 }
 
 impl Inflight {
-    fn failed(number: u64, wr_id: u64, status: WcStatus, psn: Psn) -> Self {
+    pub fn failed(number: u64, wr_id: u64, status: WcStatus, psn: Psn) -> Self {
         Inflight {
             number,
             wr_id,

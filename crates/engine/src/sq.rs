@@ -138,7 +138,7 @@ impl SendQueue {
         let base = self.base(self.posted);
         let (mut w2, mut key, mut extra, mut w4, mut w5) = (0u64, 0u32, 0u32, u64::from(wr.remote_srqn), 0u64);
         let mut tail = None;
-        match wr.body {
+        match *wr.body {
             SendBody::Plain => {}
             SendBody::Rdma { remote_addr, rkey } => (w2, key) = (remote_addr, rkey.0),
             SendBody::Atomic { remote_addr, rkey, compare_add, swap } => {

@@ -40,11 +40,15 @@ impl Tally {
     #[inline]
     pub fn received(&mut self, wc: &Completion) {
         if wc.status == WcStatus::Success {
-            self.counters.received += 1;
-            if wc.opcode == WcOpcode::Recv {
-                self.counters.received_bytes += u64::from(wc.byte_len);
-            }
+            self.received_bytes(if wc.opcode == WcOpcode::Recv { wc.byte_len } else { 0 });
         }
+    }
+
+    /// A receive is over, and brought so many bytes.
+    #[inline]
+    pub fn received_bytes(&mut self, bytes: u32) {
+        self.counters.received += 1;
+        self.counters.received_bytes += u64::from(bytes);
     }
 
     /// An RNR NAK has come.

@@ -51,11 +51,6 @@ pub trait RingMemory {
     fn load_body(&self, slot: u32) -> [u64; 7];
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, slot: u32, first: usize, words: &[u64]);
-    /// The same for the first `used` words of a body; the others may be written as well.
-    #[inline]
-    fn store_whole_body(&self, slot: u32, body: &[u64; 7], used: usize) {
-        self.store_body(slot, 0, &body[..used.min(7)]);
-    }
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _slot: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
@@ -241,12 +236,12 @@ impl<M: RingMemory> Producer<M> {
     /// Appends a record with a header of 3 or 4 words and at most 8 bytes of payload, the word behind it. False if
     /// there is no room, or something is wrong: [`Producer::push`] says which.
     #[inline]
-    pub fn push_short(&mut self, body: &[u64; 7], four: bool, len: u32) -> bool {
+    pub fn push_short(&mut self, body: &[u64; 5], four: bool, len: u32) -> bool {
         if !self.fits(0) || len > 8 {
             return false;
         }
         let slot = self.at.slot(M::SLOTS);
-        self.memory.store_whole_body(slot, body, 4 + usize::from(four));
+        self.memory.store_body(slot, 0, body);
         self.publish(slot, u32::from(four), len, None);
         true
     }

@@ -162,12 +162,6 @@ impl RingMemory for Half {
     }
 
     #[inline]
-    fn store_whole_body(&self, slot: u32, body: &[u64; 7], _used: usize) {
-        // All of the cache line: that is less work than to count.
-        self.store_body(slot, 0, body);
-    }
-
-    #[inline]
     fn expect_write(&self, slot: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {

@@ -40,6 +40,10 @@ pub struct Core {
     pub(crate) polls: u64,
     /// Until then the adapter is not armed only because no completion is expected.
     pub(crate) rest_until: u64,
+    /// How long it is left alone after the next such arming.
+    pub(crate) rest: u64,
+    /// It was armed then, only because no completion was expected, and is still.
+    pub(crate) armed_unasked_at: Option<u64>,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
     /// Polls without result in a row.
@@ -77,6 +81,8 @@ impl Core {
             mode: Mode::Armed,
             polls: 0,
             rest_until: 0,
+            rest: crate::progress::REST,
+            armed_unasked_at: None,
             polls_armed: 0,
             empty_polls: 0,
             turns: Turns::default(),
@@ -160,7 +166,7 @@ impl Core {
         self.mode == Mode::Polled
             && !self.clock_fresh
             && !self.engine.has_ready()
-            && !self.engine.platform().owes_kick()
+            && !self.engine.platform().must_kick_now()
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
@@ -176,7 +182,9 @@ impl Core {
             let now = self.time();
             self.engine.run(now);
         }
-        self.engine.platform_mut().kick();
+        if self.mode == Mode::Armed || self.clock_fresh || self.engine.platform().must_kick_now() {
+            self.engine.platform_mut().kick();
+        }
         if self.engine.platform().has_orders() {
             self.obey();
         }

@@ -31,7 +31,11 @@ const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
-const REST: u64 = TICK_MAX;
+pub(crate) const REST: u64 = TICK_MAX;
+/// Who polls again so soon after such an arming, 16 times at least, had no use for it: he sends unsignaled requests in between, say.
+/// He is not armed again for twice as long as before, up to [`REST_MAX`]; until then the NIC thread sees to it, within two looks.
+const BACK_SOON: u64 = 200_000;
+const REST_MAX: u64 = 64 * REST;
 /// Who polls reads the clock at every 32nd poll. If that was so long ago, he polls seldom, or does something else between bursts
 /// of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
 const PAUSE: u64 = 50_000;
@@ -100,6 +104,19 @@ impl Core {
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
         self.empty_polls >= POLLS_BEFORE_YIELD && self.empty_polls.is_multiple_of(YIELD_EVERY)
+    }
+
+    /// Rings for what was sent by those who left that to a poll with nothing else to do.
+    ///
+    /// In polled mode a peer that is seen to sleep is rung at once. One that was falling asleep just then is found only behind a
+    /// fence, which takes as long as writing all of the message: waiting for an answer there is time for that, and while messages follow
+    /// one another there need be one for many. Who neither polls nor sends any more leaves it to the NIC thread's next look: that
+    /// is [`TICK_MAX`] at most, and takes a peer that fell asleep within the same tenth of a microsecond.
+    #[inline]
+    pub(crate) fn kick_late(&mut self) {
+        if self.engine.platform().owes_kick() {
+            self.engine.platform_mut().kick();
+        }
     }
 
     /// What a poll of this queue would find. Most find nothing, which is counted.
@@ -214,6 +231,11 @@ impl Core {
             return;
         }
         self.mode = Mode::Polled;
+        if let Some(armed_at) = self.armed_unasked_at.take() {
+            let soon = self.clock.saturating_sub(armed_at) < BACK_SOON;
+            self.rest = if soon { (2 * self.rest).min(REST_MAX) } else { REST };
+            self.rest_until = armed_at + self.rest;
+        }
         self.engine.platform_mut().suppress_doorbells();
         nic.wake_thread(self);
     }
@@ -221,9 +243,10 @@ impl Core {
     /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
     /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
-        if self.mode == Mode::Polled && !self.engine.expects_completions() && self.clock >= self.rest_until {
+        if self.mode == Mode::Polled && self.clock >= self.rest_until && !self.engine.expects_completions() {
             self.arm_for(nic);
-            self.rest_until = self.clock + REST;
+            self.rest_until = self.clock + self.rest;
+            self.armed_unasked_at = Some(self.clock);
         }
     }
 
@@ -243,6 +266,7 @@ impl Core {
     pub(crate) fn go_armed(&mut self, mut now: u64) -> bool {
         if self.mode == Mode::Polled {
             self.polls_armed = 0;
+            self.armed_unasked_at = None;
         }
         self.mode = Mode::Armed;
         for _ in 0..ARM_ROUNDS {
@@ -257,27 +281,43 @@ impl Core {
     }
 }
 
-/// When the NIC thread looks again at a program that is at work.
+/// What the NIC thread has seen of the program's polls in polled mode, and when it looks again.
 struct Looks {
     tick: u64,
     /// The last look left open whether it is at work at all.
     doubted: bool,
+    /// The program's count of polls at the last look.
+    polls: u64,
+    /// When it was last found to have grown.
+    grown_at: u64,
 }
 
 impl Looks {
-    fn new() -> Self {
-        Looks { tick: TICK_MIN, doubted: false }
+    /// For a program that has polled so often, and does not now.
+    fn at_rest(polls: u64) -> Self {
+        Looks { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
     }
 
-    /// How long until the next look. `seldom`: the clock was read longer than [`PAUSE`] ago, and nobody was in the library.
-    fn next(&mut self, seldom: bool) -> u64 {
+    /// True if the program moves its data itself: it has polled since the last look, or that was so short a time ago that nothing
+    /// can be said (a doorbell may have woken us).
+    fn at_work(&self, polls: u64, now: u64) -> bool {
+        polls != self.polls || now.saturating_sub(self.grown_at) < PAUSE
+    }
+
+    /// When to look again at a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago, and nobody was in
+    /// the library.
+    fn next(&mut self, polls: u64, now: u64, seldom: bool) -> u64 {
+        if polls == self.polls {
+            return self.grown_at + PAUSE;
+        }
+        (self.polls, self.grown_at) = (polls, now);
         // Not twice in a row: who has polled since the first look polls seldom, and need not be looked at more often.
         self.doubted = seldom && !self.doubted;
         if self.doubted {
-            return PAUSE;
+            return now + PAUSE;
         }
         self.tick = (self.tick * 2).min(TICK_MAX);
-        self.tick
+        now + self.tick
     }
 }
 
@@ -338,8 +378,7 @@ impl Nic {
     }
 
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
-        let mut looks = Looks::new();
-        let mut polls = 0;
+        let mut looks = Looks::at_rest(0);
         let mut watch = Watch::default();
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
@@ -357,19 +396,17 @@ impl Nic {
                 let last = core.clock;
                 let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
-                if core.mode == Mode::Polled && core.polls != polls {
+                if core.mode == Mode::Polled && looks.at_work(core.polls, now) {
                     // The program is at work. It moves its own data.
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
-                    polls = core.polls;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
                     if due {
                         core.progress(now);
                     }
-                    core.thread_wakes_at = now + looks.next(seldom);
+                    core.thread_wakes_at = looks.next(core.polls, now, seldom);
                 } else {
-                    looks = Looks::new();
-                    polls = core.polls;
+                    looks = Looks::at_rest(core.polls);
                     let served = core.engine.served();
                     core.progress(now);
                     if core.engine.served() != served && watch.begins(now) {
@@ -396,7 +433,7 @@ impl Nic {
                 biased::permit();
             }
             if watches {
-                self.watch(&mut watch, polls);
+                self.watch(&mut watch, looks.polls);
             }
             self.sleep(epoll, timeout);
             self.answer_doctor();
@@ -514,12 +551,94 @@ mod tests {
 
     #[test]
     fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
-        let mut looks = Looks::new();
-        assert_eq!([false, false].map(|seldom| looks.next(seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
-        let waits = [true; 6].map(|seldom| looks.next(seldom));
+        let mut looks = Looks::at_rest(0);
+        let mut polls = 0;
+        let mut next = |looks: &mut Looks, seldom| {
+            polls += 1;
+            looks.next(polls, 7 * TICK_MAX, seldom) - 7 * TICK_MAX
+        };
+        assert_eq!([false, false].map(|seldom| next(&mut looks, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
+        let waits = [true; 6].map(|seldom| next(&mut looks, seldom));
         assert_eq!(waits, [PAUSE, 8 * TICK_MIN, PAUSE, TICK_MAX, PAUSE, TICK_MAX]);
         // A doubt that the second look has settled is forgotten.
-        assert_eq!([true, false, true].map(|seldom| looks.next(seldom)), [PAUSE, TICK_MAX, PAUSE]);
+        assert_eq!([true, false, true].map(|seldom| next(&mut looks, seldom)), [PAUSE, TICK_MAX, PAUSE]);
+    }
+
+    #[test]
+    fn who_was_at_work_just_now_still_is() {
+        let mut looks = Looks::at_rest(5);
+        let now = 3 * TICK_MAX;
+        assert!(!looks.at_work(5, now) && looks.at_work(6, now));
+        looks.next(6, now, false);
+        let tick = looks.tick;
+        assert!(looks.at_work(6, now + PAUSE - 1) && !looks.at_work(6, now + PAUSE));
+        // A look in between changes nothing.
+        assert_eq!((looks.next(6, now + 1, true), looks.tick, looks.doubted), (now + PAUSE, tick, false));
+        assert!(!looks.at_work(6, now + PAUSE));
+        assert!(!Looks::at_rest(6).at_work(6, now + 1), "whoever has taken over asks nothing");
+    }
+
+    #[test]
+    fn who_is_back_at_once_is_armed_ever_more_seldom() {
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let mut clock = now();
+        let mut arm_and_poll = |later: u64| {
+            clock += 2 * REST_MAX;
+            let mut core = nic.core.lock();
+            (core.mode, core.clock, core.rest_until) = (Mode::Polled, clock, 0);
+            core.after_completions(&nic);
+            let armed_at = core.armed_unasked_at.expect("nothing is expected");
+            core.clock = armed_at + later;
+            (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
+            assert_eq!((core.mode, core.armed_unasked_at), (Mode::Polled, None));
+            core.rest_until - armed_at
+        };
+        assert_eq!([0, BACK_SOON - 1].map(&mut arm_and_poll), [2 * REST, 4 * REST]);
+        assert_eq!(arm_and_poll(BACK_SOON), REST, "somebody may have needed us meanwhile");
+        assert_eq!((0..9).map(|_| arm_and_poll(1)).last(), Some(REST_MAX));
+        // Who asks to be armed is no case of it.
+        let mut core = nic.core.lock();
+        (core.mode, core.rest_until) = (Mode::Polled, 0);
+        core.after_completions(&nic);
+        (core.mode, core.rest_until) = (Mode::Polled, 17);
+        core.arm_for(&nic);
+        (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
+        assert_eq!((core.rest_until, core.engine.has_cq(cq)), (17, true));
+    }
+
+    #[test]
+    fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let send = |mode| {
+            let mut core = nic.lock();
+            (core.mode, core.clock_uses) = (mode, 8);
+            core.engine.platform_mut().suppress_doorbells();
+            let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
+            core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).unwrap();
+            assert!(core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some());
+            core.engine.platform_mut().release(LinkId::LOOPBACK);
+        };
+        let owed = || nic.core.lock().engine.platform().owes_kick();
+        send(Mode::Armed);
+        assert!(!owed());
+        send(Mode::Polled);
+        assert!(owed(), "the fence is for later");
+        assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 0);
+        assert!(!owed());
+        // The NIC thread, too, by any look at the clock.
+        send(Mode::Polled);
+        nic.lock().read_time();
+        assert!(!owed());
+        // And who sleeps is rung at once.
+        nic.core.lock().engine.platform_mut().announce_sleep();
+        let mut core = nic.lock();
+        (core.mode, core.clock_uses) = (Mode::Polled, 8);
+        let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
+        core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).unwrap();
+        drop(core);
+        assert!(!owed());
     }
 
     #[test]

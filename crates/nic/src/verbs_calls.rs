@@ -186,6 +186,7 @@ impl Nic {
         let mut core = self.core.lock();
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
+            core.kick_late();
             let give_way = core.found_nothing();
             drop(core);
             return empty_handed(give_way);

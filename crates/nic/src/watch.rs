@@ -94,7 +94,7 @@ impl Nic {
                 }
             }
             // A thread of the program that holds the lock does our work when it lets go of it.
-            if let Some(core) = self.core.try_lock() {
+            if let Some(mut core) = self.core.try_lock() {
                 if core.mode != Mode::Polled || core.polls != polls {
                     return End::Relieved;
                 }
@@ -107,6 +107,8 @@ impl Nic {
                         vain = 0;
                         continue;
                     }
+                } else {
+                    core.kick_late();
                 }
             }
             vain += 1;

@@ -59,7 +59,7 @@ fn events_over_the_loopback_link() {
             flags: SendFlags::empty(),
             imm_or_rkey: 0,
             remote_srqn: 0,
-            body: SendBody::Plain,
+            body: &SendBody::Plain,
             data: SendData::Sges(&sges),
         };
         nic.post_send(qp, &wr).unwrap();

@@ -89,7 +89,7 @@ impl Side {
             flags: SendFlags::SIGNALED,
             imm_or_rkey: 0,
             remote_srqn: 0,
-            body,
+            body: &body,
             data: SendData::Sges(&[sge]),
         };
         self.nic.post_send(self.qp, &wr).unwrap();

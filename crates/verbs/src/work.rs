@@ -140,7 +140,7 @@ pub struct SendWr<'a> {
     /// The shared receive queue's number at the target (XRC only).
     pub remote_srqn: u32,
     /// What the operation needs.
-    pub body: SendBody,
+    pub body: &'a SendBody,
     /// The data.
     pub data: SendData<'a>,
 }

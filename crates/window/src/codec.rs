@@ -36,6 +36,16 @@ pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     (words, used)
 }
 
+/// A header of 3 or 4 words, and behind it a payload of at most 8 bytes; whether there are 4. `None` if the header is longer.
+#[inline(always)]
+pub(crate) fn encode_short(p: &Packet, payload: u64) -> Option<([u64; 5], bool)> {
+    if p.remote_addr | p.swap | p.compare != 0 {
+        return None;
+    }
+    let ([w0, w1, w2, w3, ..], _) = encode(p);
+    Some(if w3 != 0 { ([w0, w1, w2, w3, payload], true) } else { ([w0, w1, w2, payload, 0], false) })
+}
+
 /// The packet with a header of the first `words` of these, written to `packet`: it is large, and so is made where it
 /// stays. False if there is no such operation.
 #[inline(always)]
@@ -83,6 +93,22 @@ mod tests {
         assert_eq!(encode(&p).1, 7);
         let (words, n) = encode(&p);
         assert_eq!(decode(&words, n), Some(p));
+    }
+
+    #[test]
+    fn a_short_record_is_the_same() {
+        let mut p = Packet::new(PacketOp::Send, Qpn::new(4096), Qpn::new(8192), Psn::new(7));
+        for dma_len in [0, 8] {
+            p.dma_len = dma_len;
+            let (words, used) = encode(&p);
+            let (short, four) = encode_short(&p, 0xabcd).unwrap();
+            assert_eq!((four, &short[..used], short[used]), (used == 4, &words[..used], 0xabcd));
+        }
+        for field in [|p: &mut Packet| p.remote_addr = 1, |p: &mut Packet| p.swap = 1, |p: &mut Packet| p.compare = 1] {
+            let mut long = p;
+            field(&mut long);
+            assert!(encode_short(&long, 0).is_none());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One peer process (or this one itself, over the heap).
 
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,11 +20,45 @@ use crate::rendezvous::Message;
 use crate::socket;
 
 /// Names the payload of the packet that [`crate::WindowPlatform::peek`] gave, until it is released.
+///
+/// Two words, so that it travels in registers, also as an `Option`: a structure of smaller members goes through memory, and is
+/// read from there by wider loads than it was written, which wait for all stores before them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rx {
-    pub(crate) link: engine::platform::LinkId,
-    pub(crate) place: Place,
-    pub(crate) len: u32,
+    /// From this byte on, `BULK` if that is in the bulk area, and `ANY`.
+    place: NonZeroU64,
+    /// The link, and above it 32 bits of length.
+    link_len: u64,
+}
+
+impl Rx {
+    const BULK: u64 = 1 << 32;
+    const ANY: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
+
+    #[inline]
+    fn new(link: engine::platform::LinkId, place: Place, len: u32) -> Rx {
+        let place = match place {
+            Place::Body(at) => u64::from(at),
+            Place::Bulk(at) => u64::from(at) | Self::BULK,
+        };
+        Rx { place: Self::ANY | place, link_len: u64::from(link.0) | u64::from(len) << 32 }
+    }
+
+    #[inline]
+    pub(crate) fn link(self) -> engine::platform::LinkId {
+        engine::platform::LinkId(self.link_len as u32)
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> u32 {
+        (self.link_len >> 32) as u32
+    }
+
+    #[inline]
+    fn place(self) -> Place {
+        let at = self.place.get() as u32;
+        if self.place.get() & Self::BULK == 0 { Place::Body(at) } else { Place::Bulk(at) }
+    }
 }
 
 /// How far a link's life has come.
@@ -183,7 +218,7 @@ impl Link {
         match self.consumer.peek()? {
             Some(record) => {
                 let known = codec::decode(&record.body, usize::from(record.header_words), packet);
-                if known { Ok(Some(Rx { link: id, place: record.place, len: record.len })) } else { Err(Broken) }
+                if known { Ok(Some(Rx::new(id, record.place, record.len))) } else { Err(Broken) }
             }
             None if self.state == State::Up => Ok(None),
             None => Err(Broken),
@@ -218,7 +253,7 @@ impl Link {
 
     /// Copies payload bytes of the peeked packet.
     pub(crate) fn fetch(&self, rx: Rx, offset: u32, dst: &mut [u8]) {
-        match rx.place {
+        match rx.place() {
             Place::Bulk(at) => self.consumer.memory().fetch(at.saturating_add(offset), dst),
             Place::Body(at) => self.fetch_body(at.saturating_add(offset) as usize, dst),
         }
@@ -243,7 +278,7 @@ impl Link {
 
     /// Copies payload bytes of the peeked packet to local memory.
     pub(crate) fn scatter(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        match rx.place {
+        match rx.place() {
             Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
             Place::Body(at) => {
                 let at = at.saturating_add(offset) as usize;

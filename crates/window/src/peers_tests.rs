@@ -116,12 +116,37 @@ fn the_loopback_link() {
 }
 
 #[test]
+fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
+    let mut platform = platform();
+    let link = LinkId::LOOPBACK;
+    let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
+    for short in [false, true] {
+        let send = |platform: &mut WindowPlatform| {
+            let payload = Payload::default();
+            if short { platform.send_short(link, &packet, &[]) } else { platform.send(link, &packet, payload) }
+                .unwrap();
+        };
+        send(&mut platform);
+        send(&mut platform);
+        assert!(platform.owes_kick() && !platform.must_kick_now());
+        // It falls asleep behind the look at it: only the kick finds out.
+        platform.link_mut(link).unwrap().consumer.announce_sleep();
+        assert!(!platform.must_kick_now());
+        send(&mut platform);
+        assert!(platform.owes_kick() && platform.must_kick_now());
+        platform.kick();
+        assert!(!platform.owes_kick() && !platform.must_kick_now());
+        platform.link_mut(link).unwrap().consumer.retract_sleep();
+    }
+}
+
+#[test]
 fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     let link = LinkId::LOOPBACK;
     let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
     // What was put there behind the platform's back shows whether somebody looks.
     let mut unused = platform();
-    assert!(unused.link_mut(link).unwrap().producer.push_short(&[0; 7], false, 0));
+    assert!(unused.link_mut(link).unwrap().producer.push_short(&[0; 5], false, 0));
     assert!(!unused.any_ready(), "before it is used nobody pays for a look");
     let qpn = Qpn::new(unused.claim_block().unwrap());
     assert!(!unused.any_ready(), "nobody has asked for the way yet");

@@ -66,6 +66,8 @@ pub struct WindowPlatform {
     /// Links that are not dead, and dead ones until `take_dead_links`.
     pub(crate) live: Vec<LinkId>,
     dirty: Vec<LinkId>,
+    /// One of those on which packets were sent since the last kick was seen to sleep.
+    urgent: bool,
     pub(crate) full: Vec<LinkId>,
     pub(crate) any_dead: bool,
     /// The sleep is announced on the links.
@@ -112,6 +114,7 @@ impl WindowPlatform {
             entries: vec![Entry { generation: 0, link: Some(Box::new(Link::loopback()?)) }],
             live: vec![LinkId::LOOPBACK],
             dirty: Vec::new(),
+            urgent: false,
             full: Vec::new(),
             any_dead: false,
             asleep: false,
@@ -232,6 +235,14 @@ impl WindowPlatform {
     #[inline]
     pub fn owes_kick(&self) -> bool {
         !self.dirty.is_empty()
+    }
+
+    /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer that
+    /// was falling asleep while we sent is only found by [`Platform::kick`], behind its fence. Who puts that off for the
+    /// fence's sake must come back to it.
+    #[inline]
+    pub fn must_kick_now(&self) -> bool {
+        self.urgent
     }
 
     /// True if a packet is there on any link. One load per link, and none for the loopback link before it is used.
@@ -409,9 +420,11 @@ impl Platform for WindowPlatform {
         let (words, used) = codec::encode(packet);
         match link.producer.push(&words, used, &payload) {
             Ok(len) => {
-                if !std::mem::replace(&mut link.dirty, true) {
+                let (clean, sleeps) = (!std::mem::replace(&mut link.dirty, true), link.producer.peer_sleeps());
+                if clean {
                     self.dirty.push(id);
                 }
+                self.urgent |= sleeps;
                 self.stats.sent_packets += 1;
                 self.stats.sent_bytes += u64::from(len);
                 Ok(())
@@ -433,20 +446,19 @@ impl Platform for WindowPlatform {
     // Always: what is constant in the packet costs nothing then.
     #[inline(always)]
     fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
-        let (mut words, used) = codec::encode(packet);
         if prefix.len() <= 8
-            && (used == 3 || used == 4)
+            && let Some((words, four)) = codec::encode_short(packet, word_of(prefix))
             && let Some(link) = self.link_mut(id).filter(|link| link.state == State::Up)
+            && link.producer.push_short(&words, four, prefix.len() as u32)
         {
-            words[3 + usize::from(used == 4)] = word_of(prefix);
-            if link.producer.push_short(&words, used == 4, prefix.len() as u32) {
-                if !std::mem::replace(&mut link.dirty, true) {
-                    self.dirty.push(id);
-                }
-                self.stats.sent_packets += 1;
-                self.stats.sent_bytes += prefix.len() as u64;
-                return Ok(());
+            let (clean, sleeps) = (!std::mem::replace(&mut link.dirty, true), link.producer.peer_sleeps());
+            if clean {
+                self.dirty.push(id);
             }
+            self.urgent |= sleeps;
+            self.stats.sent_packets += 1;
+            self.stats.sent_bytes += prefix.len() as u64;
+            return Ok(());
         }
         self.send(id, packet, Payload { prefix, spans: &[] })
     }
@@ -468,6 +480,7 @@ impl Platform for WindowPlatform {
             }
         }
         self.dirty.clear();
+        self.urgent = false;
     }
 
     #[inline]
@@ -524,18 +537,18 @@ impl Platform for WindowPlatform {
 
     #[inline]
     fn rx_len(&self, rx: Rx) -> u32 {
-        rx.len
+        rx.len()
     }
 
     fn rx_fetch(&mut self, rx: Rx, offset: u32, dst: &mut [u8]) {
-        if let Some(link) = self.link(rx.link) {
+        if let Some(link) = self.link(rx.link()) {
             link.fetch(rx, offset, dst);
         }
     }
 
     #[inline]
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
-        self.link(rx.link).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
+        self.link(rx.link()).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
     fn show(&mut self, shown: &Shown) {

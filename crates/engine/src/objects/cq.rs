@@ -1,10 +1,12 @@
 //! Completion queues, and taking completions out of them; the queue itself is in `cq`.
 
-use verbs::{CqId, CtxId, Errno, Result, limits};
+use verbs::{CqId, CtxId, Errno, QpId, Result, limits};
 
 use crate::Engine;
 use crate::cq::{CqOpts, Cqe, Frees};
 use crate::platform::{Nanos, Platform};
+use crate::qp::Qp;
+use crate::slab::Slab;
 
 impl<P: Platform> Engine<P> {
     /// `ibv_create_cq(3)`. Gives the real number of entries.
@@ -54,9 +56,11 @@ impl<P: Platform> Engine<P> {
     pub fn poll(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &verbs::Completion)) -> usize {
         let mut n = 0;
         while n < most {
-            let Some(cqe) = self.done.pop(cq) else { break };
-            self.free_place(&cqe);
+            let Some(ring) = self.done.look(cq) else { break };
+            let Some(cqe) = ring.front() else { break };
+            Self::free_place(&mut self.qps, cqe);
             out(n, &cqe.wc);
+            ring.drop_front();
             n += 1;
         }
         n
@@ -73,12 +77,13 @@ impl<P: Platform> Engine<P> {
     /// Frees the places of completions that nobody will poll.
     pub(crate) fn free_overwritten(&mut self) {
         while let Some(cqe) = self.done.overwritten.pop() {
-            self.free_place(&cqe);
+            Self::free_place(&mut self.qps, &cqe);
         }
     }
 
-    fn free_place(&mut self, cqe: &Cqe) {
-        let Some(qp) = self.qps.get_mut(cqe.qp) else { return };
+    #[inline]
+    fn free_place(qps: &mut Slab<QpId, Box<Qp>>, cqe: &Cqe) {
+        let Some(qp) = qps.get_mut(cqe.qp) else { return };
         match cqe.frees {
             Frees::Sends(count) => qp.sq.retired = qp.sq.retired.max(count),
             Frees::Recv => qp.rq.held = qp.rq.held.saturating_sub(1),

@@ -7,6 +7,7 @@ use verbs::{
 };
 
 use crate::Engine;
+use crate::belt::Belt;
 use crate::platform::Platform;
 use crate::qp::{Qp, Ticket};
 use crate::rq::RecvQueue;
@@ -46,7 +47,7 @@ impl<P: Platform> Engine<P> {
                     seek_pause: 0,
                     sq,
                     rq,
-                    inflight: VecDeque::with_capacity(INFLIGHT),
+                    inflight: Belt::with_capacity(INFLIGHT),
                     cursor: 0,
                     next_psn: Psn::default(),
                     unacked: Psn::default(),

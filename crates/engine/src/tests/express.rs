@@ -42,7 +42,7 @@ impl Request {
         let pieces: Vec<&[u8]> = self.inline.iter().flatten().map(Vec::as_slice).collect();
         let data = if self.inline.is_some() { SendData::Inline(&pieces) } else { SendData::Sges(&self.sges) };
         let (opcode, flags, body) = (self.opcode, self.flags, self.body);
-        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body, data };
+        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body: &body, data };
         let now = w.now;
         w.nodes[node].engine.post_send(qp, &wr, now)
     }

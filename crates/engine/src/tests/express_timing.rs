@@ -70,7 +70,8 @@ impl End {
         let pieces = [&inline[..]];
         let data = if !reads && len <= 128 && r.coin() { SendData::Inline(&pieces) } else { SendData::Sges(&sges) };
         let flags = SendFlags::from_bits_truncate(r.next() as u32 & 7);
-        let wr = SendWr { wr_id: self.sent, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body, data };
+        let wr =
+            SendWr { wr_id: self.sent, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body: &body, data };
         if self.sent < MOST {
             let now = w.now;
             w.nodes[self.node].engine.post_send(self.qp, &wr, now).unwrap();

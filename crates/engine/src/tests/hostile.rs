@@ -138,7 +138,7 @@ impl Play {
             SendData::Sges(&sges)
         };
         let flags = SendFlags::from_bits_truncate(r.next() as u32 & 7);
-        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body, data };
+        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body: &body, data };
         let (now, engine) = (self.w.now, &mut self.w.nodes[0].engine);
         let _ = engine.post_send(self.ours, &wr, now);
         if self.habits.pokes && r.below(12) == 0 {

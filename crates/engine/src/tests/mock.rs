@@ -514,7 +514,7 @@ impl World {
             flags: SendFlags::SIGNALED,
             imm_or_rkey: 0x1234_5678,
             remote_srqn: 0,
-            body,
+            body: &body,
             data: SendData::Sges(sges),
         };
         self.post_wr(node, qp, &wr)

@@ -52,7 +52,7 @@ fn writes_and_reads() {
         flags: SendFlags::SIGNALED | SendFlags::INLINE,
         imm_or_rkey: 0,
         remote_srqn: 0,
-        body: w.rdma(1, 3000),
+        body: &w.rdma(1, 3000),
         data: SendData::Inline(&[b"inl", b"ine"]),
     };
     w.post_wr(0, qa, &wr).unwrap();

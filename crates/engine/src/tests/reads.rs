@@ -161,7 +161,7 @@ fn a_share_for_each() {
                 let now = w.now;
                 let flags = verbs::SendFlags::SIGNALED;
                 let data = verbs::SendData::Sges(&list);
-                let wr = verbs::SendWr { wr_id: n, opcode, flags, imm_or_rkey: 0, remote_srqn: 0, body, data };
+                let wr = verbs::SendWr { wr_id: n, opcode, flags, imm_or_rkey: 0, remote_srqn: 0, body: &body, data };
                 w.nodes[0].engine.post_send(*qp, &wr, now).unwrap();
             }
         }

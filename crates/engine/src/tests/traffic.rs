@@ -145,7 +145,7 @@ fn inline_write_imm_and_unsignaled() {
         flags: SendFlags::empty(),
         imm_or_rkey: 0xabcd,
         remote_srqn: 0,
-        body: w.rdma(1, 64),
+        body: &w.rdma(1, 64),
         data: SendData::Inline(&[b"hel", b"", b"lo world, this is longer than one entry of the queue is wide, really"]),
     };
     w.post_wr(0, qa, &wr).unwrap();

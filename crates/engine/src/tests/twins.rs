@@ -124,7 +124,7 @@ impl Twins {
         let under_way = |q: &Qp| q.recv.as_ref().map(|recv| (recv.wqe.wr_id, recv.srq, recv.offset));
         self.same("message under way", &under_way(a), &under_way(b));
         self.same("inflight", &a.inflight.len(), &b.inflight.len());
-        for (x, y) in a.inflight.iter().zip(&b.inflight) {
+        for (x, y) in a.inflight.iter().zip(b.inflight.iter()) {
             // Not `body` and `srqn`: what the array holds there has no meaning for a SEND.
             self.same("number", &(x.number, x.wr_id, x.opcode, x.flags), &(y.number, y.wr_id, y.opcode, y.flags));
             self.same("data", &(x.imm, &x.sges, x.inline_len, x.len), &(y.imm, &y.sges, y.inline_len, y.len));

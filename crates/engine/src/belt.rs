@@ -1,0 +1,274 @@
+//! A queue whose places stay where they are: they are written and read in place.
+//!
+//! The short way of a message puts an entry into two such queues (requests under way, completions). A
+//! `VecDeque` wants it made elsewhere and moved in, by loads that are wider than the stores just before them. A
+//! processor cannot forward such stores; it waits until they, and all before them, have left its store buffer: also the one to
+//! the ring, whose cache line has to come from another core.
+
+use std::collections::TryReserveError;
+use std::ops::{Index, IndexMut};
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Belt<T> {
+    /// Its places, as far as they were ever used; behind the last that fits comes the first. What is in those that are not in use
+    /// is of no interest.
+    places: Vec<T>,
+    /// The oldest entry's place.
+    head: usize,
+    len: usize,
+}
+
+impl<T> Default for Belt<T> {
+    fn default() -> Self {
+        Belt { places: Vec::new(), head: 0, len: 0 }
+    }
+}
+
+impl<T: Default> Belt<T> {
+    /// An empty one with room for so many.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Belt { places: Vec::with_capacity(capacity), ..Belt::default() }
+    }
+
+    /// How many fit before it must grow.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.places.capacity()
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True if it must grow before one more fits.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.len == self.capacity()
+    }
+
+    #[inline]
+    fn at(&self, i: usize) -> usize {
+        let at = self.head + i;
+        if at >= self.capacity() { at - self.capacity() } else { at }
+    }
+
+    /// Makes room for so many more; it grows by more than it must.
+    pub fn try_reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
+        if more <= self.capacity() - self.len {
+            return Ok(());
+        }
+        self.straighten();
+        self.places.try_reserve(more)
+    }
+
+    /// Puts the entries to the front of the memory, and nothing behind them.
+    fn straighten(&mut self) {
+        // Entries that go on at the front have passed the last place, so all places exist.
+        self.places.rotate_left(self.head);
+        self.head = 0;
+        self.places.truncate(self.len);
+    }
+
+    /// A place for one more at the end, with what was in it. It counts as an entry from now on. `None` if it must grow first.
+    #[inline]
+    pub fn place(&mut self) -> Option<&mut T> {
+        if self.is_full() {
+            return None;
+        }
+        let at = self.at(self.len);
+        self.len += 1;
+        if at >= self.places.len() {
+            self.lay_out(at);
+        }
+        self.places.get_mut(at)
+    }
+
+    #[cold]
+    fn lay_out(&mut self, at: usize) {
+        self.places.resize_with(at + 1, T::default);
+    }
+
+    /// Adds one at the end.
+    pub fn push_back(&mut self, value: T) {
+        if self.is_full() {
+            self.straighten();
+            self.places.reserve(1);
+        }
+        if let Some(place) = self.place() {
+            *place = value;
+        }
+    }
+
+    /// The oldest.
+    #[inline]
+    pub fn front(&self) -> Option<&T> {
+        if self.len == 0 { None } else { self.places.get(self.head) }
+    }
+
+    /// Removes the oldest, if there is one. What it holds is let go of when its place is used again.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        if self.len > 0 {
+            self.head = self.at(1);
+            self.len -= 1;
+        }
+    }
+
+    /// Removes the youngest, likewise.
+    #[inline]
+    pub fn drop_back(&mut self) {
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Takes the oldest out.
+    pub fn pop_front(&mut self) -> Option<T> {
+        if self.len == 0 {
+            return None;
+        }
+        let value = std::mem::take(&mut self[0]);
+        self.drop_front();
+        Some(value)
+    }
+
+    pub fn clear(&mut self) {
+        self.places.clear();
+        (self.head, self.len) = (0, 0);
+    }
+
+    /// Where the entries lie: the older ones, and what follows at the front.
+    fn halves(&self) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let behind = (self.head + self.len).saturating_sub(self.capacity());
+        (self.head..self.head + self.len - behind, 0..behind)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let (older, younger) = self.halves();
+        self.places[older].iter().chain(&self.places[younger])
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let (older, younger) = self.halves();
+        let (front, back) = self.places.split_at_mut(older.start);
+        back[..older.len()].iter_mut().chain(&mut front[younger])
+    }
+
+    /// Keeps those of which this is true.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        let mut kept = 0;
+        for i in 0..self.len {
+            if keep(&self[i]) {
+                let (to, from) = (self.at(kept), self.at(i));
+                self.places.swap(to, from);
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+}
+
+impl<T: Default> Index<usize> for Belt<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, i: usize) -> &T {
+        assert!(i < self.len);
+        &self.places[self.at(i)]
+    }
+}
+
+impl<T: Default> IndexMut<usize> for Belt<T> {
+    #[inline]
+    fn index_mut(&mut self, i: usize) -> &mut T {
+        assert!(i < self.len);
+        let at = self.at(i);
+        &mut self.places[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Does the same to a belt and to a `VecDeque`, which is known to be right, in an order drawn from a seed.
+    #[test]
+    fn it_does_what_a_deque_does() {
+        for seed in 1..200u64 {
+            let (mut belt, mut deque) = (Belt::with_capacity(seed as usize % 7), VecDeque::new());
+            let mut state = seed;
+            let mut draw = |below: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) % below
+            };
+            for step in 0..500u64 {
+                match draw(14) {
+                    0..5 => {
+                        belt.push_back(step);
+                        deque.push_back(step);
+                    }
+                    5 | 6 => {
+                        assert_eq!(belt.is_full(), belt.len() == belt.capacity());
+                        if let Some(place) = belt.place() {
+                            *place = step;
+                            deque.push_back(step);
+                        } else {
+                            belt.try_reserve(1).unwrap();
+                            assert!(!belt.is_full());
+                        }
+                    }
+                    7..11 => assert_eq!(belt.pop_front(), deque.pop_front()),
+                    11 => {
+                        belt.drop_front();
+                        deque.pop_front();
+                    }
+                    12 => {
+                        belt.drop_back();
+                        deque.pop_back();
+                    }
+                    _ => match draw(20) {
+                        0 => {
+                            belt.clear();
+                            deque.clear();
+                        }
+                        1 => {
+                            let more = draw(30) as usize;
+                            belt.try_reserve(more).unwrap();
+                            assert!(belt.capacity() >= belt.len() + more);
+                        }
+                        2 => {
+                            belt.iter_mut().for_each(|v| *v += 1000);
+                            deque.iter_mut().for_each(|v| *v += 1000);
+                        }
+                        n => {
+                            belt.retain(|v| v % n != 0);
+                            deque.retain(|v| v % n != 0);
+                        }
+                    },
+                }
+                assert!(belt.iter().eq(&deque), "seed {seed}, step {step}");
+                assert_eq!((belt.len(), belt.is_empty(), belt.front()), (deque.len(), deque.is_empty(), deque.front()));
+                for i in 0..deque.len() {
+                    assert_eq!((belt[i], &mut belt[i]), (deque[i], &mut deque[i]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_room_there_is_no_place() {
+        let mut belt = Belt::<u8>::default();
+        assert!(belt.place().is_none() && belt.pop_front().is_none() && belt.front().is_none());
+        belt.drop_front();
+        belt.drop_back();
+        assert!(belt.try_reserve(usize::MAX).is_err());
+        belt.push_back(7);
+        assert_eq!(belt.pop_front(), Some(7));
+    }
+}
