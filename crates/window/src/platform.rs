@@ -600,6 +600,8 @@ impl Platform for WindowPlatform {
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {
+        // It may take a while, and whoever was to be rung must not wait for that.
+        self.kick();
         // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
         self.quiesce_those(|platform, id| link.is_none_or(|link| platform.same_peer(link, id)));
     }
