@@ -151,7 +151,7 @@ impl Side {
             flags: SendFlags::SIGNALED,
             imm_or_rkey: number(&step[12..16]) as u32,
             remote_srqn: 0,
-            body,
+            body: &body,
             data,
         };
         let (id, _) = self.qps[step[2] as usize % 2];

@@ -40,7 +40,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(nic: Option<&'static Nic>, len: usize, align: usize) -> Result<Arc<Memory>> {
+    pub fn new(nic: Option<&'static Nic>, len: usize, align: usize) -> Result<Arc<Memory>> {
         let page = 4096;
         let extra = if align > page { align } else { 0 };
         let mapped = len.next_multiple_of(page).checked_add(extra).ok_or(Errno::EINVAL)?;

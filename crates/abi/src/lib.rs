@@ -26,6 +26,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod dm;
+mod dv;
 mod entry;
 mod events;
 // A test program is no cdylib: it has no version map, and exports nothing.

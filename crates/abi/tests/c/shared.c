@@ -1,7 +1,8 @@
 // RDMA on memory that peers map: WRITE, READ and atomics by the initiator alone, while the target's process stands still.
-// With device memory, and with ordinary memory that was moved (SOFTRNIC_ADOPT=1): its content, what threads do with it
+// With device memory, with memory from softrnic_dv_alloc, and with ordinary memory that was moved (SOFTRNIC_ADOPT=1): its content, what threads do with it
 // meanwhile, deregistration, a forked child.
 #include "common.h"
+#include "../../include/softrnic/dv.h"
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +20,9 @@ struct greeting {
 	uint64_t addr;
 };
 
-static int device_memory;
+enum kind { MOVED, DEVICE, DIRECT };
+
+static enum kind kind;
 static int wire; /* to the other process */
 
 static void say(const void *data, size_t len) { MUST(write(wire, data, len) == (ssize_t)len); }
@@ -33,6 +36,7 @@ struct end {
 	struct ibv_dm *dm;
 	uint8_t *memory; /* whole pages; the region begins EDGE bytes behind the first and ends EDGE before the last */
 	struct greeting peer;
+	int target;
 };
 
 static struct ibv_mr *region(struct end *end)
@@ -46,14 +50,22 @@ static struct ibv_mr *region(struct end *end)
 
 static void open_end(struct end *end, int target)
 {
+	end->target = target;
 	end->ctx = open_softrnic();
 	end->pd = ibv_alloc_pd(end->ctx);
 	MUST(end->pd != NULL);
-	end->memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	MUST(end->memory != MAP_FAILED);
+	if (kind == DIRECT && target) {
+		end->memory = softrnic_dv_alloc(end->ctx, SIZE);
+		MUST(end->memory != NULL && (uintptr_t)end->memory % 4096 == 0);
+		for (int i = 0; i < SIZE; i++)
+			CHECK(end->memory[i] == 0);
+	} else {
+		end->memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		MUST(end->memory != MAP_FAILED);
+	}
 	for (int i = 0; i < SIZE; i++)
 		end->memory[i] = (uint8_t)(i * 7 + target);
-	if (device_memory && target) {
+	if (kind == DEVICE && target) {
 		struct ibv_alloc_dm_attr attr = { .length = SIZE };
 
 		end->dm = ibv_alloc_dm(end->ctx, &attr);
@@ -75,11 +87,24 @@ static void open_end(struct end *end, int target)
 
 static void close_end(struct end *end)
 {
+	int direct = kind == DIRECT && end->target;
+
 	NUMBER(0, ibv_destroy_qp(end->side.qp));
+	if (direct && end->mr)
+		NUMBER(EBUSY, softrnic_dv_free(end->ctx, end->memory));
 	if (end->mr)
 		NUMBER(0, ibv_dereg_mr(end->mr));
 	if (end->dm)
 		NUMBER(0, ibv_free_dm(end->dm));
+	if (direct) {
+		NUMBER(EINVAL, softrnic_dv_free(end->ctx, end->memory + 4096));
+		NUMBER(0, softrnic_dv_free(end->ctx, end->memory));
+		NUMBER(EINVAL, softrnic_dv_free(end->ctx, end->memory));
+		NUMBER(EINVAL, softrnic_dv_free(NULL, end->memory));
+		CHECK(!softrnic_dv_alloc(end->ctx, 0) && errno == EINVAL);
+		CHECK(!softrnic_dv_alloc(NULL, 1) && errno == EINVAL);
+		CHECK(!softrnic_dv_alloc(end->ctx, SIZE_MAX) && errno == ENOMEM);
+	}
 	NUMBER(0, ibv_destroy_cq(end->side.cq));
 	NUMBER(0, ibv_dealloc_pd(end->pd));
 	NUMBER(0, ibv_close_device(end->ctx));
@@ -150,7 +175,8 @@ static int target(void)
 	if (!end.dm) {
 		pthread_t thread;
 
-		in_fork(&end);
+		if (kind == MOVED)
+			in_fork(&end);
 		counter = (_Atomic uint64_t *)(end.memory + 4096 + 512);
 		counted = *counter;
 		MUST(pthread_create(&thread, NULL, count, NULL) == 0);
@@ -164,7 +190,8 @@ static int target(void)
 		stop = 1;
 		MUST(pthread_join(thread, NULL) == 0);
 		CHECK(*counter == counted);
-		in_fork(&end);
+		if (kind == MOVED)
+			in_fork(&end);
 		*counter = *(uint64_t *)(expected + 4096 + 512);
 		expected[8000] = end.memory[8000];
 		CHECK(memcmp(end.memory + EDGE, expected + EDGE, SIZE - 2 * EDGE) == 0);
@@ -293,7 +320,7 @@ static int initiator(pid_t other)
 	say(theirs, SIZE);
 	char word;
 	hear(&word, 1);
-	if (!device_memory) {
+	if (kind != DEVICE) {
 		/* The region is gone, and with it the key. */
 		CHECK(run(&end, IBV_WR_RDMA_WRITE, 5000, 0, 8, 0, 0).status == IBV_WC_REM_ACCESS_ERR);
 	}
@@ -323,20 +350,21 @@ static int both(void)
 }
 
 /* In a process of its own: the settings are read once. */
-static void apart(int memory)
+static void apart(enum kind memory)
 {
+	static const char *const names[] = { "adopted memory", "device memory", "memory of softrnic_dv_alloc" };
 	int status;
 	pid_t child = fork();
 
 	MUST(child >= 0);
 	if (child == 0) {
-		device_memory = memory;
-		setenv("SOFTRNIC_ADOPT", memory ? "0" : "1", 1);
+		kind = memory;
+		setenv("SOFTRNIC_ADOPT", memory == MOVED ? "1" : "0", 1);
 		exit(both());
 	}
 	MUST(waitpid(child, &status, 0) == child);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-		fprintf(stderr, "%s: status %#x\n", memory ? "device memory" : "adopted memory", status);
+		fprintf(stderr, "%s: status %#x\n", names[memory], status);
 		failures++;
 	}
 }
@@ -350,7 +378,8 @@ int main(void)
 		return 77;
 	}
 	alarm(100);
-	apart(1);
-	apart(0);
+	apart(DEVICE);
+	apart(DIRECT);
+	apart(MOVED);
 	return verdict();
 }

@@ -10,10 +10,11 @@ use super::case::{Case, Operation, Quantity, Transport};
 use super::end::{End, Hello, Room, WALKED};
 use super::limits::{LimitCase, Stand};
 use super::machine::Machine;
+use super::peers::Peers;
 use super::plan::Plan;
 use super::results::{BandwidthRow, Beside, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
 use super::stats::{Samples, Spread};
-use super::{Options, measure, pairs, peers, pin, summary};
+use super::{Options, measure, pairs, pin, summary};
 use crate::bed::Endpoint;
 use crate::link::{Link, Other, Role};
 
@@ -65,10 +66,14 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut stand = Stand::new(link, ours, theirs)?;
 
     let mut figures = Figures::default();
-    let in_round = limits.len() + plan.cases.len();
-    let all = in_round * options.rounds as usize + options.qps.len();
+    let latencies = plan.cases.iter().filter(|case| case.quantity == Quantity::Latency);
+    let mut peers = options.peer.then(|| Peers::new(options, &latencies.map(|case| case.bytes).collect::<Vec<_>>()));
+    let mut all = (limits.len() + plan.cases.len()) * options.rounds as usize + options.qps.len();
+    if let Some(peers) = &peers {
+        all += (0..options.rounds).filter(|round| peers.join(*round)).count() * peers.in_round();
+    }
     let progress = progress(all as u64);
-    for _ in 0..options.rounds {
+    for round in 0..options.rounds {
         for case in &limits {
             progress.set_message(case.to_string());
             // They are steadier than the device's figures, and need less time.
@@ -83,6 +88,13 @@ pub fn measure(options: &Options) -> Result<Results, String> {
                 one(&end, link, case, options.budget(), &mut figures)?;
             }
             progress.inc(1);
+        }
+        if let Some(peers) = peers.as_mut().filter(|peers| peers.join(round)) {
+            // Ours sleep meanwhile.
+            peers.round(setup.cores, |what| {
+                progress.set_message(what.to_owned());
+                progress.inc(1);
+            });
         }
     }
     let mut results = results(machine, setup, figures, &limits);
@@ -100,8 +112,8 @@ pub fn measure(options: &Options) -> Result<Results, String> {
         progress.set_message(pairs::about(options));
         results.process_pairs = pairs::run(options, results.setup.cores)?;
     }
-    if options.peer {
-        peers::run(options, &mut results, |what| progress.set_message(what.to_owned()));
+    if let Some(peers) = peers {
+        peers.finish(&mut results);
     }
     progress.finish_and_clear();
     results.summary = summary::goals(&results);

@@ -69,6 +69,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
             None => say!("there is no {} here: no vendor's library will be looked for", which.soname),
         }
     }
+    tree.file("include/softrnic/dv.h", include_bytes!("../../../abi/include/softrnic/dv.h"))?;
     for (path, content) in texts::pages_and_completions()? {
         tree.file(&path, &content)?;
     }

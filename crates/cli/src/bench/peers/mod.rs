@@ -52,42 +52,85 @@ struct Trial {
     parse: fn(&str) -> Option<Figure>,
 }
 
-/// Runs all that are installed, and adds what they tell.
-pub fn run(options: &Options, results: &mut Results, mut progress: impl FnMut(&str)) {
-    let sizes: Vec<usize> = results.latency.iter().map(|row| row.bytes).collect();
-    let sizes: Vec<usize> = SIZES.into_iter().filter(|size| sizes.contains(size)).collect();
-    let perftest = perftest::trials(options, &sizes);
-    let all = [perftest, ucx::trials(&sizes), fabric::trials(&sizes), qperf::trials(&sizes)];
-    for (program, trials) in [perftest::PROGRAMS, ucx::PROGRAMS, fabric::PROGRAMS, qperf::PROGRAMS].into_iter().zip(all)
-    {
-        match program.iter().find(|program| !duo::installed(program)) {
-            Some(program) => results.missing.push(format!("{program} is not installed")),
-            None => trials.iter().filter(|trial| options.wants(trial.case.operation)).for_each(|trial| {
-                progress(&format!("{} {}", trial.by, trial.what));
-                add(options, results, trial);
-            }),
-        }
-    }
+/// A trial, and what it has told so far.
+struct Tried {
+    trial: Trial,
+    figures: Vec<Figure>,
+    /// Why there will be no more.
+    failed: Option<String>,
 }
 
-fn add(options: &Options, results: &mut Results, trial: &Trial) {
-    let mut figures = Vec::new();
-    for _ in 0..options.rounds.min(MOST_ROUNDS) {
-        let told = duo::run(results.setup.cores, &trial.server, &trial.client);
-        match told
-            .and_then(|text| (trial.parse)(&text).ok_or_else(|| "its figures are not where they should be".into()))
-        {
-            Ok(figure) => figures.push(figure),
-            Err(error) => {
-                let size = super::case::Bytes(trial.case.bytes);
-                results.missing.push(format!("{} {} of {size}: {error}", trial.by, trial.what));
-                return;
+/// All that are installed.
+pub struct Peers {
+    tried: Vec<Tried>,
+    missing: Vec<String>,
+}
+
+impl Peers {
+    /// What the options ask for of these sizes.
+    pub fn new(options: &Options, sizes: &[usize]) -> Self {
+        let sizes: Vec<usize> = SIZES.into_iter().filter(|size| sizes.contains(size)).collect();
+        let all = [
+            (perftest::PROGRAMS, perftest::trials(options, &sizes)),
+            (ucx::PROGRAMS, ucx::trials(&sizes)),
+            (fabric::PROGRAMS, fabric::trials(&sizes)),
+            (qperf::PROGRAMS, qperf::trials(&sizes)),
+        ];
+        let mut peers = Peers { tried: Vec::new(), missing: Vec::new() };
+        for (programs, trials) in all {
+            match programs.iter().find(|program| !duo::installed(program)) {
+                Some(program) => peers.missing.push(format!("{program} is not installed")),
+                None => {
+                    let wanted = trials.into_iter().filter(|trial| options.wants(trial.case.operation));
+                    peers.tried.extend(wanted.map(|trial| Tried { trial, figures: Vec::new(), failed: None }));
+                }
+            }
+        }
+        peers
+    }
+
+    /// True if they take part in a round.
+    pub fn join(&self, round: u32) -> bool {
+        round < MOST_ROUNDS
+    }
+
+    /// How many runs there are in a round.
+    pub fn in_round(&self) -> usize {
+        self.tried.len()
+    }
+
+    /// Runs each once: in the round in which the device and the limits are measured, since what slows the machine down for
+    /// minutes would else slow down only one of the figures that are compared.
+    pub fn round(&mut self, cores: Option<[usize; 2]>, mut progress: impl FnMut(&str)) {
+        for Tried { trial, figures, failed } in &mut self.tried {
+            progress(&format!("{} {}", trial.by, trial.what));
+            if failed.is_some() {
+                continue;
+            }
+            let told = duo::run(cores, &trial.server, &trial.client);
+            match told
+                .and_then(|text| (trial.parse)(&text).ok_or_else(|| "its figures are not where they should be".into()))
+            {
+                Ok(figure) => figures.push(figure),
+                Err(error) => *failed = Some(error),
             }
         }
     }
-    match trial.case.quantity {
-        Quantity::Latency => results.latency.push(latency(results, trial, &figures)),
-        Quantity::Bandwidth => results.bandwidth.push(bandwidth(results, trial, &figures)),
+
+    /// Adds what they told.
+    pub fn finish(self, results: &mut Results) {
+        results.missing.extend(self.missing);
+        for Tried { trial, figures, failed } in self.tried {
+            if let Some(error) = failed {
+                let size = super::case::Bytes(trial.case.bytes);
+                results.missing.push(format!("{} {} of {size}: {error}", trial.by, trial.what));
+                continue;
+            }
+            match trial.case.quantity {
+                Quantity::Latency => results.latency.push(latency(results, &trial, &figures)),
+                Quantity::Bandwidth => results.bandwidth.push(bandwidth(results, &trial, &figures)),
+            }
+        }
     }
 }
 
