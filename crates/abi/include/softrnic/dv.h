@@ -8,8 +8,8 @@
  *
  * whether they are there. Nothing has to be linked to.
  */
-#ifndef SOFTRNIC_DV_H
-#define SOFTRNIC_DV_H
+#ifndef SOFTRNICDV_H
+#define SOFTRNICDV_H
 
 #include <stddef.h>
 #include <infiniband/verbs.h>
