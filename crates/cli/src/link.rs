@@ -79,6 +79,14 @@ impl Link {
         }
     }
 
+    /// The next message, whenever it comes.
+    pub fn receive_at_last<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        self.writer.set_read_timeout(None).map_err(text)?;
+        let message = self.receive();
+        self.writer.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+        message
+    }
+
     /// The next message.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, String> {
         self.receive_or_end()?.ok_or_else(|| "the other process has ended".into())

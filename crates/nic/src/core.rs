@@ -40,10 +40,6 @@ pub struct Core {
     pub(crate) polls: u64,
     /// Until then the adapter is not armed only because no completion is expected.
     pub(crate) rest_until: u64,
-    /// How long it is left alone after the next such arming.
-    pub(crate) rest: u64,
-    /// It was armed then, only because no completion was expected, and is still.
-    pub(crate) armed_unasked_at: Option<u64>,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
     /// Polls without result in a row.
@@ -81,8 +77,6 @@ impl Core {
             mode: Mode::Armed,
             polls: 0,
             rest_until: 0,
-            rest: crate::progress::REST,
-            armed_unasked_at: None,
             polls_armed: 0,
             empty_polls: 0,
             turns: Turns::default(),

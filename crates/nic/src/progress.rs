@@ -31,11 +31,7 @@ const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
-pub(crate) const REST: u64 = TICK_MAX;
-/// Who polls again so soon after such an arming, 16 times at least, had no use for it: he sends unsignaled requests in between, say.
-/// He is not armed again for twice as long as before, up to [`REST_MAX`]; until then the NIC thread sees to it, within two looks.
-const BACK_SOON: u64 = 200_000;
-const REST_MAX: u64 = 64 * REST;
+const REST: u64 = TICK_MAX;
 /// Who polls reads the clock at every 32nd poll. If that was so long ago, he polls seldom, or does something else between bursts
 /// of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
 const PAUSE: u64 = 50_000;
@@ -231,12 +227,6 @@ impl Core {
             return;
         }
         self.mode = Mode::Polled;
-        if let Some(armed_at) = self.armed_unasked_at.take() {
-            // Who polls first is not known to have read the clock since.
-            let soon = self.read_time().saturating_sub(armed_at) < BACK_SOON;
-            self.rest = if soon { (2 * self.rest).min(REST_MAX) } else { REST };
-            self.rest_until = armed_at + self.rest;
-        }
         self.engine.platform_mut().suppress_doorbells();
         nic.wake_thread(self);
     }
@@ -246,8 +236,7 @@ impl Core {
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && self.clock >= self.rest_until && !self.engine.expects_completions() {
             self.arm_for(nic);
-            self.rest_until = self.clock + self.rest;
-            self.armed_unasked_at = Some(self.clock);
+            self.rest_until = self.clock + REST;
         }
     }
 
@@ -255,7 +244,6 @@ impl Core {
     pub(crate) fn arm_for(&mut self, nic: &Nic) {
         let now = self.read_time();
         self.polls_armed = 0;
-        self.armed_unasked_at = None;
         if !self.go_armed(now) {
             nic.wake_thread(self);
         }
@@ -268,7 +256,6 @@ impl Core {
     pub(crate) fn go_armed(&mut self, mut now: u64) -> bool {
         if self.mode == Mode::Polled {
             self.polls_armed = 0;
-            self.armed_unasked_at = None;
         }
         self.mode = Mode::Armed;
         for _ in 0..ARM_ROUNDS {
@@ -578,35 +565,6 @@ mod tests {
         assert_eq!((looks.next(6, now + 1, true), looks.tick, looks.doubted), (now + PAUSE, tick, false));
         assert!(!looks.at_work(6, now + PAUSE));
         assert!(!Looks::at_rest(6).at_work(6, now + 1), "whoever has taken over asks nothing");
-    }
-
-    #[test]
-    fn who_is_back_at_once_is_armed_ever_more_seldom() {
-        let (nic, ctx) = adapter();
-        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
-        // Armed at a time before or, so that the test need not hurry, behind the present.
-        let mut arm_and_poll = |armed_at: u64| {
-            let mut core = nic.core.lock();
-            (core.mode, core.rest_until) = (Mode::Polled, 0);
-            core.after_completions(&nic);
-            assert_eq!(core.armed_unasked_at.replace(armed_at), Some(core.clock), "nothing is expected");
-            core.clock = armed_at; // as it is for who has not read it since
-            (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
-            assert_eq!((core.mode, core.armed_unasked_at), (Mode::Polled, None));
-            core.rest_until - armed_at
-        };
-        let soon = now() + 3600 * 1_000_000_000;
-        assert_eq!([soon, soon].map(&mut arm_and_poll), [2 * REST, 4 * REST]);
-        assert_eq!(arm_and_poll(now() - BACK_SOON), REST, "somebody may have needed us meanwhile");
-        assert!((0..9).any(|_| arm_and_poll(soon) == REST_MAX) && arm_and_poll(soon) == REST_MAX);
-        // Who asks to be armed is no case of it, even if he is already.
-        let mut core = nic.core.lock();
-        (core.mode, core.rest_until) = (Mode::Polled, 0);
-        core.after_completions(&nic);
-        core.rest_until = 17;
-        core.arm_for(&nic);
-        (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
-        assert_eq!((core.mode, core.rest_until, core.engine.has_cq(cq)), (Mode::Polled, 17, true));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub enum Job {
     Sink(Case),
     /// Sleeps until told that it is over.
     Sleep,
+    /// The same, while other programs are measured: however long that takes.
+    Rest,
     /// Makes idle queue pairs, until there are so many, and says which.
     MakeIdle(usize),
     /// Connects them.
@@ -50,6 +52,10 @@ pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
             Job::Pong { case, count } => pong(end, link, &case, count).map(|()| 0),
             Job::Sink(case) => sink(end, link, &case),
             Job::Sleep => link.send(&()).and_then(|()| link.receive::<()>()).map(|()| 0),
+            Job::Rest => {
+                link.receive_at_last::<()>()?;
+                continue;
+            }
             Job::MakeIdle(count) => {
                 let made = end.make_idle(count)?;
                 link.send(&made)?;

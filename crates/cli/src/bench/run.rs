@@ -90,11 +90,12 @@ pub fn measure(options: &Options) -> Result<Results, String> {
             progress.inc(1);
         }
         if let Some(peers) = peers.as_mut().filter(|peers| peers.join(round)) {
-            // Ours sleep meanwhile.
+            link.send(&Job::Rest)?;
             peers.round(setup.cores, |what| {
                 progress.set_message(what.to_owned());
                 progress.inc(1);
             });
+            link.send(&())?;
         }
     }
     let mut results = results(machine, setup, figures, &limits);
