@@ -525,6 +525,12 @@ mod tests {
         assert!(!arms(&mut core, start) && !arms(&mut core, until - 1));
         assert_eq!(core.rest_until, until, "what is put off is not put off further");
         assert!(arms(&mut core, until));
+        // Who is back at once, polling, is not armed more seldom for that: he may watch his memory between two completions,
+        // and what peers write as packets would wait for the NIC thread's looks.
+        let until = core.rest_until;
+        (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
+        assert_eq!((core.mode, core.rest_until), (Mode::Polled, until));
+        assert!(arms(&mut core, until));
         // Who asks for it gets it.
         (core.mode, core.rest_until) = (Mode::Polled, u64::MAX);
         core.arm_for(&nic);
