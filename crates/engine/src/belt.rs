@@ -215,9 +215,11 @@ mod tests {
                     }
                     5 | 6 => {
                         assert_eq!(belt.is_full(), belt.len() == belt.capacity());
+                        let capacity = belt.capacity();
                         if let Some(place) = belt.place() {
                             *place = step;
                             deque.push_back(step);
+                            assert_eq!(belt.capacity(), capacity, "places are used again");
                         } else {
                             belt.try_reserve(1).unwrap();
                             assert!(!belt.is_full());
