@@ -89,7 +89,8 @@ pub fn test(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     words.extend(SHOWN);
-    tests(suite, "test", cargo("test").args(words));
+    let (key, value) = crate::interop::STRAIGHT_ALWAYS;
+    tests(suite, "test", cargo("test").args(words).env(key, value));
 }
 
 /// The same tests with straight copies between processes forbidden: everything goes through the window.
@@ -117,7 +118,9 @@ pub fn test_load(suite: &mut Suite, options: &Options) {
     }
     words.extend(options.test_filter());
     words.extend(SHOWN);
-    let program = cargo("test-load").args(words).env("SOFTRNIC_KILL_ROUNDS", "60").env("SOFTRNIC_CHURN_SECONDS", "5");
+    let (key, value) = crate::interop::STRAIGHT_ALWAYS;
+    let program = cargo("test-load").args(words).env(key, value);
+    let program = program.env("SOFTRNIC_KILL_ROUNDS", "60").env("SOFTRNIC_CHURN_SECONDS", "5");
     tests(suite, "test-load", program);
 }
 

@@ -146,7 +146,9 @@ fn straight() -> String {
         return format!("{COST}: SOFTRNIC_STRAIGHT is 0.");
     }
     match Obstacle::here() {
-        None => "go straight from process to process, in one copy, between processes of one user.".into(),
+        None => {
+            "go straight from process to process, in one copy, or through shared memory where that is quicker.".into()
+        }
         Some(obstacle) if obstacle.is_lifted_by_permission() && ptrace::permitted() => {
             format!(
                 "go straight from process to process, in one copy, where both have set {}.",

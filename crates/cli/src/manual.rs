@@ -40,7 +40,7 @@ statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and 
         title: "Large messages and ptrace_scope",
         text: "\
 Where the kernel permits it, large messages are copied once, straight from one process's memory to the other's \
-(process_vm_readv(2)). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
+(process_vm_readv(2)), or go through shared memory if that is quicker on the machine (SOFTRNIC_STRAIGHT). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
 these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
 are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it for the program alone.",
     },

@@ -78,13 +78,16 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SOFTRNIC_STRAIGHT",
         values: "0, 1",
-        about: "1 (the default): large messages go straight from process to process, where the kernel permits it. \
-                0: all data go through shared memory. The option --no-straight of run sets it to 0.",
+        about: "1: large messages go straight from process to process, where the kernel permits it. 0: all data go through \
+                shared memory; the option --no-straight of run sets it to 0. By default whichever is quicker: they go straight, \
+                but not where the kernel takes more than four times as long as a plain copy (tried when the first peer is met), unless \
+                a side sleeps and there is little room. What is straight needs no more of the sender; else one that posts \
+                more than 256 KiB and then neither polls nor posts sends the rest up to a millisecond later.",
     },
     Setting {
         name: "SOFTRNIC_STRAIGHT_ABOVE",
         values: "BYTES",
-        about: "Messages longer than this go straight; 16384 by default.",
+        about: "Messages longer than this go straight, whatever is quicker; 16384 with SOFTRNIC_STRAIGHT=1.",
     },
     Setting {
         name: view::place::VIEW_VARIABLE,

@@ -6,7 +6,7 @@ use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 use crate::backlog::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
-use crate::qp::Qp;
+use crate::qp::{Qp, Way};
 use crate::{Engine, responder};
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
@@ -137,6 +137,9 @@ impl<P: Platform> Engine<P> {
                 continue;
             }
             e.out = false;
+            if e.way == Way::Mixed {
+                e.way = Way::Link;
+            }
             e.sent = match e.opcode {
                 Opcode::Send
                 | Opcode::SendWithImm

@@ -24,7 +24,7 @@ use crate::modify::timeout_nanos;
 use crate::platform::{
     Fault, LinkId, Nanos, Packet, PacketOp, Payload, Platform, SendError, Span, packet_flags as flag,
 };
-use crate::qp::{Qp, Response};
+use crate::qp::{Qp, Response, Way};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
         e.psns = 1;
         e.sent = len;
         e.received = 0;
-        (e.out, e.done, e.by_ref) = (true, false, false);
+        (e.out, e.done, e.by_ref, e.way) = (true, false, false, Way::Free);
         e.error = None;
         e.since = now;
         let mut word = [0; 8];

@@ -73,8 +73,10 @@ pub struct LinkCaps {
     pub segment: u32,
     /// The target may copy straight from and to the initiator's memory.
     pub straight: bool,
-    /// Messages longer than this should go straight, if they may.
+    /// Messages longer than this should go straight, if they may. It may change from one moment to the next.
     pub straight_above: u32,
+    /// The same for what the initiator has in memory that peers map ([`Platform::peers_map`]): never more.
+    pub shared_above: u32,
 }
 
 /// What a packet is (the names of the base transport header's operations, IBTA vol. 1, 9.2; segmentation is in the
@@ -447,6 +449,10 @@ pub trait Platform {
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
     /// Copies from our memory into the peer's, if its request lives.
     fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    /// True if peers can map this memory of ours, so that [`Platform::pull`] is one plain copy there.
+    fn peers_map(&self, _span: &Span) -> bool {
+        false
+    }
     /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
     /// link) is copying from or to our memory on the strength of what the ticket was before. It does not wait for the
     /// dead, and not for ever for one that is stopped or lies: that one's link goes down.

@@ -14,6 +14,19 @@ use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
 use crate::tally::Tally;
 
+/// How the pieces of a message go that may go by reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Way {
+    /// Each as is best at the time.
+    #[default]
+    Free,
+    /// The same, and some have gone through the link.
+    Mixed,
+    /// Through the link. They go again, and may not be larger than before: of a piece that begins with what the peer has had
+    /// it would take nothing.
+    Link,
+}
+
 /// A send request under way.
 #[derive(Debug)]
 pub(crate) struct Inflight {
@@ -42,6 +55,7 @@ pub(crate) struct Inflight {
     pub done: bool,
     /// Went by reference: its regions are reachable to the peer.
     pub by_ref: bool,
+    pub way: Way,
     /// Failed before it went out.
     pub error: Option<WcStatus>,
     /// When its execution began.

@@ -5,7 +5,7 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 
 use crate::Engine;
 use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
-use crate::qp::{Inflight, Qp};
+use crate::qp::{Inflight, Qp, Way};
 use crate::region::LocalFault;
 
 /// Bytes of one piece of a message that goes straight: a fraction of the shortest sensible timeout. A multiple of
@@ -128,6 +128,7 @@ impl<P: Platform> Engine<P> {
             out: false,
             done: false,
             by_ref: false,
+            way: Way::Free,
             error: None,
             since: now,
         };
@@ -296,12 +297,20 @@ impl<P: Platform> Engine<P> {
                     }
                     let inline = e.flags.contains(SendFlags::INLINE);
                     let rest = e.len - offset;
-                    let straight = caps.straight
+                    let may = caps.straight
                         && !qp.no_straight
                         && !inline
                         && qp.init.qp_type.is_reliable()
-                        && rest > caps.straight_above;
-                    chunk = rest.min(if straight { STRAIGHT_CHUNK } else { caps.segment });
+                        && rest > caps.shared_above
+                        && e.way != Way::Link;
+                    let straight = may && (rest > caps.straight_above || self.is_shared(qp, at));
+                    if may && !straight {
+                        qp.inflight[at].way = Way::Mixed;
+                    }
+                    let e = &qp.inflight[at];
+                    // Whatever it goes back to, the pieces end where those before it did.
+                    let piece = |most: u32| rest.min(most - offset % most);
+                    chunk = piece(if straight { STRAIGHT_CHUNK } else { caps.segment });
                     if inline {
                         self.bytes.resize(chunk as usize, 0);
                         qp.sq.inline_bytes(e.number, offset, &mut self.bytes);
@@ -313,7 +322,7 @@ impl<P: Platform> Engine<P> {
                         by_ref = true;
                         self.spans.clear();
                     } else if straight {
-                        chunk = rest.min(caps.segment);
+                        chunk = piece(caps.segment);
                         self.gather(qp, at, offset, chunk, false);
                     }
                     let e = &qp.inflight[at];
@@ -469,6 +478,7 @@ impl Inflight {
             out: true,
             done: false,
             by_ref: false,
+            way: Way::Free,
             error: Some(status),
             since: 0,
         }

@@ -319,6 +319,14 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
+    /// Bytes of the bulk area that are free by what the consumer says now.
+    pub fn bulk_left(&self) -> u32 {
+        let consumed = self.memory.consumed().load(Ordering::Acquire);
+        let sane = consumed > self.consumed && consumed <= self.at.count;
+        let tail = if sane { self.ends[((consumed - 1) & u64::from(M::SLOTS - 1)) as usize] } else { self.tail };
+        M::BULK.saturating_sub((self.head - tail) as u32)
+    }
+
     /// True if the consumer has taken the first `count` records.
     pub fn taken(&self, count: u64) -> bool {
         if self.consumed >= count {

@@ -405,6 +405,11 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
+    fn peers_map(&self, span: &Span) -> bool {
+        self.wire.peers_map(span)
+    }
+
+    #[inline]
     fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
         self.wire.push(link, ticket, local, remote)?;
         if let Some(pcap) = self.pcap() {

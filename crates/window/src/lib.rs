@@ -5,6 +5,7 @@
 //! * `codec`: a packet as the words of a ring record.
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
 //! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group. `sleep`: doorbells.
+//! * `paths`: when large messages go straight, and when through the window.
 //! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
@@ -17,6 +18,7 @@ mod codec;
 mod config;
 mod link;
 mod multicast;
+mod paths;
 mod peers;
 mod platform;
 pub mod rendezvous;
@@ -25,7 +27,7 @@ mod sleep;
 mod socket;
 mod tell;
 
-pub use config::Config;
+pub use config::{Config, STRAIGHT_ABOVE};
 pub use link::Rx;
 pub use memory::arena::Mapped;
 pub use platform::{Stats, WindowPlatform};

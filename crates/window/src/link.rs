@@ -96,6 +96,8 @@ pub(crate) struct Remote {
     pub we_permitted: bool,
     /// It can copy straight from and to ours, as it says.
     pub it_permitted: bool,
+    /// Where we may choose, large messages should go through the window.
+    pub favours_window: bool,
     /// What it shows, so that we execute requests by ourselves.
     pub board: Option<Reader<ForeignSheet>>,
     /// Its memory that we have mapped.

@@ -16,6 +16,7 @@ use verbs::Errno;
 
 use crate::WindowPlatform;
 use crate::link::{Link, Remote, Side, State};
+use crate::paths;
 use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Greeting, Message};
 use crate::socket::{self, Received, errno};
 
@@ -265,6 +266,7 @@ impl WindowPlatform {
             awaits_welcome,
             we_permitted: false,
             it_permitted: false,
+            favours_window: false,
             board: None,
             arena: None,
             arena_failed: false,
@@ -481,6 +483,7 @@ impl WindowPlatform {
             && remote.pid != 0
             && straight::permitted(remote.pid, greeting.cookie_addr, &greeting.cookie);
         if remote.we_permitted {
+            remote.favours_window = self.config.straight_above.is_none() && paths::window_is_quicker();
             // A board that is not as it must be is none: then requests are sent.
             remote.board = board.and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);
         }

@@ -236,8 +236,12 @@ fn settings() {
     assert_eq!(with(&[]), Config::default());
     assert!(!with(&[("SOFTRNIC_STRAIGHT", "0")]).straight);
     assert!(with(&[("SOFTRNIC_STRAIGHT", "x")]).straight);
-    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]).straight_above, 4096);
-    assert_eq!(with(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]).straight_above, 16384);
+    let above = |pairs| with(pairs).straight_above;
+    assert_eq!(above(&[("SOFTRNIC_STRAIGHT", "x")]), None);
+    assert_eq!(above(&[("SOFTRNIC_STRAIGHT", "1")]), Some(16384));
+    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]), Some(4096));
+    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]), None);
+    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096"), ("SOFTRNIC_STRAIGHT", "1")]), Some(4096));
     assert!(with(&[("SOFTRNIC_PEERS", "any")]).any_user);
     assert!(!with(&[("SOFTRNIC_PEERS", "user")]).any_user);
 }
@@ -350,6 +354,49 @@ fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
     welcome(&peer);
     platform.handle_events(monotonic());
     assert!(!platform.is_up(link));
+}
+
+/// The quicker way for large messages: it depends on the machine, on who sleeps, and on where they lie.
+#[test]
+fn large_messages_go_the_quicker_way() {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    for _ in 0..2 {
+        other.handle_events(monotonic());
+        platform.handle_events(monotonic());
+    }
+    assert!(platform.caps(link).straight);
+    let favours = |platform: &mut WindowPlatform, window| {
+        platform.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
+    };
+    let above = |platform: &WindowPlatform| {
+        let caps = platform.caps(link);
+        assert_eq!(caps.shared_above, 16384, "one copy is best where peers map the memory");
+        caps.straight_above
+    };
+    favours(&mut platform, false);
+    assert_eq!(above(&platform), 16384);
+    favours(&mut platform, true);
+    assert_eq!(above(&platform), u32::MAX);
+    platform.announce_sleep();
+    assert_eq!(above(&platform), 128 << 10, "we would have to be woken");
+    platform.suppress_doorbells();
+    other.announce_sleep();
+    assert_eq!(above(&platform), 128 << 10, "it would have to be woken");
+    other.suppress_doorbells();
+    assert_eq!(above(&platform), u32::MAX);
+    // Who has said what he wants gets it.
+    platform.config.straight_above = Some(4096);
+    let caps = platform.caps(link);
+    assert_eq!((caps.straight_above, caps.shared_above), (4096, 4096));
+    assert_eq!(platform.caps(LinkId::LOOPBACK).straight_above, 1024);
+
+    let Some(mapped) = platform.allocate_shared(8192) else { panic!("memory cannot be shared here") };
+    let mut own = [0u8; 8];
+    assert!(platform.peers_map(&Span { addr: mapped.addr() + 8191, len: 1, guarded: true }));
+    assert!(!platform.peers_map(&span(&mut own)));
+    platform.free_shared(mapped);
 }
 
 /// What a capture needs: a packet is recorded by its receiver unless its sender does so.

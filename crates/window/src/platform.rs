@@ -9,7 +9,7 @@ use engine::platform::{
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
-use memory::ring::{PushError, RingMemory, wake_fence};
+use memory::ring::{PushError, wake_fence};
 use memory::{local, straight};
 use rustix::event::{EventfdFlags, epoll};
 use verbs::{Errno, Gid, Qpn, RKey};
@@ -399,13 +399,11 @@ impl Platform for WindowPlatform {
     }
 
     fn caps(&self, link: LinkId) -> LinkCaps {
-        // Inside one process a straight copy is a memcpy, and saves one. Below 1 KiB the span list costs as much.
-        let (straight, straight_above) = match self.link(link) {
-            None => (false, self.config.straight_above),
-            Some(Link { remote: None, .. }) => (self.config.straight, self.config.straight_above.min(1024)),
-            Some(Link { remote: Some(r), .. }) => (r.we_permitted && r.it_permitted, self.config.straight_above),
-        };
-        LinkCaps { segment: Half::SEGMENT, straight, straight_above }
+        self.caps_of(link)
+    }
+
+    fn peers_map(&self, span: &Span) -> bool {
+        self.is_shared(span)
     }
 
     #[inline]

@@ -48,6 +48,12 @@ impl SharedMemory {
         self.places.iter().flatten().filter_map(cut).max_by_key(|place| place.len)
     }
 
+    /// True if peers can map this address: it is in a place that is shown.
+    pub fn shows(&self, addr: u64) -> bool {
+        let holds = |place: &Place| addr.checked_sub(place.addr).is_some_and(|offset| offset < place.len);
+        self.places.iter().take(PLACES).flatten().any(holds)
+    }
+
     /// How many numbers are in use, with those between.
     pub fn count(&self) -> usize {
         self.places.len().min(PLACES)

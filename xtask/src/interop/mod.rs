@@ -39,6 +39,9 @@ use stage::Stage;
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
 pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
 
+/// The setting by which large messages go straight, also where the machine is quicker with the window.
+pub const STRAIGHT_ALWAYS: (&str, &str) = ("SOFTRNIC_STRAIGHT_ABOVE", "16384");
+
 /// The setting that makes the port one of InfiniBand.
 pub const INFINIBAND: (&str, &str) = ("SOFTRNIC_LINK_LAYER", "infiniband");
 
@@ -49,11 +52,12 @@ const ADOPT: (&str, &str) = ("SOFTRNIC_ADOPT", "1");
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, with the window as the only way, on a port of InfiniBand, or with
-/// registered memory that peers map.
+/// How the programs are run: with every path allowed, with large messages going straight on every machine, with the window
+/// as the only way, on a port of InfiniBand, or with registered memory that peers map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
+    Straight,
     Indirect,
     InfiniBand,
     Adopted,
@@ -63,6 +67,7 @@ impl Mode {
     fn stage(self, suite: &mut Suite) -> Option<Stage> {
         let stage = match self {
             Mode::Every => Stage::new("every", &[]),
+            Mode::Straight => Stage::new("straight", &[STRAIGHT_ALWAYS]),
             Mode::Indirect => Stage::new("indirect", &[STRAIGHT_FORBIDDEN]),
             Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
             Mode::Adopted => Stage::new("adopted", &[ADOPT]),
@@ -74,6 +79,7 @@ impl Mode {
     fn name(self, name: &str) -> String {
         match self {
             Mode::Every => name.to_owned(),
+            Mode::Straight => format!("{name} (straight)"),
             Mode::Indirect => format!("{name} (indirect)"),
             Mode::InfiniBand => format!("{name} (InfiniBand)"),
             Mode::Adopted => format!("{name} (adopted)"),
@@ -120,6 +126,12 @@ pub fn pingpong(suite: &mut Suite, options: &Options) {
 pub fn perftest(suite: &mut Suite, options: &Options) {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
     pairs(suite, options, Mode::Every, perftest::cases(extent));
+    // By default the machine decides how large messages go; the window alone is for `indirect`.
+    let mut straight = perftest::some(&["send_bw", "write_bw", "read_bw"], "-a -n 100");
+    straight.extend(perftest::some(&["send_bw", "send_lat"], "-s 1048576 -n 200 -e"));
+    straight.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], "-s 65536 -n 1000"));
+    straight.extend(perftest::some(&["send_bw"], "-s 65536 -n 500 -q 16 -b"));
+    pairs(suite, options, Mode::Straight, straight);
 }
 
 pub fn pyverbs(suite: &mut Suite, options: &Options) {

@@ -359,6 +359,7 @@ static void apart(enum kind memory)
 	MUST(child >= 0);
 	if (child == 0) {
 		kind = memory;
+		failures = 0; /* those of the kinds before are counted already */
 		setenv("SOFTRNIC_ADOPT", memory == MOVED ? "1" : "0", 1);
 		exit(both());
 	}

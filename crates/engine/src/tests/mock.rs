@@ -36,6 +36,12 @@ pub struct Net {
     pub room: usize,
     pub straight: bool,
     pub straight_above: u32,
+    /// As `straight_above`, for memory that peers map.
+    pub shared_above: Option<u32>,
+    /// That is all.
+    pub maps: bool,
+    /// At every other question nothing should go straight.
+    pub fickle: bool,
     pub segment: u32,
     pub deny_straight: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
@@ -195,8 +201,14 @@ impl Platform for Mock {
         self.node(a) == self.node(b)
     }
     fn caps(&self, _: LinkId) -> LinkCaps {
-        let net = self.net.borrow();
-        LinkCaps { segment: net.segment, straight: net.straight, straight_above: net.straight_above }
+        let mut net = self.net.borrow_mut();
+        let away = net.fickle && net.next() & 1 == 0;
+        LinkCaps {
+            segment: net.segment,
+            straight: net.straight,
+            straight_above: if away { u32::MAX } else { net.straight_above },
+            shared_above: net.shared_above.unwrap_or(net.straight_above),
+        }
     }
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {
         assert!(link.0 < TWIN, "packets go out over one link, in order");
@@ -325,6 +337,9 @@ impl Platform for Mock {
         self.copy(me, local, peer, remote)
             .map_err(|(source, _)| if source { StraightError::Local } else { StraightError::Remote })
     }
+    fn peers_map(&self, _: &Span) -> bool {
+        self.net.borrow().maps
+    }
     fn quiesce(&mut self, link: Option<LinkId>) {
         let node = link.map(|link| self.node(link));
         let me = self.me;
@@ -381,6 +396,9 @@ impl World {
             room: 64,
             straight: false,
             straight_above: 16384,
+            shared_above: None,
+            fickle: false,
+            maps: true,
             segment: 16384,
             deny_straight: false,
             groups: HashMap::new(),

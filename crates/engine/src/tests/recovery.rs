@@ -275,6 +275,70 @@ fn long_message_on_a_slow_link() {
     assert_eq!(statuses(&mut w, 0), [St::Success]);
 }
 
+/// Memory that peers map goes straight where other memory goes through the link, and the way may change within a message.
+#[test]
+fn large_messages_go_as_the_link_wants() {
+    for (above, shared, by_ref) in [(16384, None, true), (u32::MAX, None, false), (u32::MAX, Some(16384), true)] {
+        let mut w = World::new(2, 5);
+        {
+            let mut net = w.net.borrow_mut();
+            (net.straight, net.straight_above, net.shared_above) = (true, above, shared);
+        }
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let (data, into) = ((0..50_000).map(|i| (i % 251) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 50_000)]);
+        w.write(0, 0, &data);
+        w.recv(1, qb, &into, 7).unwrap();
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 50_000)], 1).unwrap();
+        let queued = w.net.borrow().queues[&(0, 1)]
+            .iter()
+            .map(|m| m.packet.has(crate::platform::packet_flags::BY_REF))
+            .collect::<Vec<_>>();
+        assert!(!queued.is_empty() && queued.iter().all(|straight| *straight == by_ref), "{queued:?}");
+        w.settle();
+        assert_eq!(statuses(&mut w, 0), [St::Success]);
+        assert!(w.read(1, 0, 50_000) == data);
+    }
+    // The peer falls asleep while the message fills the link.
+    let mut w = World::new(2, 5);
+    {
+        let mut net = w.net.borrow_mut();
+        (net.straight, net.straight_above, net.shared_above, net.maps) = (true, u32::MAX, Some(16384), false);
+        net.room = 2;
+    }
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (data, into) = ((0..200_000).map(|i| (i % 241) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 200_000)]);
+    w.write(0, 0, &data);
+    w.recv(1, qb, &into, 7).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
+    w.net.borrow_mut().straight_above = 16384;
+    w.settle();
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    assert!(w.read(1, 0, 200_000) == data);
+}
+
+/// What went in small pieces, and has been executed in part, does not come again in larger ones: the first of them would begin with
+/// what the peer has had, and be taken for a repetition of that.
+#[test]
+fn pieces_do_not_grow() {
+    let mut w = World::new(2, 5);
+    {
+        let mut net = w.net.borrow_mut();
+        (net.straight, net.straight_above, net.shared_above) = (true, u32::MAX, Some(16384));
+        net.maps = false;
+    }
+    let (qa, qb) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (14, 1));
+    let (data, into) = ((0..200_000).map(|i| (i % 241) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 200_000)]);
+    w.write(0, 0, &data);
+    w.recv(1, qb, &into, 7).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
+    w.deliver(0, 1, 3);
+    w.net.borrow_mut().queues.clear();
+    w.net.borrow_mut().straight_above = 16384;
+    w.run_for(68 * MS);
+    assert_eq!(statuses(&mut w, 0), [St::Success], "by the first timeout");
+    assert!(w.read(1, 0, 200_000) == data);
+}
+
 /// Memory for what is owed does not grow with what a peer repeats and does not take the answers of.
 #[test]
 fn answers_that_nobody_takes() {

@@ -86,6 +86,7 @@ fn bad_network() {
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (60, 60);
         w.net.borrow_mut().segment = 8192;
         w.net.borrow_mut().straight = seed % 2 == 0;
+        (w.net.borrow_mut().fickle, w.net.borrow_mut().maps) = (seed % 4 == 0, false);
         exchange(&mut w, 0, 1, &format!("seed {seed}"));
         lost += w.net.borrow().lost;
     }

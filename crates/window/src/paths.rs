@@ -1,0 +1,111 @@
+//! When large messages go straight from process to process, and when through the window.
+//!
+//! Straight, the target copies once, by a system call that looks up every page on the other side. Through the window both
+//! sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is seen and much of it
+//! stays in caches. Which is quicker is the machine's: on one the kernel takes twice as long as a plain copy, on another ten times.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use engine::platform::{LinkCaps, LinkId, Span};
+use memory::Half;
+use memory::ring::RingMemory;
+use memory::straight::Costs;
+
+use crate::WindowPlatform;
+use crate::config::STRAIGHT_ABOVE;
+use crate::link::Link;
+
+/// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the time of one,
+/// 3.0 and 3.4 for many, on an EPYC (family 26) and on a Xeon.
+const PLAIN_COPIES: u32 = 4;
+
+/// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is full
+/// somebody has to be woken to go on, which takes as long as copying it all.
+const ASLEEP_PART: u32 = 2;
+
+/// True if the way through the window is quicker by these costs.
+fn favour_window(costs: Costs) -> bool {
+    costs.kernel > costs.plain * PLAIN_COPIES
+}
+
+/// True if the way through the window is quicker on this machine, between two programs that are awake. The first time it takes
+/// a tenth of a millisecond.
+pub(crate) fn window_is_quicker() -> bool {
+    const UNKNOWN: u8 = 2;
+    // Two threads may both find out. A lock would be held for ever in a child that is forked meanwhile.
+    static QUICKER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match QUICKER.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let quicker = Costs::measure().is_ok_and(favour_window);
+            QUICKER.store(u8::from(quicker), Ordering::Relaxed);
+            quicker
+        }
+        known => known == 1,
+    }
+}
+
+/// Messages longer than this go straight, if nobody has said what he wants. `room`: bytes that are left in the window.
+fn straight_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
+    match (window_is_quicker, asleep) {
+        (false, _) => STRAIGHT_ABOVE,
+        (true, true) => STRAIGHT_ABOVE.max(room() / ASLEEP_PART),
+        (true, false) => u32::MAX,
+    }
+}
+
+impl WindowPlatform {
+    pub(crate) fn caps_of(&self, link: LinkId) -> LinkCaps {
+        let wanted = self.config.straight_above;
+        let shared_above = wanted.unwrap_or(STRAIGHT_ABOVE);
+        let caps = LinkCaps { segment: Half::SEGMENT, straight: false, straight_above: shared_above, shared_above };
+        match self.link(link) {
+            None => caps,
+            // Inside one process a straight copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
+            Some(Link { remote: None, .. }) => {
+                let above = shared_above.min(1024);
+                LinkCaps { straight: self.config.straight, straight_above: above, shared_above: above, ..caps }
+            }
+            Some(link @ Link { remote: Some(remote), .. }) => {
+                let by_itself = || {
+                    let asleep = self.asleep || link.producer.peer_sleeps();
+                    straight_above(remote.favours_window, asleep, || link.producer.bulk_left())
+                };
+                let straight = remote.we_permitted && remote.it_permitted;
+                LinkCaps { straight, straight_above: wanted.unwrap_or_else(by_itself), ..caps }
+            }
+        }
+    }
+
+    /// True if peers can map the beginning of this memory.
+    pub(crate) fn is_shared(&self, span: &Span) -> bool {
+        self.shared.shows(span.addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "system calls")]
+    fn a_slow_kernel_is_avoided() {
+        let costs = |kernel, plain| Costs { kernel: Duration::from_nanos(kernel), plain: Duration::from_nanos(plain) };
+        assert!(favour_window(costs(5060, 530)) && !favour_window(costs(3250, 1620)));
+        let costs = Costs::measure().unwrap();
+        assert!(!costs.kernel.is_zero() && costs.kernel < Duration::MAX && costs.plain < Duration::MAX, "{costs:?}");
+        assert_eq!(window_is_quicker(), window_is_quicker());
+    }
+
+    #[test]
+    fn who_sleeps_is_not_to_find_the_window_full() {
+        let above = |quicker, asleep, room| straight_above(quicker, asleep, || room);
+        assert_eq!([true, false].map(|asleep| above(false, asleep, Half::BULK)), [STRAIGHT_ABOVE; 2]);
+        assert_eq!(
+            [Half::BULK, 100_000, 20_000, 0].map(|room| above(true, true, room)),
+            [128 << 10, 50_000, 16384, 16384]
+        );
+        assert_eq!(above(true, false, 0), u32::MAX);
+    }
+}
