@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // All unsafe access to memory, on behalf of what the engine asks for.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
     // Middleware on the message path: taps and faults, the same for every wire.
-    ("softrnic-taps",   &["softrnic-verbs", "softrnic-engine"]),
+    ("softrnic-taps",   &["softrnic-verbs", "softrnic-report", "softrnic-engine"]),
     // The wire between processes of one host.
     ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.
-    ("softrnic-abi",    &["softrnic-verbs", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-hooks"]),
+    ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
     ("softrnic-dropin", &[]),
     // What the machine itself can do: knows nothing of the device, or it would not be a limit.

@@ -47,10 +47,9 @@ impl State {
         entry.phase = Phase::Connect;
         if wire == Wire::None {
             if self.log {
-                let pid = std::process::id();
-                eprintln!(
-                    "softrnic[{pid}]: rdma_connect to {dst}: not an address of this host, and no wire leads there"
-                );
+                report::say(format_args!(
+                    "rdma_connect to {dst}: not an address of this host, and no wire leads there"
+                ));
             }
             self.with_conn(id, |conn, _, out| conn.unreachable(out));
             return Ok(());

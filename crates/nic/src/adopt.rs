@@ -33,7 +33,7 @@ pub(crate) fn wanted() -> bool {
         let asked = std::env::var_os("SOFTRNIC_ADOPT").is_some_and(|value| value == "1");
         let can = asked && memory::adopt::possible();
         if asked && !can {
-            eprintln!("softrnic: SOFTRNIC_ADOPT: without effect, because userfaultfd(2) cannot be had");
+            report::say(format_args!("SOFTRNIC_ADOPT: without effect, because userfaultfd(2) cannot be had"));
         }
         can
     })
@@ -41,7 +41,7 @@ pub(crate) fn wanted() -> bool {
 
 fn tell(what: &str, addr: u64, errno: Errno) {
     if crate::logs() {
-        eprintln!("softrnic[{}]: {what}: {addr:#x}: {errno}", std::process::id());
+        report::say(format_args!("{what}: {addr:#x}: {errno}"));
     }
 }
 

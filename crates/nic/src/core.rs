@@ -142,7 +142,7 @@ impl Core {
                 }
                 Notice::Broken { qpn, wr_id, status, rule } => {
                     let request = wr_id.map(|id| format!(" wr_id {id:#x}")).unwrap_or_default();
-                    eprintln!("softrnic[{}]: QP {:#08x}{request}: {status:?}: {rule}", std::process::id(), qpn.get());
+                    report::say(format_args!("QP {:#08x}{request}: {status:?}: {rule}", qpn.get()));
                 }
                 Notice::Async { ctx, kind, source, user } => {
                     if let Some(queue) = self.contexts.get(&ctx) {

@@ -131,9 +131,9 @@ impl Nic {
         if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
             let lifted = obstacle.is_lifted_by_permission() && view::ptrace::permitted();
             if !lifted {
-                eprintln!(
-                    "softrnic: large messages go through shared memory, with two copies instead of one: {obstacle}"
-                );
+                report::say(format_args!(
+                    "large messages go through shared memory, with two copies instead of one: {obstacle}"
+                ));
             }
         }
         let wake =

@@ -343,11 +343,7 @@ impl Pcap {
     fn write(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         if let Err(error) = capture.add(&self.batch, self.batched) {
-            eprintln!(
-                "softrnic[{}]: no more packets of this process go to {}: {error}",
-                std::process::id(),
-                self.path.display()
-            );
+            report::say(format_args!("no more packets of this process go to {}: {error}", self.path.display()));
             self.capture = None;
         }
         self.batch.clear();

@@ -26,6 +26,10 @@ pub(crate) const MAX_LINKS: usize = 8192;
 const MAX_HALF_OPEN: usize = 64;
 /// How long a connection may take to say HELLO.
 const HELLO_TIMEOUT: Nanos = 5_000_000_000;
+/// How long nobody is let in where there is no descriptor even for turning him away, in nanoseconds.
+const CLOSED: Nanos = 100_000_000;
+/// How often it is told at most that peers could not come in, in nanoseconds.
+const TELL_AGAIN: Nanos = 1_000_000_000;
 /// Connections accepted, and messages of one peer read, before others have their turn.
 const TURN: usize = 64;
 /// Pauses between attempts to connect to a block that nobody answers for.
@@ -179,8 +183,28 @@ impl WindowPlatform {
         let peers = [Errno::ECONNREFUSED, Errno::EAGAIN];
         if self.diagnose && !peers.contains(&errno) {
             let why = std::io::Error::from_raw_os_error(errno.0);
-            eprintln!("softrnic[{}]: {what}: {why}", std::process::id());
+            report::say(format_args!("{what}: {why}"));
         }
+    }
+
+    /// [`WindowPlatform::tell_obstacle`] where peers decide how often: once in a second.
+    fn tell_visitors(&mut self, what: impl Display) {
+        let now = monotonic();
+        if self.told_at.is_none_or(|at| now.saturating_sub(at) >= TELL_AGAIN) {
+            self.told_at = Some(now);
+            self.tell_obstacle(what, Errno::EMFILE);
+        }
+    }
+
+    /// Hears those who come from now on, or nobody for a while: who waits at the door and cannot be let in would
+    /// keep the epoll instance readable.
+    fn listen(&mut self, open: bool, now: Nanos) {
+        let flags = if open { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        for (block, listener) in &self.own_blocks {
+            let data = epoll::EventData::new_u64(Token::Listener(*block).pack());
+            let _ = epoll::modify(&self.epoll, listener, data, flags);
+        }
+        self.closed_until = (!open).then_some(now + CLOSED);
     }
 
     fn is_up(&self, id: LinkId) -> bool {
@@ -308,6 +332,9 @@ impl WindowPlatform {
     // ---- events ----
 
     pub(crate) fn poll_events(&mut self, now: Nanos) {
+        if self.closed_until.is_some_and(|at| at <= now) {
+            self.listen(true, now);
+        }
         // A few rounds at most, so that a peer that never stops cannot keep us here.
         for _ in 0..4 {
             let mut events =
@@ -384,12 +411,15 @@ impl WindowPlatform {
                 Err(Errno::EINTR | Errno(103)) => {}
                 Err(Errno::EMFILE | Errno(23)) => {
                     // Out of descriptors: with the spare one, turn the connection away. Its maker tries again later.
-                    self.tell_obstacle("a peer's connection was turned away", Errno::EMFILE);
+                    self.tell_visitors("a peer's connection was turned away");
                     self.spare = None;
-                    if let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) {
-                        drop(socket::accept(listener));
-                    }
+                    let listener = self.own_blocks.iter().find(|(own, _)| *own == block);
+                    let turned_away = listener.is_some_and(|(_, listener)| socket::accept(listener).is_ok());
                     self.spare = spare_fd(&self.fds);
+                    if !turned_away {
+                        // The limit was lowered: the spare one does not count either.
+                        self.listen(false, now);
+                    }
                     return;
                 }
                 Err(_) => return,
@@ -420,7 +450,7 @@ impl WindowPlatform {
                     self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
                 }
             }
-            Received::Cut(_) => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
+            Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
             _ => {}
         }
     }
@@ -438,7 +468,7 @@ impl WindowPlatform {
                     Received::Message(Message::Hello(hello), fds) => {
                         self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
                     }
-                    Received::Cut(_) => self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE),
+                    Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
                     _ => {}
                 }
             }
@@ -515,7 +545,7 @@ impl WindowPlatform {
                     }
                 }
                 Received::Cut(message) => {
-                    self.tell_obstacle("a peer's descriptors could not be taken", Errno::EMFILE);
+                    self.tell_visitors("a peer's descriptors could not be taken");
                     // The window is there already, and may have been used: the link goes on without the rest. The peer
                     // is rung by the socket then.
                     if !matches!(&message, Some(Message::Welcome(greeting)) if self.welcomed(id, greeting, Some((None, None))))

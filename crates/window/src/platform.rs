@@ -78,6 +78,10 @@ pub struct WindowPlatform {
     pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
     pub(crate) routes: HashMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
+    /// Nobody is let in until then, for want of descriptors.
+    pub(crate) closed_until: Option<Nanos>,
+    /// When it was last told that somebody could not come in.
+    pub(crate) told_at: Option<Nanos>,
     pub(crate) next_serial: u32,
     pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
@@ -122,6 +126,8 @@ impl WindowPlatform {
             own_blocks: Vec::new(),
             routes: HashMap::new(),
             half_open: Vec::new(),
+            closed_until: None,
+            told_at: None,
             next_serial: 0,
             next_peer: 0,
             multicast: Multicast::default(),
@@ -311,7 +317,7 @@ impl WindowPlatform {
 
     /// When [`WindowPlatform::handle_events`] has to be called even if nothing happens.
     pub fn deadline(&self) -> Option<Nanos> {
-        self.half_open.iter().map(|h| h.deadline).min()
+        self.half_open.iter().map(|h| h.deadline).chain(self.closed_until).min()
     }
 
     /// Closes every descriptor, in a forked child: the child must not speak in its parent's name, nor hide its death.

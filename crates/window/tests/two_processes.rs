@@ -50,6 +50,30 @@ fn child() {
             let found = node.platform.resolve(&common::LOCALHOST, peer);
             say(u8::from(found == Some(links[1])));
         }
+        // May have no descriptors at all, not even the spare one, while a peer comes; then it may again.
+        "poor" => {
+            let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            let limit = |limit| rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+            limit(rustix::process::Rlimit { current: Some(3), ..before });
+            say("come");
+            told();
+            let (start, mut woken) = (Instant::now(), 0);
+            while start.elapsed() < Duration::from_millis(500) {
+                let now = node.now();
+                let wait = node.platform.deadline().map_or(50_000_000, |at| at.saturating_sub(now).min(50_000_000));
+                let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: wait as i64 };
+                let epoll = node.platform.epoll_fd();
+                let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
+                let _ = rustix::event::poll(&mut fds, Some(&wait));
+                woken += 1;
+                let now = node.now();
+                node.platform.handle_events(now);
+            }
+            say(woken);
+            limit(before);
+            node.until("a link", |node| node.platform.links().len() == 2);
+            say("in");
+        }
         // Pushes for each ticket, from 0 on, until that is void.
         "pusher" => {
             let line = told();
@@ -203,6 +227,20 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
             std::thread::yield_now();
         }
     }
+}
+
+/// Who cannot be let in, and not be turned away either, is not looked at again and again; and comes in later.
+#[test]
+fn a_visitor_who_cannot_be_let_in_keeps_nobody_awake() {
+    let mut other = Other::start("poor");
+    let mut node = Node::new();
+    let qpn = Qpn::new(other.hear_number() as u32);
+    assert_eq!(other.hear(), "come");
+    node.resolve(qpn);
+    other.tell("");
+    let woken = other.hear_number();
+    assert!((1..40).contains(&woken), "{woken} times in half a second");
+    assert_eq!(other.hear(), "in");
 }
 
 #[test]
