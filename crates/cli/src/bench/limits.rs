@@ -17,7 +17,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::answer;
-use super::case::Bytes;
+use super::case::{Bytes, Case, Operation, Quantity, Waiting};
 use super::end::{SPAN, WALKED};
 use super::{begin, finish};
 use crate::bed::text;
@@ -89,6 +89,22 @@ impl LimitCase {
     /// Over and over with the same memory.
     pub fn of(limit: Limit, bytes: usize) -> Self {
         LimitCase { limit, bytes, walking: false }
+    }
+
+    /// What a case is held against: the first of these lists whose limits were all measured; their sum.
+    pub fn beside(case: &Case) -> Vec<Vec<LimitCase>> {
+        let of = |limit| LimitCase { limit, bytes: case.bytes, walking: case.walking };
+        let (write, read, copy) = (of(Limit::ProcessVmWritev), of(Limit::ProcessVmReadv), of(Limit::Memcpy));
+        match (case.quantity, case.operation, case.waiting) {
+            (Quantity::Bandwidth, Operation::Read, _) => vec![vec![read], vec![copy]],
+            (Quantity::Bandwidth, ..) => vec![vec![write], vec![copy]],
+            (_, _, Waiting::Events) => vec![vec![LimitCase::plain(Limit::EventfdEpoll)]],
+            // The line that says that there is a message has room for a small one.
+            (_, Operation::Send, _) if case.bytes <= 64 => vec![vec![LimitCase::plain(Limit::CacheLine)]],
+            (_, Operation::Send, _) => vec![vec![LimitCase::plain(Limit::CacheLine), copy]],
+            (_, Operation::Write, _) => vec![vec![write], vec![copy]],
+            _ => vec![vec![read], vec![copy]],
+        }
     }
 
     /// All for some sizes.

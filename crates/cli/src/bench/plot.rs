@@ -156,7 +156,9 @@ fn limits(results: &Results, quantity: Quantity) -> Vec<Line> {
     match quantity {
         Quantity::Latency => vec![
             line("cache line, then memcpy", BLACK, &|bytes| {
-                results.bound(&Case::latency(Transport::Rc, Operation::Send, bytes)).map(|(_, value)| value)
+                results
+                    .bound(&Case::latency(Transport::Rc, Operation::Send, bytes), false)
+                    .map(|bound| bound.microseconds)
             }),
             line("process_vm_writev, one call", PINK, &of(Limit::ProcessVmWritev)),
             line("eventfd wakes epoll", SKY, &|_| results.limit(LimitCase::plain(Limit::EventfdEpoll))),

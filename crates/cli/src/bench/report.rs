@@ -259,7 +259,7 @@ fn summary(results: &Results) -> Part {
     }
     Part {
         heading: "How near to its limits the device comes",
-        intro: vec!["Each figure over what it is held against: the ratio, and what it should be.".into()],
+        intro: vec!["Each figure over what it is held against: the ratio (the median of the rounds' ratios), and what it should be.".into()],
         table,
         notes: Vec::new(),
     }

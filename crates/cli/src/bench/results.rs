@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::case::{Case, Operation, Transport, Waiting};
 use super::limits::{Limit, LimitCase};
 use super::machine::Machine;
-use super::stats::{Percentiles, Spread};
+use super::stats::{Percentiles, Spread, ratio};
 use super::summary::Goal;
 
 /// Version of the file's format: goes up when a field changes its meaning or goes away.
@@ -69,6 +69,10 @@ pub struct LimitRow {
     pub walking: bool,
     /// Microseconds: one way, or of one copy or call.
     pub microseconds: Spread,
+    /// Of each round, in microseconds.
+    pub rounds: Vec<f64>,
+    /// Of each round in which other programs took part, measured once more just before them.
+    pub before_others: Vec<f64>,
     /// 10^9 bytes a second, where there are bytes.
     pub gigabytes_per_second: Option<f64>,
 }
@@ -80,8 +84,29 @@ pub struct Beside {
     pub name: String,
     /// In the unit of the figure.
     pub value: f64,
-    /// The figure over this value.
+    /// The figure over this value: the median of the rounds' ratios.
     pub ratio: f64,
+}
+
+/// What a figure is held against.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// What it is.
+    pub name: String,
+    /// Microseconds for one message: the median.
+    pub microseconds: f64,
+    /// Of each round.
+    pub rounds: Vec<f64>,
+}
+
+impl Bound {
+    /// Beside a latency, or a bandwidth of messages of so many bytes.
+    pub fn beside(self, figure: f64, rounds: &[f64], bytes: Option<usize>) -> Beside {
+        let of = |microseconds: f64| bytes.map_or(microseconds, |bytes| bytes as f64 / microseconds / 1e3);
+        let value = of(self.microseconds);
+        let besides: Vec<f64> = self.rounds.into_iter().map(of).collect();
+        Beside { name: self.name, value, ratio: ratio(rounds, &besides).unwrap_or(figure / value) }
+    }
 }
 
 /// A latency.
@@ -103,6 +128,8 @@ pub struct LatencyRow {
     pub one_way: bool,
     /// Microseconds: median of the rounds' medians.
     pub microseconds: Spread,
+    /// Of each round, in microseconds.
+    pub rounds: Vec<f64>,
     /// Of all samples; null where another program does not tell.
     pub percentiles: Option<Percentiles>,
     /// Samples.
@@ -128,6 +155,8 @@ pub struct BandwidthRow {
     pub bytes: usize,
     /// 10^9 bytes a second.
     pub gigabytes_per_second: Spread,
+    /// Of each round, in 10^9 bytes a second.
+    pub rounds: Vec<f64>,
     /// 10^6 messages a second.
     pub million_messages_per_second: f64,
     /// The limit.
@@ -165,35 +194,40 @@ pub struct ProcessPairRow {
 }
 
 impl Results {
-    /// A limit's median in microseconds.
-    pub fn limit(&self, case: LimitCase) -> Option<f64> {
+    fn limit_row(&self, case: LimitCase) -> Option<&LimitRow> {
         let LimitCase { limit, bytes, walking } = case;
-        let same = |row: &&LimitRow| row.limit == limit && row.bytes == bytes && row.walking == walking;
-        self.limits.iter().find(same).map(|row| row.microseconds.median)
+        self.limits.iter().find(|row| row.limit == limit && row.bytes == bytes && row.walking == walking)
     }
 
-    /// The least that the machine takes for a case, in microseconds for one message, and what that is.
-    pub fn bound(&self, case: &Case) -> Option<(String, f64)> {
-        let write = LimitCase { limit: Limit::ProcessVmWritev, bytes: case.bytes, walking: case.walking };
-        let read = LimitCase { limit: Limit::ProcessVmReadv, ..write };
-        let copy = LimitCase { limit: Limit::Memcpy, ..write };
-        let named = |case: LimitCase| Some((case.limit.name().to_owned(), self.limit(case)?));
-        use super::case::Quantity;
-        match (case.quantity, case.operation, case.waiting) {
-            (Quantity::Bandwidth, Operation::Read, _) => named(read).or_else(|| named(copy)),
-            (Quantity::Bandwidth, ..) => named(write).or_else(|| named(copy)),
-            (_, _, Waiting::Events) => named(LimitCase::plain(Limit::EventfdEpoll)),
-            (_, Operation::Send, _) => {
-                let line = self.limit(LimitCase::plain(Limit::CacheLine))?;
-                // The line that says that there is a message has room for a small one.
-                match case.bytes {
-                    0..=64 => Some(("cache line".into(), line)),
-                    _ => Some(("cache line + memcpy".into(), line + self.limit(copy)?)),
-                }
+    /// A limit's median in microseconds.
+    pub fn limit(&self, case: LimitCase) -> Option<f64> {
+        self.limit_row(case).map(|row| row.microseconds.median)
+    }
+
+    /// A limit; `others`: as it was just before other programs were measured.
+    pub fn limit_beside(&self, case: LimitCase, others: bool) -> Option<Bound> {
+        let (row, limit) = (self.limit_row(case)?, case.limit);
+        let rounds = if others { &row.before_others } else { &row.rounds };
+        Some(Bound { name: limit.name().into(), microseconds: row.microseconds.median, rounds: rounds.clone() })
+    }
+
+    /// The least that the machine takes for a case, for one message, and what that is.
+    pub fn bound(&self, case: &Case, others: bool) -> Option<Bound> {
+        LimitCase::beside(case).into_iter().find_map(|choice| {
+            let mut parts = choice.iter().map(|part| self.limit_beside(*part, others));
+            let mut bound = parts.next()??;
+            for part in parts {
+                let part = part?;
+                bound.microseconds += part.microseconds;
+                bound.rounds = bound.rounds.iter().zip(&part.rounds).map(|(a, b)| a + b).collect();
             }
-            (_, Operation::Write, _) => named(write).or_else(|| named(copy)),
-            _ => named(read).or_else(|| named(copy)),
-        }
+            bound.name = match choice.as_slice() {
+                [LimitCase { limit: Limit::CacheLine, .. }] => "cache line".into(),
+                [LimitCase { limit: Limit::CacheLine, .. }, ..] => "cache line + memcpy".into(),
+                _ => bound.name,
+            };
+            Some(bound)
+        })
     }
 
     /// The device's own latency.
@@ -231,6 +265,8 @@ pub fn sample() -> Results {
             bytes,
             walking,
             microseconds: spread(0.5 + bytes as f64 / 1e4),
+            rounds: vec![0.5 + bytes as f64 / 1e4],
+            before_others: vec![0.5 + bytes as f64 / 1e4],
             gigabytes_per_second: (bytes > 0).then_some(1.0),
         })
         .collect();
@@ -286,6 +322,7 @@ pub fn sample() -> Results {
                     bytes,
                     one_way: operation.one_way(),
                     microseconds: spread(1.0 + bytes as f64 / 1e4),
+                    rounds: vec![1.0 + bytes as f64 / 1e4],
                     percentiles: transport.map(|_| Percentiles { p99: 2.0, p99_9: 3.0, max: 4.0 }),
                     samples: 1000,
                     limit: beside(),
@@ -298,6 +335,7 @@ pub fn sample() -> Results {
                     walking: false,
                     bytes,
                     gigabytes_per_second: spread(bytes as f64 / 1e5),
+                    rounds: vec![bytes as f64 / 1e5],
                     million_messages_per_second: 1.0,
                     limit: beside(),
                 });

@@ -58,18 +58,18 @@ fn limits_are_found_for_every_case() {
     let results = sample();
     for operation in Operation::ALL {
         let case = Case::latency(Transport::Rc, operation, 8);
-        assert!(results.bound(&case).is_some() && results.bound(&case.by_events()).is_some(), "{case}");
+        assert!(results.bound(&case, false).is_some() && results.bound(&case.by_events(), true).is_some(), "{case}");
     }
     for operation in [Operation::Send, Operation::Write, Operation::Read] {
         let case = Case::bandwidth(Transport::Rc, operation, 1 << 20);
-        assert!(results.bound(&case).is_some() && results.bound(&case.walking()).is_some(), "{case}");
+        assert!(results.bound(&case, false).is_some() && results.bound(&case.walking(), true).is_some(), "{case}");
     }
     let forbidden = |limit| matches!(limit, Limit::ProcessVmReadv | Limit::ProcessVmWritev);
     let limits = results.limits.iter().filter(|row| !forbidden(row.limit)).cloned().collect();
     let without = Results { limits, ..results };
-    let read = without.bound(&Case::latency(Transport::Rc, Operation::Read, 8));
+    let read = without.bound(&Case::latency(Transport::Rc, Operation::Read, 8), false);
     assert_eq!(
-        read.map(|(name, _)| name).as_deref(),
+        read.map(|bound| bound.name).as_deref(),
         Some("memcpy"),
         "where the kernel forbids copies between processes"
     );

@@ -12,7 +12,7 @@ use super::limits::{LimitCase, Stand};
 use super::machine::Machine;
 use super::peers::Peers;
 use super::plan::Plan;
-use super::results::{BandwidthRow, Beside, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
+use super::results::{BandwidthRow, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
 use super::stats::{Samples, Spread};
 use super::{Options, measure, pairs, pin, summary};
 use crate::bed::Endpoint;
@@ -25,6 +25,8 @@ const MINIMUM: usize = 4096;
 #[derive(Default)]
 struct Figures {
     limits: BTreeMap<LimitCase, Vec<f64>>,
+    /// Those that other programs are held against, just before them.
+    before_others: BTreeMap<LimitCase, Vec<f64>>,
     latency: BTreeMap<Case, Samples>,
     /// Messages a second.
     rates: BTreeMap<Case, Vec<f64>>,
@@ -70,24 +72,41 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut peers = options.peer.then(|| Peers::new(options, &latencies.map(|case| case.bytes).collect::<Vec<_>>()));
     let mut all = (limits.len() + plan.cases.len()) * options.rounds as usize + options.qps.len();
     if let Some(peers) = &peers {
-        all += (0..options.rounds).filter(|round| peers.join(*round)).count() * peers.in_round();
+        let again = limits.iter().filter(|held| summary::SIZES.contains(&held.bytes) || held.bytes == 0).count();
+        all += (0..options.rounds).filter(|round| peers.join(*round)).count() * (peers.in_round() + again);
     }
     let progress = progress(all as u64);
     for round in 0..options.rounds {
-        for case in &limits {
+        let mut left = limits.clone();
+        let mut limit = |case: LimitCase, link: &mut Link, into: &mut BTreeMap<LimitCase, Vec<f64>>| {
             progress.set_message(case.to_string());
             // They are steadier than the device's figures, and need less time.
-            if let Some(figure) = stand.measure(link, *case, options.budget() / 5)? {
-                figures.limits.entry(*case).or_default().push(figure);
+            if let Some(figure) = stand.measure(link, case, options.budget() / 5)? {
+                into.entry(case).or_default().push(figure);
             }
             progress.inc(1);
-        }
+            Ok::<_, String>(())
+        };
         for case in &plan.cases {
+            // What the case is held against, just before it: a machine that others share changes within seconds. The smallest
+            // messages are not in the summary.
+            let beside = LimitCase::beside(case).concat();
+            for held in left.extract_if(.., |limit| case.bytes >= summary::SMALL && beside.contains(limit)) {
+                limit(held, link, &mut figures.limits)?;
+            }
             progress.set_message(case.to_string());
             if !figures.lost.contains_key(&case.transport) {
                 one(&end, link, case, options.budget(), &mut figures)?;
             }
             progress.inc(1);
+        }
+        for held in left {
+            limit(held, link, &mut figures.limits)?;
+        }
+        if peers.as_ref().is_some_and(|peers| peers.join(round)) {
+            for held in limits.iter().filter(|held| summary::SIZES.contains(&held.bytes) || held.bytes == 0) {
+                limit(*held, link, &mut figures.before_others)?;
+            }
         }
         if let Some(peers) = peers.as_mut().filter(|peers| peers.join(round)) {
             link.send(&Job::Rest)?;
@@ -198,19 +217,22 @@ fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase
         missing: figures.lost.into_values().collect(),
     };
     for case in limits {
-        let Some(figures) = figures.limits.get(case) else {
+        let Some(rounds) = figures.limits.get(case).cloned() else {
             results.missing.push(format!("{case}: the system does not permit it"));
             continue;
         };
-        let microseconds = Spread::of(figures);
+        let before_others = figures.before_others.get(case).cloned().unwrap_or_default();
+        let microseconds = Spread::of(&rounds);
         let gigabytes_per_second = (case.bytes > 0).then(|| case.bytes as f64 / microseconds.median / 1e3);
         let LimitCase { limit, bytes, walking } = *case;
-        results.limits.push(LimitRow { limit, bytes, walking, microseconds, gigabytes_per_second });
+        let row = LimitRow { limit, bytes, walking, microseconds, rounds, before_others, gigabytes_per_second };
+        results.limits.push(row);
     }
     for (case, samples) in &figures.latency {
         let ways = if case.operation.one_way() { 2.0 } else { 1.0 };
         let microseconds = samples.spread(ways);
-        let limit = results.bound(case).map(|(name, value)| beside(name, value, microseconds.median));
+        let rounds = samples.rounds(ways);
+        let limit = results.bound(case, false).map(|bound| bound.beside(microseconds.median, &rounds, None));
         results.latency.push(LatencyRow {
             by: SELF.into(),
             what: format!("{} {}", case.transport.name(), case.operation.name()),
@@ -220,6 +242,7 @@ fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase
             bytes: case.bytes,
             one_way: case.operation.one_way(),
             microseconds,
+            rounds,
             percentiles: Some(samples.percentiles(ways)),
             samples: samples.count(),
             limit,
@@ -235,9 +258,8 @@ fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase
 fn bandwidth_row(results: &Results, case: &Case, rates: &[f64]) -> BandwidthRow {
     let gigabytes: Vec<f64> = rates.iter().map(|rate| rate * case.bytes as f64 / 1e9).collect();
     let gigabytes_per_second = Spread::of(&gigabytes);
-    let limit = results
-        .bound(case)
-        .map(|(name, microseconds)| beside(name, case.bytes as f64 / microseconds / 1e3, gigabytes_per_second.median));
+    let limit = results.bound(case, false);
+    let limit = limit.map(|bound| bound.beside(gigabytes_per_second.median, &gigabytes, Some(case.bytes)));
     BandwidthRow {
         by: SELF.into(),
         what: format!("{} {}", case.transport.name(), case.operation.name()),
@@ -246,12 +268,8 @@ fn bandwidth_row(results: &Results, case: &Case, rates: &[f64]) -> BandwidthRow 
         walking: case.walking,
         bytes: case.bytes,
         gigabytes_per_second,
+        rounds: gigabytes,
         million_messages_per_second: Spread::of(rates).median / 1e6,
         limit,
     }
-}
-
-/// A limit beside a figure.
-pub fn beside(name: String, value: f64, figure: f64) -> Beside {
-    Beside { name, value, ratio: figure / value }
 }

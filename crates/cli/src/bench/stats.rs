@@ -29,6 +29,15 @@ impl Spread {
     }
 }
 
+/// The median of the rounds' ratios of two figures. What slows a machine down for seconds, and one of the two more than the other,
+/// spoils the rounds that it falls into, and not also those that it was not there in, as it does with a ratio of medians.
+/// Each list begins with the first round. `None` if one is empty.
+pub fn ratio(figures: &[f64], besides: &[f64]) -> Option<f64> {
+    let mut ratios: Vec<f64> = figures.iter().zip(besides).map(|(figure, beside)| figure / beside).collect();
+    ratios.sort_by(f64::total_cmp);
+    (!ratios.is_empty()).then(|| median(&ratios))
+}
+
 /// Of figures that are sorted, one at least.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
@@ -70,9 +79,14 @@ impl Samples {
         let _ = self.all.add(round);
     }
 
+    /// Of each round, in microseconds: of a round trip divided by `ways`.
+    pub fn rounds(&self, ways: f64) -> Vec<f64> {
+        self.medians.iter().map(|median| median / ways).collect()
+    }
+
     /// Microseconds: of a round trip divided by `ways`.
     pub fn spread(&self, ways: f64) -> Spread {
-        Spread::of(&self.medians.iter().map(|median| median / ways).collect::<Vec<_>>())
+        Spread::of(&self.rounds(ways))
     }
 
     /// Microseconds: of a round trip divided by `ways`.
@@ -97,6 +111,14 @@ mod tests {
         assert_eq!(Spread::of(&[1.0, 2.0]).median, 1.5);
         assert_eq!(Spread::of(&[7.0]), Spread { median: 7.0, low: 7.0, high: 7.0 });
         assert_eq!(Spread::of(&[]), Spread::default());
+    }
+
+    #[test]
+    fn ratios_are_of_rounds() {
+        // The machine was slow in one round for the one, and in another for the other.
+        assert_eq!(ratio(&[2.0, 8.0, 2.0], &[1.0, 1.0, 4.0]), Some(2.0));
+        assert_eq!(ratio(&[3.0, 5.0, 100.0], &[1.0, 1.0]), Some(4.0), "as far as both were measured");
+        assert_eq!(ratio(&[], &[1.0]), None);
     }
 
     #[test]

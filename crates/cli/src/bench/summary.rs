@@ -6,6 +6,7 @@ use super::case::{Case, Operation, Transport};
 use super::end::WALKED;
 use super::limits::{Limit, LimitCase};
 use super::results::{Results, SELF};
+use super::stats::ratio;
 
 /// A ratio, and what it should be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ pub struct Goal {
     pub beside: String,
     /// Its figure.
     pub beside_value: f64,
-    /// The one over the other.
+    /// The one over the other: the median of the rounds' ratios.
     pub ratio: f64,
     /// True if the ratio should be small, as for times; false if it should be large, as for rates.
     pub smaller_is_better: bool,
@@ -107,7 +108,8 @@ pub const UCX: &str = "UCX (shared memory)";
 /// perftest through `softrnic run`, as `peers` names it.
 pub const PERFTEST: &str = "perftest";
 
-const SMALL: usize = 8;
+/// The smallest message that is compared.
+pub const SMALL: usize = 8;
 const MEDIUM: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
 
@@ -122,7 +124,16 @@ pub fn goals(results: &Results) -> Vec<Goal> {
     goals
 }
 
-fn goal(what: &str, by: &str, figures: (f64, f64), unit: Unit, beside: &str, bounds: &Bounds) -> Goal {
+/// `figures`: the medians; `ratio`: if there are rounds to compare.
+fn goal(
+    what: &str,
+    by: &str,
+    figures: (f64, f64),
+    ratio: Option<f64>,
+    unit: Unit,
+    beside: &str,
+    bounds: &Bounds,
+) -> Goal {
     let (value, beside_value) = figures;
     Goal {
         what: what.into(),
@@ -131,7 +142,7 @@ fn goal(what: &str, by: &str, figures: (f64, f64), unit: Unit, beside: &str, bou
         unit,
         beside: beside.into(),
         beside_value,
-        ratio: value / beside_value,
+        ratio: ratio.unwrap_or(value / beside_value),
         smaller_is_better: bounds.smaller_is_better,
         must: bounds.must,
         aim: bounds.aim,
@@ -158,23 +169,28 @@ fn latencies(results: &Results, by: &str, goals: &mut Vec<Goal>) {
         ),
     ];
     for (what, case, limit, beside, bounds) in rows {
-        if let (Some(row), Some(limit)) = (results.latency_of(by, &case), results.limit(limit)) {
-            goals.push(goal(what, by, (row.microseconds.median, limit), Unit::Microseconds, beside, &bounds));
+        if let (Some(row), Some(limit)) = (results.latency_of(by, &case), results.limit_beside(limit, by != SELF)) {
+            let figures = (row.microseconds.median, limit.microseconds);
+            let ratio = ratio(&row.rounds, &limit.rounds);
+            goals.push(goal(what, by, figures, ratio, Unit::Microseconds, beside, &bounds));
         }
     }
 }
 
 fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
-    let of = |case: &Case| results.bandwidth_of(by, case).map(|row| row.gigabytes_per_second.median);
     for walking in [false, true] {
         let limit = LimitCase { limit: Limit::ProcessVmWritev, bytes: LARGE, walking };
         for operation in [Operation::Send, Operation::Write, Operation::Read] {
             let case = Case { walking, ..Case::bandwidth(Transport::Rc, operation, LARGE) };
-            if let (Some(value), Some(limit)) = (of(&case), results.limit(limit)) {
+            if let (Some(row), Some(limit)) = (results.bandwidth_of(by, &case), results.limit_beside(limit, by != SELF))
+            {
                 let how = if walking { "through 64 MiB" } else { "same buffer" };
                 let what = format!("{} of 1 MiB, {how}", operation.name());
-                let limit = LARGE as f64 / limit / 1e3;
-                goals.push(goal(&what, by, (value, limit), Unit::Gigabytes, "process_vm_writev", &at_least(0.9, 1.2)));
+                let value = row.gigabytes_per_second.median;
+                let beside = limit.beside(value, &row.rounds, Some(LARGE));
+                let figures = (value, beside.value);
+                let must = at_least(0.9, 1.2);
+                goals.push(goal(&what, by, figures, Some(beside.ratio), Unit::Gigabytes, "process_vm_writev", &must));
             }
         }
     }
@@ -187,7 +203,16 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
     let ours = |bytes| results.bandwidth_of(by, &Case::bandwidth(Transport::Rc, Operation::Send, bytes));
     if let (Some(ours), Some(ucx)) = (ours(MEDIUM), ucx(MEDIUM)) {
         let figures = (ours.gigabytes_per_second.median, ucx.gigabytes_per_second.median);
-        goals.push(goal("SEND of 64 KiB", by, figures, Unit::Gigabytes, "UCX, tagged send", &at_least(0.8, 1.2)));
+        let ratio = ratio(&ours.rounds, &ucx.rounds);
+        goals.push(goal(
+            "SEND of 64 KiB",
+            by,
+            figures,
+            ratio,
+            Unit::Gigabytes,
+            "UCX, tagged send",
+            &at_least(0.8, 1.2),
+        ));
     }
     if let (Some(ours), Some(ucx)) = (ours(SMALL), ucx(SMALL)) {
         let figures = (ours.million_messages_per_second, ucx.million_messages_per_second);
@@ -195,6 +220,7 @@ fn bandwidths(results: &Results, by: &str, goals: &mut Vec<Goal>) {
             "SENDs of 8 B in a second",
             by,
             figures,
+            ratio(&ours.rounds, &ucx.rounds),
             Unit::Millions,
             "UCX, tagged send",
             &at_least(0.6, 1.0),
@@ -207,10 +233,10 @@ fn queue_pairs(results: &Results, goals: &mut Vec<Goal>) {
     for many in many {
         let what = format!("SEND of 8 B beside {} idle QPs", many.idle);
         let figures = (many.send_microseconds.median, alone.send_microseconds.median);
-        goals.push(goal(&what, SELF, figures, Unit::Microseconds, "the same alone", &at_most(1.2, 1.05)));
+        goals.push(goal(&what, SELF, figures, None, Unit::Microseconds, "the same alone", &at_most(1.2, 1.05)));
         let what = format!("poll of an empty CQ beside {} idle QPs", many.idle);
         let figures = (many.poll_nanoseconds.median, alone.poll_nanoseconds.median);
-        goals.push(goal(&what, SELF, figures, Unit::Nanoseconds, "the same alone", &at_most(1.2, 1.05)));
+        goals.push(goal(&what, SELF, figures, None, Unit::Nanoseconds, "the same alone", &at_most(1.2, 1.05)));
     }
 }
 

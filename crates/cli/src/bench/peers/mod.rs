@@ -10,7 +10,6 @@ mod ucx;
 use super::Options;
 use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::results::{BandwidthRow, LatencyRow, Results};
-use super::run::beside;
 use super::stats::{Percentiles, Spread};
 use duo::Side;
 
@@ -139,7 +138,9 @@ fn latency(results: &Results, trial: &Trial, figures: &[Figure]) -> LatencyRow {
         Figure::Latency { typical, .. } => Some(*typical),
         Figure::Rate(_) => None,
     });
-    let microseconds = Spread::of(&typical.collect::<Vec<_>>());
+    let rounds: Vec<f64> = typical.collect();
+    let microseconds = Spread::of(&rounds);
+    let limit = results.bound(&trial.case, true).map(|bound| bound.beside(microseconds.median, &rounds, None));
     // Of the round in the middle.
     let percentiles = figures.iter().find_map(|figure| match figure {
         Figure::Latency { typical, percentiles } if *typical == microseconds.median => *percentiles,
@@ -156,7 +157,8 @@ fn latency(results: &Results, trial: &Trial, figures: &[Figure]) -> LatencyRow {
         microseconds,
         percentiles,
         samples: trial.samples * figures.len() as u64,
-        limit: results.bound(&trial.case).map(|(name, value)| beside(name, value, microseconds.median)),
+        rounds,
+        limit,
     }
 }
 
@@ -171,9 +173,8 @@ fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthR
         .collect();
     let gigabytes: Vec<f64> = rates.iter().map(|rate| rate * bytes as f64 / 1e9).collect();
     let gigabytes_per_second = Spread::of(&gigabytes);
-    let limit = results
-        .bound(&trial.case)
-        .map(|(name, microseconds)| beside(name, bytes as f64 / microseconds / 1e3, gigabytes_per_second.median));
+    let limit = results.bound(&trial.case, true);
+    let limit = limit.map(|bound| bound.beside(gigabytes_per_second.median, &gigabytes, Some(bytes)));
     BandwidthRow {
         by: trial.by.into(),
         what: trial.what.clone(),
@@ -182,6 +183,7 @@ fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthR
         walking: false,
         bytes,
         gigabytes_per_second,
+        rounds: gigabytes,
         million_messages_per_second: Spread::of(&rates).median / 1e6,
         limit,
     }
