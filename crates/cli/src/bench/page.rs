@@ -40,7 +40,7 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
     line(
         "the same run and on the same cores, what the machine itself can do. On another machine the figures are others; the",
     );
-    line("ratios should not be. `docs/benchmark.md` says how it measures.\n");
+    line("ratios less so. `docs/benchmark.md` says how it measures.\n");
     if adopted() {
         line("All programs ran with `SOFTRNIC_ADOPT=1`: registered memory lay where peers map it (`docs/adopt.md`).\n");
     }

@@ -145,7 +145,7 @@ fn latency(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
             "Microseconds. SEND, WRITE: one way, to a program that polls its completion queue, or its memory for WRITE.".into(),
             "READ, atomics: until the answer is there; the other program sleeps. \"events\": both sleep until an event comes."
                 .into(),
-            "\"ratio\" is the median over the limit: 1 is the best that this machine could do by that means.".into(),
+            "\"ratio\" is the time over the limit's, the median of the rounds' ratios: 1 is the best that this machine could do by that means.".into(),
         ],
         notes: long.collect(),
         table,
