@@ -109,11 +109,15 @@ fn captured(stage: &Stage, mut pair: Pair, least: usize, most: usize, sides: [bo
     let leaves = pair.program == "ibv_srq_pingpong";
     let rnr = pair.args.iter().any(|arg| arg == "-r");
     pair.after = Some(Box::new(move |stage| {
-        let packets = agreed(stage, &log, &file)?;
-        let found = capture::check(&packets, leaves)?;
-        if !(least..=most).contains(&found.messages) {
-            return Err(format!("{} messages instead of {least}", found.messages));
-        }
+        let look = || {
+            let found = capture::check(&agreed(stage, &log, &file)?, leaves)?;
+            if (least..=most).contains(&found.messages) {
+                Ok(found)
+            } else {
+                Err(format!("{} messages instead of {least}", found.messages))
+            }
+        };
+        let found = look().inspect_err(|_| keep(&log, &file))?;
         if found.again > 0 && !rnr {
             println!("  note: {log}: {} packets came again", found.again);
         }
@@ -121,6 +125,14 @@ fn captured(stage: &Stage, mut pair: Pair, least: usize, most: usize, sides: [bo
         Ok(())
     }));
     pair
+}
+
+/// A capture in which something is wrong stays with the logs: what is seen once in a thousand runs should be looked at then.
+fn keep(log: &str, file: &Path) {
+    let kept = crate::logs().join(format!("{log}.pcapng"));
+    if std::fs::copy(file, &kept).is_ok() {
+        println!("  kept: {}", kept.display());
+    }
 }
 
 /// The packets of a file, about which tshark and `capture.rs` agree, and with which tshark finds nothing wrong.
