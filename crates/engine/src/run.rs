@@ -200,12 +200,10 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The timers that were set since the last [`Engine::catch_up`] were set by the true time.
+    /// True if timers were set since the last [`Engine::catch_up`].
     #[inline]
-    pub fn timed_rightly(&mut self) {
-        if !self.timed.is_empty() {
-            self.move_timers(0);
-        }
+    pub fn has_timed(&self) -> bool {
+        !self.timed.is_empty()
     }
 
     fn move_timers(&mut self, late: Nanos) {

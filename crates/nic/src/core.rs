@@ -236,8 +236,10 @@ impl Guard<'_> {
     fn wind_up(&mut self) {
         let core = &mut *self.core;
         core.settle();
-        if core.clock_fresh {
-            core.engine.timed_rightly();
+        if core.clock_fresh && core.engine.has_timed() {
+            // Once more: this thread may have been stopped between reading the clock and sending what the timers are for, and none
+            // may run out early (IBTA vol. 1, 9.7.6.1.3).
+            core.read_time();
         }
         self.nic.mind_deadline(core);
     }

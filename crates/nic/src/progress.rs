@@ -544,6 +544,52 @@ mod tests {
         assert!(arms(&mut nic.core.lock(), until));
     }
 
+    /// A thread that is stopped between reading the clock and posting must not shorten the timeout.
+    #[test]
+    fn timers_begin_when_it_was_sent() {
+        use ::verbs::{
+            AhAttr, Opcode, QpAttr, QpAttrMask, QpState, QpType, SendBody, SendData, SendFlags, SendWr, state,
+        };
+        const MS: u64 = 1_000_000;
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let qp = receiver(&nic, ctx, cq, 0);
+        let dgid = nic.gids()[0].gid;
+        let attr = QpAttr {
+            path_mtu: 3,
+            ah: AhAttr { dgid, is_global: true, port_num: 1, ..AhAttr::default() },
+            // Nobody has this number.
+            dest_qp_num: 0xff_fffe,
+            timeout: 14,
+            ..QpAttr::default()
+        };
+        for (from, to) in [(QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)] {
+            let (mask, _) = state::transition(QpType::Rc, from, to).unwrap();
+            nic.modify_qp(qp, &QpAttr { state: to, ..attr }, mask | QpAttrMask::STATE).unwrap();
+        }
+        let mut core = nic.lock();
+        let stopped = 50 * MS;
+        core.clock = now() - stopped;
+        (core.clock_fresh, core.clock_uses) = (true, 8);
+        let wr = SendWr {
+            wr_id: 1,
+            opcode: Opcode::Send,
+            flags: SendFlags::SIGNALED,
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: &SendBody::Plain,
+            data: SendData::Sges(&[]),
+        };
+        let sent = now();
+        let then = core.time();
+        core.post_send(qp, &wr, then).unwrap();
+        drop(core);
+        let (due, mut core) = (sent + (4096 << 14), nic.core.lock());
+        core.engine.expire(due - 1);
+        let next = core.engine.next_deadline().unwrap();
+        assert!((due..due + 10 * MS).contains(&next), "next at {} ms, and not yet run out", (next - sent) / MS);
+    }
+
     #[test]
     fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
         let mut looks = Looks::at_rest(0);

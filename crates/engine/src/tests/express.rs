@@ -335,7 +335,7 @@ impl Program {
             for node in &mut w.nodes {
                 match late {
                     Some(late) => node.engine.catch_up(late),
-                    None => node.engine.timed_rightly(),
+                    None => node.engine.catch_up(0),
                 }
                 node.engine.expire(w.now);
             }
