@@ -1,7 +1,7 @@
 //! Lines on standard error.
 
 use std::fmt;
-use std::io::{Write, stderr};
+use std::io::stderr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,9 +36,7 @@ fn speak(to: std::os::fd::BorrowedFd<'_>, line: &str) -> bool {
     if rustix::event::poll(&mut fds, Some(&now)) == Ok(0) {
         return false;
     }
-    // Locked, so that lines stay whole.
-    let mut out = stderr().lock();
-    let _ = out.flush();
+    // Not through the library's lock, which may be held by somebody who waits for room. One write keeps a line whole.
     let _ = rustix::io::write(to, line.as_bytes());
     true
 }
