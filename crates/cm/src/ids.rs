@@ -12,7 +12,7 @@ use verbs::{Errno, Result};
 use crate::channel::{Channel, Queued};
 use crate::conn::{Conn, Out, reason, sidr};
 use crate::event::Event;
-use crate::links::{LinkKey, Links};
+use crate::links::{LinkKey, Links, Served};
 use crate::manager::Options;
 use crate::message::Message;
 use crate::names::Claim;
@@ -61,6 +61,8 @@ pub(crate) struct Id {
     pub listener: Option<Listener>,
     pub conn: Option<Conn>,
     pub link: Option<LinkKey>,
+    /// The peer has ended since its DREQ came: what our DREP is about, for captures.
+    pub farewell: Option<Served>,
     /// The link was there before the request: its process may have stopped listening.
     pub link_may_be_stale: bool,
     /// Nobody listens (yet): when to ask again, the pause after that, and when to give up.
@@ -153,6 +155,7 @@ impl State {
             listener: None,
             conn: None,
             link: None,
+            farewell: None,
             link_may_be_stale: false,
             knock: Knock::default(),
             peer: 0,

@@ -13,6 +13,7 @@ use memory::fds::TrackedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
 
+use crate::conn::{self, Conn};
 use crate::ids::{IdKey, State};
 use crate::mad::{self, Ends, service_id};
 use crate::message::{Body, Message, Service, emit};
@@ -40,7 +41,7 @@ pub(crate) struct Link {
 
 /// What a message is about, for captures.
 #[derive(Clone, Copy)]
-struct Served {
+pub(crate) struct Served {
     src: SocketAddr,
     dst: SocketAddr,
     service: u64,
@@ -191,15 +192,25 @@ impl State {
 
     /// Writes a message down as a network would have it, before the peer can see it.
     fn capture(&mut self, key: LinkKey, message: &Message) {
-        let entry = self.ids.get(&IdKey(message.from));
+        let about = self.about(key, IdKey(message.from));
         let Some(link) = self.links.by_key.get_mut(&key) else { return };
-        if let Some((id, src, dst)) = entry.and_then(|id| Some((id, id.src?, id.dst?))) {
-            let passive = self.by_peer.get(&(key, id.peer)) == Some(&IdKey(message.from));
-            let service = service_id(id.port_space, if passive { src.port() } else { dst.port() });
-            link.last = Some(Served { src, dst, service, asked: !passive });
-        }
         // Who refuses has no id; it answers whoever asked last.
-        let Some(Served { src, dst, service, asked }) = link.last else { return };
+        let Some(served) = about.or(link.last) else { return };
+        link.last = Some(served);
+        self.write_down(served, message);
+    }
+
+    /// What messages of an id are about.
+    fn about(&self, link: LinkKey, id: IdKey) -> Option<Served> {
+        let entry = self.ids.get(&id)?;
+        let (src, dst) = (entry.src?, entry.dst?);
+        let passive = self.by_peer.get(&(link, entry.peer)) == Some(&id);
+        let service = service_id(entry.port_space, if passive { src.port() } else { dst.port() });
+        Some(Served { src, dst, service, asked: !passive })
+    }
+
+    fn write_down(&self, Served { src, dst, service, asked }: Served, message: &Message) {
+        let entry = self.ids.get(&IdKey(message.from));
         let gids = self.nic.gids();
         let ends = Ends {
             source: gid_of(gids, &src).1,
@@ -281,9 +292,13 @@ impl State {
         self.links.by_pid.retain(|_, k| *k != key);
         let lost: Vec<IdKey> = self.ids.iter().filter(|(_, id)| id.link == Some(key)).map(|(&k, _)| k).collect();
         for id in lost {
+            let asked =
+                self.ids.get(&id).and_then(|id| id.conn.as_ref()).map(Conn::state) == Some(conn::State::DreqRcvd);
+            let farewell = self.about(key, id).filter(|_| asked);
             self.with_conn(id, |conn, now, out| conn.peer_gone(now, out));
             if let Some(id) = self.ids.get_mut(&id) {
                 id.link = None;
+                id.farewell = farewell;
             }
         }
         self.by_peer.retain(|(k, _), _| *k != key);
@@ -296,8 +311,19 @@ impl State {
 
     /// Sends the body of an id's message to its peer.
     pub(crate) fn send_body(&mut self, id: IdKey, body: Body) {
-        let Some(entry) = self.ids.get(&id) else { return };
-        let (Some(link), to) = (entry.link, entry.peer) else { return };
-        self.send(link, &Message { from: id.0, to, body });
+        let Some(entry) = self.ids.get_mut(&id) else { return };
+        let message = Message { from: id.0, to: entry.peer, body };
+        match entry.link {
+            Some(link) => {
+                self.send(link, &message);
+            }
+            // Over a network the answer to a DREQ would go out although who asked has ended since.
+            None if message.body == Body::Drep && self.nic.captures() => {
+                if let Some(served) = entry.farewell.take() {
+                    self.write_down(served, &message);
+                }
+            }
+            None => {}
+        }
     }
 }
