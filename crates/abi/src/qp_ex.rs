@@ -343,37 +343,46 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     let mut core = alive(qp.nic)?.lock();
     let now = core.time();
     // A lone request is checked by the post itself.
-    let passes: &[bool] = if work.entries.len() > 1 { &[false, true] } else { &[true] };
-    if passes.len() > 1 && work.entries.len() > core.send_room(qp.id)? as usize {
+    if let [entry] = &work.entries[..] {
+        return with_request(work, entry, |wr| core.post_send(qp.id, wr, now));
+    }
+    post_all(qp, work, &mut core, now)
+}
+
+#[inline(never)]
+fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> {
+    if work.entries.len() > core.send_room(qp.id)? as usize {
         return Err(Errno::ENOMEM);
     }
-    for &for_real in passes {
-        for entry in &work.entries {
-            let piece;
-            let data = match &entry.data {
-                Data::Sges(range) => SendData::Sges(&work.sges[range.clone()]),
-                Data::Inline(range) => {
-                    piece = [&work.bytes[range.clone()]];
-                    SendData::Inline(&piece)
-                }
-            };
-            let wr = SendWr {
-                wr_id: entry.wr_id,
-                opcode: entry.opcode,
-                flags: entry.flags,
-                imm_or_rkey: entry.numbers as u32,
-                remote_srqn: (entry.numbers >> 32) as u32,
-                body: &entry.body,
-                data,
-            };
-            if for_real {
-                core.post_send(qp.id, &wr, now)?;
-            } else {
-                core.check_send(qp.id, &wr)?;
-            }
-        }
+    for entry in &work.entries {
+        with_request(work, entry, |wr| core.check_send(qp.id, wr))?;
+    }
+    for entry in &work.entries {
+        with_request(work, entry, |wr| core.post_send(qp.id, wr, now))?;
     }
     Ok(())
+}
+
+/// Does something with a collected request.
+#[inline(always)]
+fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Result<()>) -> Result<()> {
+    let piece;
+    let data = match &entry.data {
+        Data::Sges(range) => SendData::Sges(&work.sges[range.clone()]),
+        Data::Inline(range) => {
+            piece = [&work.bytes[range.clone()]];
+            SendData::Inline(&piece)
+        }
+    };
+    act(&SendWr {
+        wr_id: entry.wr_id,
+        opcode: entry.opcode,
+        flags: entry.flags,
+        imm_or_rkey: entry.numbers as u32,
+        remote_srqn: (entry.numbers >> 32) as u32,
+        body: &entry.body,
+        data,
+    })
 }
 
 /// Sets the members that the header's inline functions call.

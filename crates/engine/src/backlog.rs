@@ -95,6 +95,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    #[inline(never)]
     fn feed_all(&mut self, now: Nanos) {
         for id in std::mem::take(&mut self.starving) {
             self.feed_one(id, now);

@@ -6,6 +6,7 @@
 //! the ring, whose cache line has to come from another core.
 
 use std::collections::TryReserveError;
+use std::hint::cold_path;
 use std::ops::{Index, IndexMut};
 
 /// The queue.
@@ -80,11 +81,13 @@ impl<T: Default> Belt<T> {
     #[inline]
     pub fn place(&mut self) -> Option<&mut T> {
         if self.is_full() {
+            cold_path();
             return None;
         }
         let at = self.at(self.len);
         self.len += 1;
         if at >= self.places.len() {
+            cold_path();
             self.lay_out(at);
         }
         self.places.get_mut(at)
@@ -104,6 +107,19 @@ impl<T: Default> Belt<T> {
         if let Some(place) = self.place() {
             *place = value;
         }
+    }
+
+    /// Adds one at the front: what was taken is put back.
+    pub fn push_front(&mut self, value: T) {
+        if self.is_full() || self.head == 0 && self.places.len() < self.capacity() {
+            // The place before the first is behind all others, and was never used, or there is none.
+            self.straighten();
+            self.places.insert(0, value);
+        } else {
+            self.head = if self.head == 0 { self.capacity() - 1 } else { self.head - 1 };
+            self.places[self.head] = value;
+        }
+        self.len += 1;
     }
 
     /// The oldest.
@@ -208,7 +224,7 @@ mod tests {
                 (state >> 33) % below
             };
             for step in 0..500u64 {
-                match draw(14) {
+                match draw(15) {
                     0..5 => {
                         belt.push_back(step);
                         deque.push_back(step);
@@ -233,6 +249,10 @@ mod tests {
                     12 => {
                         belt.drop_back();
                         deque.pop_back();
+                    }
+                    13 => {
+                        belt.push_front(step);
+                        deque.push_front(step);
                     }
                     _ => match draw(20) {
                         0 => {

@@ -1,5 +1,7 @@
 //! Completion queues: the ring, arming, moderation, overrun (IBTA vol. 1, 10.8).
 
+use std::hint::cold_path;
+
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
 
 use crate::belt::Belt;
@@ -154,6 +156,7 @@ impl Completions {
 
     /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it
     /// (IBTA vol. 1, 10.10.2.3: the affiliated error event; C10-91).
+    #[inline]
     #[must_use]
     pub fn push(&mut self, id: CqId, cqe: Cqe, solicited: bool, now: Nanos) -> bool {
         // 11.4.2.2: an unsuccessful completion counts as solicited
@@ -165,16 +168,26 @@ impl Completions {
     #[inline(always)]
     #[must_use]
     pub fn push_with(&mut self, id: CqId, solicited: bool, now: Nanos, fill: impl FnOnce(&mut Cqe)) -> bool {
-        let Some(cq) = self.cqs.get_mut(id) else { return true };
-        if (cq.ring.is_full() || cq.ring.len() >= cq.capacity as usize) && !self.make_room(id) {
-            return false;
+        let Some(mut cq) = self.cqs.get_mut(id) else { return true };
+        if cq.ring.is_full() || cq.ring.len() >= cq.capacity as usize {
+            cold_path();
+            if !self.make_room(id) {
+                return false;
+            }
+            match self.cqs.get_mut(id) {
+                Some(found) => cq = found,
+                None => return true,
+            }
         }
-        let Some(cq) = self.cqs.get_mut(id) else { return true };
-        let Some(cqe) = cq.ring.place() else { return false };
+        let Some(cqe) = cq.ring.place() else {
+            cold_path();
+            return false;
+        };
         fill(cqe);
         cqe.wc.timestamp = now;
         cq.pushed += 1;
         if cq.armed != Armed::No {
+            cold_path();
             self.announce(id, solicited, now);
         }
         true

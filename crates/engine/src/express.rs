@@ -15,20 +15,21 @@
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
 //! link) leaves it to the long way, having done nothing.
 
+use std::hint::cold_path;
+
 use verbs::{Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus};
 
 use crate::Engine;
 use crate::complete::sent;
 use crate::cq::{Cqe, Frees};
 use crate::modify::timeout_nanos;
-use crate::platform::{
-    Fault, LinkId, Nanos, Packet, PacketOp, Payload, Platform, SendError, Span, packet_flags as flag,
-};
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
 use crate::qp::{Qp, Response, Way};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
 use crate::responder::ACK;
+use crate::rq::set_list;
 use crate::run::arm;
 
 /// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
@@ -52,7 +53,10 @@ impl<P: Platform> Engine<P> {
             && !wr.flags.contains(SendFlags::IP_CSUM)
             && may(self.has_express)
             && self.parked.is_empty();
-        let Some(qp) = self.qps.get_mut(id).filter(|_| asked) else { return false };
+        if !asked {
+            return false;
+        }
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
         let plain = qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
             && !qp.sq.is_full()
@@ -63,7 +67,10 @@ impl<P: Platform> Engine<P> {
             && qp.rnr_until.is_none()
             && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
             && qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS;
-        let Some(link) = qp.link.filter(|_| plain) else { return false };
+        if !plain {
+            return long_way();
+        }
+        let Some(link) = qp.link else { return long_way() };
         let mut flags = wr.flags;
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
@@ -90,9 +97,9 @@ impl<P: Platform> Engine<P> {
                     return false;
                 }
                 if sge.length > 0 {
-                    let Ok(found) = self.mem.local_here(qp.init.pd, &sge, false) else { return false };
+                    let Ok(found) = self.mem.local_here(qp.init.pd, &sge, false) else { return long_way() };
                     if found.addr == NULL_ADDR {
-                        return false;
+                        return long_way();
                     }
                     span = Some(found);
                 }
@@ -102,17 +109,22 @@ impl<P: Platform> Engine<P> {
             }
             SendData::Sges(_) => return false,
         };
-        let mut packet = Packet::new(PacketOp::Send, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn);
-        packet.flags = flag::FIRST | flag::LAST | flag::ACK_REQ;
+        let (dst, src, psn, imm) = (verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn, wr.imm_or_rkey);
+        let mut bits = flag::FIRST | flag::LAST | flag::ACK_REQ;
         if flags.contains(SendFlags::SOLICITED) {
-            packet.flags |= flag::SOLICITED;
+            bits |= flag::SOLICITED;
         }
         if wr.opcode == Opcode::SendWithImm {
-            packet.flags |= flag::IMM;
+            bits |= flag::IMM;
         }
-        (packet.imm, packet.len, packet.dma_len) = (wr.imm_or_rkey, len, len);
+        // For each that sends a packet of its own: most need it in registers only.
+        let packet = || {
+            let mut packet = Packet::new(PacketOp::Send, dst, src, psn);
+            (packet.flags, packet.imm, packet.len, packet.dma_len) = (bits, imm, len, len);
+            packet
+        };
         // Before the packet, whose cache line the peer holds: what is stored behind it is slow to be read again.
-        let Some(e) = qp.inflight.place() else { return false };
+        let Some(e) = qp.inflight.place() else { return long_way() };
         e.number = qp.sq.fetched;
         e.wr_id = wr.wr_id;
         e.opcode = wr.opcode;
@@ -120,10 +132,7 @@ impl<P: Platform> Engine<P> {
         e.imm = wr.imm_or_rkey;
         e.srqn = 0;
         e.body = SendBody::Plain;
-        e.sges.clear();
-        if let Some(sge) = listed {
-            e.sges.push(sge);
-        }
+        set_list(&mut e.sges, listed.as_slice());
         e.inline_len = prefix.len() as u32;
         e.len = len;
         e.first_psn = qp.next_psn;
@@ -135,17 +144,17 @@ impl<P: Platform> Engine<P> {
         e.since = now;
         let mut word = [0; 8];
         let sent = match &span {
-            None => self.platform.send_short(link, &packet, prefix),
+            None if len <= 8 => self.platform.send_short(link, &packet(), prefix),
             // Apart, because what is known to be 8 bytes long is one load.
-            Some(span) if len == 8 => match self.platform.load(span.addr, span.guarded, &mut word) {
-                Ok(()) => self.platform.send_short(link, &packet, &word),
-                Err(Fault) => Err(SendError::Fault),
-            },
-            Some(span) => self.platform.send(link, &packet, Payload { prefix, spans: std::slice::from_ref(span) }),
+            Some(span) if len == 8 => {
+                self.platform.load(span.addr, span.guarded, &mut word).is_ok()
+                    && self.platform.send_short(link, &packet(), &word)
+            }
+            span => self.platform.send(link, &packet(), Payload { prefix, spans: span.as_slice() }).is_ok(),
         };
-        if sent.is_err() {
+        if !sent {
             qp.inflight.drop_back();
-            return false;
+            return long_way();
         }
         (qp.lossy, qp.give_up_at) = (false, None);
         qp.sent_mark = self.platform.sent_mark(link);
@@ -177,7 +186,10 @@ impl<P: Platform> Engine<P> {
     #[inline]
     fn express_send_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
         let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
-        let Some(qp) = self.qps.get_mut(id).filter(|_| whole && may(self.has_express)) else { return false };
+        if !(whole && may(self.has_express)) {
+            return false;
+        }
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
         let plain = qp.init.qp_type == QpType::Rc
             && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
             && qp.from == Some(link)
@@ -189,22 +201,22 @@ impl<P: Platform> Engine<P> {
             && qp.write.is_none()
             && qp.init.srq.is_none();
         if !plain || self.platform.rx_len(rx) != packet.len {
-            return false;
+            return long_way();
         }
-        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return false };
-        let [sge] = wqe.sges[..] else { return false };
+        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return long_way() };
+        let [sge] = wqe.sges[..] else { return long_way() };
         if sge.length < packet.len {
-            return false;
+            return long_way();
         }
-        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return false };
+        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return long_way() };
         span.len = packet.len;
         if span.addr == NULL_ADDR || self.platform.rx_scatter(rx, 0, std::slice::from_ref(&span)).is_err() {
-            return false;
+            return long_way();
         }
         #[cfg(test)]
         (self.short_ways[1] += 1);
         let wr_id = wqe.wr_id;
-        qp.rq.wqes.pop_front();
+        qp.rq.wqes.drop_front();
         qp.fed_at = Some(now);
         qp.nak_sent = false;
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
@@ -216,6 +228,7 @@ impl<P: Platform> Engine<P> {
         };
         let ack = packet.has(flag::ACK_REQ);
         if !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill) {
+            cold_path();
             self.lost_completion(id, ack.then_some(packet.psn), now);
         } else if ack {
             let alone = self.prompt
@@ -226,7 +239,7 @@ impl<P: Platform> Engine<P> {
                 && qp.sq.fetched == qp.sq.posted;
             // Behind whatever else was sent to the peer: over our own link, which may be another than his.
             if let Some(link) = qp.link.filter(|_| alone)
-                && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[]).is_ok()
+                && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[])
             {
                 #[cfg(test)]
                 (self.short_ways[3] += 1);
@@ -255,8 +268,10 @@ impl<P: Platform> Engine<P> {
     /// Takes an acknowledgement in that ends the only request under way.
     #[inline]
     fn express_ack_in(&mut self, id: QpId, link: LinkId, packet: &Packet, now: Nanos) -> bool {
-        let Some(qp) = self.qps.get_mut(id).filter(|_| may(self.has_express)) else { return false };
-        let qp: &mut Qp = qp;
+        if !may(self.has_express) {
+            return false;
+        }
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
         let plain = packet.syndrome >> 5 == 0
             && qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
@@ -298,14 +313,14 @@ impl<P: Platform> Engine<P> {
     #[inline]
     pub(crate) fn express_ack(&mut self) -> bool {
         let Some(&id) = self.ready.front().filter(|_| may(self.has_express)) else { return false };
-        let Some(qp) = self.qps.get_mut(id) else { return false };
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
         let plain = qp.responses.len() == 1
             && matches!(qp.state, QpState::Rts | QpState::Rtr)
             && qp.cursor == qp.inflight.len()
             && qp.sq.fetched == qp.sq.posted;
         let Some(link) = qp.link.filter(|_| plain) else { return false };
         let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
-        if self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_err() {
+        if !self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]) {
             return false;
         }
         qp.responses.pop_front();
@@ -317,7 +332,14 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-#[inline]
+/// What nothing is known against goes the short way, and the processor meets the code of that in a row.
+#[inline(always)]
+fn long_way() -> bool {
+    cold_path();
+    false
+}
+
+#[inline(always)]
 fn acknowledgement(qp: &Qp, psn: Psn, msn: u32) -> Packet {
     let mut packet = Packet::new(PacketOp::Ack, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
     (packet.syndrome, packet.imm) = (ACK, msn);

@@ -406,10 +406,11 @@ pub trait Platform {
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
-    /// The same with a payload that lies here; quicker if it is a few bytes, or none.
+    /// The same, quicker, with a payload of at most 8 bytes that lies here. False: nothing was sent, and [`Platform::send`] says why,
+    /// or sends it.
     #[inline]
-    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Result<(), SendError> {
-        self.send(link, packet, Payload { prefix, spans: &[] })
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
+        self.send(link, packet, Payload { prefix, spans: &[] }).is_ok()
     }
     /// Rings the doorbells of all sleeping peers that were sent something since the last call.
     fn kick(&mut self);

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::hint::cold_path;
 
 use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, RKey, Result, Sge, limits};
 
@@ -217,12 +218,14 @@ impl Regions {
         let mr = match known {
             Some(mr) => mr,
             None => {
+                cold_path();
                 let id = self.find_mr(key).ok_or(LocalFault::Protection)?;
                 self.recent.set((key, id));
                 self.mrs.get(id).ok_or(LocalFault::Protection)?
             }
         };
         if pd != Some(mr.info.pd) || (write && !mr.info.access.contains(Access::LOCAL_WRITE)) {
+            cold_path();
             return Err(LocalFault::Protection);
         }
         mr.span(sge.addr, sge.length).ok_or(LocalFault::Protection)

@@ -1,19 +1,36 @@
 //! Receive queues, private and shared (IBTA vol. 1, 10.8.3, 10.2.9).
 
-use std::collections::VecDeque;
+use std::hint::cold_path;
 
 use smallvec::SmallVec;
 use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, XrcdId};
 
+use crate::belt::Belt;
+
 /// A posted receive, copied at the post.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RecvWqe {
     pub wr_id: u64,
     pub sges: SmallVec<[Sge; 2]>,
 }
 
+/// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for whoever wrote it
+/// may have done so just now, and a load that is wider than the stores before it waits for them ([`crate::belt`]).
+#[inline(always)]
+pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
+    match (list.as_mut_slice(), from) {
+        (&mut [ref mut to], &[Sge { addr, length, lkey }]) => (to.addr, to.length, to.lkey) = (addr, length, lkey),
+        (&mut [], []) => {}
+        _ => {
+            cold_path();
+            list.clear();
+            list.extend_from_slice(from);
+        }
+    }
+}
+
 pub(crate) struct RecvQueue {
-    pub wqes: VecDeque<RecvWqe>,
+    pub wqes: Belt<RecvWqe>,
     pub depth: u32,
     pub max_sge: u32,
     /// Posted and not yet polled: they hold their places.
@@ -25,11 +42,12 @@ pub(crate) struct RecvQueue {
 impl RecvQueue {
     /// ENOMEM without memory for so many: posting must not fail for that.
     pub fn new(depth: u32, max_sge: u32) -> Result<Self> {
-        let mut wqes = VecDeque::new();
-        wqes.try_reserve_exact(depth as usize).map_err(|_| Errno::ENOMEM)?;
+        let mut wqes = Belt::default();
+        wqes.try_reserve(depth as usize).map_err(|_| Errno::ENOMEM)?;
         Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0 })
     }
 
+    #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         if wr.sges.len() > self.max_sge as usize {
             return Err(Errno::EINVAL);
@@ -37,21 +55,19 @@ impl RecvQueue {
         if self.held >= self.depth {
             return Err(Errno::ENOMEM);
         }
+        // There is room for as many as may be held.
+        let wqe = self.wqes.place().ok_or(Errno::ENOMEM)?;
+        wqe.wr_id = wr.wr_id;
+        set_list(&mut wqe.sges, wr.sges);
         self.held += 1;
         self.total += 1;
-        let sges = match wr.sges {
-            // Most have one entry, which needs no loop.
-            &[sge] => SmallVec::from_buf_and_len([sge, Sge::default()], 1),
-            sges => SmallVec::from_slice(sges),
-        };
-        self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges });
         Ok(())
     }
 
     /// ENOMEM without memory for so many.
     pub fn resize(&mut self, depth: u32) -> Result<()> {
         let more = (depth as usize).saturating_sub(self.wqes.len());
-        self.wqes.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        self.wqes.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
         self.depth = depth;
         Ok(())
     }

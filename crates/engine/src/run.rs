@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hint::cold_path;
 
 use verbs::{QpId, QpState, QpType, WcStatus};
 
@@ -30,10 +31,14 @@ impl<P: Platform> Engine<P> {
     pub fn receive(&mut self, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         self.arrival = link;
         if packet.op == PacketOp::Datagram {
+            cold_path();
             self.datagram(packet, Source::Wire(rx), now);
             return;
         }
-        let Some(id) = self.qpns.find(packet.dst) else { return };
+        let Some(id) = self.qpns.find(packet.dst) else {
+            cold_path();
+            return;
+        };
         if !self.express_in(id, link, packet, rx, now) {
             self.receive_the_long_way(id, link, packet, rx, now);
         }

@@ -1,6 +1,7 @@
 //! A table of objects with reusable places. A handle carries the generation of its place, so a stale one finds
 //! nothing.
 
+use std::hint::cold_path;
 use std::marker::PhantomData;
 
 struct Place<T> {
@@ -53,7 +54,13 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
 
     pub fn get_mut(&mut self, handle: H) -> Option<&mut T> {
         let (index, generation) = handle.into();
-        self.places.get_mut(index as usize).filter(|p| p.generation == generation)?.value.as_mut()
+        match self.places.get_mut(index as usize) {
+            Some(Place { generation: current, value: Some(value) }) if *current == generation => Some(value),
+            _ => {
+                cold_path();
+                None
+            }
+        }
     }
 
     pub fn remove(&mut self, handle: H) -> Option<T> {

@@ -218,14 +218,19 @@ impl SendQueue {
 
     /// Writes of a small request with inline data what is still asked for once it has been executed. The producer index
     /// stays.
-    #[inline]
+    #[inline(always)]
     pub fn write_inline(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, data: &[u8]) {
         let base = self.write_plain(opcode, flags, 0, imm, wr_id);
-        self.put_inline(base + HEAD / 8, &[data]);
+        match data.as_array::<8>() {
+            Some(word) => self.put(base + HEAD / 8, u64::from_ne_bytes(*word)),
+            None => {
+                self.put_inline(base + HEAD / 8, &[data]);
+            }
+        }
     }
 
     /// The same of one with one scatter/gather entry.
-    #[inline]
+    #[inline(always)]
     pub fn write_sge(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, sge: &Sge) {
         let base = self.write_plain(opcode, flags, 1, imm, wr_id);
         self.put(base + HEAD / 8, sge.addr);

@@ -3,6 +3,7 @@
 //! `guarded` memory (ON_DEMAND regions) may be unmapped at any time: it is reached through the kernel, which answers
 //! EFAULT where a plain access would be a SIGSEGV. See the crate's page for why these functions are not `unsafe`.
 
+use core::hint::cold_path;
 use core::ops::ControlFlow;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +40,7 @@ pub fn store(addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
 #[inline]
 pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize) -> Result<(), Fault> {
     if guarded {
+        cold_path();
         return straight::own(addr, dst.expose_provenance() as u64, len);
     }
     // SAFETY: `dst` by this function's contract; `addr` was checked against a region, which the program has promised
@@ -54,6 +56,7 @@ pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize
 #[inline]
 pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: usize) -> Result<(), Fault> {
     if guarded {
+        cold_path();
         return straight::own(src.expose_provenance() as u64, addr, len);
     }
     // SAFETY: as in `load_raw`, with the directions exchanged.

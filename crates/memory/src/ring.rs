@@ -21,6 +21,8 @@
 //! and with fence and check of `waiting` whenever a quarter of the ring has passed since it last did so. That is enough:
 //! a producer that waits has more than a quarter in flight beyond any count that such a fence ordered before its own.
 
+use std::hint::cold_path;
+
 use engine::platform::{Fault, Payload};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -127,6 +129,7 @@ impl Position {
     fn step(&mut self, slots: u32) {
         self.count += 1;
         if self.slot(slots) == 0 {
+            cold_path();
             self.lap = self.lap.checked_add(1).unwrap_or(1);
         }
     }
@@ -235,9 +238,10 @@ impl<M: RingMemory> Producer<M> {
 
     /// Appends a record with a header of 3 or 4 words and at most 8 bytes of payload, the word behind it. False if
     /// there is no room, or something is wrong: [`Producer::push`] says which.
-    #[inline]
+    #[inline(always)]
     pub fn push_short(&mut self, body: &[u64; 5], four: bool, len: u32) -> bool {
         if !self.fits(0) || len > 8 {
+            cold_path();
             return false;
         }
         let slot = self.at.slot(M::SLOTS);
@@ -247,7 +251,7 @@ impl<M: RingMemory> Producer<M> {
     }
 
     /// Shows the record in this slot to the consumer.
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, slot: u32, code: u32, len: u32, grain: Option<u32>) {
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
@@ -465,12 +469,13 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Errors
     /// [`Broken`] if the producer wrote nonsense; from then on always.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<&Record>, Broken> {
         let slot = self.at.slot(M::SLOTS);
         // Acquire: pairs with the producer's release of the stamp.
         let stamp = Stamp::unpack(self.memory.stamp(slot).load(Ordering::Acquire));
         if stamp.lap != self.at.lap || self.broken {
+            cold_path();
             if self.broken {
                 return Err(Broken);
             }
@@ -490,6 +495,7 @@ impl<M: RingMemory> Consumer<M> {
             }
         };
         if stamp.len > room {
+            cold_path();
             self.broken = true;
             return Err(Broken);
         }

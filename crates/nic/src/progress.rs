@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// What a poll of this queue would find. Most find nothing, which is counted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finds(&mut self, cq: CqId) -> Finds {
         if !self.engine.cq_is_empty(cq) {
             return Finds::Completions;
@@ -139,6 +139,7 @@ impl Core {
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
     /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
     /// It stops as soon as the poll has its completions: what comes behind them is for the next.
+    #[inline(always)]
     pub(crate) fn glance(&mut self, cq: CqId, wanted: usize, finds: Finds) {
         let thorough = self.polls.is_multiple_of(GLANCES);
         if thorough {
@@ -157,7 +158,7 @@ impl Core {
     }
 
     /// Takes packets from the links, until this queue has so many completions.
-    #[inline]
+    #[inline(always)]
     fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
         let mut packet = Packet::NONE;
         // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for others.
@@ -185,6 +186,7 @@ impl Core {
     }
 
     /// Takes in what has come, runs what it set free, lets time pass.
+    #[inline(never)]
     pub(crate) fn progress(&mut self, mut now: u64) {
         self.engine.platform_mut().pass(now);
         self.take_packets(&mut now, None);
@@ -628,7 +630,7 @@ mod tests {
             (core.mode, core.clock_uses) = (mode, 8);
             core.engine.platform_mut().suppress_doorbells();
             let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
-            core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).unwrap();
+            assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]));
             assert!(core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some());
             core.engine.platform_mut().release(LinkId::LOOPBACK);
         };
@@ -648,7 +650,7 @@ mod tests {
         let mut core = nic.lock();
         (core.mode, core.clock_uses) = (Mode::Polled, 8);
         let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
-        core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).unwrap();
+        assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]));
         drop(core);
         assert!(!owed());
     }

@@ -13,7 +13,7 @@ use engine::platform::{Packet, PacketOp};
 use verbs::{Psn, Qpn};
 
 /// The header of a packet: the first so many of these words.
-#[inline]
+#[inline(always)]
 pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     let words = [
         p.op as u64 | u64::from(p.flags) << 8 | u64::from(p.syndrome) << 16 | u64::from(p.dst.get()) << 24,

@@ -1,5 +1,6 @@
 //! One peer process (or this one itself, over the heap).
 
+use std::hint::cold_path;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -212,15 +213,20 @@ impl Link {
     }
 
     /// The next packet, written to `packet`. `Err` if there will be no more on this link.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self, id: engine::platform::LinkId, packet: &mut Packet) -> Result<Option<Rx>, Broken> {
         if self.state == State::Dead {
+            cold_path();
             return Err(Broken);
         }
         match self.consumer.peek()? {
             Some(record) => {
                 let known = codec::decode(&record.body, usize::from(record.header_words), packet);
-                if known { Ok(Some(Rx::new(id, record.place, record.len))) } else { Err(Broken) }
+                if !known {
+                    cold_path();
+                    return Err(Broken);
+                }
+                Ok(Some(Rx::new(id, record.place, record.len)))
             }
             None if self.state == State::Up => Ok(None),
             None => Err(Broken),
@@ -231,11 +237,13 @@ impl Link {
     #[inline]
     pub(crate) fn release(&mut self) -> bool {
         if self.consumer.release() {
+            cold_path();
             self.ring();
         }
         match self.state {
             State::Up => true,
             State::Draining(left) => {
+                cold_path();
                 self.state = State::Draining(left.saturating_sub(1));
                 left > 1
             }
@@ -279,18 +287,26 @@ impl Link {
     }
 
     /// Copies payload bytes of the peeked packet to local memory.
+    #[inline(always)]
     pub(crate) fn scatter(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
+        // Most of what is small is a word, and mostly of one entry.
+        if let Place::Body(at) = rx.place()
+            && let [Span { addr, len: 8, guarded }] = *spans
+            && let at = at.saturating_add(offset) as usize
+            && at.is_multiple_of(8)
+            && let Some(word) = self.consumer.peeked().and_then(|record| record.body.get(at / 8))
+        {
+            return memory::local::store(addr, guarded, &word.to_ne_bytes());
+        }
+        self.scatter_any(rx, offset, spans)
+    }
+
+    #[inline(never)]
+    fn scatter_any(&self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         match rx.place() {
             Place::Bulk(at) => self.consumer.memory().scatter(at.saturating_add(offset), spans),
             Place::Body(at) => {
                 let at = at.saturating_add(offset) as usize;
-                // Most of what is small is a word, and mostly of one entry.
-                if let [Span { addr, len: 8, guarded }] = *spans
-                    && at.is_multiple_of(8)
-                    && let Some(word) = self.consumer.peeked().and_then(|record| record.body.get(at / 8))
-                {
-                    return memory::local::store(addr, guarded, &word.to_ne_bytes());
-                }
                 let bytes = self.body();
                 let mut from = bytes.get(at..).unwrap_or(&[]);
                 for span in spans {

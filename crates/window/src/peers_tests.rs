@@ -123,8 +123,8 @@ fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
     for short in [false, true] {
         let send = |platform: &mut WindowPlatform| {
             let payload = Payload::default();
-            if short { platform.send_short(link, &packet, &[]) } else { platform.send(link, &packet, payload) }
-                .unwrap();
+            let short = short && platform.send_short(link, &packet, &[]);
+            assert!(short || platform.send(link, &packet, payload).is_ok());
         };
         send(&mut platform);
         send(&mut platform);
@@ -160,7 +160,7 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     let qpn = Qpn::new(short.claim_block().unwrap());
     let found = short.resolve(&gid("127.0.0.1"), qpn).unwrap();
     assert!(!short.any_ready());
-    short.send_short(found, &packet, &[1; 8]).unwrap();
+    assert!(short.send_short(found, &packet, &[1; 8]));
     assert!(short.any_ready() && !short.announce_sleep());
     // A member of a group that sends to it is one of its own listeners.
     let group = gid("ff0e::77");
@@ -170,7 +170,7 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     let mut links = Vec::new();
     member.resolve_multicast(&group, &mut links);
     assert_eq!(links, [link]);
-    member.send_short(link, &packet, &[]).unwrap();
+    assert!(member.send_short(link, &packet, &[]));
     assert!(member.any_ready());
 }
 
