@@ -10,7 +10,7 @@
 //!
 //! **Acknowledging.** Nothing else is owed or to be sent.
 //!
-//! **Acknowledged.** What is acknowledged is the only request under way.
+//! **Acknowledged.** What is acknowledged are SENDs, and all that is under way has gone out.
 //!
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
 //! link) leaves it to the long way, having done nothing.
@@ -265,7 +265,7 @@ impl<P: Platform> Engine<P> {
         self.qps.put_back(id, qp);
     }
 
-    /// Takes an acknowledgement in that ends the only request under way.
+    /// Takes an acknowledgement in that ends the oldest requests under way.
     #[inline]
     fn express_ack_in(&mut self, id: QpId, link: LinkId, packet: &Packet, now: Nanos) -> bool {
         if !may(self.has_express) {
@@ -277,31 +277,57 @@ impl<P: Platform> Engine<P> {
             && qp.state == QpState::Rts
             && qp.from == Some(link)
             && packet.src.get() == qp.attr.dest_qp_num
-            && qp.inflight.len() == 1
-            && qp.cursor == 1
+            && qp.cursor == qp.inflight.len()
             && qp.sq.fetched == qp.sq.posted
+            && packet.psn.since(qp.next_psn) < 0
             && qp.responses.is_empty()
             && qp.rnr_until.is_none();
-        let Some(e) = qp.inflight.front().filter(|_| plain) else { return false };
-        let plain = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm)
-            && e.psns == 1
-            && e.first_psn == packet.psn
-            && packet.psn.plus(1) == qp.next_psn
-            && !e.done
-            && e.error.is_none()
-            && !e.by_ref;
         if !plain {
-            return false;
+            return long_way();
         }
-        qp.tally.completed(e, WcStatus::Success);
-        let done = e.flags.contains(SendFlags::SIGNALED).then(|| sent(qp, e.number, e.wr_id));
-        qp.inflight.drop_front();
-        qp.cursor = 0;
-        qp.unacked = qp.next_psn;
+        let mut ended = 0;
+        while ended < qp.inflight.len() {
+            let e = &qp.inflight[ended];
+            if e.psns == 0 || e.done || e.error.is_some() {
+                return long_way(); // it ends, too, when it is the oldest
+            }
+            if e.last_psn().since(packet.psn) > 0 {
+                break;
+            }
+            if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref {
+                return long_way();
+            }
+            ended += 1;
+        }
+        if ended == 0 {
+            return long_way();
+        }
+        let mut lost = false;
+        for _ in 0..ended {
+            let Some(e) = qp.inflight.front() else { break };
+            qp.tally.completed(e, WcStatus::Success);
+            let done = e.flags.contains(SendFlags::SIGNALED).then_some((e.number, e.wr_id));
+            qp.inflight.drop_front();
+            qp.cursor -= 1;
+            if let (Some((number, wr_id)), Some(cq)) = (done, qp.init.send_cq)
+                && !self.done.push_with(cq, false, now, |cqe| *cqe = sent(qp, number, wr_id))
+            {
+                cold_path();
+                lost = true;
+                break;
+            }
+        }
+        qp.unacked = packet.psn.plus(1);
         Self::progressed(qp);
-        if let (Some(cqe), Some(cq)) = (done, qp.init.send_cq)
-            && !self.done.push(cq, cqe, false, now)
+        // What is left was looked at above: the oldest of it waits for an answer.
+        if !qp.inflight.is_empty()
+            && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
+            qp.ack_deadline = Some(now + timeout);
+            arm(&mut self.timed, &mut self.timers, qp, now + timeout);
+        }
+        if lost {
+            cold_path();
             self.lost_completion(id, None, now);
         }
         #[cfg(test)]
