@@ -132,7 +132,8 @@ impl<T: Default> Belt<T> {
     #[inline]
     pub fn drop_front(&mut self) {
         if self.len > 0 {
-            self.head = self.at(1);
+            // An empty one begins anew: who has one entry at a time always uses the same place, which stays in the cache.
+            self.head = if self.len == 1 { 0 } else { self.at(1) };
             self.len -= 1;
         }
     }

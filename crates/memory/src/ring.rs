@@ -55,6 +55,8 @@ pub trait RingMemory {
     fn store_body(&self, slot: u32, first: usize, words: &[u64]);
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _slot: u32) {}
+    /// This slot will be read next: if the producer has written it, its cache line may come while something else is done.
+    fn expect_read(&self, _slot: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
 }
@@ -523,6 +525,7 @@ impl<M: RingMemory> Consumer<M> {
             Place::Bulk(_) => round_up(self.record.len),
         };
         self.at.step(M::SLOTS);
+        self.memory.expect_read(self.at.slot(M::SLOTS));
         self.unfenced += 1;
         self.unfenced_bulk += bulk;
         (self.unfenced >= M::SLOTS / 4 || self.unfenced_bulk >= M::BULK / 4) && self.publish()

@@ -173,6 +173,19 @@ impl RingMemory for Half {
         let _ = slot;
     }
 
+    #[inline]
+    fn expect_read(&self, slot: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let at = std::ptr::from_ref(self.stamp(slot));
+            // SAFETY: a hint, as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = slot;
+    }
+
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
         let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
         // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too
