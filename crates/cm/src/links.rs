@@ -27,6 +27,8 @@ pub(crate) struct LinkKey(pub u32);
 
 /// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
 const MAX_WAITING: usize = 65_536;
+/// More messages than fit into a socket (`net.core.wmem_default` is 208 KiB, and the kernel counts 768 bytes and more for each).
+const MAX_IN_SOCKET: usize = 1024;
 /// Listeners whose links are remembered.
 const MAX_NAMES: usize = 4096;
 /// Messages read from one link before others have their turn.
@@ -37,6 +39,8 @@ pub(crate) struct Link {
     waiting: VecDeque<Vec<u8>>,
     /// What the last message was about.
     last: Option<Served>,
+    /// The other side is gone; what it had sent is being read.
+    ends: bool,
 }
 
 /// What a message is about, for captures.
@@ -113,7 +117,7 @@ impl State {
         self.links.last = self.links.last.wrapping_add(1);
         let key = LinkKey(self.links.last);
         self.watch(&socket, Token::Link(key))?;
-        self.links.by_key.insert(key, Link { socket, waiting: VecDeque::new(), last: None });
+        self.links.by_key.insert(key, Link { socket, waiting: VecDeque::new(), last: None, ends: false });
         Ok(key)
     }
 
@@ -166,7 +170,7 @@ impl State {
         if self.nic.captures() {
             self.capture(key, message);
         }
-        let Some(link) = self.links.by_key.get_mut(&key) else { return false };
+        let Some(link) = self.links.by_key.get_mut(&key).filter(|link| !link.ends) else { return false };
         let bytes = emit(message);
         if link.waiting.is_empty() {
             match socket::send(&link.socket, &bytes) {
@@ -285,6 +289,15 @@ impl State {
 
     /// The other process is gone, or not worth talking to.
     pub(crate) fn link_gone(&mut self, key: LinkKey) {
+        // What it said before is heard first, as over a network.
+        for turn in 0..MAX_IN_SOCKET {
+            let Some(link) = self.links.by_key.get_mut(&key) else { return };
+            if turn == 0 && std::mem::replace(&mut link.ends, true) {
+                return; // by an answer to what it said
+            }
+            let Received::Message(message) = socket::receive(&link.socket) else { break };
+            self.received(key, message);
+        }
         let Some(link) = self.links.by_key.remove(&key) else { return };
         self.unwatch(&link.socket);
         drop(link);

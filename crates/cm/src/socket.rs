@@ -98,7 +98,8 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
             Ok((_, n)) => {
                 return bytes.get(..n).and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
             }
-            Err(rustix::io::Errno::INTR) => {}
+            // The second is told once, where the other side closed without having read all: what it had sent lies behind it.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::Closed,
         }

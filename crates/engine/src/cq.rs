@@ -341,5 +341,7 @@ impl Completions {
         if let Some(cq) = self.cqs.get_mut(id) {
             cq.ring.retain(|cqe| cqe.qp != qp);
         }
+        // Their places are those of the queues before.
+        self.overwritten.retain(|cqe| cqe.qp != qp);
     }
 }

@@ -320,7 +320,8 @@ impl<P: Platform> Engine<P> {
         qp.unacked = packet.psn.plus(1);
         Self::progressed(qp);
         // What is left was looked at above: the oldest of it waits for an answer.
-        if !qp.inflight.is_empty()
+        if !lost
+            && !qp.inflight.is_empty()
             && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
             qp.ack_deadline = Some(now + timeout);

@@ -1,6 +1,6 @@
 //! Requests that fail: status on both sides, state, flush order, events.
 
-use verbs::{EventKind, LKey, Opcode, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
+use verbs::{EventKind, LKey, Opcode, QpAttr, QpAttrMask, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
 
 use super::mock::*;
 use crate::Notice;
@@ -228,4 +228,23 @@ fn overwritten_completions_free_their_places() {
     }
     assert_eq!(w.poll(1).len(), 2);
     assert_eq!(events(&w, 1), []);
+}
+
+#[test]
+fn overwritten_completions_do_not_outlive_a_reset() {
+    let mut w = World::new(2, 5);
+    let ctx = w.nodes[0].ctx;
+    let opts = crate::CqOpts { ignore_overrun: true, ..Default::default() };
+    w.nodes[0].cq = w.nodes[0].engine.create_cq(ctx, 2, 0, opts).unwrap().0;
+    let (qa, _) = w.pair(0, 1, QpType::Rc);
+    let from = w.sge(0, 0, 8);
+    let room = w.nodes[0].engine.send_room(qa).unwrap();
+    for i in 0..8 {
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &[from], i).unwrap();
+    }
+    for state in [QpState::Err, QpState::Reset] {
+        w.modify(0, qa, &QpAttr { state, ..Default::default() }, QpAttrMask::empty()).unwrap();
+    }
+    assert!(w.recv(0, qa, &[from], 1).is_err());
+    assert_eq!(w.nodes[0].engine.send_room(qa).unwrap(), room);
 }
