@@ -75,6 +75,8 @@ pub struct LinkCaps {
     pub straight: bool,
     /// Messages longer than this should go straight, if they may. It may change from one moment to the next.
     pub straight_above: u32,
+    /// The same for what follows other messages that are under way.
+    pub flowing_above: u32,
     /// The same for what the initiator has in memory that peers map ([`Platform::peers_map`]): never more.
     pub shared_above: u32,
 }

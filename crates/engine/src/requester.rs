@@ -303,7 +303,10 @@ impl<P: Platform> Engine<P> {
                         && qp.init.qp_type.is_reliable()
                         && rest > caps.shared_above
                         && e.way != Way::Link;
-                    let straight = may && (rest > caps.straight_above || self.is_shared(qp, at));
+                    // What follows others, or itself, finds a peer that is awake.
+                    let flows = at > 0 || e.way == Way::Mixed;
+                    let above = if flows { caps.flowing_above } else { caps.straight_above };
+                    let straight = may && (rest > above || self.is_shared(qp, at));
                     if may && !straight {
                         qp.inflight[at].way = Way::Mixed;
                     }

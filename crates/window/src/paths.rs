@@ -57,21 +57,38 @@ impl WindowPlatform {
     pub(crate) fn caps_of(&self, link: LinkId) -> LinkCaps {
         let wanted = self.config.straight_above;
         let shared_above = wanted.unwrap_or(STRAIGHT_ABOVE);
-        let caps = LinkCaps { segment: Half::SEGMENT, straight: false, straight_above: shared_above, shared_above };
+        let caps = LinkCaps {
+            segment: Half::SEGMENT,
+            straight: false,
+            straight_above: shared_above,
+            flowing_above: shared_above,
+            shared_above,
+        };
         match self.link(link) {
             None => caps,
             // Inside one process a straight copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
             Some(Link { remote: None, .. }) => {
                 let above = shared_above.min(1024);
-                LinkCaps { straight: self.config.straight, straight_above: above, shared_above: above, ..caps }
+                LinkCaps {
+                    straight: self.config.straight,
+                    straight_above: above,
+                    flowing_above: above,
+                    shared_above: above,
+                    ..caps
+                }
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
-                let by_itself = || {
-                    let asleep = self.asleep || link.producer.peer_sleeps();
+                let by_itself = |peer_sleeps| {
+                    let asleep = self.asleep || peer_sleeps;
                     straight_above(remote.favours_window, asleep, || link.producer.bulk_left())
                 };
-                let straight = remote.we_permitted && remote.it_permitted;
-                LinkCaps { straight, straight_above: wanted.unwrap_or_else(by_itself), ..caps }
+                LinkCaps {
+                    straight: remote.we_permitted && remote.it_permitted,
+                    straight_above: wanted.unwrap_or_else(|| by_itself(link.producer.peer_sleeps())),
+                    // A peer that wants to be rung is at work all the same, or soon will be, where something is under way.
+                    flowing_above: wanted.unwrap_or_else(|| by_itself(false)),
+                    ..caps
+                }
             }
         }
     }

@@ -36,6 +36,8 @@ pub struct Net {
     pub room: usize,
     pub straight: bool,
     pub straight_above: u32,
+    /// As `straight_above`, for what follows others.
+    pub flowing_above: Option<u32>,
     /// As `straight_above`, for memory that peers map.
     pub shared_above: Option<u32>,
     /// That is all.
@@ -207,6 +209,7 @@ impl Platform for Mock {
             segment: net.segment,
             straight: net.straight,
             straight_above: if away { u32::MAX } else { net.straight_above },
+            flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.straight_above) },
             shared_above: net.shared_above.unwrap_or(net.straight_above),
         }
     }
@@ -396,6 +399,7 @@ impl World {
             room: 64,
             straight: false,
             straight_above: 16384,
+            flowing_above: None,
             shared_above: None,
             fickle: false,
             maps: true,

@@ -316,6 +316,32 @@ fn large_messages_go_as_the_link_wants() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
+/// A peer that sleeps gets a lone message straight; what follows one that is under way finds it awake.
+#[test]
+fn what_follows_a_large_message_may_go_another_way() {
+    let mut w = World::new(2, 5);
+    {
+        let mut net = w.net.borrow_mut();
+        (net.straight, net.straight_above, net.flowing_above) = (true, 16384, Some(u32::MAX));
+        (net.shared_above, net.maps) = (Some(16384), false);
+    }
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let data = (0..100_000).map(|i| (i % 251) as u8).collect::<Vec<_>>();
+    w.write(0, 0, &data);
+    for (at, id) in [(0, 1), (50_000, 2)] {
+        w.recv(1, qb, &[w.sge(1, at, 50_000)], id).unwrap();
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, at, 50_000)], id).unwrap();
+    }
+    let by_ref = |w: &World| {
+        let straight = |m: &Msg| m.packet.has(crate::platform::packet_flags::BY_REF);
+        w.net.borrow().queues[&(0, 1)].iter().map(straight).collect::<Vec<_>>()
+    };
+    assert_eq!(by_ref(&w), [true, false, false, false, false]);
+    w.settle();
+    assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
+    assert!(w.read(1, 0, 100_000) == data);
+}
+
 /// What went in small pieces, and has been executed in part, does not come again in larger ones: the first of them would begin with
 /// what the peer has had, and be taken for a repetition of that.
 #[test]
