@@ -27,8 +27,9 @@ pub(crate) struct LinkKey(pub u32);
 
 /// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
 const MAX_WAITING: usize = 65_536;
-/// More messages than fit into a socket (`net.core.wmem_default` is 208 KiB, and the kernel counts 768 bytes and more for each).
-const MAX_IN_SOCKET: usize = 1024;
+/// More messages than fit into a socket: the kernel counts 768 bytes and more for each, and `net.core.wmem_default` is 208 KiB, or some
+/// MiB on hosts that were tuned.
+const MAX_IN_SOCKET: usize = 16_384;
 /// Listeners whose links are remembered.
 const MAX_NAMES: usize = 4096;
 /// Messages read from one link before others have their turn.
@@ -128,7 +129,8 @@ impl State {
     pub(crate) fn link_to(&mut self, port_space: u16, dst: &SocketAddr) -> Result<Option<(LinkKey, bool)>> {
         let mut spare = None;
         for name in names::listeners(port_space, dst) {
-            if let Some(&key) = self.links.by_name.get(&name) {
+            let ends = |key: &LinkKey| self.links.by_key.get(key).is_none_or(|link| link.ends);
+            if let Some(&key) = self.links.by_name.get(&name).filter(|key| !ends(key)) {
                 return Ok(Some((key, true)));
             }
             let socket = match spare.take() {
@@ -139,7 +141,7 @@ impl State {
                 Ok(()) => {
                     let pid = socket::peer(&socket, self.any_user).ok_or(Errno::EACCES)?;
                     // One link to a process is enough, however many ports it listens at.
-                    let known = self.links.by_pid.get(&pid).copied();
+                    let known = self.links.by_pid.get(&pid).copied().filter(|key| !ends(key));
                     let key = match known {
                         Some(key) => key,
                         None => self.add_link(socket)?,

@@ -303,11 +303,12 @@ impl<P: Platform> Engine<P> {
                         && qp.init.qp_type.is_reliable()
                         && rest > caps.shared_above
                         && e.way != Way::Link;
-                    // What follows others, or itself, finds a peer that is awake.
-                    let flows = at > 0 || e.way == Way::Mixed;
+                    // What follows others that the peer has to see to, or itself, finds it awake.
+                    let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
+                    let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
                     let above = if flows { caps.flowing_above } else { caps.straight_above };
                     let straight = may && (rest > above || self.is_shared(qp, at));
-                    if may && !straight {
+                    if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
                     }
                     let e = &qp.inflight[at];
