@@ -128,3 +128,22 @@ pub(crate) fn source(src: &SocketAddr, dst: &SocketAddr) -> Result<SocketAddr> {
     socket.connect(with_port(dst, 9)).map_err(|e| io(&e))?;
     socket.local_addr().map_err(|e| io(&e))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux tells of such an end first, before what lies in the queue.
+    #[test]
+    #[cfg_attr(miri, ignore = "system calls")]
+    fn what_was_said_is_heard_although_the_other_side_has_not_read_all() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let said = Message { from: 1, to: 2, body: Body::Dreq };
+        send(&ours, &emit(&said)).unwrap();
+        send(&theirs, &emit(&said)).unwrap();
+        drop(theirs);
+        assert!(matches!(receive(&ours), Received::Message(message) if message == said));
+        assert!(matches!(receive(&ours), Received::Closed));
+    }
+}

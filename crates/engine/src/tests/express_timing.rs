@@ -211,6 +211,32 @@ fn prompt_acknowledgements() {
     assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
 }
 
+/// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for then.
+#[test]
+fn an_overrun_leaves_no_timer() {
+    let left = [true, false].map(|express| {
+        let mut w = world(1, express);
+        let ctx = w.nodes[0].ctx;
+        w.nodes[0].cq = w.nodes[0].engine.create_cq(ctx, 1, 0, crate::CqOpts::default()).unwrap().0;
+        let (a, b) = w.pair(0, 1, QpType::Rc);
+        let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+        for id in 0..4 {
+            w.recv(1, b, &into, id).unwrap();
+            w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        }
+        let now = w.now;
+        w.nodes[0].engine.run(now);
+        w.deliver(0, 1, 4);
+        w.nodes[1].engine.run(now);
+        w.nodes[0].engine.catch_up(0);
+        w.deliver(1, 0, 4);
+        let engine = &w.nodes[0].engine;
+        assert_eq!(engine.short_ways[2] > 0, express);
+        (engine.qps.get(a).unwrap().state, engine.has_timed())
+    });
+    assert_eq!(left, [(QpState::Err, false); 2]);
+}
+
 /// Two processes that looked for each other at the same time have two links, and each sends over its own.
 #[test]
 fn the_short_ways_lead_over_two_links() {

@@ -365,6 +365,23 @@ fn pieces_do_not_grow() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
+/// The same where straight copies become possible only after the first try: the peer's answer about them was still on its way.
+#[test]
+fn pieces_do_not_grow_when_straight_copies_become_possible() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (14, 1));
+    let (data, into) = ((0..200_000).map(|i| (i % 241) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 200_000)]);
+    w.write(0, 0, &data);
+    w.recv(1, qb, &into, 7).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
+    w.deliver(0, 1, 3);
+    w.net.borrow_mut().queues.clear();
+    w.net.borrow_mut().straight = true;
+    w.run_for(68 * MS);
+    assert_eq!(statuses(&mut w, 0), [St::Success], "by the first timeout");
+    assert!(w.read(1, 0, 200_000) == data);
+}
+
 /// Memory for what is owed does not grow with what a peer repeats and does not take the answers of.
 #[test]
 fn answers_that_nobody_takes() {
