@@ -124,7 +124,7 @@ pub struct Engine<P: Platform> {
     starving: Vec<QpId>,
     /// Packets dropped because they came from another process than the peer.
     strangers: u64,
-    /// Requests of peers executed that no initiator could have executed by itself.
+    /// See [`Engine::served`].
     served: u64,
     /// Counters of queue pairs that were destroyed.
     gone: report::facts::QpCounters,
@@ -190,7 +190,8 @@ impl<P: Platform> Engine<P> {
         self.strangers
     }
 
-    /// Atomic operations and flushes executed so far for peers: those that no initiator can execute by itself.
+    /// Packets executed so far for peers that may send more of the kind at once, while the program sleeps: RDMA, and the data of
+    /// large SENDs.
     pub fn served(&self) -> u64 {
         self.served
     }

@@ -68,7 +68,7 @@ pub struct Broken;
 /// Why a record could not be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// No room. The consumer will ring when there is.
+    /// No room. The consumer will ring when there is, unless it need not ([`Producer::call_for_room`]).
     Full,
     /// See [`Broken`].
     Broken,
@@ -153,6 +153,8 @@ pub struct Producer<M> {
     tail: u64,
     /// For every slot, `head` after its record.
     ends: Box<[u64]>,
+    /// See [`Producer::call_for_room`].
+    calls: bool,
     broken: bool,
 }
 
@@ -171,8 +173,15 @@ impl<M: RingMemory> Producer<M> {
             head: 0,
             tail: 0,
             ends: vec![0; M::SLOTS as usize].into_boxed_slice(),
+            calls: true,
             broken: false,
         }
+    }
+
+    /// Whether the consumer is to ring when it has made room, as it does at first. Whoever looks for room again and again saves it
+    /// the system call, and itself the waking.
+    pub fn call_for_room(&mut self, calls: bool) {
+        self.calls = calls;
     }
 
     /// The memory under it.
@@ -298,6 +307,9 @@ impl<M: RingMemory> Producer<M> {
         if self.fits(bulk) {
             return Ok(());
         }
+        if !self.calls {
+            return Err(PushError::Full);
+        }
         raise(self.memory.waiting());
         // With the fence in `Consumer::publish`: either we see its count, or it sees that we wait.
         fence(Ordering::SeqCst);
@@ -309,7 +321,8 @@ impl<M: RingMemory> Producer<M> {
         Err(PushError::Full)
     }
 
-    /// True if there is room for a record of any size. If not, the consumer will ring when it has made some.
+    /// True if there is room for a record of any size. If not, the consumer will ring when it has made some, unless it need not
+    /// ([`Producer::call_for_room`]).
     ///
     /// # Errors
     /// [`Broken`].

@@ -81,6 +81,29 @@ fn short_records() {
     assert!(!producer.push_short(&[1; 5], false, 9), "that is not short");
 }
 
+#[test]
+fn who_looks_for_room_himself_is_not_rung() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut rings_when_full = |calls, asked: fn(&mut Producer<Half>) -> bool| {
+        while producer.push(&[1; 7], 3, &Payload::default()).is_ok() {}
+        producer.call_for_room(calls);
+        assert!(!asked(&mut producer));
+        let mut rings = 0;
+        while peek(&mut consumer).unwrap().is_some() {
+            rings += u32::from(consumer.release());
+        }
+        assert_eq!(producer.has_room(), Ok(true), "he finds it");
+        rings + u32::from(consumer.settle())
+    };
+    let again = |producer: &mut Producer<Half>| producer.push(&[1; 7], 3, &Payload::default()).is_ok();
+    let look = |producer: &mut Producer<Half>| producer.has_room() == Ok(true);
+    // From the push before, which was the first in vain.
+    assert_eq!(rings_when_full(false, again), 1);
+    assert_eq!(rings_when_full(false, again), 0);
+    assert_eq!(rings_when_full(false, look), 0);
+    assert_eq!(rings_when_full(true, look), 1, "who goes to sleep looks once more");
+}
+
 /// [`Consumer::peek`], copied.
 fn peek(consumer: &mut Consumer<Half>) -> Result<Option<Record>, Broken> {
     consumer.peek().map(|record| record.copied())

@@ -400,7 +400,8 @@ impl Nic {
                     looks = Looks::at_rest(core.polls);
                     let served = core.engine.served();
                     core.progress(now);
-                    if core.engine.served() != served && watch.begins(now) {
+                    let served = core.engine.served().wrapping_sub(served);
+                    if watch.begins(now, served) {
                         core.mode = Mode::Polled;
                         core.engine.platform_mut().suppress_doorbells();
                         watches = true;

@@ -1,7 +1,8 @@
 //! Staying awake for a peer that needs this processor again and again: atomics and flushes of a passive target cannot be
-//! executed by their initiator, and being woken costs the NIC thread ten times what such a request takes.
+//! executed by their initiator, and being woken costs the NIC thread ten times what such a request takes. And a peer that sends a
+//! stream of data fills the window while the NIC thread wakes up, and then waits for it.
 //!
-//! Who has served one watches for the next, if the last two came close together. It looks at the rings as a program that
+//! Who has served one watches for the next, if the last two came close together, or many at once. It looks at the rings as a program that
 //! polls would, for at most [`SPAN`] after the last one; then it sleeps as before. A watch that was in vain, or
 //! that had to share its processor with others, is not tried again for a while: so an idle process burns nothing, and
 //! one that is asked rarely at most a fiftieth of a processor.
@@ -16,6 +17,8 @@ use crate::{Nic, now};
 /// How close together two requests must come, and how long the next one is waited for. Longer than a round trip with a
 /// wake-up in it, or no watch would ever begin.
 const SPAN: Nanos = 30_000;
+/// So many at once are a stream. 64 KiB come in as many pieces.
+const MANY: u64 = 4;
 /// After a watch in vain.
 const PAUSE: Nanos = 1_500_000;
 /// After a watch that kept others from this processor.
@@ -40,10 +43,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Requests were served that only we can serve. True if more are to be waited for.
-    pub fn begins(&mut self, now: Nanos) -> bool {
+    /// So many requests were served ([`engine::Engine::served`]). True if more are to be waited for.
+    pub fn begins(&mut self, now: Nanos, served: u64) -> bool {
+        if served == 0 {
+            return false;
+        }
         let before = self.last.replace(now);
-        now >= self.not_before && before.is_some_and(|before| now.saturating_sub(before) <= SPAN)
+        let close = before.is_some_and(|before| now.saturating_sub(before) <= SPAN);
+        now >= self.not_before && (close || served >= MANY)
     }
 
     fn ends(&mut self, how: End, now: Nanos) {
@@ -134,25 +141,35 @@ mod tests {
     #[test]
     fn only_what_comes_often_is_watched_for() {
         let mut watch = Watch::default();
-        assert!(!watch.begins(1_000_000), "the first one tells nothing");
-        assert!(watch.begins(1_000_000 + SPAN));
-        assert!(!watch.begins(2_000_000), "a long time has passed");
-        assert!(watch.begins(2_010_000));
+        assert!(!watch.begins(1_000_000, 1), "the first one tells nothing");
+        assert!(watch.begins(1_000_000 + SPAN, 1));
+        assert!(!watch.begins(2_000_000, 1), "a long time has passed");
+        assert!(watch.begins(2_010_000, 1));
         watch.ends(End::Vain, 2_040_000);
-        assert!(!watch.begins(2_050_000) && !watch.begins(2_060_000), "not again so soon");
-        assert!(!watch.begins(2_040_000 + PAUSE), "and then only if there is reason");
-        assert!(watch.begins(2_040_000 + PAUSE + 1));
+        assert!(!watch.begins(2_050_000, 1) && !watch.begins(2_060_000, 1), "not again so soon");
+        assert!(!watch.begins(2_040_000 + PAUSE, 1), "and then only if there is reason");
+        assert!(watch.begins(2_040_000 + PAUSE + 1, 1));
         watch.ends(End::Disturbs, 5_000_000);
-        assert!(!watch.begins(5_000_000 + LONG_PAUSE - 1));
-        assert!(watch.begins(5_000_000 + LONG_PAUSE));
+        assert!(!watch.begins(5_000_000 + LONG_PAUSE - 1, 1));
+        assert!(watch.begins(5_000_000 + LONG_PAUSE, 1));
+    }
+
+    #[test]
+    fn a_stream_is_watched_at_once() {
+        let mut watch = Watch::default();
+        assert!(!watch.begins(1_000_000, 0) && !watch.begins(1_000_001, MANY - 1));
+        let mut watch = Watch::default();
+        assert!(watch.begins(1_000_000, MANY));
+        watch.ends(End::Vain, 1_030_000);
+        assert!(!watch.begins(1_030_000 + PAUSE - 1, 100) && watch.begins(1_030_000 + PAUSE, MANY));
     }
 
     #[test]
     fn a_watch_that_is_interrupted_goes_on() {
         let mut watch = Watch::default();
-        watch.begins(1_000_000);
-        assert!(watch.begins(1_010_000));
+        watch.begins(1_000_000, 1);
+        assert!(watch.begins(1_010_000, 1));
         watch.ends(End::Turn, 2_010_000);
-        assert!(watch.begins(2_011_000));
+        assert!(watch.begins(2_011_000, 1));
     }
 }

@@ -11,6 +11,7 @@ use verbs::{Access, PdId, Qpn, RKey};
 
 use crate::WindowPlatform;
 use crate::link::{Link, Remote, State};
+use crate::peers::monotonic;
 use crate::shared::{PLACES, Place};
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
@@ -198,8 +199,9 @@ impl WindowPlatform {
 
     /// Executes a request here, if the peer shows that it is allowed.
     pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
-        let link = self.link_mut(id)?;
-        let reached = act(link, request)?;
+        // Of a stream, the peer does its part.
+        let shared = self.link(id)?.streams && request.len <= self.caps_of(id).flowing_above;
+        let reached = act(self.link_mut(id)?, request, shared)?;
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
@@ -227,11 +229,13 @@ fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
     !matches!(request.op, ReachOp::Atomic(_)) && (request.len > SMALL || link.producer.peer_sleeps())
 }
 
-fn act(link: &mut Link, request: &Reach<'_>) -> Option<Reached> {
+/// `by_memory`: only as a copy in memory, not by a system call.
+fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached> {
     if link.state != State::Up {
         return None;
     }
-    let by_call = worth_a_call(link, request);
+    link.streams = false;
+    let by_call = !by_memory && worth_a_call(link, request);
     let remote = link.remote.as_mut()?;
     if remote.board.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
         return None;
@@ -271,10 +275,12 @@ fn act(link: &mut Link, request: &Reach<'_>) -> Option<Reached> {
             return None;
         }
         let theirs = [Span { addr, len: request.len, guarded: true }];
+        link.pace.begins(request.len, monotonic);
         let copied = match request.op {
             ReachOp::Write => straight::push(remote.pid, ours, &theirs),
             _ => straight::pull(remote.pid, &theirs, ours),
         };
+        link.streams = link.pace.ends(monotonic);
         copied.ok().map(|()| Reached { epoch, before: 0 })
     })
 }

@@ -18,6 +18,7 @@ mod codec;
 mod config;
 mod link;
 mod multicast;
+mod pace;
 mod paths;
 mod peers;
 mod platform;

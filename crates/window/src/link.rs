@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
 use crate::codec;
+use crate::pace::Pace;
 use crate::rendezvous::Message;
 use crate::socket;
 
@@ -168,6 +169,10 @@ pub(crate) struct Link {
     pub dirty: bool,
     /// In the platform's list of links without room.
     pub full: bool,
+    /// The pace of the requests that are executed here by a system call.
+    pub pace: Pace,
+    /// They are a stream: the next goes through the window.
+    pub streams: bool,
 }
 
 /// Which half of a window is whose.
@@ -202,6 +207,8 @@ impl Link {
             copier: Copier::default(),
             dirty: false,
             full: false,
+            pace: Pace::default(),
+            streams: false,
         }
     }
 

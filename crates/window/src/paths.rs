@@ -78,15 +78,13 @@ impl WindowPlatform {
                 }
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
-                let by_itself = |peer_sleeps| {
-                    let asleep = self.asleep || peer_sleeps;
-                    straight_above(remote.favours_window, asleep, || link.producer.bulk_left())
-                };
+                let by_itself = |asleep| straight_above(remote.favours_window, asleep, || link.producer.bulk_left());
                 LinkCaps {
                     straight: remote.we_permitted && remote.it_permitted,
-                    straight_above: wanted.unwrap_or_else(|| by_itself(link.producer.peer_sleeps())),
-                    // A peer that wants to be rung is at work all the same, or soon will be, where something is under way.
-                    flowing_above: wanted.unwrap_or_else(|| by_itself(false)),
+                    straight_above: wanted.unwrap_or_else(|| by_itself(self.asleep || link.producer.peer_sleeps())),
+                    // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so
+                    // are we, unless the program waits for events: who has just begun to post polls next.
+                    flowing_above: wanted.unwrap_or_else(|| by_itself(self.asleep && self.awaits_events)),
                     ..caps
                 }
             }

@@ -383,6 +383,8 @@ fn large_messages_go_the_quicker_way() {
     favours(&mut platform, true);
     assert_eq!(above(&platform), (u32::MAX, u32::MAX));
     platform.announce_sleep();
+    assert_eq!(above(&platform), (128 << 10, u32::MAX), "we would have to be woken, if nothing is under way");
+    platform.set_awaits_events(true);
     assert_eq!(above(&platform), (128 << 10, 128 << 10), "we would have to be woken");
     platform.suppress_doorbells();
     other.announce_sleep();
@@ -400,6 +402,44 @@ fn large_messages_go_the_quicker_way() {
     assert!(platform.peers_map(&Span { addr: mapped.addr() + 8191, len: 1, guarded: true }));
     assert!(!platform.peers_map(&span(&mut own)));
     platform.free_shared(mapped);
+}
+
+/// Several requests in a row that are executed here are a stream: its next goes as a packet.
+#[test]
+fn of_a_stream_the_peer_does_its_part() {
+    use engine::platform::{Reach, ReachOp, Shown};
+    use verbs::{Access, PdId, RKey};
+    let (mut platform, mut other) = (platform(), platform());
+    let (src, dst) = (Qpn::new(0x777), Qpn::new(other.claim_block().unwrap()));
+    let link = platform.resolve(&gid("::1"), dst).unwrap();
+    let (access, pd, mut memory) =
+        (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
+    let addr = span(&mut memory).addr;
+    other.show(&Shown::Region { key: 5, pd, access, addr, length: 200_000, iova: addr });
+    other.show(&Shown::Qp { qpn: dst, peer: src, pd, access, epoch: 9 });
+    other.announce_sleep();
+    for _ in 0..2 {
+        other.handle_events(monotonic());
+        platform.handle_events(monotonic());
+    }
+    let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
+    let mut reaches = |platform: &mut WindowPlatform, op, len| {
+        let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
+        platform.reach(link, &Reach { src, dst, epoch: None, op, rkey: key, addr, len, local }).is_some()
+    };
+    for op in [ReachOp::Write, ReachOp::Read] {
+        for (len, peer_does) in [(8, true), (16384, true), (16385, false), (200_000, false)] {
+            for window in [false, true] {
+                let link = platform.link_mut(link).unwrap();
+                (link.streams, link.remote.as_mut().unwrap().favours_window) = (true, window);
+                assert_eq!(reaches(&mut platform, op, len), !(peer_does || window), "{op:?} {len} {window}");
+                assert!(reaches(&mut platform, op, len), "{op:?} {len}: that is found out anew");
+            }
+        }
+    }
+    // And it is found out: so long there are enough without a break between them.
+    let streams = |_| !reaches(&mut platform, ReachOp::Read, 100_000);
+    assert!((0..100_000).any(streams));
 }
 
 /// What a capture needs: a packet is recorded by its receiver unless its sender does so.

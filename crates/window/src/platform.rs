@@ -73,6 +73,8 @@ pub struct WindowPlatform {
     pub(crate) any_dead: bool,
     /// The sleep is announced on the links.
     pub(crate) asleep: bool,
+    /// See [`WindowPlatform::set_awaits_events`].
+    pub(crate) awaits_events: bool,
     /// Packets may have been sent over the loopback link.
     pub(crate) looped: bool,
 
@@ -123,6 +125,7 @@ impl WindowPlatform {
             full: Vec::new(),
             any_dead: false,
             asleep: false,
+            awaits_events: false,
             looped: false,
             own_blocks: Vec::new(),
             routes: HashMap::new(),
@@ -189,7 +192,7 @@ impl WindowPlatform {
     }
 
     /// Takes a new link into the table.
-    pub(crate) fn add_link(&mut self, link: Link) -> Result<LinkId, Errno> {
+    pub(crate) fn add_link(&mut self, mut link: Link) -> Result<LinkId, Errno> {
         let free = self.entries.iter().position(|e| e.link.is_none());
         let index = match free {
             Some(index) => index,
@@ -202,6 +205,7 @@ impl WindowPlatform {
         if self.asleep {
             link.consumer.announce_sleep();
         }
+        link.producer.call_for_room(self.asleep);
         let entry = &mut self.entries[index];
         entry.link = Some(Box::new(link));
         let id = LinkId(index as u32 | u32::from(entry.generation) << 16);

@@ -20,6 +20,12 @@ impl WindowPlatform {
         self.doorbell.as_fd()
     }
 
+    /// Tells whether this program may sleep until an event comes, even while it has much under way. Else its sleep is taken for a
+    /// pause between two polls.
+    pub fn set_awaits_events(&mut self, may: bool) {
+        self.awaits_events = may;
+    }
+
     /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
     /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
     pub fn announce_sleep(&mut self) -> bool {
@@ -29,6 +35,7 @@ impl WindowPlatform {
                 continue;
             };
             link.consumer.announce_sleep();
+            link.producer.call_for_room(true);
             if link.consumer.settle() {
                 link.ring();
                 self.stats.rings += 1;
@@ -52,16 +59,17 @@ impl WindowPlatform {
         !busy
     }
 
-    /// Takes the announcement back: this process polls. Costs nothing if nothing is announced.
+    /// Takes the announcement back: this process polls, also for room on links that are full. Costs nothing if nothing is announced.
     #[inline]
     pub fn suppress_doorbells(&mut self) {
         if !self.asleep {
             return;
         }
         self.asleep = false;
-        for &id in &self.live {
-            if let Some(link) = self.link(id) {
+        for i in 0..self.live.len() {
+            if let Some(link) = self.link_mut(self.live[i]) {
                 link.consumer.retract_sleep();
+                link.producer.call_for_room(false);
             }
         }
     }
