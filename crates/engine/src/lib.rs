@@ -190,8 +190,8 @@ impl<P: Platform> Engine<P> {
         self.strangers
     }
 
-    /// Packets executed so far for peers that may send more of the kind at once, while the program sleeps: RDMA, and the data of
-    /// large SENDs.
+    /// Packets executed so far of which the program sees nothing: RDMA, and pieces of SENDs that are not the last. More of the kind
+    /// may follow while it sleeps.
     pub fn served(&self) -> u64 {
         self.served
     }

@@ -320,6 +320,8 @@ pub struct Reach<'a> {
     pub addr: u64,
     /// Bytes; not 0.
     pub len: u32,
+    /// Posted behind several whose completions nobody has polled: perhaps the program waits for none of them.
+    pub queues: bool,
     /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to place.
     pub local: Payload<'a>,
 }

@@ -14,6 +14,9 @@ use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::SendQueue;
 use crate::tally::Tally;
 
+/// So many requests in front of one, whose places are still taken, are a queue.
+const QUEUE: u64 = 4;
+
 /// How the pieces of a message go that may go by reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Way {
@@ -254,6 +257,11 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// True if this request was posted behind several whose completions nobody has polled.
+    pub fn queues(&self, e: &Inflight) -> bool {
+        e.number.saturating_sub(self.sq.retired) >= QUEUE
+    }
+
     /// Sequence numbers of a message of `len` bytes (IBTA vol. 1, 9.7.2: one per packet, at least one).
     pub fn psns(&self, len: u32) -> u32 {
         // An MTU is a power of two.

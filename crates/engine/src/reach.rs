@@ -41,6 +41,7 @@ impl<P: Platform> Engine<P> {
             rkey,
             addr: remote_addr,
             len: e.len,
+            queues: qp.queues(e),
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
         let Some(reached) = self.platform.reach(link, &request) else { return false };

@@ -62,8 +62,6 @@ pub(crate) fn refused_copy(error: StraightError) -> Refused {
     }
 }
 
-/// A SEND's data of so many bytes in one packet may be part of a stream ([`Engine::served`]).
-const STREAMED: u32 = 4096;
 /// Responses that may be owed. A peer that does not take them is not heard any further.
 const MOST_OWED: usize = 1024;
 
@@ -244,20 +242,21 @@ impl<P: Platform> Engine<P> {
         if !fits || invalidates {
             return Err(INVALID);
         }
-        // Short SENDs, and what else takes a receive, have the program at work.
-        let unseen = match packet.op {
-            PacketOp::Send => packet.len >= STREAMED && !packet.has(flag::BY_REF),
-            _ => !packet.has(flag::IMM),
-        };
-        self.served += u64::from(unseen);
-        match packet.op {
+        let done = match packet.op {
             PacketOp::Send => self.execute_send(qp, packet, rx, now),
             PacketOp::Write => self.execute_write(qp, packet, rx, now),
             PacketOp::ReadRequest => self.execute_read(qp, packet, rx),
             PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite => self.execute_atomic(qp, packet),
             PacketOp::Flush => self.execute_flush(qp, packet),
             _ => Err(INVALID),
-        }
+        };
+        // What ends a receive has the program at work; of pieces before that, and of RDMA, it sees nothing.
+        let unseen = match packet.op {
+            PacketOp::Send => !packet.has(flag::LAST) && !packet.has(flag::BY_REF),
+            _ => !packet.has(flag::IMM),
+        };
+        self.served += u64::from(done.is_ok() && unseen);
+        done
     }
 
     // ---- SEND ----

@@ -29,6 +29,8 @@ const POLLS_BEFORE_POLLED: u32 = 16;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
+/// The longest while a request waits for room in a window.
+const TICK_PARKED: u64 = 200_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
 const REST: u64 = TICK_MAX;
@@ -218,6 +220,13 @@ impl Core {
         self.mode == Mode::Armed && self.channels.is_empty()
     }
 
+    /// True if the program has polled since that count. One that may wait for events must have done so several times: polls once or
+    /// twice, and then sleeps without arming anew if it did so before.
+    pub(crate) fn polls_since(&self, polls: u64) -> bool {
+        let few = if self.channels.is_empty() { 1 } else { u64::from(POLLS_BEFORE_POLLED) };
+        self.polls.wrapping_sub(polls) >= few
+    }
+
     /// The program polls: it has found nothing, or does nothing else ([`Core::only_polls`]).
     pub(crate) fn polled(&mut self, nic: &Nic) {
         self.polls += 1;
@@ -289,15 +298,15 @@ impl Looks {
         Looks { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
     }
 
-    /// True if the program moves its data itself: it has polled since the last look, or that was so short a time ago that nothing
-    /// can be said (a doorbell may have woken us).
-    fn at_work(&self, polls: u64, now: u64) -> bool {
-        polls != self.polls || now.saturating_sub(self.grown_at) < PAUSE
+    /// True if the program moves its data itself: it has polled since the last look (`polled`), or that was so short a time ago that
+    /// nothing can be said (a doorbell may have woken us).
+    fn at_work(&self, polled: bool, now: u64) -> bool {
+        polled || now.saturating_sub(self.grown_at) < PAUSE
     }
 
     /// When to look again at a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago, and nobody was in
-    /// the library.
-    fn next(&mut self, polls: u64, now: u64, seldom: bool) -> u64 {
+    /// the library. `parked`: something waits for room in a window, for which peers ring nobody who polls.
+    fn next(&mut self, polls: u64, now: u64, seldom: bool, parked: bool) -> u64 {
         if polls == self.polls {
             return self.grown_at + PAUSE;
         }
@@ -307,7 +316,7 @@ impl Looks {
         if self.doubted {
             return now + PAUSE;
         }
-        self.tick = (self.tick * 2).min(TICK_MAX);
+        self.tick = if parked { TICK_PARKED } else { (self.tick * 2).min(TICK_MAX) };
         now + self.tick
     }
 }
@@ -356,6 +365,9 @@ impl Nic {
             // More than one turn's work: if no poll continues it, the thread must.
             self.wake_thread(core);
         }
+        if core.mode == Mode::Polled && core.engine.is_parked() && core.thread_wakes_at > core.clock + 2 * TICK_PARKED {
+            self.wake_thread(core); // who does not poll now, but computes, has what he posted go on all the same
+        }
         if core.mode == Mode::Armed && core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some() {
             self.wake_thread(core); // what goes to this process itself rings no doorbell
         }
@@ -387,7 +399,7 @@ impl Nic {
                 let last = core.clock;
                 let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
-                if core.mode == Mode::Polled && looks.at_work(core.polls, now) {
+                if core.mode == Mode::Polled && looks.at_work(core.polls_since(looks.polls), now) {
                     // The program is at work. It moves its own data.
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
@@ -395,7 +407,7 @@ impl Nic {
                     if due {
                         core.progress(now);
                     }
-                    core.thread_wakes_at = looks.next(core.polls, now, seldom);
+                    core.thread_wakes_at = looks.next(core.polls, now, seldom, core.engine.is_parked());
                 } else {
                     looks = Looks::at_rest(core.polls);
                     let served = core.engine.served();
@@ -599,7 +611,7 @@ mod tests {
         let mut polls = 0;
         let mut next = |looks: &mut Looks, seldom| {
             polls += 1;
-            looks.next(polls, 7 * TICK_MAX, seldom) - 7 * TICK_MAX
+            looks.next(polls, 7 * TICK_MAX, seldom, false) - 7 * TICK_MAX
         };
         assert_eq!([false, false].map(|seldom| next(&mut looks, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
         let waits = [true; 6].map(|seldom| next(&mut looks, seldom));
@@ -609,17 +621,43 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_room_is_looked_at_sooner() {
+        let mut looks = Looks { tick: TICK_MAX, ..Looks::at_rest(0) };
+        assert_eq!(looks.next(1, 0, false, true), TICK_PARKED);
+        assert_eq!(looks.next(2, 0, false, false), 2 * TICK_PARKED, "and then more seldom again");
+    }
+
+    #[test]
+    fn who_may_wait_for_events_has_to_poll_more_than_once() {
+        let (nic, ctx) = adapter();
+        let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+        let polls = nic.core.lock().polls;
+        let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 0));
+        assert!(!nic.core.lock().polls_since(polls));
+        poll(1);
+        assert!(nic.core.lock().polls_since(polls));
+        let channel = nic.create_channel().unwrap();
+        nic.bind_cq_channel(cq, &channel);
+        assert!(!nic.core.lock().polls_since(polls));
+        poll(POLLS_BEFORE_POLLED - 2);
+        assert!(!nic.core.lock().polls_since(polls));
+        poll(1);
+        assert!(nic.core.lock().polls_since(polls));
+        nic.unbind_cq_channel(cq);
+    }
+
+    #[test]
     fn who_was_at_work_just_now_still_is() {
         let mut looks = Looks::at_rest(5);
         let now = 3 * TICK_MAX;
-        assert!(!looks.at_work(5, now) && looks.at_work(6, now));
-        looks.next(6, now, false);
+        assert!(!looks.at_work(false, now) && looks.at_work(true, now));
+        looks.next(6, now, false, false);
         let tick = looks.tick;
-        assert!(looks.at_work(6, now + PAUSE - 1) && !looks.at_work(6, now + PAUSE));
+        assert!(looks.at_work(false, now + PAUSE - 1) && !looks.at_work(false, now + PAUSE));
         // A look in between changes nothing.
-        assert_eq!((looks.next(6, now + 1, true), looks.tick, looks.doubted), (now + PAUSE, tick, false));
-        assert!(!looks.at_work(6, now + PAUSE));
-        assert!(!Looks::at_rest(6).at_work(6, now + 1), "whoever has taken over asks nothing");
+        assert_eq!((looks.next(6, now + 1, true, false), looks.tick, looks.doubted), (now + PAUSE, tick, false));
+        assert!(!looks.at_work(false, now + PAUSE));
+        assert!(!Looks::at_rest(6).at_work(false, now + 1), "whoever has taken over asks nothing");
     }
 
     #[test]

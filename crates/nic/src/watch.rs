@@ -72,7 +72,7 @@ enum End {
     Disturbs,
     /// It has been long enough for now.
     Turn,
-    /// The program moves its data itself, or has armed the adapter.
+    /// The program moves its data itself, or has armed the adapter, but not before the watch was of use.
     Relieved,
 }
 
@@ -86,7 +86,7 @@ impl Nic {
     fn look_out(&self, polls: u64) -> End {
         let began = now();
         let mut until = began + SPAN;
-        let (mut looks, mut vain) = (0u32, 0u32);
+        let (mut looks, mut vain, mut served) = (0u32, 0u32, false);
         while self.alive.load(Ordering::Relaxed) {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
@@ -102,16 +102,17 @@ impl Nic {
             }
             // A thread of the program that holds the lock does our work when it lets go of it.
             if let Some(mut core) = self.core.try_lock() {
-                if core.mode != Mode::Polled || core.polls != polls {
-                    return End::Relieved;
+                if core.mode != Mode::Polled || core.polls_since(polls) {
+                    return if served { End::Relieved } else { End::Vain };
                 }
-                if core.engine.platform().any_ready() {
+                let engine = &core.engine;
+                if engine.platform().any_ready() || engine.has_ready() || engine.is_parked() {
                     let mut core = Guard::new(self, core);
                     let before = core.engine.served();
                     let now = core.time();
                     core.progress(now);
                     if core.engine.served() != before {
-                        vain = 0;
+                        (vain, served) = (0, true);
                         continue;
                     }
                 } else {

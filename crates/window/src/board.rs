@@ -200,10 +200,28 @@ impl WindowPlatform {
     /// Executes a request here, if the peer shows that it is allowed.
     pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
         // Of a stream, the peer does its part.
-        let shared = self.link(id)?.streams && request.len <= self.caps_of(id).flowing_above;
+        let shared = request.queues && self.streams(id, request.len);
         let reached = act(self.link_mut(id)?, request, shared)?;
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
+    }
+
+    /// True if what is executed here by system calls is a stream that the window moves faster.
+    fn streams(&mut self, id: LinkId, len: u32) -> bool {
+        let Some(link) = self.link_mut(id) else { return false };
+        if !link.pace.streams(monotonic) || len > self.caps_of(id).flowing_above {
+            return false;
+        }
+        // Who is stopped would not answer, and the requests would fail.
+        let Some(remote) = self.link_mut(id).and_then(|link| link.remote.as_mut()) else { return false };
+        let now = coarse_time();
+        if now.saturating_sub(remote.ran_at) > LIFE_HOLDS {
+            if remote.is_stopped() {
+                return false;
+            }
+            remote.ran_at = now;
+        }
+        true
     }
 
     /// True if the peer shows a region with this key that is in an arena which we have.
@@ -234,7 +252,6 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
     if link.state != State::Up {
         return None;
     }
-    link.streams = false;
     let by_call = !by_memory && worth_a_call(link, request);
     let remote = link.remote.as_mut()?;
     if remote.board.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
@@ -280,7 +297,7 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
             ReachOp::Write => straight::push(remote.pid, ours, &theirs),
             _ => straight::pull(remote.pid, &theirs, ours),
         };
-        link.streams = link.pace.ends(monotonic);
+        link.pace.ends(monotonic);
         copied.ok().map(|()| Reached { epoch, before: 0 })
     })
 }

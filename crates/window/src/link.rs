@@ -108,6 +108,8 @@ pub(crate) struct Remote {
     pub arena_failed: bool,
     /// When it was last known to live.
     pub alive_at: engine::platform::Nanos,
+    /// When it was last known not to be stopped.
+    pub ran_at: engine::platform::Nanos,
 }
 
 impl Remote {
@@ -171,8 +173,6 @@ pub(crate) struct Link {
     pub full: bool,
     /// The pace of the requests that are executed here by a system call.
     pub pace: Pace,
-    /// They are a stream: the next goes through the window.
-    pub streams: bool,
 }
 
 /// Which half of a window is whose.
@@ -208,7 +208,6 @@ impl Link {
             dirty: false,
             full: false,
             pace: Pace::default(),
-            streams: false,
         }
     }
 

@@ -4,8 +4,9 @@
 //! request that is waited for, or whose effect the peer watches for. Of a stream, the window moves several times as much: two
 //! processors share the work, and a small request is one cache line.
 //!
-//! Both look alike at a single request. But in a stream some calls in a row take hardly longer than the calls themselves; between
-//! two that are waited for there is at least what the peer does.
+//! Who polls for each completion before he posts the next has no queue ([`engine::platform::Reach::queues`]). But so has one who asks
+//! for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a row take hardly longer
+//! than the calls themselves; between two that are answered by the peer there is at least what the peer does.
 
 use engine::platform::Nanos;
 
@@ -21,46 +22,67 @@ const STREAM: u64 = 135;
 pub(crate) struct Pace {
     /// Which of [`CLASSES`].
     class: usize,
-    /// Calls of this class since the last verdict.
+    /// Bytes of the first of them: much longer and much shorter ones do not count together.
+    len: u32,
+    /// Calls since the last verdict.
     calls: u32,
-    /// When the first of them began.
+    /// When the last one before them ended, or the first of them began.
     began: Nanos,
-    /// When the last of them did.
+    /// When the last of them began.
     last: Nanos,
     /// How long it took the time before; 0: there was none. One that was interrupted makes the others look short.
     took: Nanos,
+    /// The last ones are a stream, and the next is if it comes until then; 0: they are none.
+    until: Nanos,
 }
 
 impl Pace {
+    /// One whose last verdict was a stream.
+    #[cfg(test)]
+    pub fn stream() -> Self {
+        Pace { until: Nanos::MAX, ..Pace::default() }
+    }
+
     /// A request of this length is about to be executed.
     #[inline]
     pub fn begins(&mut self, len: u32, now: impl Fn() -> Nanos) {
         let class = CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default();
-        if class != self.class {
-            *self = Pace { class, ..Pace::default() };
+        let alike = class == 0 || len / 2 <= self.len && self.len / 2 <= len;
+        if class != self.class || !alike {
+            *self = Pace { class, len, ..Pace::default() };
         }
-        if self.calls == 0 {
-            self.began = now();
-        } else if self.calls + 1 == CLASSES[class].1 {
-            self.last = now();
+        self.until = 0;
+        if self.began == 0 {
+            (self.began, self.len) = (now(), len);
         }
         self.calls += 1;
+        if self.calls == CLASSES[class].1 {
+            self.last = now();
+        }
     }
 
-    /// It has been executed. True if the last ones are a stream.
+    /// It has been executed.
     #[inline]
-    pub fn ends(&mut self, now: impl Fn() -> Nanos) -> bool {
+    pub fn ends(&mut self, now: impl Fn() -> Nanos) {
         let calls = CLASSES[self.class].1;
         if self.calls < calls {
-            return false;
+            return;
         }
         let now = now();
-        self.calls = 0;
-        let all = now.saturating_sub(self.began);
         let took = now.saturating_sub(self.last);
         let one = if self.took == 0 { took } else { took.min(self.took) };
-        self.took = took;
-        all.saturating_mul(100) <= one.saturating_mul(u64::from(calls) * STREAM)
+        let all = now.saturating_sub(self.began);
+        let stream = all.saturating_mul(100) <= one.saturating_mul(u64::from(calls) * STREAM);
+        (self.took, self.calls, self.began) = (took, 0, now);
+        // What is waited for takes the peer as long as one of these.
+        self.until = if stream { now + one / 2 } else { 0 };
+    }
+
+    /// True if the next request comes as another of a stream. Once for each verdict.
+    #[inline]
+    pub fn streams(&mut self, now: impl Fn() -> Nanos) -> bool {
+        let until = std::mem::take(&mut self.until);
+        until != 0 && now() <= until
     }
 }
 
@@ -70,39 +92,53 @@ mod tests {
 
     use super::*;
 
-    /// How many requests of these lengths are executed until it is a stream; `None`: it never is. One takes so long, but sometimes
-    /// it is interrupted.
+    /// How many requests of these lengths are executed until one is taken for part of a stream; `None`: that is never so. One takes
+    /// so long for each byte and at least so long, but sometimes it is interrupted.
     fn until_stream(lens: &[u32], takes: Nanos, pause: impl Fn(usize) -> Nanos) -> Option<usize> {
         let (mut pace, clock) = (Pace::default(), Cell::new(1_000_000));
         let now = || clock.get();
         (0..1000).find(|i| {
-            pace.begins(lens[i % lens.len()], now);
+            let len = lens[i % lens.len()];
+            if pace.streams(now) {
+                return true;
+            }
+            pace.begins(len, now);
             let interrupted = i % 50 == 31;
-            clock.set(clock.get() + takes + if interrupted { 100_000 } else { 0 });
-            let stream = pace.ends(now);
+            clock.set(clock.get() + takes.max(u64::from(len) / 14) + if interrupted { 100_000 } else { 0 });
+            pace.ends(now);
             clock.set(clock.get() + pause(*i));
-            stream
+            false
         })
     }
 
     #[test]
     fn who_posts_one_behind_the_other_streams() {
-        assert_eq!(until_stream(&[8], 1300, |_| 150), Some(15));
-        assert_eq!(until_stream(&[4096], 1400, |_| 150), Some(3));
-        assert_eq!(until_stream(&[1 << 20], 75_000, |_| 150), Some(1));
+        assert_eq!(until_stream(&[8], 1300, |_| 150), Some(16));
+        assert_eq!(until_stream(&[8, 900, 64], 1300, |_| 150), Some(16));
+        assert_eq!(until_stream(&[4096], 1400, |_| 150), Some(4));
+        assert_eq!(until_stream(&[1 << 20], 1400, |_| 150), Some(2));
         // Who has paused begins anew.
-        assert_eq!(until_stream(&[8], 1300, |i| if i == 5 { 20_000 } else { 150 }), Some(47));
+        assert_eq!(until_stream(&[8], 1300, |i| if i == 5 { 20_000 } else { 150 }), Some(48));
     }
 
     #[test]
     fn who_waits_for_an_answer_does_not() {
-        for (len, takes) in [(8, 1300), (4096, 1400), (1 << 20, 75_000)] {
+        for len in [8, 4096, 1 << 20] {
+            let takes = 1300.max(u64::from(len) / 14);
             assert_eq!(until_stream(&[len], takes, |_| takes), None, "an answer of its kind");
-            // Two, then an answer: data, and word that they are there. (Two large ones are enough of a stream.)
-            let pairs = until_stream(&[len], takes, |i| if i % 2 == 1 { 2 * takes } else { 0 });
-            assert_eq!(pairs, (len > 32768).then_some(1));
+            // Some, then an answer, and never another beginning of the count than with the first: one behind the other, but the next
+            // is long in coming.
+            for burst in [2, 4, 16] {
+                let pause = |i| if i % burst == burst - 1 { 5 * takes } else { 0 };
+                let enough = CLASSES[CLASSES.iter().position(|(most, _)| len <= *most).unwrap()].1 as usize;
+                let expected = (enough < burst).then_some(enough);
+                assert_eq!(until_stream(&[len], takes, pause), expected, "{len} {burst}");
+            }
+            // Data, and word that they are there.
             assert_eq!(until_stream(&[len, 8], takes, |i| if i % 2 == 1 { takes } else { 0 }), None);
         }
         assert_eq!(until_stream(&[8], 1300, |_| 600), None, "an answer through the window");
+        // The time of a long one is no measure of short ones.
+        assert_eq!(until_stream(&[40_000, 1 << 20], 1400, |_| 10_000), None);
     }
 }

@@ -295,6 +295,7 @@ impl WindowPlatform {
             arena: None,
             arena_failed: false,
             alive_at: 0,
+            ran_at: 0,
         }
     }
 

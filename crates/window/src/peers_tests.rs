@@ -7,6 +7,7 @@ use verbs::{Gid, Psn, Qpn};
 
 use super::*;
 use crate::Config;
+use crate::pace::Pace;
 
 fn platform() -> WindowPlatform {
     WindowPlatform::new(Config::default()).unwrap()
@@ -423,22 +424,28 @@ fn of_a_stream_the_peer_does_its_part() {
         platform.handle_events(monotonic());
     }
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
-    let mut reaches = |platform: &mut WindowPlatform, op, len| {
+    let mut reaches = |platform: &mut WindowPlatform, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
-        platform.reach(link, &Reach { src, dst, epoch: None, op, rkey: key, addr, len, local }).is_some()
+        platform.reach(link, &Reach { src, dst, epoch: None, op, rkey: key, addr, len, queues, local }).is_some()
     };
     for op in [ReachOp::Write, ReachOp::Read] {
         for (len, peer_does) in [(8, true), (16384, true), (16385, false), (200_000, false)] {
             for window in [false, true] {
-                let link = platform.link_mut(link).unwrap();
-                (link.streams, link.remote.as_mut().unwrap().favours_window) = (true, window);
-                assert_eq!(reaches(&mut platform, op, len), !(peer_does || window), "{op:?} {len} {window}");
-                assert!(reaches(&mut platform, op, len), "{op:?} {len}: that is found out anew");
+                let verdict = |platform: &mut WindowPlatform| {
+                    let link = platform.link_mut(link).unwrap();
+                    link.pace = Pace::stream();
+                    link.remote.as_mut().unwrap().favours_window = window;
+                };
+                verdict(&mut platform);
+                assert!(reaches(&mut platform, op, len, false), "{op:?} {len}: each is waited for");
+                verdict(&mut platform);
+                assert_eq!(reaches(&mut platform, op, len, true), !(peer_does || window), "{op:?} {len} {window}");
+                assert!(reaches(&mut platform, op, len, true), "{op:?} {len}: that is found out anew");
             }
         }
     }
-    // And it is found out: so long there are enough without a break between them.
-    let streams = |_| !reaches(&mut platform, ReachOp::Read, 100_000);
+    // And it is found out, as soon as there are enough without a break between them.
+    let streams = |_| !reaches(&mut platform, ReachOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));
 }
 

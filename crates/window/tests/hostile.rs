@@ -167,6 +167,7 @@ fn boards_that_are_none(node: &mut Node) {
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,
+                queues: key % 2 == 0,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
             };
             assert_eq!(node.platform.reach(link, &request), None);

@@ -117,7 +117,8 @@ fn child() {
                 bytes.fill(n);
                 let local = Payload { prefix: &bytes, spans: &[] };
                 let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
-                let request = Reach { src, dst: peer, epoch: None, op: ReachOp::Write, rkey, addr: 0, len, local };
+                let request =
+                    Reach { src, dst: peer, epoch: None, op: ReachOp::Write, rkey, addr: 0, len, queues: false, local };
                 node.platform.reach(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
@@ -471,6 +472,7 @@ fn requests_executed_by_the_initiator() {
         rkey: RKey(KEY),
         addr,
         len: 5000,
+        queues: false,
         local,
     };
     let into = Payload { prefix: &[], spans: &spans };

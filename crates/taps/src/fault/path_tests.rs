@@ -249,7 +249,7 @@ fn nothing_passes_by_the_taps() {
     let mut wire = tapped("drop:n=9");
     let local = Payload { prefix: &[1], spans: &[] };
     let (src, dst, rkey) = (Qpn::new(1), Qpn::new(2), verbs::RKey(3));
-    let request = Reach { src, dst, epoch: None, op: ReachOp::Write, rkey, addr: 0, len: 1, local };
+    let request = Reach { src, dst, epoch: None, op: ReachOp::Write, rkey, addr: 0, len: 1, queues: false, local };
     assert_eq!(wire.reach(LINK, &request), None);
     let pd = verbs::PdId { index: 0, generation: 0 };
     let access = verbs::Access::empty();
