@@ -15,7 +15,7 @@ use crate::sq::SendQueue;
 use crate::tally::Tally;
 
 /// So many requests in front of one, whose places are still taken, are a queue.
-const QUEUE: u64 = 4;
+const QUEUE: u64 = 2;
 
 /// How the pieces of a message go that may go by reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
