@@ -111,16 +111,15 @@ impl Nic {
     /// Events of this queue go to this channel.
     pub fn bind_cq_channel(&self, cq: CqId, channel: &Arc<CompChannel>) {
         channel.users.fetch_add(1, Ordering::Relaxed);
-        let mut core = self.lock();
-        core.channels.insert(cq, channel.clone());
-        core.engine.platform_mut().set_awaits_events(true);
+        self.lock().channels.insert(cq, channel.clone());
     }
 
     pub(crate) fn unbind_cq_channel(&self, cq: CqId) {
         let mut core = self.lock();
         let channel = core.channels.remove(&cq);
-        let left = !core.channels.is_empty();
-        core.engine.platform_mut().set_awaits_events(left);
+        if core.channels.is_empty() {
+            core.await_events(false);
+        }
         drop(core);
         if let Some(channel) = channel {
             channel.forget(cq);

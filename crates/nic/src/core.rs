@@ -42,6 +42,10 @@ pub struct Core {
     pub(crate) rest_until: u64,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
+    /// The program may be waiting for completion events: it has asked for one, and has not polled so often since that it cannot be.
+    pub(crate) awaits_events: bool,
+    /// Polls in armed mode since it asked.
+    pub(crate) polls_unasked: u32,
     /// Polls without result in a row.
     pub(crate) empty_polls: u32,
     pub(crate) turns: Turns,
@@ -78,6 +82,8 @@ impl Core {
             polls: 0,
             rest_until: 0,
             polls_armed: 0,
+            awaits_events: false,
+            polls_unasked: 0,
             empty_polls: 0,
             turns: Turns::default(),
             thread_wakes_at: u64::MAX,

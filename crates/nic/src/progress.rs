@@ -26,6 +26,9 @@ use crate::{Nic, now, thread};
 /// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for the
 /// change. Those that find completions count where nobody waits for events.
 const POLLS_BEFORE_POLLED: u32 = 16;
+/// Polls in armed mode after which a program that has once asked for an event no longer counts as one that waits for them: more than
+/// one event brings to most.
+const POLLS_UNASKED: u32 = 64;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
@@ -213,17 +216,37 @@ impl Core {
         }
     }
 
-    /// True if the program polls while peers ring for it, and never waits for events. Then its polls show that as well
-    /// if they find completions, which the NIC thread has brought: else both would go on at one another's cost.
+    /// A poll finds completions. True if the program polls while peers ring for it, and does not wait for events: then such polls
+    /// show that as well, since it may be the NIC thread that brings the completions, and both would go on at one another's cost.
     #[inline]
-    pub(crate) fn only_polls(&self) -> bool {
-        self.mode == Mode::Armed && self.channels.is_empty()
+    pub(crate) fn only_polls(&mut self) -> bool {
+        self.mode == Mode::Armed && !self.may_await_events()
     }
 
-    /// True if the program has polled since that count. One that may wait for events must have done so several times: polls once or
+    /// True if the program may be waiting for events. Who polls again and again without asking for one does not.
+    fn may_await_events(&mut self) -> bool {
+        if self.awaits_events {
+            self.polls_unasked += 1;
+            if self.polls_unasked >= POLLS_UNASKED {
+                self.await_events(false);
+            }
+        }
+        self.awaits_events
+    }
+
+    /// The program has asked for an event, or cannot be waiting for one.
+    pub(crate) fn await_events(&mut self, may: bool) {
+        self.polls_unasked = 0;
+        if may != self.awaits_events {
+            self.awaits_events = may;
+            self.engine.platform_mut().set_awaits_events(may);
+        }
+    }
+
+    /// True if the program has polled since that count. One that may wait for events must have done so several times: it polls once or
     /// twice, and then sleeps without arming anew if it did so before.
     pub(crate) fn polls_since(&self, polls: u64) -> bool {
-        let few = if self.channels.is_empty() { 1 } else { u64::from(POLLS_BEFORE_POLLED) };
+        let few = if self.awaits_events { u64::from(POLLS_BEFORE_POLLED) } else { 1 };
         self.polls.wrapping_sub(polls) >= few
     }
 
@@ -233,6 +256,7 @@ impl Core {
         if self.mode == Mode::Polled {
             return;
         }
+        self.may_await_events();
         self.polls_armed += 1;
         if self.polls_armed < POLLS_BEFORE_POLLED {
             return;
@@ -638,12 +662,27 @@ mod tests {
         assert!(nic.core.lock().polls_since(polls));
         let channel = nic.create_channel().unwrap();
         nic.bind_cq_channel(cq, &channel);
+        assert!(nic.core.lock().polls_since(polls), "he never asks for one");
+        nic.arm_cq(cq, false).unwrap();
         assert!(!nic.core.lock().polls_since(polls));
-        poll(POLLS_BEFORE_POLLED - 2);
+        let polls = nic.core.lock().polls;
+        poll(POLLS_BEFORE_POLLED - 1);
         assert!(!nic.core.lock().polls_since(polls));
         poll(1);
         assert!(nic.core.lock().polls_since(polls));
+        // Whether he still waits is seen in armed mode.
+        for asks in [false, true] {
+            nic.arm_cq(cq, false).unwrap();
+            for _ in 0..POLLS_UNASKED - 1 {
+                assert!(nic.core.lock().may_await_events());
+            }
+            if asks {
+                nic.arm_cq(cq, false).unwrap();
+            }
+            assert_eq!(nic.core.lock().may_await_events(), asks);
+        }
         nic.unbind_cq_channel(cq);
+        assert!(!nic.core.lock().awaits_events);
     }
 
     #[test]
@@ -708,6 +747,7 @@ mod tests {
         nic.core.lock().mode = Mode::Armed;
         let channel = nic.create_channel().unwrap();
         nic.bind_cq_channel(cq, &channel);
+        nic.arm_cq(cq, false).unwrap();
         poll(POLLS_BEFORE_POLLED + 1);
         assert_eq!(mode(), Mode::Armed);
         nic.unbind_cq_channel(cq);

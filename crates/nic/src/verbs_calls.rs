@@ -216,6 +216,10 @@ impl Nic {
     pub fn arm_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
         let mut core = self.lock();
         core.arm_cq(cq, solicited_only)?;
+        let has_channel = core.channels.contains_key(&cq);
+        if has_channel {
+            core.await_events(true);
+        }
         core.arm_for(self);
         Ok(())
     }

@@ -106,7 +106,8 @@ impl Nic {
                     return if served { End::Relieved } else { End::Vain };
                 }
                 let engine = &core.engine;
-                if engine.platform().any_ready() || engine.has_ready() || engine.is_parked() {
+                let own = || looks.is_multiple_of(LOOKS_BEFORE_CLOCK) && (engine.has_ready() || engine.is_parked());
+                if engine.platform().any_ready() || own() {
                     let mut core = Guard::new(self, core);
                     let before = core.engine.served();
                     let now = core.time();

@@ -201,7 +201,9 @@ impl WindowPlatform {
     pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
         // Of a stream, the peer does its part.
         let shared = request.queues && self.streams(id, request.len);
-        let reached = act(self.link_mut(id)?, request, shared)?;
+        let link = self.link_mut(id)?;
+        link.streams = shared;
+        let reached = act(link, request, shared)?;
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }

@@ -173,6 +173,8 @@ pub(crate) struct Link {
     pub full: bool,
     /// The pace of the requests that are executed here by a system call.
     pub pace: Pace,
+    /// They were a stream when last seen, and the peer does its part now.
+    pub streams: bool,
 }
 
 /// Which half of a window is whose.
@@ -208,6 +210,7 @@ impl Link {
             dirty: false,
             full: false,
             pace: Pace::default(),
+            streams: false,
         }
     }
 

@@ -79,9 +79,11 @@ impl WindowPlatform {
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
                 let by_itself = |asleep| straight_above(remote.favours_window, asleep, || link.producer.bulk_left());
+                // Also the first packet of a stream.
+                let asleep = self.asleep || link.producer.peer_sleeps() && !link.streams;
                 LinkCaps {
                     straight: remote.we_permitted && remote.it_permitted,
-                    straight_above: wanted.unwrap_or_else(|| by_itself(self.asleep || link.producer.peer_sleeps())),
+                    straight_above: wanted.unwrap_or_else(|| by_itself(asleep)),
                     // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so
                     // are we, unless the program waits for events: who has just begun to post polls next.
                     flowing_above: wanted.unwrap_or_else(|| by_itself(self.asleep && self.awaits_events)),

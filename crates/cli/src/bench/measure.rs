@@ -117,9 +117,8 @@ struct Stamps {
 
 impl Stamps {
     fn new(count: u32) -> Self {
-        let mut at = Vec::with_capacity(count as usize + 1);
         // Touched before they are needed.
-        at.resize(at.capacity(), 0);
+        let mut at: Vec<u64> = (0..=u64::from(count)).collect();
         at.clear();
         Stamps { clock: Clock::new(), at }
     }
