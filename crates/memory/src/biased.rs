@@ -84,7 +84,7 @@ const SLOTS: usize = 16;
 const NEEDED_LEAST: u32 = if cfg!(any(loom, miri)) { 0 } else { 128 };
 const NEEDED_MOST: u32 = if cfg!(any(loom, miri)) { 0 } else { 65_536 };
 /// A bias that was used so often was worth its revocation several times over: each use saves some 15 ns. The NIC thread revokes
-/// it once per millisecond, and most programs that poll take the lock ten thousand times meanwhile.
+/// it once per millisecond (more often while messages wait for room), and most programs that poll take the lock ten thousand times meanwhile.
 const WORTH: u32 = 1024;
 /// Looks at `seq` before the system is asked to wait: most holds are shorter than this.
 const LOOKS: u32 = if cfg!(any(loom, miri)) { 0 } else { 64 };

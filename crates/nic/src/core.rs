@@ -42,7 +42,7 @@ pub struct Core {
     pub(crate) rest_until: u64,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
-    /// The program may be waiting for completion events: it has asked for one, and has not polled so often since that it cannot be.
+    /// The program may be waiting for completion events: it has asked for one, and has not had it and polled often since.
     pub(crate) awaits_events: bool,
     /// Polls in armed mode since it asked.
     pub(crate) polls_unasked: u32,

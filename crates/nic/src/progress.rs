@@ -223,12 +223,14 @@ impl Core {
         self.mode == Mode::Armed && !self.may_await_events()
     }
 
-    /// True if the program may be waiting for events. Who polls again and again without asking for one does not.
+    /// True if the program may be waiting for events. Who polls again and again without asking for one does not, unless one that was
+    /// asked for has not come yet: then another thread may sleep until it does.
     fn may_await_events(&mut self) -> bool {
         if self.awaits_events {
             self.polls_unasked += 1;
             if self.polls_unasked >= POLLS_UNASKED {
-                self.await_events(false);
+                let asked = self.channels.keys().any(|&cq| self.engine.cq_is_armed(cq));
+                self.await_events(asked);
             }
         }
         self.awaits_events
@@ -679,8 +681,17 @@ mod tests {
             if asks {
                 nic.arm_cq(cq, false).unwrap();
             }
-            assert_eq!(nic.core.lock().may_await_events(), asks);
+            assert!(nic.core.lock().may_await_events(), "the event has not come yet");
         }
+        let qp = receiver(&nic, ctx, cq, 1);
+        flush(&nic, qp);
+        nic.core.lock().polls_unasked = 0;
+        for _ in 0..POLLS_UNASKED - 1 {
+            assert!(nic.core.lock().may_await_events());
+        }
+        assert!(!nic.core.lock().may_await_events(), "it has, and he goes on polling");
+        nic.arm_cq(cq, false).unwrap();
+        assert!(nic.core.lock().awaits_events);
         nic.unbind_cq_channel(cq);
         assert!(!nic.core.lock().awaits_events);
     }

@@ -39,7 +39,7 @@ const ARENA: u64 = 4 << 32;
 const PLACE: u64 = 5 << 32;
 
 /// The time, to some milliseconds, at a fraction of the price.
-fn coarse_time() -> Nanos {
+pub(crate) fn coarse_time() -> Nanos {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -202,7 +202,7 @@ impl WindowPlatform {
         // Of a stream, the peer does its part.
         let shared = request.queues && self.streams(id, request.len);
         let link = self.link_mut(id)?;
-        link.streams = shared;
+        link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
         let reached = act(link, request, shared)?;
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
@@ -211,7 +211,7 @@ impl WindowPlatform {
     /// True if what is executed here by system calls is a stream that the window moves faster.
     fn streams(&mut self, id: LinkId, len: u32) -> bool {
         let Some(link) = self.link_mut(id) else { return false };
-        if !link.pace.streams(monotonic) || len > self.caps_of(id).flowing_above {
+        if !link.pace.streams(len, monotonic) || len > self.caps_of(id).flowing_above {
             return false;
         }
         // Who is stopped would not answer, and the requests would fail.

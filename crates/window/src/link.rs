@@ -173,8 +173,8 @@ pub(crate) struct Link {
     pub full: bool,
     /// The pace of the requests that are executed here by a system call.
     pub pace: Pace,
-    /// They were a stream when last seen, and the peer does its part now.
-    pub streams: bool,
+    /// They were a stream when last seen: until then, what nothing stands in front of is part of it. 0: they were none.
+    pub streams_until: engine::platform::Nanos,
 }
 
 /// Which half of a window is whose.
@@ -210,7 +210,7 @@ impl Link {
             dirty: false,
             full: false,
             pace: Pace::default(),
-            streams: false,
+            streams_until: 0,
         }
     }
 

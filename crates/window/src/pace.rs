@@ -39,16 +39,15 @@ pub(crate) struct Pace {
 impl Pace {
     /// One whose last verdict was a stream.
     #[cfg(test)]
-    pub fn stream() -> Self {
-        Pace { until: Nanos::MAX, ..Pace::default() }
+    pub fn stream(len: u32) -> Self {
+        Pace { class: class_of(len), len, until: Nanos::MAX, ..Pace::default() }
     }
 
     /// A request of this length is about to be executed.
     #[inline]
     pub fn begins(&mut self, len: u32, now: impl Fn() -> Nanos) {
-        let class = CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default();
-        let alike = class == 0 || len / 2 <= self.len && self.len / 2 <= len;
-        if class != self.class || !alike {
+        let class = class_of(len);
+        if !self.alike(len) {
             *self = Pace { class, len, ..Pace::default() };
         }
         self.until = 0;
@@ -78,12 +77,21 @@ impl Pace {
         self.until = if stream { now + one / 2 } else { 0 };
     }
 
-    /// True if the next request comes as another of a stream. Once for each verdict.
+    /// True if the next request, of this length, comes as another of a stream. Once for each verdict.
     #[inline]
-    pub fn streams(&mut self, now: impl Fn() -> Nanos) -> bool {
+    pub fn streams(&mut self, len: u32, now: impl Fn() -> Nanos) -> bool {
         let until = std::mem::take(&mut self.until);
-        until != 0 && now() <= until
+        until != 0 && self.alike(len) && now() <= until
     }
+
+    /// True if a request of this length counts together with those before it.
+    fn alike(&self, len: u32) -> bool {
+        class_of(len) == self.class && (self.class == 0 || len / 2 <= self.len && self.len / 2 <= len)
+    }
+}
+
+fn class_of(len: u32) -> usize {
+    CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -99,7 +107,7 @@ mod tests {
         let now = || clock.get();
         (0..1000).find(|i| {
             let len = lens[i % lens.len()];
-            if pace.streams(now) {
+            if pace.streams(len, now) {
                 return true;
             }
             pace.begins(len, now);
@@ -130,12 +138,16 @@ mod tests {
             // is long in coming.
             for burst in [2, 4, 16] {
                 let pause = |i| if i % burst == burst - 1 { 5 * takes } else { 0 };
-                let enough = CLASSES[CLASSES.iter().position(|(most, _)| len <= *most).unwrap()].1 as usize;
+                let enough = CLASSES[class_of(len)].1 as usize;
                 let expected = (enough < burst).then_some(enough);
                 assert_eq!(until_stream(&[len], takes, pause), expected, "{len} {burst}");
             }
             // Data, and word that they are there.
             assert_eq!(until_stream(&[len, 8], takes, |i| if i % 2 == 1 { takes } else { 0 }), None);
+        }
+        for len in [4096, 1 << 20] {
+            let takes = 1300.max(u64::from(len) / 14);
+            assert_eq!(until_stream(&[len, len, 8], takes, |i| if i % 3 == 2 { takes } else { 0 }), None);
         }
         assert_eq!(until_stream(&[8], 1300, |_| 600), None, "an answer through the window");
         // The time of a long one is no measure of short ones.

@@ -12,6 +12,7 @@ use memory::ring::RingMemory;
 use memory::straight::Costs;
 
 use crate::WindowPlatform;
+use crate::board::coarse_time;
 use crate::config::STRAIGHT_ABOVE;
 use crate::link::Link;
 
@@ -79,14 +80,15 @@ impl WindowPlatform {
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
                 let by_itself = |asleep| straight_above(remote.favours_window, asleep, || link.producer.bulk_left());
-                // Also the first packet of a stream.
-                let asleep = self.asleep || link.producer.peer_sleeps() && !link.streams;
+                // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so are
+                // we, unless the program waits for events: who has just begun to post polls next.
+                let flowing = || by_itself(self.asleep && self.awaits_events);
+                let alone = || by_itself(self.asleep || link.producer.peer_sleeps());
+                let streams = link.streams_until != 0 && coarse_time() <= link.streams_until;
                 LinkCaps {
                     straight: remote.we_permitted && remote.it_permitted,
-                    straight_above: wanted.unwrap_or_else(|| by_itself(asleep)),
-                    // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so
-                    // are we, unless the program waits for events: who has just begun to post polls next.
-                    flowing_above: wanted.unwrap_or_else(|| by_itself(self.asleep && self.awaits_events)),
+                    straight_above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
+                    flowing_above: wanted.unwrap_or_else(flowing),
                     ..caps
                 }
             }

@@ -433,7 +433,7 @@ fn of_a_stream_the_peer_does_its_part() {
             for window in [false, true] {
                 let verdict = |platform: &mut WindowPlatform| {
                     let link = platform.link_mut(link).unwrap();
-                    link.pace = Pace::stream();
+                    link.pace = Pace::stream(len);
                     link.remote.as_mut().unwrap().favours_window = window;
                 };
                 verdict(&mut platform);

@@ -1,5 +1,6 @@
 //! The side that measures.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use quanta::Clock;
@@ -82,6 +83,7 @@ pub fn mark(turn: u32) -> u8 {
 /// Times of single messages, there and back, for about `budget`.
 pub fn latency(end: &End, link: &mut Link, case: &Case, budget: Duration) -> Result<Vec<Duration>, String> {
     debug_assert_eq!(case.quantity, Quantity::Latency);
+    clock(); // not while it is measured
     let began = Instant::now();
     let warm_up = turns(end, link, case, WARM_UP)?;
     let left = budget.saturating_sub(began.elapsed());
@@ -108,6 +110,12 @@ fn turns(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<Vec<Dura
     Ok(stamps.at.windows(2).map(|pair| stamps.clock.delta(pair[0], pair[1])).collect())
 }
 
+/// Calibrated once, which takes tens of milliseconds.
+fn clock() -> Clock {
+    static CLOCK: OnceLock<Clock> = OnceLock::new();
+    CLOCK.get_or_init(Clock::new).clone()
+}
+
 /// When round trips ended. The clock is the processor's counter, where it runs evenly, as perftest's is: a look takes half as long
 /// as one at the system's, and does not wait for what goes on beside it.
 struct Stamps {
@@ -120,7 +128,7 @@ impl Stamps {
         // Touched before they are needed.
         let mut at: Vec<u64> = (0..=u64::from(count)).collect();
         at.clear();
-        Stamps { clock: Clock::new(), at }
+        Stamps { clock: clock(), at }
     }
 
     #[inline]
