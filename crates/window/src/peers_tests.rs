@@ -405,6 +405,35 @@ fn large_messages_go_the_quicker_way() {
     platform.free_shared(mapped);
 }
 
+/// Who sleeps while a window is full is rung when there is room; who polls looks for it.
+#[test]
+fn room_in_a_window_is_announced_to_sleepers() {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    for _ in 0..2 {
+        other.handle_events(monotonic());
+        platform.handle_events(monotonic());
+    }
+    let rung = |platform: &WindowPlatform| {
+        let mut fds = [rustix::event::PollFd::new(&platform.doorbell, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    let packet = Packet::new(PacketOp::Send, qpn, Qpn::new(1), Psn::new(0));
+    for sleeps in [false, true, false] {
+        platform.suppress_doorbells();
+        while platform.send(link, &packet, Payload::default()).is_ok() {}
+        assert!(!sleeps || platform.announce_sleep());
+        let theirs = other.links()[1];
+        while other.peek(theirs).is_some() {
+            other.release(theirs);
+        }
+        assert_eq!(rung(&platform), sleeps);
+        platform.handle_events(monotonic());
+    }
+}
+
 /// Several requests in a row that are executed here are a stream: its next goes as a packet.
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
