@@ -13,6 +13,18 @@ fn platform() -> WindowPlatform {
     WindowPlatform::new(Config::default()).unwrap()
 }
 
+/// Two, and the first one's link to the second, which has this number. They know of one another what there is to know.
+fn linked() -> (WindowPlatform, WindowPlatform, LinkId, Qpn) {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    for _ in 0..2 {
+        other.handle_events(monotonic());
+        platform.handle_events(monotonic());
+    }
+    (platform, other, link, qpn)
+}
+
 fn gid(ip: &str) -> Gid {
     Gid::from_ip(ip.parse().unwrap())
 }
@@ -363,13 +375,7 @@ fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
 /// The quicker way for large messages: it depends on the machine, on who sleeps, and on where they lie.
 #[test]
 fn large_messages_go_the_quicker_way() {
-    let (mut platform, mut other) = (platform(), platform());
-    let qpn = Qpn::new(other.claim_block().unwrap());
-    let link = platform.resolve(&gid("::1"), qpn).unwrap();
-    for _ in 0..2 {
-        other.handle_events(monotonic());
-        platform.handle_events(monotonic());
-    }
+    let (mut platform, mut other, link, _) = linked();
     assert!(platform.caps(link).straight);
     let favours = |platform: &mut WindowPlatform, window| {
         platform.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
@@ -408,13 +414,7 @@ fn large_messages_go_the_quicker_way() {
 /// Who sleeps while a window is full is rung when there is room; who polls looks for it.
 #[test]
 fn room_in_a_window_is_announced_to_sleepers() {
-    let (mut platform, mut other) = (platform(), platform());
-    let qpn = Qpn::new(other.claim_block().unwrap());
-    let link = platform.resolve(&gid("::1"), qpn).unwrap();
-    for _ in 0..2 {
-        other.handle_events(monotonic());
-        platform.handle_events(monotonic());
-    }
+    let (mut platform, mut other, link, qpn) = linked();
     let rung = |platform: &WindowPlatform| {
         let mut fds = [rustix::event::PollFd::new(&platform.doorbell, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -439,19 +439,14 @@ fn room_in_a_window_is_announced_to_sleepers() {
 fn of_a_stream_the_peer_does_its_part() {
     use engine::platform::{Reach, ReachOp, Shown};
     use verbs::{Access, PdId, RKey};
-    let (mut platform, mut other) = (platform(), platform());
-    let (src, dst) = (Qpn::new(0x777), Qpn::new(other.claim_block().unwrap()));
-    let link = platform.resolve(&gid("::1"), dst).unwrap();
+    let (mut platform, mut other, link, dst) = linked();
+    let src = Qpn::new(0x777);
     let (access, pd, mut memory) =
         (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
     let addr = span(&mut memory).addr;
     other.show(&Shown::Region { key: 5, pd, access, addr, length: 200_000, iova: addr });
     other.show(&Shown::Qp { qpn: dst, peer: src, pd, access, epoch: 9 });
     other.announce_sleep();
-    for _ in 0..2 {
-        other.handle_events(monotonic());
-        platform.handle_events(monotonic());
-    }
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
     let mut reaches = |platform: &mut WindowPlatform, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };

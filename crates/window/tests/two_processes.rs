@@ -508,6 +508,16 @@ fn requests_executed_by_the_initiator() {
     let small = Reach { len: 8, ..good };
     node.until("sleep", |node| node.platform.reach(link, &small).is_some());
 
+    // A stopped peer takes no part in a stream either: each is executed here. (It may have been seen to run just before.)
+    let pid = rustix::process::Pid::from_child(&other.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let stream = Reach { queues: true, ..good };
+    for n in 0..2000 {
+        assert!(node.platform.reach(link, &stream).is_some(), "{n}");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+
     other.process.kill().unwrap();
     other.process.wait().unwrap();
     assert_eq!(node.platform.reach(link, &good), None);

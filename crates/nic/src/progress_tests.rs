@@ -1,0 +1,291 @@
+use super::*;
+
+/// The links that so many polls take a packet from.
+fn taken(turns: &mut Turns, ready: &[bool], polls: u32) -> Vec<usize> {
+    let poll = |_| {
+        let first = turns.first(ready.len());
+        let at = (first..ready.len()).chain(0..first).find(|at| ready[*at])?;
+        turns.took(at);
+        Some(at)
+    };
+    (0..polls).filter_map(poll).collect()
+}
+
+#[test]
+fn a_busy_link_is_looked_at_first() {
+    let mut turns = Turns::default();
+    taken(&mut turns, &[false, false, true], 1);
+    assert_eq!(turns.first(3), 2);
+    assert_eq!(taken(&mut turns, &[false, true, false], 3), [1; 3]);
+    assert_eq!(turns.first(3), 1);
+    assert_eq!(turns.first(1), 0, "links go");
+    assert_eq!(turns.first(0), 0);
+}
+
+/// An adapter without a thread, and the device opened.
+fn adapter() -> (Nic, ::verbs::CtxId) {
+    let nic = Nic::new().unwrap();
+    let ctx = nic.core.lock().open_ctx().unwrap();
+    (nic, ctx)
+}
+
+/// A queue pair in INIT with so many receives; each completes to the queue.
+fn receiver(nic: &Nic, ctx: ::verbs::CtxId, cq: CqId, receives: u64) -> ::verbs::QpId {
+    use ::verbs::{QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, state};
+    let pd = nic.lock().alloc_pd(ctx).unwrap();
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let (send_cq, recv_cq) = (Some(cq), Some(cq));
+    let (pd, qp_type) = (Some(pd), QpType::Rc);
+    let init = QpInit { pd, qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
+    let (qp, _) = nic.create_qp(ctx, &init, 0).unwrap();
+    let attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
+    let (mask, _) = state::transition(QpType::Rc, QpState::Reset, QpState::Init).unwrap();
+    nic.modify_qp(qp, &attr, mask | QpAttrMask::STATE).unwrap();
+    for wr_id in 0..receives {
+        nic.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    qp
+}
+
+/// Its receives end.
+fn flush(nic: &Nic, qp: ::verbs::QpId) {
+    let attr = ::verbs::QpAttr { state: ::verbs::QpState::Err, ..::verbs::QpAttr::default() };
+    nic.modify_qp(qp, &attr, ::verbs::QpAttrMask::STATE).unwrap();
+}
+
+#[test]
+fn armings_that_nobody_asked_for_are_a_rest_apart() {
+    let (nic, ctx) = adapter();
+    let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+    let mut core = nic.core.lock();
+    let arms = |core: &mut Core, clock| {
+        (core.mode, core.clock) = (Mode::Polled, clock);
+        core.after_completions(&nic);
+        core.mode == Mode::Armed
+    };
+    let start = now();
+    assert!(arms(&mut core, start), "nothing is expected: peers must find somebody awake");
+    assert_eq!(core.rest_until, core.clock + REST);
+    let until = core.rest_until;
+    assert!(!arms(&mut core, start) && !arms(&mut core, until - 1));
+    assert_eq!(core.rest_until, until, "what is put off is not put off further");
+    assert!(arms(&mut core, until));
+    // Who is back at once, polling, is not armed more seldom for that: he may watch his memory between two completions,
+    // and what peers write as packets would wait for the NIC thread's looks.
+    let until = core.rest_until;
+    (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
+    assert_eq!((core.mode, core.rest_until), (Mode::Polled, until));
+    assert!(arms(&mut core, until));
+    // Who asks for it gets it.
+    (core.mode, core.rest_until) = (Mode::Polled, u64::MAX);
+    core.arm_for(&nic);
+    assert_eq!(core.mode, Mode::Armed);
+    // Who expects a completion comes back for it.
+    core.rest_until = 0;
+    drop(core);
+    let qp = receiver(&nic, ctx, cq, 1);
+    assert!(!arms(&mut nic.core.lock(), until));
+    flush(&nic, qp);
+    assert!(arms(&mut nic.core.lock(), until));
+}
+
+/// A thread that is stopped between reading the clock and posting must not shorten the timeout.
+#[test]
+fn timers_begin_when_it_was_sent() {
+    use ::verbs::{AhAttr, Opcode, QpAttr, QpAttrMask, QpState, QpType, SendBody, SendData, SendFlags, SendWr, state};
+    const MS: u64 = 1_000_000;
+    let (nic, ctx) = adapter();
+    let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+    let qp = receiver(&nic, ctx, cq, 0);
+    let dgid = nic.gids()[0].gid;
+    let attr = QpAttr {
+        path_mtu: 3,
+        ah: AhAttr { dgid, is_global: true, port_num: 1, ..AhAttr::default() },
+        // Nobody has this number.
+        dest_qp_num: 0xff_fffe,
+        timeout: 14,
+        ..QpAttr::default()
+    };
+    for (from, to) in [(QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)] {
+        let (mask, _) = state::transition(QpType::Rc, from, to).unwrap();
+        nic.modify_qp(qp, &QpAttr { state: to, ..attr }, mask | QpAttrMask::STATE).unwrap();
+    }
+    let mut core = nic.lock();
+    let stopped = 50 * MS;
+    core.clock = now() - stopped;
+    (core.clock_fresh, core.clock_uses) = (true, 8);
+    let wr = SendWr {
+        wr_id: 1,
+        opcode: Opcode::Send,
+        flags: SendFlags::SIGNALED,
+        imm_or_rkey: 0,
+        remote_srqn: 0,
+        body: &SendBody::Plain,
+        data: SendData::Sges(&[]),
+    };
+    let sent = now();
+    let then = core.time();
+    core.post_send(qp, &wr, then).unwrap();
+    drop(core);
+    let (due, mut core) = (sent + (4096 << 14), nic.core.lock());
+    core.engine.expire(due - 1);
+    let next = core.engine.next_deadline().unwrap();
+    assert!((due..due + 10 * MS).contains(&next), "next at {} ms, and not yet run out", (next - sent) / MS);
+}
+
+#[test]
+fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
+    let mut looks = Looks::at_rest(0);
+    let mut polls = 0;
+    let mut next = |looks: &mut Looks, seldom| {
+        polls += 1;
+        looks.next(polls, 7 * TICK_MAX, seldom, false) - 7 * TICK_MAX
+    };
+    assert_eq!([false, false].map(|seldom| next(&mut looks, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
+    let waits = [true; 6].map(|seldom| next(&mut looks, seldom));
+    assert_eq!(waits, [PAUSE, 8 * TICK_MIN, PAUSE, TICK_MAX, PAUSE, TICK_MAX]);
+    // A doubt that the second look has settled is forgotten.
+    assert_eq!([true, false, true].map(|seldom| next(&mut looks, seldom)), [PAUSE, TICK_MAX, PAUSE]);
+}
+
+#[test]
+fn who_waits_for_room_is_looked_at_sooner() {
+    let mut looks = Looks { tick: TICK_MAX, ..Looks::at_rest(0) };
+    assert_eq!(looks.next(1, 0, false, true), TICK_PARKED);
+    assert_eq!(looks.next(2, 0, false, false), 2 * TICK_PARKED, "and then more seldom again");
+}
+
+#[test]
+fn who_may_wait_for_events_has_to_poll_more_than_once() {
+    let (nic, ctx) = adapter();
+    let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+    let polls = nic.core.lock().polls;
+    let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 0));
+    assert!(!nic.core.lock().polls_since(polls));
+    poll(1);
+    assert!(nic.core.lock().polls_since(polls));
+    let channel = nic.create_channel().unwrap();
+    nic.bind_cq_channel(cq, &channel);
+    assert!(nic.core.lock().polls_since(polls), "he never asks for one");
+    nic.arm_cq(cq, false).unwrap();
+    assert!(!nic.core.lock().polls_since(polls));
+    let polls = nic.core.lock().polls;
+    poll(POLLS_BEFORE_POLLED - 1);
+    assert!(!nic.core.lock().polls_since(polls));
+    poll(1);
+    assert!(nic.core.lock().polls_since(polls));
+    // Whether he still waits is seen in armed mode.
+    for asks in [false, true] {
+        nic.arm_cq(cq, false).unwrap();
+        for _ in 0..POLLS_UNASKED - 1 {
+            assert!(nic.core.lock().may_await_events());
+        }
+        if asks {
+            nic.arm_cq(cq, false).unwrap();
+        }
+        assert!(nic.core.lock().may_await_events(), "the event has not come yet");
+    }
+    let qp = receiver(&nic, ctx, cq, 1);
+    flush(&nic, qp);
+    nic.core.lock().polls_unasked = 0;
+    for _ in 0..POLLS_UNASKED - 1 {
+        assert!(nic.core.lock().may_await_events());
+    }
+    assert!(!nic.core.lock().may_await_events(), "it has, and he goes on polling");
+    nic.arm_cq(cq, false).unwrap();
+    assert!(nic.core.lock().awaits_events);
+    nic.unbind_cq_channel(cq);
+    assert!(!nic.core.lock().awaits_events);
+}
+
+#[test]
+fn who_was_at_work_just_now_still_is() {
+    let mut looks = Looks::at_rest(5);
+    let now = 3 * TICK_MAX;
+    assert!(!looks.at_work(false, now) && looks.at_work(true, now));
+    looks.next(6, now, false, false);
+    let tick = looks.tick;
+    assert!(looks.at_work(false, now + PAUSE - 1) && !looks.at_work(false, now + PAUSE));
+    // A look in between changes nothing.
+    assert_eq!((looks.next(6, now + 1, true, false), looks.tick, looks.doubted), (now + PAUSE, tick, false));
+    assert!(!looks.at_work(false, now + PAUSE));
+    assert!(!Looks::at_rest(6).at_work(false, now + 1), "whoever has taken over asks nothing");
+}
+
+#[test]
+fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
+    let (nic, ctx) = adapter();
+    let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+    let send = |mode| {
+        let mut core = nic.lock();
+        (core.mode, core.clock_uses) = (mode, 8);
+        core.engine.platform_mut().suppress_doorbells();
+        let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
+        assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]));
+        assert!(core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some());
+        core.engine.platform_mut().release(LinkId::LOOPBACK);
+    };
+    let owed = || nic.core.lock().engine.platform().owes_kick();
+    send(Mode::Armed);
+    assert!(!owed());
+    send(Mode::Polled);
+    assert!(owed(), "the fence is for later");
+    assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 0);
+    assert!(!owed());
+    // The NIC thread, too, by any look at the clock.
+    send(Mode::Polled);
+    nic.lock().read_time();
+    assert!(!owed());
+    // And who sleeps is rung at once.
+    nic.core.lock().engine.platform_mut().announce_sleep();
+    let mut core = nic.lock();
+    (core.mode, core.clock_uses) = (Mode::Polled, 8);
+    let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
+    assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]));
+    drop(core);
+    assert!(!owed());
+}
+
+#[test]
+fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
+    let (nic, ctx) = adapter();
+    let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
+    let qp = receiver(&nic, ctx, cq, 64);
+    flush(&nic, qp);
+    // Completions lie there that the polls had not to bring: 64, and nothing comes behind them.
+    nic.core.lock().rest_until = u64::MAX;
+    let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 1));
+    let mode = || nic.core.lock().mode;
+    // With a channel somebody may be waiting for events, and peers have to ring.
+    nic.core.lock().mode = Mode::Armed;
+    let channel = nic.create_channel().unwrap();
+    nic.bind_cq_channel(cq, &channel);
+    nic.arm_cq(cq, false).unwrap();
+    poll(POLLS_BEFORE_POLLED + 1);
+    assert_eq!(mode(), Mode::Armed);
+    nic.unbind_cq_channel(cq);
+    poll(POLLS_BEFORE_POLLED - 1);
+    assert_eq!(mode(), Mode::Armed);
+    poll(1);
+    assert_eq!(mode(), Mode::Polled);
+    // Now they tell nothing: the NIC thread has nothing to stay away for.
+    let polls = nic.core.lock().polls;
+    poll(POLLS_BEFORE_POLLED);
+    assert_eq!(nic.core.lock().polls, polls);
+    // Each arming begins the count anew.
+    let half = POLLS_BEFORE_POLLED / 2;
+    nic.core.lock().arm_for(&nic);
+    poll(half);
+    nic.core.lock().arm_for(&nic);
+    poll(half - 1);
+    assert_eq!((mode(), nic.core.lock().polls_armed), (Mode::Armed, half - 1));
+}
+
+#[test]
+fn no_link_is_starved_by_others_that_are_always_ready() {
+    let mut turns = Turns::default();
+    let taken = taken(&mut turns, &[false, true, true, true], 6 * BUDGET);
+    for link in 1..4 {
+        assert_eq!(taken.iter().filter(|at| **at == link).count(), 2 * BUDGET as usize, "{link}");
+    }
+}
