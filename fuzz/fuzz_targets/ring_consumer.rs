@@ -48,6 +48,12 @@ fuzz_target!(|input: &[u8]| {
                 let _ = consumer.ready();
                 consumer.retract_sleep();
             }
+            10 if place % 2 == 0 => {
+                if let Some(short) = consumer.peek_short() {
+                    assert!(short.len <= 8);
+                    let _ = consumer.release_short();
+                }
+            }
             _ => {
                 if let Ok(Some(record)) = consumer.peek().map(|record| record.copied()) {
                     assert!(record.len <= Half::SEGMENT);

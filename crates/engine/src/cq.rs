@@ -96,10 +96,13 @@ pub(crate) struct Cq {
     moderate_period: Nanos,
     /// An event is owed: completions since, and when it is due at the latest.
     owed: Option<(u16, Nanos)>,
-    /// Completions it ever got.
+    /// Completions it ever got, but for those below.
     pushed: u64,
-    /// Looks for a completion so far.
+    /// Looks for a completion so far, but for those that got one of these.
     polls: u64,
+    /// Completions that were handed to who was looking. One count and not two, which would be read at once, by a load that is wider
+    /// than the store of a look before it.
+    handed: u64,
 }
 
 /// All completion queues, and the notices that arise.
@@ -140,6 +143,7 @@ impl Completions {
             owed: None,
             pushed: 0,
             polls: 0,
+            handed: 0,
         })
     }
 
@@ -164,7 +168,24 @@ impl Completions {
         self.push_with(id, solicited, now, |place| *place = cqe)
     }
 
-    /// The same, written in place.
+    /// A completion that this queue gets is handed to who polls it, without having been in it. False if it must be put in: others are
+    /// before it, or an event is asked for.
+    #[inline(always)]
+    #[must_use]
+    pub fn hand_over(&mut self, id: CqId) -> bool {
+        match self.cqs.get_mut(id) {
+            Some(cq) if cq.armed == Armed::No && cq.ring.is_empty() => {
+                cq.handed += 1;
+                true
+            }
+            _ => {
+                cold_path();
+                false
+            }
+        }
+    }
+
+    /// [`Completions::push`], written in place.
     #[inline(always)]
     #[must_use]
     pub fn push_with(&mut self, id: CqId, solicited: bool, now: Nanos, fill: impl FnOnce(&mut Cqe)) -> bool {
@@ -287,8 +308,8 @@ impl Completions {
             handle: id.index,
             depth: cq.capacity,
             inside: cq.ring.len() as u32,
-            pushed: cq.pushed,
-            polls: cq.polls,
+            pushed: cq.pushed + cq.handed,
+            polls: cq.polls + cq.handed,
             armed: match cq.armed {
                 Armed::No => report::facts::Armed::No,
                 Armed::Solicited => report::facts::Armed::Solicited,

@@ -17,13 +17,17 @@
 
 use std::hint::cold_path;
 
-use verbs::{Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus};
+use verbs::{
+    Completion, CqId, Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus,
+};
 
 use crate::Engine;
 use crate::complete::sent;
 use crate::cq::{Cqe, Frees};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
+use crate::platform::{
+    Head, LinkId, Nanos, Packet, PacketOp, Payload, Platform, ShortPacket, Span, packet_flags as flag,
+};
 use crate::qp::{Qp, Response, Way};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
@@ -40,6 +44,54 @@ const LONGEST: u32 = 256;
 #[inline(always)]
 fn may(has_express: bool) -> bool {
     cfg!(without_taps) || has_express
+}
+
+/// What became of a packet that was given to [`Engine::receive_short`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Short {
+    /// Nothing: it is not for the short way.
+    LongWay,
+    /// It has been dealt with.
+    Taken,
+    /// And a completion was handed out.
+    Completed {
+        /// [`Engine::expects_completions`], as far as the same queue pair tells: true, or not known.
+        expects: bool,
+    },
+}
+
+/// The payload of a packet that comes in.
+#[derive(Clone, Copy)]
+enum Body<Rx> {
+    /// Where the wire has it.
+    Rx(Rx),
+    /// Here, in the order of memory, and how many bytes of it.
+    Word(u64, u32),
+}
+
+impl<Rx: Copy> Body<Rx> {
+    #[inline(always)]
+    fn len(self, platform: &impl Platform<Rx = Rx>) -> u32 {
+        match self {
+            Body::Rx(rx) => platform.rx_len(rx),
+            Body::Word(_, len) => len,
+        }
+    }
+
+    /// Copies it to memory. False if that is not there.
+    #[inline(always)]
+    fn put(self, platform: &mut impl Platform<Rx = Rx>, span: &Span) -> bool {
+        let stored = match self {
+            Body::Rx(rx) => platform.rx_scatter(rx, 0, std::slice::from_ref(span)),
+            // Apart, because what is known to be 8 bytes long is one store.
+            Body::Word(word, 8) => platform.store(span.addr, span.guarded, &word.to_ne_bytes()),
+            Body::Word(word, len) => {
+                let bytes = word.to_ne_bytes();
+                platform.store(span.addr, span.guarded, bytes.get(..len as usize).unwrap_or_default())
+            }
+        };
+        stored.is_ok()
+    }
 }
 
 impl<P: Platform> Engine<P> {
@@ -176,42 +228,81 @@ impl<P: Platform> Engine<P> {
     /// Executes a SEND that has come over this link, or an acknowledgement, if that is all there is to do.
     #[inline]
     pub(crate) fn express_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
-        match packet.op {
-            PacketOp::Send => self.express_send_in(id, link, packet, rx, now),
-            PacketOp::Ack => self.express_ack_in(id, link, packet, now),
-            _ => false,
-        }
+        let nobody = None::<(CqId, fn(&Completion))>;
+        let outcome = match packet.op {
+            PacketOp::Send => self.express_send_in(id, link, packet, Body::Rx(rx), now, nobody),
+            PacketOp::Ack => self.express_ack_in(id, link, packet, now, nobody),
+            _ => return false,
+        };
+        outcome != Short::LongWay
     }
 
-    #[inline]
-    fn express_send_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
-        let whole = packet.flags & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
-        if !(whole && may(self.has_express)) {
-            return false;
+    /// A short packet has come over a link, and this queue is being polled, in which there is nothing. What completes there is handed
+    /// out, once at most; other completions go into their queues. [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be
+    /// asked.
+    #[inline(always)]
+    pub fn receive_short(
+        &mut self,
+        link: LinkId,
+        short: ShortPacket,
+        now: Nanos,
+        polled: CqId,
+        out: impl FnMut(&Completion),
+    ) -> Short {
+        self.arrival = link;
+        let Some(id) = self.qpns.find(short.dst()) else {
+            cold_path();
+            return Short::LongWay;
+        };
+        if short.is_ack() {
+            return self.express_ack_in(id, link, short, now, Some((polled, out)));
         }
-        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
+        let body = Body::Word(short.payload(), short.received());
+        self.express_send_in(id, link, short, body, now, Some((polled, out)))
+    }
+
+    #[inline(always)]
+    fn express_send_in(
+        &mut self,
+        id: QpId,
+        link: LinkId,
+        packet: impl Head,
+        body: Body<P::Rx>,
+        now: Nanos,
+        polled: Option<(CqId, impl FnMut(&Completion))>,
+    ) -> Short {
+        let whole = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
+        if !(whole && may(self.has_express)) {
+            return Short::LongWay;
+        }
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
         let plain = qp.init.qp_type == QpType::Rc
             && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
             && qp.from == Some(link)
-            && packet.src.get() == qp.attr.dest_qp_num
-            && packet.psn == qp.epsn
-            && packet.len <= LONGEST
+            && packet.src().get() == qp.attr.dest_qp_num
+            && packet.psn() == qp.epsn
+            && packet.len() <= LONGEST
             && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
             && qp.recv.is_none()
             && qp.write.is_none()
             && qp.init.srq.is_none();
-        if !plain || self.platform.rx_len(rx) != packet.len {
-            return long_way();
+        if !plain || body.len(&self.platform) != packet.len() {
+            return the_long_way();
         }
-        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return long_way() };
-        let [sge] = wqe.sges[..] else { return long_way() };
-        if sge.length < packet.len {
-            return long_way();
+        if self.prompt
+            && let Some(link) = qp.link
+        {
+            self.platform.expect_send(link);
         }
-        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return long_way() };
-        span.len = packet.len;
-        if span.addr == NULL_ADDR || self.platform.rx_scatter(rx, 0, std::slice::from_ref(&span)).is_err() {
-            return long_way();
+        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return the_long_way() };
+        let [sge] = wqe.sges[..] else { return the_long_way() };
+        if sge.length < packet.len() {
+            return the_long_way();
+        }
+        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return the_long_way() };
+        span.len = packet.len();
+        if span.addr == NULL_ADDR || !body.put(&mut self.platform, &span) {
+            return the_long_way();
         }
         #[cfg(test)]
         (self.short_ways[1] += 1);
@@ -220,17 +311,29 @@ impl<P: Platform> Engine<P> {
         qp.fed_at = Some(now);
         qp.nak_sent = false;
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        qp.epsn = packet.psn.plus(1);
-        qp.tally.received_bytes(packet.len);
-        let fill = |cqe: &mut Cqe| {
-            cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len);
-            (cqe.qp, cqe.frees) = (id, Frees::Recv);
-        };
+        qp.epsn = packet.psn().plus(1);
+        qp.tally.received_bytes(packet.len());
         let ack = packet.has(flag::ACK_REQ);
-        if !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill) {
-            cold_path();
-            self.lost_completion(id, ack.then_some(packet.psn), now);
-        } else if ack {
+        let mut outcome = Short::Taken;
+        if let Some((polled, mut out)) = polled
+            && polled == cq
+            && self.done.hand_over(cq)
+        {
+            out(&Completion { timestamp: now, ..received(qp, packet, wr_id, WcOpcode::Recv, packet.len()) });
+            qp.rq.held = qp.rq.held.saturating_sub(1);
+            outcome = Short::Completed { expects: !qp.rq.wqes.is_empty() || qp.expects_sends() };
+        } else {
+            let fill = |cqe: &mut Cqe| {
+                cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
+                (cqe.qp, cqe.frees) = (id, Frees::Recv);
+            };
+            if !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill) {
+                cold_path();
+                self.lost_completion(id, ack.then_some(packet.psn()), now);
+                return Short::Taken;
+            }
+        }
+        if ack {
             let alone = self.prompt
                 && qp.responses.is_empty()
                 && !qp.queued
@@ -239,19 +342,19 @@ impl<P: Platform> Engine<P> {
                 && qp.sq.fetched == qp.sq.posted;
             // Behind whatever else was sent to the peer: over our own link, which may be another than his.
             if let Some(link) = qp.link.filter(|_| alone)
-                && self.platform.send_short(link, &acknowledgement(qp, packet.psn, qp.msn), &[])
+                && self.platform.send_short(link, &acknowledgement(qp, packet.psn(), qp.msn), &[])
             {
                 #[cfg(test)]
                 (self.short_ways[3] += 1);
-                return true;
+                return outcome;
             }
-            Self::owe_ack(qp, packet.psn);
+            Self::owe_ack(qp, packet.psn());
             if !qp.queued && !qp.parked {
                 qp.queued = true;
                 self.ready.push_back(id);
             }
         }
-        true
+        outcome
     }
 
     #[cold]
@@ -266,58 +369,71 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes an acknowledgement in that ends the oldest requests under way.
-    #[inline]
-    fn express_ack_in(&mut self, id: QpId, link: LinkId, packet: &Packet, now: Nanos) -> bool {
+    #[inline(always)]
+    fn express_ack_in(
+        &mut self,
+        id: QpId,
+        link: LinkId,
+        packet: impl Head,
+        now: Nanos,
+        mut polled: Option<(CqId, impl FnMut(&Completion))>,
+    ) -> Short {
         if !may(self.has_express) {
-            return false;
+            return Short::LongWay;
         }
-        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
-        let plain = packet.syndrome >> 5 == 0
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
+        let plain = packet.syndrome() >> 5 == 0
             && qp.init.qp_type == QpType::Rc
             && qp.state == QpState::Rts
             && qp.from == Some(link)
-            && packet.src.get() == qp.attr.dest_qp_num
+            && packet.src().get() == qp.attr.dest_qp_num
             && qp.cursor == qp.inflight.len()
             && qp.sq.fetched == qp.sq.posted
-            && packet.psn.since(qp.next_psn) < 0
+            && packet.psn().since(qp.next_psn) < 0
             && qp.responses.is_empty()
             && qp.rnr_until.is_none();
         if !plain {
-            return long_way();
+            return the_long_way();
         }
         let mut ended = 0;
         while ended < qp.inflight.len() {
             let e = &qp.inflight[ended];
             if e.psns == 0 || e.done || e.error.is_some() {
-                return long_way(); // it ends, too, when it is the oldest
+                return the_long_way(); // it ends, too, when it is the oldest
             }
-            if e.last_psn().since(packet.psn) > 0 {
+            if e.last_psn().since(packet.psn()) > 0 {
                 break;
             }
             if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref {
-                return long_way();
+                return the_long_way();
             }
             ended += 1;
         }
         if ended == 0 {
-            return long_way();
+            return the_long_way();
         }
         let mut lost = false;
+        let mut outcome = Short::Taken;
         for _ in 0..ended {
             let Some(e) = qp.inflight.front() else { break };
             qp.tally.completed(e, WcStatus::Success);
             let done = e.flags.contains(SendFlags::SIGNALED).then_some((e.number, e.wr_id));
             qp.inflight.drop_front();
             qp.cursor -= 1;
-            if let (Some((number, wr_id)), Some(cq)) = (done, qp.init.send_cq)
-                && !self.done.push_with(cq, false, now, |cqe| *cqe = sent(qp, number, wr_id))
+            let (Some((number, wr_id)), Some(cq)) = (done, qp.init.send_cq) else { continue };
+            if let Some((_, mut out)) = polled.take_if(|(polled, _)| *polled == cq)
+                && self.done.hand_over(cq)
             {
+                out(&Completion { timestamp: now, ..sent(qp, number, wr_id).wc });
+                qp.sq.retired = qp.sq.retired.max(number + 1);
+                outcome = Short::Completed { expects: false };
+            } else if !self.done.push_with(cq, false, now, |cqe| *cqe = sent(qp, number, wr_id)) {
                 cold_path();
                 lost = true;
                 break;
             }
         }
-        qp.unacked = packet.psn.plus(1);
+        qp.unacked = packet.psn().plus(1);
         Self::progressed(qp);
         // What is left was looked at above: the oldest of it waits for an answer.
         if !lost
@@ -333,7 +449,10 @@ impl<P: Platform> Engine<P> {
         }
         #[cfg(test)]
         (self.short_ways[2] += 1);
-        true
+        if let Short::Completed { expects } = &mut outcome {
+            *expects = self.qps.get(id).is_some_and(|qp| !qp.rq.wqes.is_empty() || qp.expects_sends());
+        }
+        outcome
     }
 
     /// Sends the acknowledgement that the first of those who have something to send owes, if that is all there is to do for it.
@@ -364,6 +483,13 @@ impl<P: Platform> Engine<P> {
 fn long_way() -> bool {
     cold_path();
     false
+}
+
+/// The same, on the way in.
+#[inline(always)]
+fn the_long_way() -> Short {
+    cold_path();
+    Short::LongWay
 }
 
 #[inline(always)]

@@ -211,6 +211,134 @@ impl Packet {
     }
 }
 
+/// What small SENDs and acknowledgements say in their headers. See [`Packet`] for what it means.
+#[allow(missing_docs)]
+pub(crate) trait Head: Copy {
+    fn flags(self) -> u8;
+    fn syndrome(self) -> u8;
+    fn src(self) -> Qpn;
+    fn psn(self) -> Psn;
+    fn imm(self) -> u32;
+    fn len(self) -> u32;
+    #[inline(always)]
+    fn has(self, flag: u8) -> bool {
+        self.flags() & flag != 0
+    }
+}
+
+impl Head for &Packet {
+    #[inline(always)]
+    fn flags(self) -> u8 {
+        self.flags
+    }
+    #[inline(always)]
+    fn syndrome(self) -> u8 {
+        self.syndrome
+    }
+    #[inline(always)]
+    fn src(self) -> Qpn {
+        self.src
+    }
+    #[inline(always)]
+    fn psn(self) -> Psn {
+        self.psn
+    }
+    #[inline(always)]
+    fn imm(self) -> u32 {
+        self.imm
+    }
+    #[inline(always)]
+    fn len(self) -> u32 {
+        self.len
+    }
+}
+
+/// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by who takes it
+/// at once, where a [`Packet`] is written to memory member by member, and read by wider loads than it was written.
+///
+/// ```text
+/// 0  op:8 flags:8 syndrome:8 dst:24       1  src:24 psn:24       2  imm:32 len:32      (lowest bits first)
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ShortPacket {
+    words: [u64; 3],
+    received: u32,
+    payload: u64,
+}
+
+impl ShortPacket {
+    /// The packet with this header, and the bytes of payload that came with it, at most 8 (what lies behind them means nothing).
+    /// `None` if it is no SEND and no acknowledgement.
+    #[inline(always)]
+    pub fn new(words: [u64; 3], received: u32, payload: u64) -> Option<ShortPacket> {
+        let op = words[0] as u8;
+        (op == PacketOp::Send as u8 || op == PacketOp::Ack as u8).then_some(ShortPacket { words, received, payload })
+    }
+
+    /// True for an acknowledgement; the others are SENDs.
+    #[inline(always)]
+    pub fn is_ack(&self) -> bool {
+        self.words[0] as u8 == PacketOp::Ack as u8
+    }
+
+    /// Destination queue pair.
+    #[inline(always)]
+    pub fn dst(&self) -> Qpn {
+        Qpn::new((self.words[0] >> 24) as u32)
+    }
+
+    /// Payload bytes that came with it.
+    #[inline(always)]
+    pub fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// They, in the order of memory.
+    #[inline(always)]
+    pub fn payload(&self) -> u64 {
+        self.payload
+    }
+
+    /// The same as a packet.
+    pub fn packet(&self) -> Packet {
+        let op = if self.is_ack() { PacketOp::Ack } else { PacketOp::Send };
+        Packet {
+            flags: Head::flags(*self),
+            syndrome: Head::syndrome(*self),
+            imm: Head::imm(*self),
+            len: Head::len(*self),
+            ..Packet::new(op, self.dst(), Head::src(*self), Head::psn(*self))
+        }
+    }
+}
+
+impl Head for ShortPacket {
+    #[inline(always)]
+    fn flags(self) -> u8 {
+        (self.words[0] >> 8) as u8
+    }
+    #[inline(always)]
+    fn syndrome(self) -> u8 {
+        (self.words[0] >> 16) as u8
+    }
+    #[inline(always)]
+    fn src(self) -> Qpn {
+        Qpn::new(self.words[1] as u32)
+    }
+    #[inline(always)]
+    fn psn(self) -> Psn {
+        Psn::new((self.words[1] >> 24) as u32)
+    }
+    #[inline(always)]
+    fn imm(self) -> u32 {
+        self.words[2] as u32
+    }
+    #[inline(always)]
+    fn len(self) -> u32 {
+        (self.words[2] >> 32) as u32
+    }
+}
+
 /// The payload of a packet to send: `prefix`, then the bytes of `spans`. Together at most the link's segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Payload<'a> {
@@ -416,6 +544,8 @@ pub trait Platform {
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
         self.send(link, packet, Payload { prefix, spans: &[] }).is_ok()
     }
+    /// Something will be sent on this link very soon: a hint.
+    fn expect_send(&self, _link: LinkId) {}
     /// Rings the doorbells of all sleeping peers that were sent something since the last call.
     fn kick(&mut self);
     /// A mark for what was sent on this link so far.

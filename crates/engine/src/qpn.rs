@@ -41,6 +41,7 @@ impl QpnTable {
         block.used += 1;
     }
 
+    #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<QpId> {
         let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
         block.qps[(qpn.get() - block.first) as usize]

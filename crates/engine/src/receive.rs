@@ -4,24 +4,24 @@ use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
 
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::platform::{Nanos, Packet, Platform, packet_flags as flag};
+use crate::platform::{Head, Nanos, Packet, Platform, packet_flags as flag};
 use crate::qp::{Qp, RecvProgress};
 use crate::responder::{INVALID, Refused};
 
 /// The completion of a receive that succeeded.
-#[inline]
-pub(crate) fn received(qp: &Qp, packet: &Packet, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> verbs::Completion {
+#[inline(always)]
+pub(crate) fn received(qp: &Qp, head: impl Head, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> verbs::Completion {
     let mut flags = WcFlags::empty();
-    flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
-    flags.set(WcFlags::WITH_INV, packet.has(flag::INV));
+    flags.set(WcFlags::WITH_IMM, head.has(flag::IMM));
+    flags.set(WcFlags::WITH_INV, head.has(flag::INV));
     verbs::Completion {
         wr_id,
         status: WcStatus::Success,
         opcode,
         byte_len,
-        imm_or_rkey: packet.imm,
+        imm_or_rkey: head.imm(),
         qp_num: qp.qpn,
-        src_qp: packet.src,
+        src_qp: head.src(),
         flags,
         pkey_index: 0,
         sl: qp.attr.ah.sl,

@@ -41,8 +41,13 @@ pub trait RingMemory {
     /// Most bytes of one payload; at most an eighth of `BULK`, and at most 32767.
     const SEGMENT: u32;
 
-    /// The stamp of a slot. `slot` is below `SLOTS`.
-    fn stamp(&self, slot: u32) -> &AtomicU64;
+    /// In which line a slot lies, a number of its own below `SLOTS`: what the other functions want to know of a slot.
+    #[inline(always)]
+    fn line(slot: u32) -> u32 {
+        slot
+    }
+    /// The stamp of the slot in this line. `line` is below `SLOTS`.
+    fn stamp(&self, line: u32) -> &AtomicU64;
     /// Records taken by the consumer.
     fn consumed(&self) -> &AtomicU64;
     /// Not 0 while the consumer sleeps.
@@ -50,13 +55,19 @@ pub trait RingMemory {
     /// Not 0 while the producer waits for room.
     fn waiting(&self) -> &AtomicU32;
     /// Copies a slot's body out, once.
-    fn load_body(&self, slot: u32) -> [u64; 7];
+    fn load_body(&self, line: u32) -> [u64; 7];
+    /// Copies the first words of a slot's body out, once.
+    #[inline(always)]
+    fn load_short(&self, line: u32) -> [u64; 5] {
+        let [a, b, c, d, e, ..] = self.load_body(line);
+        [a, b, c, d, e]
+    }
     /// Writes words of a slot's body, from the `first` on.
-    fn store_body(&self, slot: u32, first: usize, words: &[u64]);
+    fn store_body(&self, line: u32, first: usize, words: &[u64]);
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
-    fn expect_write(&self, _slot: u32) {}
+    fn expect_write(&self, _line: u32) {}
     /// This slot will be read next: if the producer has written it, its cache line may come while something else is done.
-    fn expect_read(&self, _slot: u32) {}
+    fn expect_read(&self, _line: u32) {}
     /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
 }
@@ -145,6 +156,8 @@ const fn round_up(len: u32) -> u32 {
 pub struct Producer<M> {
     memory: M,
     at: Position,
+    /// The lines of the next slots, [`AHEAD`] of them, 16 bits each: a line takes several operations to find.
+    lines: u64,
     /// The consumer's count when last read: never more than `at.count`, never less than before.
     consumed: u64,
     /// Bulk bytes ever given out, skipped ones included.
@@ -165,10 +178,12 @@ impl<M: RingMemory> Producer<M> {
             assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 4 && M::SLOTS <= 1 << 16);
             assert!(M::BULK.is_multiple_of(GRAIN) && M::BULK <= 4096 * GRAIN);
             assert!(round_up(M::SEGMENT) <= M::BULK / 8 && M::SEGMENT < 1 << 15);
+            assert!(16 * AHEAD == u64::BITS);
         }
         Producer {
             memory,
             at: Position::START,
+            lines: (0..AHEAD).map(|slot| u64::from(M::line(slot)) << (16 * slot)).sum(),
             consumed: 0,
             head: 0,
             tail: 0,
@@ -227,23 +242,23 @@ impl<M: RingMemory> Producer<M> {
             self.wait_for(bulk)?;
         }
 
-        let slot = self.at.slot(M::SLOTS);
+        let line = self.line();
         let grain = if inside {
             if len > 0 {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
-                self.memory.store_body(slot, words, &data[..len.div_ceil(8) as usize]);
+                self.memory.store_body(line, words, &data[..len.div_ceil(8) as usize]);
             }
-            self.memory.store_body(slot, 0, &header[..words]);
+            self.memory.store_body(line, 0, &header[..words]);
             None
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
             self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
-            self.memory.store_body(slot, 0, &header[..words]);
+            self.memory.store_body(line, 0, &header[..words]);
             Some(at / GRAIN)
         };
-        self.publish(slot, code, len, grain);
+        self.publish(code, len, grain);
         Ok(len)
     }
 
@@ -255,21 +270,35 @@ impl<M: RingMemory> Producer<M> {
             cold_path();
             return false;
         }
-        let slot = self.at.slot(M::SLOTS);
-        self.memory.store_body(slot, 0, body);
-        self.publish(slot, u32::from(four), len, None);
+        self.memory.store_body(self.line(), 0, body);
+        self.publish(u32::from(four), len, None);
         true
     }
 
-    /// Shows the record in this slot to the consumer.
+    /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, who waits at it.
     #[inline(always)]
-    fn publish(&mut self, slot: u32, code: u32, len: u32, grain: Option<u32>) {
+    pub fn expect_push(&self) {
+        self.memory.expect_write(self.line());
+    }
+
+    /// The line of the next slot.
+    #[inline(always)]
+    fn line(&self) -> u32 {
+        u32::from(self.lines as u16)
+    }
+
+    /// Shows the record in the next slot to the consumer.
+    #[inline(always)]
+    fn publish(&mut self, code: u32, len: u32, grain: Option<u32>) {
+        let (slot, line) = (self.at.slot(M::SLOTS), self.line());
         self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
-        self.memory.stamp(slot).store(stamp.pack(), Ordering::Release);
+        self.memory.stamp(line).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
-        self.memory.expect_write((slot + AHEAD) & (M::SLOTS - 1));
+        let ahead = M::line((slot + AHEAD) & (M::SLOTS - 1));
+        self.lines = self.lines >> 16 | u64::from(ahead) << 48;
+        self.memory.expect_write(ahead);
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.
@@ -432,10 +461,23 @@ impl Record {
     }
 }
 
+/// A short record, copied out of its slot: one that is taken without having been in memory in between.
+#[derive(Clone, Copy, Debug)]
+pub struct Short {
+    /// The header has 4 words, not 3.
+    pub four: bool,
+    /// Payload bytes, at most 8.
+    pub len: u32,
+    /// Header, then payload.
+    pub words: [u64; 5],
+}
+
 /// The taking side.
 pub struct Consumer<M> {
     memory: M,
     at: Position,
+    /// The line of the slot there.
+    line: u32,
     /// The count that the producer can see.
     published: u64,
     /// Records and bulk bytes taken since the last publication with a fence.
@@ -454,6 +496,7 @@ impl<M: RingMemory> Consumer<M> {
         Consumer {
             memory,
             at: Position::START,
+            line: M::line(0),
             published: 0,
             unfenced: 0,
             unfenced_bulk: 0,
@@ -476,7 +519,7 @@ impl<M: RingMemory> Consumer<M> {
     /// True if a record is there. One load.
     #[inline]
     pub fn ready(&self) -> bool {
-        (self.memory.stamp(self.at.slot(M::SLOTS)).load(Ordering::Acquire) >> 32) as u32 == self.at.lap
+        (self.memory.stamp(self.line).load(Ordering::Acquire) >> 32) as u32 == self.at.lap
     }
 
     /// The next record; the same one again until [`Consumer::release`]. When there is none, makes everything taken so
@@ -486,9 +529,8 @@ impl<M: RingMemory> Consumer<M> {
     /// [`Broken`] if the producer wrote nonsense; from then on always.
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<&Record>, Broken> {
-        let slot = self.at.slot(M::SLOTS);
         // Acquire: pairs with the producer's release of the stamp.
-        let stamp = Stamp::unpack(self.memory.stamp(slot).load(Ordering::Acquire));
+        let stamp = Stamp::unpack(self.memory.stamp(self.line).load(Ordering::Acquire));
         if stamp.lap != self.at.lap || self.broken {
             cold_path();
             if self.broken {
@@ -514,7 +556,7 @@ impl<M: RingMemory> Consumer<M> {
             self.broken = true;
             return Err(Broken);
         }
-        self.record = Record { header_words, body: self.memory.load_body(slot), len: stamp.len, place };
+        self.record = Record { header_words, body: self.memory.load_body(self.line), len: stamp.len, place };
         self.peeked = true;
         Ok(Some(&self.record))
     }
@@ -537,11 +579,40 @@ impl<M: RingMemory> Consumer<M> {
             Place::Body(_) => 0,
             Place::Bulk(_) => round_up(self.record.len),
         };
-        self.at.step(M::SLOTS);
-        self.memory.expect_read(self.at.slot(M::SLOTS));
-        self.unfenced += 1;
+        self.step();
         self.unfenced_bulk += bulk;
         (self.unfenced >= M::SLOTS / 4 || self.unfenced_bulk >= M::BULK / 4) && self.publish()
+    }
+
+    /// Goes on to the next slot.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.at.step(M::SLOTS);
+        self.line = M::line(self.at.slot(M::SLOTS));
+        self.memory.expect_read(self.line);
+        self.unfenced += 1;
+    }
+
+    /// The next record, if it is there and short: a header of 3 or 4 words, and at most 8 bytes of payload in the word behind it.
+    /// What else there may be (also nothing, or nonsense), [`Consumer::peek`] tells. To be followed by
+    /// [`Consumer::release_short`], or not: then it is still there.
+    #[inline(always)]
+    pub fn peek_short(&self) -> Option<Short> {
+        // Acquire: pairs with the producer's release of the stamp.
+        let raw = self.memory.stamp(self.line).load(Ordering::Acquire);
+        let Stamp { lap, code, len, grain } = Stamp::unpack(raw);
+        if lap != self.at.lap || code > 1 || len > 8 || grain.is_some() || self.broken || self.peeked {
+            return None;
+        }
+        Some(Short { four: code == 1, len, words: self.memory.load_short(self.line) })
+    }
+
+    /// Gives the place of a record back that [`Consumer::peek_short`] gave. True if the producer waits for room and must be rung now.
+    #[inline(always)]
+    #[must_use]
+    pub fn release_short(&mut self) -> bool {
+        self.step();
+        self.unfenced >= M::SLOTS / 4 && self.publish()
     }
 
     /// Makes everything taken so far known to the producer. True if it waits for room and must be rung now.

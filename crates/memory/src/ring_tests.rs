@@ -64,9 +64,19 @@ fn short_records() {
             assert_eq!(producer.push(&words, used, &payload), Ok(len));
         }
         assert_eq!(producer.count(), before + 1);
+        if n % 5 < 2 {
+            let found = consumer.peek_short().unwrap();
+            assert_eq!((found.four, found.len, &found.words[..used]), (four, len, &words[..used]));
+            assert_eq!(found.words[used].to_ne_bytes()[..len as usize], words[used].to_ne_bytes()[..len as usize]);
+        }
+        if n % 5 == 0 {
+            let _ = consumer.release_short();
+            continue;
+        }
         let record = peek(&mut consumer).unwrap().unwrap();
         assert_eq!((record.header(), record.len), (&words[..used], len));
         assert_eq!(payload(&consumer, &record), words[used].to_ne_bytes()[..len as usize]);
+        assert!(consumer.peek_short().is_none(), "it is peeked already");
         let _ = consumer.release();
     }
     assert!(short > Half::SLOTS, "{short} records were short");
@@ -79,6 +89,33 @@ fn short_records() {
     assert_eq!(producer.has_room(), Ok(true));
     assert!(producer.push_short(&[1; 5], false, 8));
     assert!(!producer.push_short(&[1; 5], false, 9), "that is not short");
+}
+
+/// What is not short stays for [`Consumer::peek`]; and who takes short ones only makes room all the same.
+#[test]
+fn not_all_records_are_short() {
+    let (_, mut producer, mut consumer) = ring();
+    assert!(consumer.peek_short().is_none(), "nothing is there");
+    for (words, len) in [(3, 9), (4, 9), (3, 33), (5, 0), (7, 0)] {
+        push(&mut producer, &vec![6; words], &Payload { prefix: &bytes(1, len), spans: &[] }).unwrap();
+        assert!(consumer.peek_short().is_none(), "{words} {len}");
+        assert_eq!(peek(&mut consumer).unwrap().unwrap().len, len as u32);
+        let _ = consumer.release();
+    }
+    for n in 0..5 * u64::from(Half::SLOTS) {
+        assert!(producer.push_short(&[n; 5], false, 8) || producer.has_room() == Ok(true), "{n}");
+        if let Some(short) = consumer.peek_short() {
+            assert_eq!(short.words[..4], [n; 4]);
+            assert!(!consumer.release_short(), "nobody waits");
+        } else {
+            assert!(producer.push_short(&[n; 5], false, 8));
+            assert!(consumer.peek_short().is_some());
+            let _ = consumer.release_short();
+        }
+    }
+    while producer.push(&[1; 7], 3, &Payload::default()).is_ok() {}
+    let rings = (0..Half::SLOTS).filter(|_| consumer.peek_short().is_some() && consumer.release_short()).count();
+    assert_eq!(rings, 1, "who waits for room is rung");
 }
 
 #[test]
@@ -213,7 +250,7 @@ fn a_small_message_is_one_cache_line() {
             let _ = consumer.release();
         }
     }
-    let line = |slot| half.stamp(slot) as *const AtomicU64 as usize;
+    let line = |slot| half.stamp(Half::line(slot)) as *const AtomicU64 as usize;
     assert_eq!(line(0) % 64, 0);
     assert!(line(1).abs_diff(line(0)) >= 4096, "neighbours in one page are fetched together");
 }
@@ -267,6 +304,8 @@ fn laps_wrap_and_skip_zero() {
     let count = u64::from(u32::MAX - 1) * u64::from(Half::SLOTS) - 2;
     let late = Position { count, lap: u32::MAX - 1 };
     (producer.at, producer.consumed, consumer.at, consumer.published) = (late, count, late, count);
+    let lines: Vec<u32> = (0..AHEAD).map(|n| Half::line((count + u64::from(n)) as u32 % Half::SLOTS)).collect();
+    (producer.lines, consumer.line) = (lines.iter().rev().fold(0, |all, line| all << 16 | u64::from(*line)), lines[0]);
     half.consumed().store(count, Ordering::Relaxed);
     let mut seen = Vec::new();
     for n in 0..if cfg!(miri) { 6 } else { 3000 } {
@@ -318,6 +357,7 @@ fn a_producer_that_lies_breaks_the_ring() {
     ] {
         let (half, _, mut consumer) = ring();
         half.stamp(0).store(bad.pack(), Ordering::Relaxed);
+        assert!(consumer.peek_short().is_none());
         assert_eq!(peek(&mut consumer).map(|_| ()), Err(Broken), "{bad:?}");
         // It stays so.
         half.stamp(0).store(0, Ordering::Relaxed);
@@ -424,6 +464,12 @@ fn anything_in_the_window_is_survived() {
             let low = if random.below(2) == 0 { random.below(40) } else { random.next() >> 32 };
             half.stamp(slot).store(lap << 32 | low, Ordering::Relaxed);
             half.store_body(slot, 0, &[random.next(); 7]);
+        }
+        while random.below(3) > 0
+            && let Some(short) = consumer.peek_short()
+        {
+            assert!(short.len <= 8);
+            let _ = consumer.release_short();
         }
         half.consumed().store(random.below(20), Ordering::Relaxed);
         while let Ok(Some(record)) = peek(&mut consumer) {

@@ -37,13 +37,13 @@ const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 /// the very lines that it is about to write. By turns in eight pages: more would be more memory for a few messages, and
 /// with fewer a line's neighbour would be one that the producer has just fetched (`ring::AHEAD`).
 #[inline(always)]
-fn line(slot: u32) -> usize {
+fn line(slot: u32) -> u32 {
     const PAGES: u32 = 8;
     const LINES: u32 = 64;
     const { assert!(Half::SLOTS.is_multiple_of(PAGES * LINES) && PAGES > crate::ring::AHEAD) };
     let slot = slot % Half::SLOTS;
     let (block, inside) = (slot / (PAGES * LINES), slot % (PAGES * LINES));
-    (block * PAGES * LINES + inside % PAGES * LINES + inside / PAGES) as usize
+    block * PAGES * LINES + inside % PAGES * LINES + inside / PAGES
 }
 
 impl Half {
@@ -69,7 +69,13 @@ impl Half {
     /// Where a slot lies in the half, in bytes.
     #[inline(always)]
     pub fn slot_at(slot: u32) -> usize {
-        SLOTS_AT + 64 * line(slot)
+        Self::line_at(line(slot))
+    }
+
+    /// Where a line of the slots lies in the half.
+    #[inline(always)]
+    fn line_at(line: u32) -> usize {
+        SLOTS_AT + 64 * (line % Self::SLOTS) as usize
     }
 
     /// Where the producer's side marks its straight copies, see [`crate::copying`].
@@ -79,7 +85,7 @@ impl Half {
 
     fn word64(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= Half::BYTES && at.is_multiple_of(8));
-        // SAFETY: callers pass constants, or slot addresses computed from a masked index: within the half, which the
+        // SAFETY: callers pass constants, or addresses computed from a line's masked index: within the half, which the
         // backing keeps valid; aligned, since base is to 64 and `at` is to 8. All access to these words is atomic.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
@@ -127,9 +133,14 @@ impl RingMemory for Half {
     const BULK: u32 = 256 * 1024;
     const SEGMENT: u32 = 16 * 1024;
 
+    #[inline(always)]
+    fn line(slot: u32) -> u32 {
+        line(slot)
+    }
+
     #[inline]
-    fn stamp(&self, slot: u32) -> &AtomicU64 {
-        self.word64(Self::slot_at(slot))
+    fn stamp(&self, line: u32) -> &AtomicU64 {
+        self.word64(Self::line_at(line))
     }
 
     #[inline]
@@ -148,42 +159,48 @@ impl RingMemory for Half {
     }
 
     #[inline]
-    fn load_body(&self, slot: u32) -> [u64; 7] {
-        let at = Self::slot_at(slot) + 8;
+    fn load_body(&self, line: u32) -> [u64; 7] {
+        let at = Self::line_at(line) + 8;
+        core::array::from_fn(|i| self.word64(at + 8 * i).load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn load_short(&self, line: u32) -> [u64; 5] {
+        let at = Self::line_at(line) + 8;
         core::array::from_fn(|i| self.word64(at + 8 * i).load(Ordering::Relaxed))
     }
 
     #[inline]
-    fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
-        let at = Self::slot_at(slot) + 8;
+    fn store_body(&self, line: u32, first: usize, words: &[u64]) {
+        let at = Self::line_at(line) + 8;
         for (i, word) in words.iter().enumerate().take(7usize.saturating_sub(first)) {
             self.word64(at + 8 * (first + i)).store(*word, Ordering::Relaxed);
         }
     }
 
     #[inline]
-    fn expect_write(&self, slot: u32) {
+    fn expect_write(&self, line: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            let at = std::ptr::from_ref(self.stamp(slot));
+            let at = std::ptr::from_ref(self.stamp(line));
             // SAFETY: a hint: it changes neither memory nor registers, and may be given any address.
             unsafe { core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = slot;
+        let _ = line;
     }
 
     #[inline]
-    fn expect_read(&self, slot: u32) {
+    fn expect_read(&self, line: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = std::ptr::from_ref(self.stamp(slot));
+            let at = std::ptr::from_ref(self.stamp(line));
             // SAFETY: a hint, as above.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = slot;
+        let _ = line;
     }
 
     fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {

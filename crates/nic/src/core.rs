@@ -16,6 +16,7 @@ use crate::adopt::Adoption;
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
 use crate::progress::Turns;
+use crate::stride::Stride;
 use crate::{Nic, now};
 
 /// The wire under the engine.
@@ -38,6 +39,9 @@ pub struct Core {
     pub(crate) mode: Mode,
     /// Calls of poll so far.
     pub(crate) polls: u64,
+    /// The count at which a poll that finds nothing looks at everything.
+    pub(crate) looks_at: u64,
+    pub(crate) looks: Stride,
     /// Until then the adapter is not armed only because no completion is expected.
     pub(crate) rest_until: u64,
     /// Polls that count towards the next change to polled mode.
@@ -63,14 +67,12 @@ pub struct Core {
     pub(crate) clock: u64,
     /// How often that may be used before it is read again; see [`Core::time`].
     pub(crate) clock_uses: u32,
+    readings: Stride,
     /// It was read under this hold of the lock.
     pub(crate) clock_fresh: bool,
     /// Somebody sees the time of completions: it is always read.
     pub(crate) exact_time: bool,
 }
-
-/// How often one reading of the clock serves while the program polls.
-const CLOCK_USES: u32 = 32;
 
 impl Core {
     pub(crate) fn new(engine: Engine<Wire>) -> Self {
@@ -80,6 +82,8 @@ impl Core {
             contexts: HashMap::new(),
             mode: Mode::Armed,
             polls: 0,
+            looks_at: 0,
+            looks: Stride::NEW,
             rest_until: 0,
             polls_armed: 0,
             awaits_events: false,
@@ -95,6 +99,7 @@ impl Core {
             incidents: Vec::new(),
             clock: 0,
             clock_uses: 0,
+            readings: Stride::NEW,
             clock_fresh: false,
             exact_time: false,
         }
@@ -109,7 +114,7 @@ impl Core {
     }
 
     #[inline]
-    fn use_time(&mut self) -> u64 {
+    pub(crate) fn use_time(&mut self) -> u64 {
         self.clock_uses -= 1;
         self.clock
     }
@@ -125,7 +130,7 @@ impl Core {
     pub(crate) fn note_time(&mut self, now: u64) {
         self.engine.catch_up(now.saturating_sub(self.clock));
         self.clock = now;
-        self.clock_uses = CLOCK_USES;
+        self.clock_uses = self.readings.next(now);
         self.clock_fresh = true;
     }
 
@@ -171,6 +176,12 @@ impl Core {
             && !self.engine.is_parked()
             && self.incidents.is_empty()
         // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
+    }
+
+    /// The same behind [`Core::poll_short`], which has looked at the rest before.
+    #[inline]
+    pub(crate) fn is_settled_shortly(&self) -> bool {
+        !self.engine.has_ready() && !self.engine.platform().must_kick_now() && !self.engine.has_notices()
     }
 
     /// Sends what is ready and tells what happened.

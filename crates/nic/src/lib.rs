@@ -18,6 +18,7 @@ pub mod faults;
 mod fork;
 mod progress;
 mod signal;
+mod stride;
 mod tell;
 mod thread;
 mod verbs_calls;

@@ -12,11 +12,12 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use ::verbs::{CqId, Result};
+use ::verbs::{Completion, CqId, Result};
 use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
+use engine::Short;
 use engine::platform::{LinkId, Packet, Platform};
 
 use crate::core::{Core, Guard, Mode};
@@ -37,11 +38,9 @@ const TICK_PARKED: u64 = 200_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
 const REST: u64 = TICK_MAX;
-/// Who polls reads the clock at every 32nd poll. If that was so long ago, he polls seldom, or does something else between bursts
-/// of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
+/// Who polls reads the clock every few microseconds ([`crate::stride`]). If that was so long ago, he polls seldom, or does something else
+/// between bursts of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
 const PAUSE: u64 = 50_000;
-/// Empty polls per look at everything.
-const GLANCES: u64 = 32;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
 /// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
 const POLLS_BEFORE_YIELD: u32 = 1024;
@@ -55,17 +54,30 @@ const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 const BUDGET: u32 = 64;
 
-/// What a poll of a completion queue would find.
+/// What a poll of a completion queue finds before it has looked at the links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Finds {
     /// It has completions.
     Completions,
-    /// It has none, but packets have come, which may bring some. Nothing else is to be done.
-    Packets,
-    /// It has none, and there may be something to do.
-    Work,
-    /// It has none, and nothing is to be done.
+    /// It has none, and nothing else is to be done than to look for packets, which may bring some.
     Nothing,
+    /// It has none, and there may be something else to do.
+    Work,
+}
+
+/// What [`Core::poll_short`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Polled {
+    /// Nothing, on no link.
+    Nothing,
+    /// Packets, some of which it may have taken, but no completions.
+    Packets,
+    /// So many completions.
+    Completions {
+        n: usize,
+        /// More can be expected for sure.
+        more: bool,
+    },
 }
 
 /// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
@@ -116,29 +128,26 @@ impl Core {
     #[inline]
     pub(crate) fn kick_late(&mut self) {
         if self.engine.platform().owes_kick() {
-            self.engine.platform_mut().kick();
+            self.kick();
         }
     }
 
-    /// What a poll of this queue would find. Most find nothing, which is counted.
+    #[inline(never)]
+    fn kick(&mut self) {
+        self.engine.platform_mut().kick();
+    }
+
+    /// What a poll of this queue finds, before it looks at the links.
     #[inline(always)]
-    pub(crate) fn finds(&mut self, cq: CqId) -> Finds {
+    pub(crate) fn finds(&self, cq: CqId) -> Finds {
         if !self.engine.cq_is_empty(cq) {
             return Finds::Completions;
         }
         let ordinary = self.mode == Mode::Polled
-            && !(self.polls + 1).is_multiple_of(GLANCES)
+            && self.polls + 1 < self.looks_at
             && !self.engine.has_ready()
             && !self.engine.is_parked();
-        if !ordinary {
-            return Finds::Work;
-        }
-        if self.engine.platform().any_ready() {
-            return Finds::Packets;
-        }
-        self.polls += 1;
-        self.engine.count_poll(cq);
-        Finds::Nothing
+        if ordinary { Finds::Nothing } else { Finds::Work }
     }
 
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
@@ -146,13 +155,16 @@ impl Core {
     /// It stops as soon as the poll has its completions: what comes behind them is for the next.
     #[inline(always)]
     pub(crate) fn glance(&mut self, cq: CqId, wanted: usize, finds: Finds) {
-        let thorough = self.polls.is_multiple_of(GLANCES);
+        let thorough = self.polls >= self.looks_at;
         if thorough {
             self.clock_uses = 0;
-        } else if finds != Finds::Packets && !self.engine.platform().any_ready() && !self.engine.has_ready() {
+        } else if finds != Finds::Nothing && !self.engine.platform().any_ready() && !self.engine.has_ready() {
             return;
         }
         let mut now = self.time();
+        if thorough {
+            self.looks_at = self.polls + u64::from(self.looks.next(now));
+        }
         if !thorough && self.mode == Mode::Polled {
             self.take_packets(&mut now, Some((cq, wanted)));
             if !self.engine.cq_is_empty(cq) {
@@ -160,6 +172,50 @@ impl Core {
             }
         }
         self.progress(now);
+    }
+
+    /// The short way of a poll that found [`Finds::Nothing`]: takes short packets from the link that is looked at first, and hands the
+    /// completions that they bring to this queue, so many at most, to `out` with their numbers. It ends at the first packet that is out of
+    /// the ordinary.
+    #[inline(always)]
+    pub(crate) fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
+        let first = self.turns.first(self.engine.platform().links().len());
+        let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
+        let (mut n, mut more, mut now) = (0, false, None);
+        for _ in 0..BUDGET {
+            // Made anew in each turn, so that it stays in registers.
+            let Some(short) = self.engine.platform().peek_short(link) else { break };
+            if self.clock_uses == 0 || most == 0 {
+                return Polled::Packets;
+            }
+            let now = *now.get_or_insert(self.clock);
+            self.engine.set_prompt(most == 1);
+            let outcome = self.engine.receive_short(link, short, now, cq, |completion| out(n, completion));
+            if outcome == Short::LongWay {
+                break;
+            }
+            self.engine.platform_mut().release_short(link, short.received());
+            if let Short::Completed { expects } = outcome {
+                n += 1;
+                more = expects;
+                if n == most {
+                    break;
+                }
+            }
+        }
+        if n == 0 {
+            if now.is_some() || self.engine.platform().any_ready() {
+                return Polled::Packets;
+            }
+            self.polls += 1;
+            self.engine.count_poll(cq);
+            return Polled::Nothing;
+        }
+        self.use_time();
+        self.turns.took(first);
+        self.polls += 1;
+        self.empty_polls = 0;
+        Polled::Completions { n, more }
     }
 
     /// Takes packets from the links, until this queue has so many completions.

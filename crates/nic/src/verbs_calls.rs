@@ -5,9 +5,11 @@ use ::verbs::{
     Qpn, RKey, RecvWr, Result, SendWr, SrqId,
 };
 
+use memory::biased::MutexGuard;
+
 use crate::context::{Object, UNKNOWN};
-use crate::core::Guard;
-use crate::progress::Finds;
+use crate::core::{Core, Guard};
+use crate::progress::{Finds, Polled};
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
@@ -182,15 +184,46 @@ impl Nic {
 
     /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the number of
     /// each, from 0 on. Gives how many.
-    pub fn poll_cq(&self, cq: CqId, most: usize, out: impl FnMut(usize, &Completion)) -> usize {
+    #[inline(always)]
+    pub fn poll_cq(&self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> usize {
         let mut core = self.core.lock();
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
-            core.kick_late();
-            let give_way = core.found_nothing();
-            drop(core);
-            return empty_handed(give_way);
+            match core.poll_short(cq, most, &mut out) {
+                Polled::Completions { n, more } => {
+                    if !(more && core.is_settled_shortly()) {
+                        self.settle_poll(core);
+                    }
+                    return n;
+                }
+                Polled::Nothing => {
+                    core.kick_late();
+                    let give_way = core.found_nothing();
+                    drop(core);
+                    return empty_handed(give_way);
+                }
+                Polled::Packets => {}
+            }
         }
+        self.poll_the_long_way(core, finds, cq, most, out)
+    }
+
+    /// The end of a poll that found completions and left something to be done.
+    #[inline(never)]
+    fn settle_poll(&self, core: MutexGuard<'_, Core>) {
+        Guard::new(self, core).after_completions(self);
+    }
+
+    // Apart, so that the short way has the registers for itself.
+    #[inline(never)]
+    fn poll_the_long_way(
+        &self,
+        core: MutexGuard<'_, Core>,
+        finds: Finds,
+        cq: CqId,
+        most: usize,
+        out: impl FnMut(usize, &Completion),
+    ) -> usize {
         let mut core = Guard::new(self, core);
         if finds != Finds::Completions {
             core.polled(self);

@@ -13,8 +13,8 @@ pub mod pcap;
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, Reached, SendError, Shown,
-    ShownId, Span, StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, Reached, SendError, ShortPacket,
+    Shown, ShownId, Span, StraightError, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -31,6 +31,14 @@ pub trait Wire: Platform {
     }
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
+    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none.
+    fn peek_short(&self, _link: LinkId) -> Option<ShortPacket> {
+        None
+    }
+    /// Gives back what [`Wire::peek_short`] gave on this link, with so many bytes of payload.
+    fn release_short(&mut self, link: LinkId, _len: u32) {
+        self.release(link);
+    }
     /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
     /// told of room ([`Platform::take_writable`]).
     ///
@@ -105,6 +113,18 @@ impl<W: Wire> Tapped<W> {
             return self.release_tapped(link);
         }
         self.wire.release(link);
+    }
+
+    /// The next packet of a link, if it is there and short, and nobody looks on: [`Tapped::peek`] gives the others.
+    #[inline(always)]
+    pub fn peek_short(&self, link: LinkId) -> Option<ShortPacket> {
+        if self.tapped() { None } else { self.wire.peek_short(link) }
+    }
+
+    /// Gives back what [`Tapped::peek_short`] gave on this link, with so many bytes of payload.
+    #[inline(always)]
+    pub fn release_short(&mut self, link: LinkId, len: u32) {
+        self.wire.release_short(link, len);
     }
 
     // What follows is kept out of the functions that the message path goes through: without taps it costs them one
@@ -324,6 +344,11 @@ impl<W: Wire> Platform for Tapped<W> {
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
         // With taps nothing goes this way.
         !self.tapped() && self.wire.send_short(link, packet, prefix)
+    }
+
+    #[inline(always)]
+    fn expect_send(&self, link: LinkId) {
+        self.wire.expect_send(link);
     }
 
     #[inline]

@@ -9,7 +9,8 @@
 //! Words at the end that are 0 are left out, in the steps that the ring knows: 3 (SEND, ACK), 4 (datagrams), 5 (WRITE,
 //! READ), 7 (atomics, XRC). So an 8-byte SEND or WRITE with its data is one cache line.
 
-use engine::platform::{Packet, PacketOp};
+use engine::platform::{Packet, PacketOp, ShortPacket};
+use memory::ring::Short;
 use verbs::{Psn, Qpn};
 
 /// The header of a packet: the first so many of these words.
@@ -44,6 +45,14 @@ pub(crate) fn encode_short(p: &Packet, payload: u64) -> Option<([u64; 5], bool)>
     }
     let ([w0, w1, w2, w3, ..], _) = encode(p);
     Some(if w3 != 0 { ([w0, w1, w2, w3, payload], true) } else { ([w0, w1, w2, payload, 0], false) })
+}
+
+/// The packet of a short record. `None` if it is none of those that can be one.
+#[inline(always)]
+pub(crate) fn decode_short(short: &Short) -> Option<ShortPacket> {
+    let [w0, w1, w2, w3, w4] = short.words;
+    // A fourth word of the header is the length of the whole message, which is that of the packet.
+    ShortPacket::new([w0, w1, w2], short.len, if short.four { w4 } else { w3 })
 }
 
 /// The packet with a header of the first `words` of these, written to `packet`: it is large, and so is made where it
@@ -98,11 +107,14 @@ mod tests {
     #[test]
     fn a_short_record_is_the_same() {
         let mut p = Packet::new(PacketOp::Send, Qpn::new(4096), Qpn::new(8192), Psn::new(7));
-        for dma_len in [0, 8] {
-            p.dma_len = dma_len;
+        (p.flags, p.syndrome, p.imm, p.len) = (0xa5, 0x7f, 0xdead_beef, u32::MAX);
+        for (op, dma_len) in [(PacketOp::Send, 0), (PacketOp::Send, 8), (PacketOp::Ack, 0)] {
+            (p.op, p.dma_len) = (op, dma_len);
             let (words, used) = encode(&p);
             let (short, four) = encode_short(&p, 0xabcd).unwrap();
             assert_eq!((four, &short[..used], short[used]), (used == 4, &words[..used], 0xabcd));
+            let back = decode_short(&Short { four, len: 2, words: short }).unwrap();
+            assert_eq!((back.packet(), back.received(), back.payload()), (Packet { dma_len: 0, ..p }, 2, 0xabcd));
         }
         for field in [|p: &mut Packet| p.remote_addr = 1, |p: &mut Packet| p.swap = 1, |p: &mut Packet| p.compare = 1] {
             let mut long = p;
@@ -130,6 +142,8 @@ mod tests {
     fn an_unknown_operation_is_none() {
         for op in 0..=255u64 {
             assert_eq!(decode(&[op, 0, 0, 0, 0, 0, 0], 3).is_some(), op <= 10);
+            let short = Short { four: false, len: 0, words: [op, 0, 0, 0, 0] };
+            assert_eq!(decode_short(&short).is_some(), op == PacketOp::Send as u64 || op == PacketOp::Ack as u64);
         }
     }
 }

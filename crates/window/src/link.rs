@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::platform::{Fault, Packet, Span, StraightError, TicketRef};
+use engine::platform::{Fault, Packet, ShortPacket, Span, StraightError, TicketRef};
 use memory::backing::{Backing, Heap};
 use memory::board::Reader;
 use memory::copying::{Copier, under_way};
@@ -239,6 +239,31 @@ impl Link {
             }
             None if self.state == State::Up => Ok(None),
             None => Err(Broken),
+        }
+    }
+
+    /// The next packet, if it is there and short, and nothing about the link is out of the ordinary.
+    #[inline(always)]
+    pub(crate) fn peek_short(&self) -> Option<ShortPacket> {
+        if self.state != State::Up {
+            cold_path();
+            return None;
+        }
+        codec::decode_short(&self.consumer.peek_short()?)
+    }
+
+    /// True if a packet is there.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> bool {
+        self.state != State::Dead && self.consumer.ready()
+    }
+
+    /// Gives the place of what [`Link::peek_short`] gave back, and rings if the peer waits for it.
+    #[inline(always)]
+    pub(crate) fn release_short(&mut self) {
+        if self.consumer.release_short() {
+            cold_path();
+            self.ring();
         }
     }
 

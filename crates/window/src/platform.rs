@@ -5,8 +5,8 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, Reached, SendError, Shown, ShownId,
-    Span, StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket, Shown,
+    ShownId, Span, StraightError, TicketRef,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
@@ -239,6 +239,22 @@ impl WindowPlatform {
         }
     }
 
+    /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then, there may follow
+    /// [`WindowPlatform::release_short`].
+    #[inline(always)]
+    pub fn peek_short(&self, id: LinkId) -> Option<ShortPacket> {
+        self.link(id)?.peek_short()
+    }
+
+    /// Gives back what [`WindowPlatform::peek_short`] gave on this link, with so many bytes of payload.
+    #[inline(always)]
+    pub fn release_short(&mut self, id: LinkId, len: u32) {
+        let Some(link) = self.link_mut(id) else { return };
+        link.release_short();
+        self.stats.received_packets += 1;
+        self.stats.received_bytes += u64::from(len);
+    }
+
     /// Gives back what [`WindowPlatform::peek`] gave on this link.
     // Always: taps call it too, and would otherwise cost those who have none a call.
     #[inline(always)]
@@ -269,10 +285,10 @@ impl WindowPlatform {
     }
 
     /// True if a packet is there on any link. One load per link, and none for the loopback link before it is used.
-    #[inline]
+    #[inline(always)]
     pub fn any_ready(&self) -> bool {
         let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
-        used.iter().any(|&id| self.link(id).is_some_and(|l| l.state != State::Dead && l.consumer.ready()))
+        used.iter().any(|&id| self.link(id).is_some_and(Link::ready))
     }
 
     /// Nothing comes or goes on this link any more. The peer notices by the socket.
@@ -487,6 +503,13 @@ impl Platform for WindowPlatform {
         false
     }
 
+    #[inline(always)]
+    fn expect_send(&self, id: LinkId) {
+        if let Some(link) = self.link(id) {
+            link.producer.expect_push();
+        }
+    }
+
     #[inline]
     fn kick(&mut self) {
         if self.dirty.is_empty() {
@@ -652,6 +675,16 @@ fn word_of(bytes: &[u8]) -> u64 {
 }
 
 impl taps::Wire for WindowPlatform {
+    #[inline(always)]
+    fn peek_short(&self, link: LinkId) -> Option<ShortPacket> {
+        WindowPlatform::peek_short(self, link)
+    }
+
+    #[inline(always)]
+    fn release_short(&mut self, link: LinkId, len: u32) {
+        WindowPlatform::release_short(self, link, len);
+    }
+
     #[inline]
     fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Rx> {
         WindowPlatform::peek_into(self, link, packet)

@@ -218,8 +218,20 @@ impl Program {
         drop(net);
         if !busy.is_empty() {
             let ((from, to), most) = (self.r.pick(&busy), self.r.pick(&[1, 1, 1, 2, 8]));
-            self.t.both(|w| w.deliver(from, to, most));
+            let polled = self.polled(to);
+            self.t.both(|w| {
+                w.polled[to] = polled;
+                let taken = w.deliver(from, to, most);
+                w.polled[to] = None;
+                taken
+            });
         }
+    }
+
+    /// The queue that a node polls meanwhile, if it does.
+    fn polled(&mut self, node: usize) -> Option<CqId> {
+        let [ordinary, small, other] = self.extras[node].cqs;
+        self.r.coin().then(|| self.r.pick(&[ordinary, ordinary, ordinary, small, other]))
     }
 
     fn sge(&mut self, node: usize, write: bool, length: u32) -> Sge {
@@ -403,7 +415,12 @@ impl Program {
         (packet.rkey, packet.remote_addr, packet.dma_len) = (r.any() as u32, r.any(), r.any() as u32);
         (packet.swap, packet.compare) = (r.any(), r.any());
         let from = if r.below(8) == 0 { 1 - peer.node } else { peer.node };
-        self.t.both(|w| w.inject(from, end.node, packet, payload.clone()));
+        let polled = self.polled(end.node);
+        self.t.both(|w| {
+            w.polled[end.node] = polled;
+            w.inject(from, end.node, packet, payload.clone());
+            w.polled[end.node] = None;
+        });
     }
 
     /// Events are asked for.
@@ -507,7 +524,7 @@ impl Program {
 /// are the same after every step.
 #[test]
 fn short_and_long_way() {
-    let mut taken = [0; 4];
+    let (mut taken, mut handed) = ([0; 4], 0);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -515,14 +532,16 @@ fn short_and_long_way() {
         for number in 0..STEPS {
             program.step(number);
         }
-        for (sum, n) in taken.iter_mut().zip(program.t.finish()) {
+        let (ways, directly) = program.t.finish();
+        handed += directly;
+        for (sum, n) in taken.iter_mut().zip(ways) {
             *sum += n;
         }
     }
     // Acknowledgements of a lone request are rare here.
     let least = [1000, 1000, 200, 1000];
     assert!(
-        alone || taken.iter().zip(least).all(|(n, least)| *n > least),
-        "the short ways were hardly taken: {taken:?}"
+        alone || handed > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
+        "the short ways were hardly taken: {taken:?}, {handed} completions handed over"
     );
 }

@@ -8,6 +8,7 @@ use super::express::seeds;
 use super::mock::*;
 use super::random::Random;
 use super::twins::{short_ways, world};
+use crate::Short;
 use crate::platform::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
@@ -89,7 +90,7 @@ struct Outcome {
     memory: Vec<Vec<u8>>,
 }
 
-fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
+fn play(seed: u64, express: bool) -> (Outcome, [u64; 5]) {
     let mut r = Random::new(seed);
     let mut w = world(seed, express);
     {
@@ -111,6 +112,9 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
         let (end, peer) = (&mut ends[which], 1 - which % 2);
         let prompt = r.coin();
         w.nodes.iter_mut().for_each(|node| node.engine.set_prompt(prompt));
+        for node in 0..2 {
+            w.polled[node] = r.coin().then_some(w.nodes[node].cq);
+        }
         match r.below(20) {
             0..5 => end.post(&mut w, &mut r, which, peer),
             5..9 => end.receive(&mut w, which),
@@ -141,7 +145,8 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
     w.run_for(100 * SECOND);
     let mut completions = vec![Vec::new(); 8];
     for node in 0..2 {
-        for mut completion in w.poll(node) {
+        let handed = w.handed.iter().filter(|(to, _)| *to == node).map(|(_, completion)| *completion);
+        for mut completion in handed.collect::<Vec<_>>().into_iter().chain(w.poll(node)) {
             completion.timestamp = 0;
             let which = ends.iter().position(|end| {
                 let qp = w.nodes[end.node].engine.qps.get(end.qp);
@@ -161,7 +166,8 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 4]) {
     let qps = ends.iter().map(look).collect();
     let events = w.nodes.iter().map(|node| node.notices.len()).sum();
     let memory = w.net.borrow().memory.clone();
-    (Outcome { completions, qps, events, memory }, short_ways(&w))
+    let [out, inward, acknowledged, acknowledging] = short_ways(&w);
+    (Outcome { completions, qps, events, memory }, [out, inward, acknowledged, acknowledging, w.directly])
 }
 
 #[test]
@@ -209,6 +215,38 @@ fn prompt_acknowledgements() {
     let now = w.now;
     w.nodes[1].engine.run(now);
     assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
+}
+
+/// A poll for several completions takes packet after packet. What completes behind others in its queue must not overtake them.
+#[test]
+fn what_is_handed_over_overtakes_nothing() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+    for id in 0..3 {
+        w.recv(1, b, &into, id).unwrap();
+        w.recv(0, a, &from, 10 + id).unwrap();
+    }
+    w.post(0, a, Opcode::Send, SendBody::Plain, &from, 0).unwrap();
+    w.settle();
+    assert_eq!((w.poll(0).len(), w.poll(1).len()), (1, 1), "the first packet is looked at more closely");
+    // Two at once are acknowledged by one packet, behind which a message comes.
+    for id in 1..3 {
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+    }
+    w.deliver(0, 1, 2);
+    let now = w.now;
+    w.nodes[1].engine.run(now);
+    w.post(1, b, Opcode::Send, SendBody::Plain, &into, 7).unwrap();
+    let (outcome, found) = w.take_short(1, 0);
+    assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(1)));
+    assert_eq!(w.take_short(1, 0), (Short::Taken, None));
+    let ids = |w: &mut World| w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>();
+    assert_eq!(ids(&mut w), [2, 10]);
+    w.post(1, b, Opcode::Send, SendBody::Plain, &into, 8).unwrap();
+    let (outcome, found) = w.take_short(1, 0);
+    assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(11)));
+    assert!(ids(&mut w).is_empty());
 }
 
 /// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for then.

@@ -10,7 +10,7 @@ use verbs::{
 };
 
 use crate::platform::*;
-use crate::{CqOpts, Engine, Notice};
+use crate::{CqOpts, Engine, Notice, Short};
 
 pub const BASE: u64 = 0x1_0000;
 pub const ARENA: usize = 1 << 21;
@@ -352,6 +352,18 @@ impl Platform for Mock {
     }
 }
 
+/// The packet, if it can be a short one.
+fn short_packet(p: &Packet, payload: &[u8]) -> Option<ShortPacket> {
+    let mut word = [0xcc; 8];
+    word.get_mut(..payload.len())?.copy_from_slice(payload);
+    let words = [
+        p.op as u64 | u64::from(p.flags) << 8 | u64::from(p.syndrome) << 16 | u64::from(p.dst.get()) << 24,
+        u64::from(p.src.get()) | u64::from(p.psn.get()) << 24,
+        u64::from(p.imm) | u64::from(p.len) << 32,
+    ];
+    ShortPacket::new(words, payload.len() as u32, u64::from_ne_bytes(word))
+}
+
 /// A process: an engine with a context, a domain, a completion queue and one region over its memory.
 pub struct Node {
     pub engine: Engine<Mock>,
@@ -366,6 +378,12 @@ pub struct World {
     pub net: Rc<RefCell<Net>>,
     pub nodes: Vec<Node>,
     pub now: Nanos,
+    /// The queue that a node polls while packets come to it.
+    pub polled: Vec<Option<CqId>>,
+    /// What it got: node and completion.
+    pub handed: Vec<(usize, Completion)>,
+    /// How many of these were never in the queue.
+    pub directly: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -430,7 +448,7 @@ impl World {
                 Node { engine, ctx, pd, cq, key: key.0, notices: Vec::new() }
             })
             .collect();
-        World { net, nodes, now: 1_000_000 }
+        World { net, nodes, now: 1_000_000, polled: vec![None; count], handed: Vec::new(), directly: 0 }
     }
 
     pub fn qp(&mut self, node: usize, ty: QpType) -> (QpId, Qpn) {
@@ -585,21 +603,51 @@ impl World {
                 let link = self.nodes[from].engine.platform().link(to);
                 self.net.borrow_mut().writable[from].push(link);
             }
-            let link = self.nodes[to].engine.platform().inward(from);
-            let engine = &mut self.nodes[to].engine;
-            engine.platform_mut().current = msg.payload;
-            engine.platform_mut().read += 1;
-            engine.receive(link, &msg.packet, (), self.now);
+            self.nodes[to].engine.platform_mut().read += 1;
+            self.take(from, to, msg.packet, msg.payload);
         }
         most
     }
 
-    /// A packet that no engine sent arrives, over the link between two nodes.
-    pub fn inject(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
+    /// The next packet of a link is taken as a short one, by a poll of the node's queue. What it found.
+    pub fn take_short(&mut self, from: usize, to: usize) -> (Short, Option<Completion>) {
+        let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
+        let short = short_packet(&msg.packet, &msg.payload).unwrap();
+        let node = &mut self.nodes[to];
+        let (link, mut found) = (node.engine.platform().inward(from), None);
+        let outcome = node.engine.receive_short(link, short, self.now, node.cq, |completion| found = Some(*completion));
+        (outcome, found)
+    }
+
+    /// A node takes a packet; if it polls, as a poll does.
+    fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
-        engine.platform_mut().current = payload;
-        engine.receive(link, &packet, (), self.now);
+        let polled = self.polled[to].filter(|&cq| engine.cq_is_empty(cq));
+        let mut found = None;
+        let outcome = match (polled, short_packet(&packet, &payload)) {
+            (Some(cq), Some(short)) => engine.receive_short(link, short, self.now, cq, |completion| {
+                assert!(found.replace(*completion).is_none(), "one at most");
+            }),
+            _ => Short::LongWay,
+        };
+        assert_eq!(matches!(outcome, Short::Completed { .. }), found.is_some());
+        self.directly += u64::from(found.is_some());
+        if outcome == Short::LongWay {
+            engine.platform_mut().current = payload;
+            engine.receive(link, &packet, (), self.now);
+        }
+        if let Some(cq) = polled {
+            if found.is_none() {
+                engine.poll(cq, 1, |_, completion| found = Some(*completion));
+            }
+            self.handed.extend(found.map(|completion| (to, completion)));
+        }
+    }
+
+    /// A packet that no engine sent arrives, over the link between two nodes.
+    pub fn inject(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
+        self.take(from, to, packet, payload);
     }
 
     /// Loses what is under way on a link, from the packet at `skip` on. Gives how many.

@@ -1,0 +1,76 @@
+//! How often something is worth a look that costs more than what it is done beside.
+//!
+//! A program that polls without pause would look at everything else that can have happened (deaths, deadlines; the clock itself) far more
+//! often than anything can happen, if it did so once in a fixed number of polls; and a message that comes meanwhile waits. One that polls
+//! now and then must look at each few polls. So the number follows the time that it took.
+
+use engine::platform::Nanos;
+
+/// How far apart looks should be, in nanoseconds: less than the shortest time that is kept (RNR timers, 10 us).
+const WANTED: Nanos = 4_000;
+/// Steps from one look to the next: at least, and at first; and at most.
+pub(crate) const LEAST: u32 = 32;
+const MOST: u32 = 512;
+
+/// The number of steps from one look to the next.
+#[derive(Debug)]
+pub(crate) struct Stride {
+    steps: u32,
+    /// When the last look was.
+    since: Nanos,
+}
+
+impl Stride {
+    pub(crate) const NEW: Stride = Stride { steps: LEAST, since: 0 };
+
+    /// There is a look, now. In so many steps there is to be another.
+    #[inline]
+    pub(crate) fn next(&mut self, now: Nanos) -> u32 {
+        let took = now.saturating_sub(self.since);
+        self.since = now;
+        self.steps = if took < WANTED / 2 {
+            (self.steps * 2).min(MOST)
+        } else if took > 4 * WANTED {
+            LEAST // what is slow now may be slower still
+        } else if took > WANTED {
+            (self.steps / 2).max(LEAST)
+        } else {
+            self.steps
+        };
+        self.steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of steps, after some time of steps that take so long.
+    fn settles(stride: &mut Stride, now: &mut Nanos, step: Nanos) -> u32 {
+        for _ in 0..20 {
+            *now += u64::from(stride.steps) * step;
+            stride.next(*now);
+        }
+        stride.steps
+    }
+
+    #[test]
+    fn looks_are_as_far_apart_as_they_should_be() {
+        let (mut stride, mut now) = (Stride::NEW, 1_000_000);
+        for step in [1, 10, 15, 60, 100, 300, 2_000, 15, 1_000_000] {
+            let steps = settles(&mut stride, &mut now, step);
+            assert!((LEAST..=MOST).contains(&steps));
+            let apart = u64::from(steps) * step;
+            assert!(steps == MOST || apart >= WANTED / 2, "{step} ns: {steps}");
+            assert!(steps == LEAST || apart <= WANTED, "{step} ns: {steps}");
+        }
+    }
+
+    #[test]
+    fn who_becomes_slow_is_late_once() {
+        let (mut stride, mut now) = (Stride::NEW, 1_000_000);
+        assert_eq!(settles(&mut stride, &mut now, 1), MOST);
+        now += u64::from(MOST) * 100_000;
+        assert_eq!(stride.next(now), LEAST);
+    }
+}
