@@ -138,12 +138,6 @@ impl<T: Default> Belt<T> {
         }
     }
 
-    /// Removes the youngest, likewise.
-    #[inline]
-    pub fn drop_back(&mut self) {
-        self.len = self.len.saturating_sub(1);
-    }
-
     /// Takes the oldest out.
     pub fn pop_front(&mut self) -> Option<T> {
         if self.len == 0 {
@@ -225,7 +219,7 @@ mod tests {
                 (state >> 33) % below
             };
             for step in 0..500u64 {
-                match draw(15) {
+                match draw(14) {
                     0..5 => {
                         belt.push_back(step);
                         deque.push_back(step);
@@ -248,10 +242,6 @@ mod tests {
                         deque.pop_front();
                     }
                     12 => {
-                        belt.drop_back();
-                        deque.pop_back();
-                    }
-                    13 => {
                         belt.push_front(step);
                         deque.push_front(step);
                     }
@@ -289,7 +279,6 @@ mod tests {
         let mut belt = Belt::<u8>::default();
         assert!(belt.place().is_none() && belt.pop_front().is_none() && belt.front().is_none());
         belt.drop_front();
-        belt.drop_back();
         assert!(belt.try_reserve(usize::MAX).is_err());
         belt.push_back(7);
         assert_eq!(belt.pop_front(), Some(7));

@@ -140,7 +140,6 @@ impl<P: Platform> Engine<P> {
                 if prefix.len() > LONGEST.min(qp.sq.max_inline) as usize {
                     return false;
                 }
-                qp.sq.write_inline(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, prefix);
                 prefix.len() as u32
             }
             SendData::Sges(&[sge]) => {
@@ -155,7 +154,6 @@ impl<P: Platform> Engine<P> {
                     }
                     span = Some(found);
                 }
-                qp.sq.write_sge(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, &sge);
                 listed = Some(sge);
                 sge.length
             }
@@ -175,7 +173,26 @@ impl<P: Platform> Engine<P> {
             (packet.flags, packet.imm, packet.len, packet.dma_len) = (bits, imm, len, len);
             packet
         };
-        // Before the packet, whose cache line the peer holds: what is stored behind it is slow to be read again.
+        // The packet first: while its cache line is on its way, there is time for the rest.
+        let mut word = [0; 8];
+        let sent = match &span {
+            None if len <= 8 => self.platform.send_short(link, &packet(), prefix),
+            // Apart, because what is known to be 8 bytes long is one load.
+            Some(span) if len == 8 => {
+                let loaded = self.platform.load(span.addr, span.guarded, &mut word).is_ok();
+                if loaded { self.platform.send_short(link, &packet(), &word) } else { None }
+            }
+            span => {
+                let payload = Payload { prefix, spans: span.as_slice() };
+                self.platform.send(link, &packet(), payload).is_ok().then(|| self.platform.sent_mark(link))
+            }
+        };
+        let Some(mark) = sent else { return long_way() };
+        match &listed {
+            Some(sge) => qp.sq.write_sge(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, sge),
+            None => qp.sq.write_inline(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, prefix),
+        }
+        // There is room, see above: the packet does not go out twice.
         let Some(e) = qp.inflight.place() else { return long_way() };
         e.number = qp.sq.fetched;
         e.wr_id = wr.wr_id;
@@ -194,22 +211,8 @@ impl<P: Platform> Engine<P> {
         (e.out, e.done, e.by_ref, e.way) = (true, false, false, Way::Free);
         e.error = None;
         e.since = now;
-        let mut word = [0; 8];
-        let sent = match &span {
-            None if len <= 8 => self.platform.send_short(link, &packet(), prefix),
-            // Apart, because what is known to be 8 bytes long is one load.
-            Some(span) if len == 8 => {
-                self.platform.load(span.addr, span.guarded, &mut word).is_ok()
-                    && self.platform.send_short(link, &packet(), &word)
-            }
-            span => self.platform.send(link, &packet(), Payload { prefix, spans: span.as_slice() }).is_ok(),
-        };
-        if !sent {
-            qp.inflight.drop_back();
-            return long_way();
-        }
         (qp.lossy, qp.give_up_at) = (false, None);
-        qp.sent_mark = self.platform.sent_mark(link);
+        qp.sent_mark = mark;
         qp.sq.posted += 1;
         qp.sq.fetched += 1;
         qp.cursor += 1;
@@ -342,7 +345,7 @@ impl<P: Platform> Engine<P> {
                 && qp.sq.fetched == qp.sq.posted;
             // Behind whatever else was sent to the peer: over our own link, which may be another than his.
             if let Some(link) = qp.link.filter(|_| alone)
-                && self.platform.send_short(link, &acknowledgement(qp, packet.psn(), qp.msn), &[])
+                && self.platform.send_short(link, &acknowledgement(qp, packet.psn(), qp.msn), &[]).is_some()
             {
                 #[cfg(test)]
                 (self.short_ways[3] += 1);
@@ -466,7 +469,7 @@ impl<P: Platform> Engine<P> {
             && qp.sq.fetched == qp.sq.posted;
         let Some(link) = qp.link.filter(|_| plain) else { return false };
         let Some(&Response::Ack { psn, msn }) = qp.responses.front() else { return false };
-        if !self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]) {
+        if self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_none() {
             return false;
         }
         qp.responses.pop_front();

@@ -538,11 +538,11 @@ pub trait Platform {
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
-    /// The same, quicker, with a payload of at most 8 bytes that lies here. False: nothing was sent, and [`Platform::send`] says why,
-    /// or sends it.
+    /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Platform::sent_mark`]; `None`: nothing was sent, and
+    /// [`Platform::send`] says why, or sends it.
     #[inline]
-    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
-        self.send(link, packet, Payload { prefix, spans: &[] }).is_ok()
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
+        self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))
     }
     /// Something will be sent on this link very soon: a hint.
     fn expect_send(&self, _link: LinkId) {}

@@ -47,7 +47,7 @@ impl RecvQueue {
         Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0 })
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         if wr.sges.len() > self.max_sge as usize {
             return Err(Errno::EINVAL);

@@ -220,11 +220,11 @@ impl SendQueue {
     /// stays.
     #[inline(always)]
     pub fn write_inline(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, data: &[u8]) {
-        let base = self.write_plain(opcode, flags, 0, imm, wr_id);
+        let entry = self.write_plain(opcode, flags, 0, imm, wr_id);
         match data.as_array::<8>() {
-            Some(word) => self.put(base + HEAD / 8, u64::from_ne_bytes(*word)),
+            Some(word) => entry[HEAD / 8].store(u64::from_ne_bytes(*word), Ordering::Relaxed),
             None => {
-                self.put_inline(base + HEAD / 8, &[data]);
+                self.put_inline(self.base(self.posted) + HEAD / 8, &[data]);
             }
         }
     }
@@ -232,17 +232,17 @@ impl SendQueue {
     /// The same of one with one scatter/gather entry.
     #[inline(always)]
     pub fn write_sge(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, sge: &Sge) {
-        let base = self.write_plain(opcode, flags, 1, imm, wr_id);
-        self.put(base + HEAD / 8, sge.addr);
-        self.put(base + HEAD / 8 + 1, u64::from(sge.length) | u64::from(sge.lkey.0) << 32);
+        let entry = self.write_plain(opcode, flags, 1, imm, wr_id);
+        entry[HEAD / 8].store(sge.addr, Ordering::Relaxed);
+        entry[HEAD / 8 + 1].store(u64::from(sge.length) | u64::from(sge.lkey.0) << 32, Ordering::Relaxed);
     }
 
-    #[inline]
-    fn write_plain(&self, opcode: Opcode, flags: SendFlags, sges: u16, imm: u32, wr_id: u64) -> usize {
-        let base = self.base(self.posted);
-        self.put(base, first_word(opcode, flags, sges, imm));
-        self.put(base + 1, wr_id);
-        base
+    #[inline(always)]
+    fn write_plain(&self, opcode: Opcode, flags: SendFlags, sges: u16, imm: u32, wr_id: u64) -> &[AtomicU64; WORDS] {
+        let entry = &self.entries[self.base(self.posted) / WORDS].0;
+        entry[0].store(first_word(opcode, flags, sges, imm), Ordering::Relaxed);
+        entry[1].store(wr_id, Ordering::Relaxed);
+        entry
     }
 
     /// Copies inline data of a fetched request from `offset` on.

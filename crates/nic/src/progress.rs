@@ -68,7 +68,7 @@ pub(crate) enum Finds {
 /// What [`Core::poll_short`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Polled {
-    /// Nothing, on no link.
+    /// No completions, nor anything else that is still there: on no link, or only packets that it has taken.
     Nothing,
     /// Packets, some of which it may have taken, but no completions.
     Packets,
@@ -192,6 +192,9 @@ impl Core {
             self.engine.set_prompt(most == 1);
             let outcome = self.engine.receive_short(link, short, now, cq, |completion| out(n, completion));
             if outcome == Short::LongWay {
+                if n == 0 {
+                    return Polled::Packets;
+                }
                 break;
             }
             self.engine.platform_mut().release_short(link, short.received());
@@ -204,7 +207,7 @@ impl Core {
             }
         }
         if n == 0 {
-            if now.is_some() || self.engine.platform().any_ready() {
+            if now.is_none() && self.engine.platform().any_ready() {
                 return Polled::Packets;
             }
             self.polls += 1;

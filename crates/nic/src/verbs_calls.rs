@@ -197,9 +197,13 @@ impl Nic {
                     return n;
                 }
                 Polled::Nothing => {
-                    core.kick_late();
                     let give_way = core.found_nothing();
-                    drop(core);
+                    if core.is_settled_shortly() {
+                        core.kick_late();
+                        drop(core);
+                    } else {
+                        drop(Guard::new(self, core));
+                    }
                     return empty_handed(give_way);
                 }
                 Polled::Packets => {}

@@ -341,9 +341,9 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline(always)]
-    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         // With taps nothing goes this way.
-        !self.tapped() && self.wire.send_short(link, packet, prefix)
+        if self.tapped() { None } else { self.wire.send_short(link, packet, prefix) }
     }
 
     #[inline(always)]

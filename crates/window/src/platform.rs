@@ -288,7 +288,13 @@ impl WindowPlatform {
     #[inline(always)]
     pub fn any_ready(&self) -> bool {
         let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
-        used.iter().any(|&id| self.link(id).is_some_and(Link::ready))
+        // No iterator's function, which would be called.
+        for &id in used {
+            if self.link(id).is_some_and(Link::ready) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Nothing comes or goes on this link any more. The peer notices by the socket.
@@ -484,23 +490,24 @@ impl Platform for WindowPlatform {
     // And the packet is given to nobody else, who would have to see it in memory: it is made in registers. (In memory it would be written by
     // words of 4 bytes and read by words of 8, which wait for all stores before them, also for those to the ring.)
     #[inline(always)]
-    fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> bool {
+    fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         if prefix.len() <= 8
             && let Some((words, four)) = codec::encode_short(packet, word_of(prefix))
             && let Some(link) = self.link_mut(id).filter(|link| link.state == State::Up)
             && link.producer.push_short(&words, four, prefix.len() as u32)
         {
             let (clean, sleeps) = (!std::mem::replace(&mut link.dirty, true), link.producer.peer_sleeps());
+            let mark = link.producer.count();
             if clean {
                 self.dirty.push(id);
             }
             self.urgent |= sleeps;
             self.stats.sent_packets += 1;
             self.stats.sent_bytes += prefix.len() as u64;
-            return true;
+            return Some(mark);
         }
         cold_path();
-        false
+        None
     }
 
     #[inline(always)]
