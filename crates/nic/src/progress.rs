@@ -290,6 +290,8 @@ impl Core {
             if self.polls_unasked >= POLLS_UNASKED {
                 let asked = self.channels.keys().any(|&cq| self.engine.cq_is_armed(cq));
                 self.await_events(asked);
+                // Even if one thread does wait: this one is awake, and moves the data.
+                self.engine.platform_mut().set_awaits_events(false);
             }
         }
         self.awaits_events
@@ -298,10 +300,8 @@ impl Core {
     /// The program has asked for an event, or cannot be waiting for one.
     pub(crate) fn await_events(&mut self, may: bool) {
         self.polls_unasked = 0;
-        if may != self.awaits_events {
-            self.awaits_events = may;
-            self.engine.platform_mut().set_awaits_events(may);
-        }
+        self.awaits_events = may;
+        self.engine.platform_mut().set_awaits_events(may);
     }
 
     /// True if the program has polled since that count. One that may wait for events must have done so several times: it polls once or

@@ -183,7 +183,9 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
         if asks {
             nic.arm_cq(cq, false).unwrap();
         }
+        assert!(nic.core.lock().engine.platform().awaits_events());
         assert!(nic.core.lock().may_await_events(), "the event has not come yet");
+        assert_eq!(nic.core.lock().engine.platform().awaits_events(), asks, "whoever polls is awake all the same");
     }
     let qp = receiver(&nic, ctx, cq, 1);
     flush(&nic, qp);

@@ -26,6 +26,11 @@ impl WindowPlatform {
         self.awaits_events = may;
     }
 
+    /// What was said last.
+    pub fn awaits_events(&self) -> bool {
+        self.awaits_events
+    }
+
     /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
     /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
     pub fn announce_sleep(&mut self) -> bool {
