@@ -130,7 +130,8 @@ impl Core {
     pub(crate) fn note_time(&mut self, now: u64) {
         self.engine.catch_up(now.saturating_sub(self.clock));
         self.clock = now;
-        self.clock_uses = self.readings.next(now);
+        // Not at the second reading under one hold of the lock, which tells nothing about the program.
+        self.clock_uses = if self.clock_fresh { self.readings.steps() } else { self.readings.next(now) };
         self.clock_fresh = true;
     }
 

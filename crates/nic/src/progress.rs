@@ -101,6 +101,12 @@ impl Turns {
         self.link
     }
 
+    /// This one is not to be looked at first next time.
+    #[inline]
+    fn next_is_anothers(&mut self) {
+        self.polls = BUDGET;
+    }
+
     /// A poll found on this link all that it wanted.
     #[inline]
     fn took(&mut self, at: usize) {
@@ -146,7 +152,8 @@ impl Core {
         let ordinary = self.mode == Mode::Polled
             && self.polls + 1 < self.looks_at
             && !self.engine.has_ready()
-            && !self.engine.is_parked();
+            && !self.engine.is_parked()
+            && !self.exact_time; // the clock is read for what comes
         if ordinary { Finds::Nothing } else { Finds::Work }
     }
 
@@ -198,25 +205,37 @@ impl Core {
                 break;
             }
             self.engine.platform_mut().release_short(link, short.received());
-            if let Short::Completed { expects } = outcome {
-                n += 1;
-                more = expects;
-                if n == most {
-                    break;
+            more = outcome == Short::Completed { expects: true };
+            n += usize::from(outcome != Short::Taken);
+            if n == most {
+                break;
+            }
+        }
+        if now.is_some() {
+            self.use_time();
+        }
+        if n < most || most == 0 {
+            if now.is_none() {
+                if self.engine.platform().any_ready() {
+                    return Polled::Packets;
+                }
+            } else {
+                // Who gets fewer than he has asked for may believe that the queue is empty (verbs.h).
+                if !self.engine.cq_is_empty(cq) {
+                    n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
+                    more = false;
+                }
+                if self.engine.platform().any_ready_but(link) {
+                    self.turns.next_is_anothers();
                 }
             }
         }
+        self.polls += 1;
         if n == 0 {
-            if now.is_none() && self.engine.platform().any_ready() {
-                return Polled::Packets;
-            }
-            self.polls += 1;
             self.engine.count_poll(cq);
             return Polled::Nothing;
         }
-        self.use_time();
         self.turns.took(first);
-        self.polls += 1;
         self.empty_polls = 0;
         Polled::Completions { n, more }
     }
@@ -551,6 +570,9 @@ impl Nic {
     }
 }
 
+#[cfg(test)]
+#[path = "poll_tests.rs"]
+mod poll_tests;
 #[cfg(test)]
 #[path = "progress_tests.rs"]
 mod tests;

@@ -10,7 +10,7 @@ use engine::platform::Nanos;
 const WANTED: Nanos = 4_000;
 /// Steps from one look to the next: at least, and at first; and at most.
 pub(crate) const LEAST: u32 = 32;
-const MOST: u32 = 512;
+const MOST: u32 = 256;
 
 /// The number of steps from one look to the next.
 #[derive(Debug)]
@@ -22,6 +22,11 @@ pub(crate) struct Stride {
 
 impl Stride {
     pub(crate) const NEW: Stride = Stride { steps: LEAST, since: 0 };
+
+    /// The number, once more.
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps
+    }
 
     /// There is a look, now. In so many steps there is to be another.
     #[inline]

@@ -287,10 +287,21 @@ impl WindowPlatform {
     /// True if a packet is there on any link. One load per link, and none for the loopback link before it is used.
     #[inline(always)]
     pub fn any_ready(&self) -> bool {
+        self.any_ready_of(|_| true)
+    }
+
+    /// The same for the links but this.
+    #[inline(always)]
+    pub fn any_ready_but(&self, but: LinkId) -> bool {
+        self.any_ready_of(|id| id != but)
+    }
+
+    #[inline(always)]
+    fn any_ready_of(&self, of: impl Fn(LinkId) -> bool) -> bool {
         let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
         // No iterator's function, which would be called.
         for &id in used {
-            if self.link(id).is_some_and(Link::ready) {
+            if of(id) && self.link(id).is_some_and(Link::ready) {
                 return true;
             }
         }
