@@ -101,7 +101,7 @@ impl Turns {
         self.link
     }
 
-    /// This one is not to be looked at first next time.
+    /// Another one is to be looked at first next time.
     #[inline]
     fn next_is_anothers(&mut self) {
         self.polls = BUDGET;
@@ -214,21 +214,16 @@ impl Core {
         if now.is_some() {
             self.use_time();
         }
-        if n < most || most == 0 {
-            if now.is_none() {
-                if self.engine.platform().any_ready() {
-                    return Polled::Packets;
-                }
-            } else {
-                // Who gets fewer than he has asked for may believe that the queue is empty (verbs.h).
-                if !self.engine.cq_is_empty(cq) {
-                    n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
-                    more = false;
-                }
-                if self.engine.platform().any_ready_but(link) {
-                    self.turns.next_is_anothers();
-                }
-            }
+        if n < most && now.is_some() && !self.engine.cq_is_empty(cq) {
+            // Who gets fewer than he has asked for may believe that the queue is empty (verbs.h).
+            n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
+            more = false;
+        }
+        if n == 0 && self.engine.platform().any_ready() {
+            return Polled::Packets;
+        }
+        if n > 0 && n < most && self.engine.platform().any_ready_but(link) {
+            self.turns.next_is_anothers();
         }
         self.polls += 1;
         if n == 0 {
@@ -249,10 +244,12 @@ impl Core {
         // By index: handling a packet may add links.
         let links = self.engine.platform().links().len();
         let first = self.turns.first(links);
+        let mut gave = None;
         for at in (first..links).chain(0..first) {
             let Some(&link) = self.engine.platform().links().get(at) else { break };
             for _ in 0..BUDGET {
                 let Some(rx) = self.engine.platform_mut().peek_into(link, &mut packet) else { break };
+                gave = Some(at);
                 self.engine.receive(link, &packet, rx, *now);
                 self.engine.platform_mut().release(link);
                 if self.engine.is_winded() {
@@ -265,6 +262,10 @@ impl Core {
                     return;
                 }
             }
+        }
+        if let (Some(at), Some(_)) = (gave, until) {
+            // Not all that was wanted, but the next mostly comes there, too: the short way looks at no other link.
+            self.turns.took(at);
         }
     }
 
@@ -508,7 +509,8 @@ impl Nic {
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
-                    if due {
+                    // A program that polls may look at that much later.
+                    if due || core.engine.platform().has_ending_links() {
                         core.progress(now);
                     }
                     core.thread_wakes_at = looks.next(core.polls, now, seldom, core.engine.is_parked());

@@ -495,10 +495,15 @@ fn a_link_that_dies_names_another_to_the_same_process() {
     platform.handle_events(monotonic());
     let theirs = platform.links()[2];
     for (dies, heir) in [(own, Some(theirs)), (theirs, None)] {
+        assert!(!platform.has_ending_links());
+        platform.link_mut(dies).unwrap().drain();
+        assert!(platform.has_ending_links(), "what is still there is to be taken");
         platform.bury(dies);
+        assert!(platform.has_ending_links());
         let mut dead = Vec::new();
         platform.take_dead_links(&mut dead);
         assert_eq!(dead, [(dies, heir)]);
+        assert!(!platform.has_ending_links());
     }
 }
 

@@ -296,6 +296,11 @@ impl WindowPlatform {
         self.any_ready_of(|id| id != but)
     }
 
+    /// True if a link is on its way out: [`WindowPlatform::peek`] and [`WindowPlatform::take_dead_links`] bring it there.
+    pub fn has_ending_links(&self) -> bool {
+        self.any_dead || self.live.iter().any(|&id| self.link(id).is_some_and(|link| link.state != State::Up))
+    }
+
     #[inline(always)]
     fn any_ready_of(&self, of: impl Fn(LinkId) -> bool) -> bool {
         let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
