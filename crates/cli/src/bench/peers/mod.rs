@@ -191,7 +191,12 @@ fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthR
 
 /// How often, so that it takes about as long for every size.
 fn iterations(quantity: Quantity, bytes: usize) -> u64 {
-    let small = if quantity == Quantity::Latency { 20_000 } else { 100_000 };
+    let small = match quantity {
+        Quantity::Latency => 20_000,
+        // Some 25 ms: in a fifth of that, one turn of the scheduler decides.
+        _ if bytes <= 64 => 500_000,
+        _ => 100_000,
+    };
     (small / (1 + bytes as u64 / 8192)).max(500)
 }
 
