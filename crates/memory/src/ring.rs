@@ -17,7 +17,7 @@
 //! no sense is [`Broken`]; never a panic, never an access outside of the window.
 //!
 //! **Waking.** Both hand-shakes (consumer sleeps, producer waits) are of Dekker's kind: write the own word, sequentially
-//! consistent fence, read the other's. The consumer publishes its count without a fence when it finds the ring empty,
+//! consistent fence, read the other's. The consumer publishes its count without a fence when [`Consumer::peek`] finds the ring empty,
 //! and with fence and check of `waiting` whenever a quarter of the ring has passed since it last did so. That is enough:
 //! a producer that waits has more than a quarter in flight beyond any count that such a fence ordered before its own.
 
