@@ -21,6 +21,7 @@
 //! and with fence and check of `waiting` whenever a quarter of the ring has passed since it last did so. That is enough:
 //! a producer that waits has more than a quarter in flight beyond any count that such a fence ordered before its own.
 
+use std::collections::VecDeque;
 use std::hint::cold_path;
 
 use engine::platform::{Fault, Payload};
@@ -156,16 +157,14 @@ const fn round_up(len: u32) -> u32 {
 pub struct Producer<M> {
     memory: M,
     at: Position,
-    /// The lines of the next slots, [`AHEAD`] of them, 16 bits each: a line takes several operations to find.
-    lines: u64,
     /// The consumer's count when last read: never more than `at.count`, never less than before.
     consumed: u64,
     /// Bulk bytes ever given out, skipped ones included.
     head: u64,
     /// Bulk bytes that are free again, of those.
     tail: u64,
-    /// For every slot, `head` after its record.
-    ends: Box<[u64]>,
+    /// Of the records in the bulk area that are not known to have been taken: the count behind each, and `head` after it.
+    ends: VecDeque<(u64, u64)>,
     /// See [`Producer::call_for_room`].
     calls: bool,
     broken: bool,
@@ -178,16 +177,14 @@ impl<M: RingMemory> Producer<M> {
             assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 4 && M::SLOTS <= 1 << 16);
             assert!(M::BULK.is_multiple_of(GRAIN) && M::BULK <= 4096 * GRAIN);
             assert!(round_up(M::SEGMENT) <= M::BULK / 8 && M::SEGMENT < 1 << 15);
-            assert!(16 * AHEAD == u64::BITS);
         }
         Producer {
             memory,
             at: Position::START,
-            lines: (0..AHEAD).map(|slot| u64::from(M::line(slot)) << (16 * slot)).sum(),
             consumed: 0,
             head: 0,
             tail: 0,
-            ends: vec![0; M::SLOTS as usize].into_boxed_slice(),
+            ends: VecDeque::new(),
             calls: true,
             broken: false,
         }
@@ -255,6 +252,7 @@ impl<M: RingMemory> Producer<M> {
             let at = (start % u64::from(M::BULK)) as u32;
             self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
+            self.ends.push_back((self.at.count + 1, self.head));
             self.memory.store_body(line, 0, &header[..words]);
             Some(at / GRAIN)
         };
@@ -284,21 +282,18 @@ impl<M: RingMemory> Producer<M> {
     /// The line of the next slot.
     #[inline(always)]
     fn line(&self) -> u32 {
-        u32::from(self.lines as u16)
+        M::line(self.at.slot(M::SLOTS))
     }
 
     /// Shows the record in the next slot to the consumer.
     #[inline(always)]
     fn publish(&mut self, code: u32, len: u32, grain: Option<u32>) {
         let (slot, line) = (self.at.slot(M::SLOTS), self.line());
-        self.ends[slot as usize] = self.head;
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
         self.memory.stamp(line).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
-        let ahead = M::line((slot + AHEAD) & (M::SLOTS - 1));
-        self.lines = self.lines >> 16 | u64::from(ahead) << 48;
-        self.memory.expect_write(ahead);
+        self.memory.expect_write(M::line((slot + AHEAD) & (M::SLOTS - 1)));
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.
@@ -323,8 +318,9 @@ impl<M: RingMemory> Producer<M> {
         }
         if consumed > self.consumed {
             self.consumed = consumed;
-            let last = ((consumed - 1) & u64::from(M::SLOTS - 1)) as usize;
-            self.tail = self.ends[last];
+            while let Some((_, tail)) = self.ends.pop_front_if(|&mut (count, _)| count <= consumed) {
+                self.tail = tail;
+            }
         }
         Ok(())
     }
@@ -370,8 +366,9 @@ impl<M: RingMemory> Producer<M> {
     /// Bytes of the bulk area that are free by what the consumer says now.
     pub fn bulk_left(&self) -> u32 {
         let consumed = self.memory.consumed().load(Ordering::Acquire);
-        let sane = consumed > self.consumed && consumed <= self.at.count;
-        let tail = if sane { self.ends[((consumed - 1) & u64::from(M::SLOTS - 1)) as usize] } else { self.tail };
+        let taken =
+            if consumed <= self.at.count { self.ends.partition_point(|&(count, _)| count <= consumed) } else { 0 };
+        let tail = taken.checked_sub(1).and_then(|last| self.ends.get(last)).map_or(self.tail, |&(_, tail)| tail);
         M::BULK.saturating_sub((self.head - tail) as u32)
     }
 

@@ -36,15 +36,23 @@ const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 /// that reads a line may fetch others as well (its neighbour, the next ones of a stream), and so take from the producer
 /// the very lines that it is about to write. By turns in eight pages: more would be more memory for a few messages, and
 /// with fewer a line's neighbour would be one that the producer has just fetched (`ring::AHEAD`).
-#[inline(always)]
-fn line(slot: u32) -> u32 {
+const fn line(slot: u32) -> u32 {
     const PAGES: u32 = 8;
     const LINES: u32 = 64;
     const { assert!(Half::SLOTS.is_multiple_of(PAGES * LINES) && PAGES > crate::ring::AHEAD) };
-    let slot = slot % Half::SLOTS;
     let (block, inside) = (slot / (PAGES * LINES), slot % (PAGES * LINES));
     block * PAGES * LINES + inside % PAGES * LINES + inside / PAGES
 }
+
+/// The lines of all slots: looking one up takes less than finding it.
+static LINES: [u16; Half::SLOTS as usize] = {
+    let (mut lines, mut slot) = ([0; Half::SLOTS as usize], 0);
+    while slot < Half::SLOTS {
+        lines[slot as usize] = line(slot) as u16;
+        slot += 1;
+    }
+    lines
+};
 
 impl Half {
     /// Bytes of one half.
@@ -135,7 +143,7 @@ impl RingMemory for Half {
 
     #[inline(always)]
     fn line(slot: u32) -> u32 {
-        line(slot)
+        u32::from(LINES[(slot % Half::SLOTS) as usize])
     }
 
     #[inline]
