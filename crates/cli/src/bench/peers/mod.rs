@@ -95,23 +95,29 @@ impl Peers {
 
     /// How many runs there are in a round.
     pub fn in_round(&self) -> usize {
-        self.tried.len()
+        self.tried.iter().map(|tried| repeats(&tried.trial.case)).sum()
     }
 
-    /// Runs each once: in the round in which the device and the limits are measured, since what slows the machine down for
-    /// minutes would else slow down only one of the figures that are compared.
+    /// Runs all: in the round in which the device and the limits are measured, since what slows the machine down for
+    /// minutes would else slow down only one of the figures that are compared. What is most alike one behind the other, and the
+    /// shortest by turns several times: what slows a machine down for a second would else slow down one of them only.
     pub fn round(&mut self, cores: Option<[usize; 2]>, mut progress: impl FnMut(&str)) {
-        for Tried { trial, figures, failed } in &mut self.tried {
-            progress(&format!("{} {}", trial.by, trial.what));
-            if failed.is_some() {
-                continue;
+        let alike = |tried: &Tried| {
+            let case = tried.trial.case;
+            (case.quantity, case.operation, case.bytes)
+        };
+        let mut order: Vec<&mut Tried> = self.tried.iter_mut().collect();
+        order.sort_by_key(|tried| alike(tried));
+        for group in order.chunk_by_mut(|a, b| alike(a) == alike(b)) {
+            let mut told = vec![Vec::new(); group.len()];
+            for _ in 0..group.first().map_or(0, |tried| repeats(&tried.trial.case)) {
+                for (tried, told) in group.iter_mut().zip(&mut told) {
+                    progress(&format!("{} {}", tried.trial.by, tried.trial.what));
+                    told.extend(tried.run(cores));
+                }
             }
-            let told = duo::run(cores, &trial.server, &trial.client);
-            match told
-                .and_then(|text| (trial.parse)(&text).ok_or_else(|| "its figures are not where they should be".into()))
-            {
-                Ok(figure) => figures.push(figure),
-                Err(error) => *failed = Some(error),
+            for (tried, told) in group.iter_mut().zip(told) {
+                tried.figures.extend(middle(told));
             }
         }
     }
@@ -131,6 +137,34 @@ impl Peers {
             }
         }
     }
+}
+
+impl Tried {
+    /// Runs it, unless it has failed before.
+    fn run(&mut self, cores: Option<[usize; 2]>) -> Option<Figure> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let told = duo::run(cores, &self.trial.server, &self.trial.client);
+        let parse = |text: String| (self.trial.parse)(&text).ok_or("its figures are not where they should be".into());
+        told.and_then(parse).map_err(|error| self.failed = Some(error)).ok()
+    }
+}
+
+/// How often it is run in a round. A rate of small messages is measured in the hundredth part of the time that it takes to start and end.
+fn repeats(case: &Case) -> usize {
+    if case.quantity == Quantity::Bandwidth && case.bytes <= 64 { 3 } else { 1 }
+}
+
+/// The one in the middle, of several rates.
+fn middle(mut figures: Vec<Figure>) -> Option<Figure> {
+    let rate = |figure: &Figure| match figure {
+        Figure::Rate(rate) => *rate,
+        Figure::Latency { typical, .. } => *typical,
+    };
+    figures.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let middle = figures.len() / 2;
+    (!figures.is_empty()).then(|| figures.swap_remove(middle))
 }
 
 fn latency(results: &Results, trial: &Trial, figures: &[Figure]) -> LatencyRow {
@@ -203,4 +237,17 @@ fn iterations(quantity: Quantity, bytes: usize) -> u64 {
 /// The case that a program's SEND is most like.
 fn send(quantity: Quantity, bytes: usize) -> Case {
     Case { quantity, waiting: Waiting::Polling, ..Case::latency(Transport::Rc, Operation::Send, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_in_the_middle() {
+        let rates = |rates: &[f64]| middle(rates.iter().map(|rate| Figure::Rate(*rate)).collect());
+        assert_eq!(rates(&[3.0, 1.0, 2.0]), Some(Figure::Rate(2.0)));
+        assert_eq!(rates(&[7.0]), Some(Figure::Rate(7.0)));
+        assert_eq!(rates(&[]), None);
+    }
 }
