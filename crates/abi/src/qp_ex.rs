@@ -4,7 +4,6 @@
 //! allocate. `wr_complete` posts all of them or none; the first error is remembered until then.
 
 use core::cell::UnsafeCell;
-use core::ops::Range;
 
 use libc::{c_int, c_void, size_t};
 use nic::RawBiased;
@@ -42,20 +41,34 @@ pub fn possible(ty: ibv_qp_type) -> u64 {
     })
 }
 
-enum Data {
-    Sges(Range<usize>),
-    Inline(Range<usize>),
-}
-
+/// A request being made.
 struct Entry {
     wr_id: u64,
-    opcode: Opcode,
-    flags: SendFlags,
     /// The immediate value or key, and above it the number of a shared receive queue: one word, since they are read as
     /// one, and a load that is wider than the stores before it waits for them (`engine::belt`).
     numbers: u64,
+    opcode: Opcode,
+    flags: SendFlags,
+    /// What it sends lies in the bytes, and not in the list of scatter/gather entries: from here to there.
+    inline: bool,
+    from: usize,
+    to: usize,
     body: SendBody,
-    data: Data,
+}
+
+impl Entry {
+    fn new() -> Self {
+        Entry {
+            wr_id: 0,
+            numbers: 0,
+            opcode: Opcode::Send,
+            flags: SendFlags::empty(),
+            inline: false,
+            from: 0,
+            to: 0,
+            body: SendBody::Plain,
+        }
+    }
 }
 
 /// Requests between wr_start and wr_complete.
@@ -64,10 +77,13 @@ pub struct Batch {
     work: UnsafeCell<Work>,
 }
 
+/// Lists that only grow: their places are written where they are, and the numbers say how many are in use.
 #[derive(Default)]
 struct Work {
     entries: Vec<Entry>,
+    in_use: usize,
     sges: Vec<Sge>,
+    sges_in_use: usize,
     bytes: Vec<u8>,
     error: Option<Errno>,
 }
@@ -79,22 +95,75 @@ impl Default for Batch {
 }
 
 impl Work {
+    #[inline(always)]
     fn clear(&mut self) {
-        self.entries.clear();
-        self.sges.clear();
+        (self.in_use, self.sges_in_use) = (0, 0);
         self.bytes.clear();
         self.error = None;
     }
 
+    #[cold]
+    #[inline(never)]
     fn fail(&mut self, errno: Errno) {
         self.error.get_or_insert(errno);
     }
 
+    fn requests(&self) -> &[Entry] {
+        &self.entries[..self.in_use]
+    }
+
+    /// Begins a request that sends nothing yet.
+    #[inline(always)]
+    fn begin(&mut self, wr_id: u64, opcode: Opcode, flags: SendFlags, numbers: u64, body: SendBody) {
+        let from = self.sges_in_use;
+        let Some(e) = self.entries.get_mut(self.in_use) else {
+            return self.begin_another(wr_id, opcode, flags, numbers, body);
+        };
+        (e.wr_id, e.opcode, e.flags, e.numbers, e.body) = (wr_id, opcode, flags, numbers, body);
+        (e.inline, e.from, e.to) = (false, from, from);
+        self.in_use += 1;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_another(&mut self, wr_id: u64, opcode: Opcode, flags: SendFlags, numbers: u64, body: SendBody) {
+        self.entries.push(Entry::new());
+        self.begin(wr_id, opcode, flags, numbers, body);
+    }
+
+    #[inline(always)]
     fn last(&mut self) -> Option<&mut Entry> {
-        if self.entries.is_empty() {
-            self.fail(Errno::EINVAL);
+        // Nothing is in front of the first.
+        let last = self.entries.get_mut(self.in_use.wrapping_sub(1));
+        if last.is_none() {
+            self.error.get_or_insert(Errno::EINVAL);
         }
-        self.entries.last_mut()
+        last
+    }
+
+    /// Gives the last request one scatter/gather entry.
+    #[inline(always)]
+    fn set_sge(&mut self, sge: Sge) {
+        let at = self.sges_in_use;
+        let (Some(place), Some(e)) = (self.sges.get_mut(at), self.entries.get_mut(self.in_use.wrapping_sub(1))) else {
+            return self.set_sges(&[sge]);
+        };
+        *place = sge;
+        (e.inline, e.from, e.to) = (false, at, at + 1);
+        self.sges_in_use = at + 1;
+    }
+
+    /// Gives the last request these.
+    #[inline(never)]
+    fn set_sges(&mut self, list: &[Sge]) {
+        let from = self.sges_in_use;
+        let to = from + list.len();
+        let Some(e) = self.last() else { return };
+        (e.inline, e.from, e.to) = (false, from, to);
+        let (there, lacks) = list.split_at(list.len().min(self.sges.len() - from));
+        self.sges[from..from + there.len()].copy_from_slice(there);
+        self.sges.extend_from_slice(lacks);
+        self.sges_in_use = to;
     }
 }
 
@@ -122,15 +191,8 @@ unsafe fn build(qp: *mut ibv_qp_ex, op: u32, opcode: Opcode, imm_or_rkey: u32, b
     }
     match body {
         Ok(body) => {
-            let at = work.sges.len();
-            work.entries.push(Entry {
-                wr_id,
-                opcode,
-                flags: SendFlags::from_bits_truncate(wr_flags) - SendFlags::INLINE,
-                numbers: imm_or_rkey.into(),
-                body,
-                data: Data::Sges(at..at),
-            });
+            let flags = SendFlags::from_bits_truncate(wr_flags) - SendFlags::INLINE;
+            work.begin(wr_id, opcode, flags, imm_or_rkey.into(), body);
         }
         Err(errno) => work.fail(errno),
     }
@@ -201,9 +263,9 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr:
     let body = if value.is_null() { Err(Errno::EINVAL) } else { Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) }) };
     // SAFETY: live and inside its section; the caller has 8 bytes there (man page).
     unsafe {
-        let before = inside(qp).1.entries.len();
+        let before = inside(qp).1.in_use;
         build(qp, sys::IBV_QP_EX_WITH_ATOMIC_WRITE, Opcode::AtomicWrite, 0, body);
-        if inside(qp).1.entries.len() > before {
+        if inside(qp).1.in_use > before {
             append(qp, [(value, 8)].into_iter());
         }
     }
@@ -233,7 +295,11 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: live and inside its section (man page).
-    unsafe { set_sges(qp, &[Sge { addr, length, lkey: LKey(lkey) }]) }
+    let (this, work) = unsafe { inside(qp) };
+    if this.cap.max_send_sge == 0 {
+        return work.fail(Errno::EINVAL);
+    }
+    work.set_sge(Sge { addr, length, lkey: LKey(lkey) });
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
@@ -254,11 +320,7 @@ unsafe fn set_sges(qp: *mut ibv_qp_ex, list: &[Sge]) {
     if list.len() > this.cap.max_send_sge as usize {
         return work.fail(Errno::EINVAL);
     }
-    let start = work.sges.len();
-    if let Some(entry) = work.last() {
-        entry.data = Data::Sges(start..start + list.len());
-        work.sges.extend_from_slice(list);
-    }
+    work.set_sges(list);
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
@@ -270,7 +332,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
             let start = work.bytes.len();
             work.bytes.extend_from_slice(&addr.cast::<[u8; 8]>().read_unaligned());
             if let Some(entry) = work.last() {
-                entry.data = Data::Inline(start..start + 8);
+                (entry.inline, entry.from, entry.to) = (true, start, start + 8);
             }
             return;
         }
@@ -309,7 +371,7 @@ unsafe fn append(qp: *mut ibv_qp_ex, pieces: impl Iterator<Item = (*const c_void
     }
     let end = work.bytes.len();
     if let Some(entry) = work.last() {
-        entry.data = Data::Inline(start..end);
+        (entry.inline, entry.from, entry.to) = (true, start, end);
     }
 }
 
@@ -355,21 +417,21 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     let mut core = alive(qp.nic)?.lock();
     let now = core.time();
     // A lone request is checked by the post itself.
-    if let [entry] = &work.entries[..] {
-        return with_request(work, entry, |wr| core.post_send(qp.id, wr, now));
+    if let [entry] = work.requests() {
+        return with_request(work, entry, |wr| core.post_send_here(qp.id, wr, now));
     }
     post_all(qp, work, &mut core, now)
 }
 
 #[inline(never)]
 fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> {
-    if work.entries.len() > core.send_room(qp.id)? as usize {
+    if work.in_use > core.send_room(qp.id)? as usize {
         return Err(Errno::ENOMEM);
     }
-    for entry in &work.entries {
+    for entry in work.requests() {
         with_request(work, entry, |wr| core.check_send(qp.id, wr))?;
     }
-    for entry in &work.entries {
+    for entry in work.requests() {
         with_request(work, entry, |wr| core.post_send(qp.id, wr, now))?;
     }
     Ok(())
@@ -379,12 +441,11 @@ fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> 
 #[inline(always)]
 fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Result<()>) -> Result<()> {
     let piece;
-    let data = match &entry.data {
-        Data::Sges(range) => SendData::Sges(&work.sges[range.clone()]),
-        Data::Inline(range) => {
-            piece = [&work.bytes[range.clone()]];
-            SendData::Inline(&piece)
-        }
+    let data = if entry.inline {
+        piece = [&work.bytes[entry.from..entry.to]];
+        SendData::Inline(&piece)
+    } else {
+        SendData::Sges(&work.sges[entry.from..entry.to])
     };
     act(&SendWr {
         wr_id: entry.wr_id,

@@ -39,6 +39,16 @@ impl<P: Platform> Engine<P> {
             PacketOp::AtomicAck => self.atomic_ack(qp, packet),
             _ => {}
         }
+        self.answered(qp, now);
+    }
+
+    /// Everything up to `psn` has arrived.
+    pub(crate) fn acknowledged(&mut self, qp: &mut Qp, psn: Psn, now: Nanos) {
+        self.acked(qp, psn);
+        self.answered(qp, now);
+    }
+
+    fn answered(&mut self, qp: &mut Qp, now: Nanos) {
         self.retire(qp, now);
         self.set_ack_timer(qp, now);
         self.check_drained(qp);

@@ -1,9 +1,9 @@
 //! A queue whose places stay where they are: they are written and read in place.
 //!
-//! The short way of a message puts an entry into two such queues (requests under way, completions). A
-//! `VecDeque` wants it made elsewhere and moved in, by loads that are wider than the stores just before them. A
-//! processor cannot forward such stores; it waits until they, and all before them, have left its store buffer: also the one to
-//! the ring, whose cache line has to come from another core.
+//! Receives and completions are put into such queues, also by the short way of a message. A `VecDeque` wants an entry made
+//! elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward such stores; it
+//! waits until they, and all before them, have left its store buffer: also the one to the ring, whose cache line has to come
+//! from another core.
 
 use std::collections::TryReserveError;
 use std::hint::cold_path;
@@ -78,7 +78,7 @@ impl<T: Default> Belt<T> {
     }
 
     /// A place for one more at the end, with what was in it. It counts as an entry from now on. `None` if it must grow first.
-    #[inline]
+    #[inline(always)]
     pub fn place(&mut self) -> Option<&mut T> {
         if self.is_full() {
             cold_path();
@@ -128,14 +128,18 @@ impl<T: Default> Belt<T> {
         if self.len == 0 { None } else { self.places.get(self.head) }
     }
 
-    /// Removes the oldest, if there is one. What it holds is let go of when its place is used again.
+    /// One of them: the oldest is number 0.
     #[inline]
-    pub fn drop_front(&mut self) {
-        if self.len > 0 {
-            // An empty one begins anew: who has one entry at a time always uses the same place, which stays in the cache.
-            self.head = if self.len == 1 { 0 } else { self.at(1) };
-            self.len -= 1;
-        }
+    pub fn get(&self, i: usize) -> Option<&T> {
+        if i < self.len { self.places.get(self.at(i)) } else { None }
+    }
+
+    /// Removes the oldest, so many, or all there are. What they hold is let go of when their places are used again.
+    #[inline]
+    pub fn drop_front(&mut self, n: usize) {
+        // An empty one begins anew: who has one entry at a time always uses the same place, which stays in the cache.
+        self.head = if n >= self.len { 0 } else { self.at(n) };
+        self.len = self.len.saturating_sub(n);
     }
 
     /// Takes the oldest out.
@@ -144,7 +148,7 @@ impl<T: Default> Belt<T> {
             return None;
         }
         let value = std::mem::take(&mut self[0]);
-        self.drop_front();
+        self.drop_front(1);
         Some(value)
     }
 
@@ -238,7 +242,7 @@ mod tests {
                     }
                     7..11 => assert_eq!(belt.pop_front(), deque.pop_front()),
                     11 => {
-                        belt.drop_front();
+                        belt.drop_front(1);
                         deque.pop_front();
                     }
                     12 => {
@@ -278,7 +282,7 @@ mod tests {
     fn without_room_there_is_no_place() {
         let mut belt = Belt::<u8>::default();
         assert!(belt.place().is_none() && belt.pop_front().is_none() && belt.front().is_none());
-        belt.drop_front();
+        belt.drop_front(1);
         assert!(belt.try_reserve(usize::MAX).is_err());
         belt.push_back(7);
         assert_eq!(belt.pop_front(), Some(7));

@@ -102,7 +102,7 @@ impl<P: Platform> Engine<P> {
         qp.tally.completed(e, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
-        qp.inflight.drop_front();
+        qp.inflight.drop_front(1);
         if silent {
             return;
         }

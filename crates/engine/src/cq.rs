@@ -168,20 +168,22 @@ impl Completions {
         self.push_with(id, solicited, now, |place| *place = cqe)
     }
 
-    /// A completion that this queue gets is handed to who polls it, without having been in it. False if it must be put in: others are
-    /// before it, or an event is asked for.
+    /// True if completions that this queue gets may be handed to who polls it, without having been in it ([`Completions::handed_over`]).
+    /// False if they must be put in: others are before them, or an event is asked for.
     #[inline(always)]
-    #[must_use]
-    pub fn hand_over(&mut self, id: CqId) -> bool {
-        match self.cqs.get_mut(id) {
-            Some(cq) if cq.armed == Armed::No && cq.ring.is_empty() => {
-                cq.handed += 1;
-                true
-            }
-            _ => {
-                cold_path();
-                false
-            }
+    pub fn hands_over(&self, id: CqId) -> bool {
+        let may = self.cqs.get(id).is_some_and(|cq| cq.armed == Armed::No && cq.ring.is_empty());
+        if !may {
+            cold_path();
+        }
+        may
+    }
+
+    /// So many were.
+    #[inline(always)]
+    pub fn handed_over(&mut self, id: CqId, n: u64) {
+        if let Some(cq) = self.cqs.get_mut(id) {
+            cq.handed += n;
         }
     }
 

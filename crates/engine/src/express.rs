@@ -18,23 +18,23 @@
 use std::hint::cold_path;
 
 use verbs::{
-    Completion, CqId, Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus,
+    Completion, CqId, Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, Sge, WcOpcode,
 };
 
 use crate::Engine;
 use crate::complete::sent;
-use crate::cq::{Cqe, Frees};
+use crate::cq::{Completions, Cqe, Frees};
 use crate::modify::timeout_nanos;
 use crate::platform::{
     Head, LinkId, Nanos, Packet, PacketOp, Payload, Platform, ShortPacket, Span, packet_flags as flag,
 };
-use crate::qp::{Qp, Response, Way};
+use crate::qp::{Qp, Response};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
 use crate::responder::ACK;
-use crate::rq::set_list;
 use crate::run::arm;
+use crate::sq::Executed;
 
 /// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
 const LONGEST: u32 = 256;
@@ -58,6 +58,47 @@ pub enum Short {
         /// [`Engine::expects_completions`], as far as the same queue pair tells: true, or not known.
         expects: bool,
     },
+}
+
+/// Who polls, and has short packets taken from a link meanwhile.
+pub trait Poller<P> {
+    /// A completion for it.
+    fn completed(&mut self, completion: &Completion);
+    /// A packet has been dealt with: its place on the link is free.
+    fn taken(&mut self, platform: &mut P, packet: ShortPacket);
+    /// The packet behind it, if that is there already, and short.
+    fn next(&mut self, platform: &P) -> Option<ShortPacket>;
+}
+
+/// Nobody: packets are taken one by one.
+struct Nobody;
+
+impl<P> Poller<P> for Nobody {
+    #[inline(always)]
+    fn completed(&mut self, _completion: &Completion) {}
+    #[inline(always)]
+    fn taken(&mut self, _platform: &mut P, _packet: ShortPacket) {}
+    #[inline(always)]
+    fn next(&mut self, _platform: &P) -> Option<ShortPacket> {
+        None
+    }
+}
+
+/// What a request sends.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Inline(&'a [u8]),
+    Listed(Sge),
+}
+
+impl Data<'_> {
+    #[inline(always)]
+    fn inline(&self) -> &[u8] {
+        match self {
+            Data::Inline(bytes) => bytes,
+            Data::Listed(_) => &[],
+        }
+    }
 }
 
 /// The payload of a packet that comes in.
@@ -100,6 +141,17 @@ impl<P: Platform> Engine<P> {
     /// What `check` would refuse, and what would find no place in the queue, is not for here.
     #[inline]
     pub(crate) fn express(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
+        // One for each kind: what it need not ask and keep is not asked and kept.
+        match wr.data {
+            SendData::Sges(&[sge]) => self.express_out(id, wr, Data::Listed(sge), now),
+            SendData::Inline([piece]) => self.express_out(id, wr, Data::Inline(piece), now),
+            SendData::Inline([]) => self.express_out(id, wr, Data::Inline(&[]), now),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn express_out(&mut self, id: QpId, wr: &SendWr<'_>, data: Data<'_>, now: Nanos) -> bool {
         let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
             && !matches!(wr.body, SendBody::Datagram { .. })
             && !wr.flags.contains(SendFlags::IP_CSUM)
@@ -114,7 +166,7 @@ impl<P: Platform> Engine<P> {
             && !qp.sq.is_full()
             && qp.sq.fetched == qp.sq.posted
             && qp.cursor == qp.inflight.len()
-            && !qp.inflight.is_full()
+            && qp.inflight.len() + qp.shorts < qp.inflight.capacity()
             && !qp.halted
             && qp.rnr_until.is_none()
             && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
@@ -127,26 +179,20 @@ impl<P: Platform> Engine<P> {
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
         }
-        let (mut prefix, mut span): (&[u8], Option<Span>) = (&[], None);
-        let mut listed = None;
-        let len = match wr.data {
-            SendData::Inline(pieces) => {
+        let (len, span) = match data {
+            Data::Inline(bytes) => {
                 flags.insert(SendFlags::INLINE);
-                match pieces {
-                    [] => {}
-                    [piece] => prefix = piece,
-                    _ => return false,
-                }
-                if prefix.len() > LONGEST.min(qp.sq.max_inline) as usize {
+                if bytes.len() > LONGEST.min(qp.sq.max_inline) as usize {
                     return false;
                 }
-                prefix.len() as u32
+                (bytes.len() as u32, None)
             }
-            SendData::Sges(&[sge]) => {
+            Data::Listed(sge) => {
                 flags.remove(SendFlags::INLINE);
                 if sge.length > LONGEST || qp.sq.max_sge == 0 {
                     return false;
                 }
+                let mut span = None;
                 if sge.length > 0 {
                     let Ok(found) = self.mem.local_here(qp.init.pd, &sge, false) else { return long_way() };
                     if found.addr == NULL_ADDR {
@@ -154,10 +200,8 @@ impl<P: Platform> Engine<P> {
                     }
                     span = Some(found);
                 }
-                listed = Some(sge);
-                sge.length
+                (sge.length, span)
             }
-            SendData::Sges(_) => return false,
         };
         let (dst, src, psn, imm) = (verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn, wr.imm_or_rkey);
         let mut bits = flag::FIRST | flag::LAST | flag::ACK_REQ;
@@ -174,49 +218,31 @@ impl<P: Platform> Engine<P> {
             packet
         };
         // The packet first: while its cache line is on its way, there is time for the rest.
-        let mut word = [0; 8];
-        let sent = match &span {
-            None if len <= 8 => self.platform.send_short(link, &packet(), prefix),
+        let sent = match (data, &span) {
+            (Data::Inline(bytes), _) if len <= 8 => self.platform.send_short(link, &packet(), bytes),
+            (Data::Listed(_), None) => self.platform.send_short(link, &packet(), &[]),
             // Apart, because what is known to be 8 bytes long is one load.
-            Some(span) if len == 8 => {
+            (Data::Listed(_), Some(span)) if len == 8 => {
+                let mut word = [0; 8];
                 let loaded = self.platform.load(span.addr, span.guarded, &mut word).is_ok();
                 if loaded { self.platform.send_short(link, &packet(), &word) } else { None }
             }
-            span => {
-                let payload = Payload { prefix, spans: span.as_slice() };
+            (data, span) => {
+                let payload = Payload { prefix: data.inline(), spans: span.as_slice() };
                 self.platform.send(link, &packet(), payload).is_ok().then(|| self.platform.sent_mark(link))
             }
         };
         let Some(mark) = sent else { return long_way() };
-        match &listed {
-            Some(sge) => qp.sq.write_sge(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, sge),
-            None => qp.sq.write_inline(wr.opcode, flags, wr.imm_or_rkey, wr.wr_id, prefix),
+        let first = Executed { wr_id: wr.wr_id, opcode: wr.opcode, flags, imm: wr.imm_or_rkey, since: now };
+        match &data {
+            Data::Listed(sge) => qp.sq.write_sge(first, sge),
+            Data::Inline(bytes) => qp.sq.write_inline(first, bytes),
         }
-        // There is room, see above: the packet does not go out twice.
-        let Some(e) = qp.inflight.place() else { return long_way() };
-        e.number = qp.sq.fetched;
-        e.wr_id = wr.wr_id;
-        e.opcode = wr.opcode;
-        e.flags = flags;
-        e.imm = wr.imm_or_rkey;
-        e.srqn = 0;
-        e.body = SendBody::Plain;
-        set_list(&mut e.sges, listed.as_slice());
-        e.inline_len = prefix.len() as u32;
-        e.len = len;
-        e.first_psn = qp.next_psn;
-        e.psns = 1;
-        e.sent = len;
-        e.received = 0;
-        (e.out, e.done, e.by_ref, e.way) = (true, false, false, Way::Free);
-        e.error = None;
-        e.since = now;
-        (qp.lossy, qp.give_up_at) = (false, None);
+        qp.shorts += 1;
         qp.sent_mark = mark;
         qp.sq.posted += 1;
         qp.sq.fetched += 1;
-        qp.cursor += 1;
-        qp.next_psn = qp.next_psn.plus(1);
+        qp.next_psn = psn.plus(1);
         if qp.ack_deadline.is_none()
             && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
@@ -231,26 +257,27 @@ impl<P: Platform> Engine<P> {
     /// Executes a SEND that has come over this link, or an acknowledgement, if that is all there is to do.
     #[inline]
     pub(crate) fn express_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
-        let nobody = None::<(CqId, fn(&Completion))>;
         let outcome = match packet.op {
-            PacketOp::Send => self.express_send_in(id, link, packet, Body::Rx(rx), now, nobody),
-            PacketOp::Ack => self.express_ack_in(id, link, packet, now, nobody),
+            PacketOp::Send => {
+                self.express_send_in(id, link, (packet, Body::Rx(rx)), now, None, (&mut Nobody, |_| None))
+            }
+            PacketOp::Ack => self.express_ack_in(id, link, packet, now, None, &mut Nobody),
             _ => return false,
         };
         outcome != Short::LongWay
     }
 
-    /// A short packet has come over a link, and this queue is being polled, in which there is nothing. What completes there is handed
-    /// out, once at most; other completions go into their queues. [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be
-    /// asked.
+    /// A short packet has come over a link, and this queue is being polled, in which there is nothing, for so many completions at most
+    /// (but for one at least). What completes there is handed out; other completions go into their queues. SENDs that lie behind the
+    /// first one, for the same queue pair, are taken, too. [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be asked.
     #[inline(always)]
     pub fn receive_short(
         &mut self,
         link: LinkId,
         short: ShortPacket,
         now: Nanos,
-        polled: CqId,
-        out: impl FnMut(&Completion),
+        polled: (CqId, usize),
+        poller: &mut impl Poller<P>,
     ) -> Short {
         self.arrival = link;
         let Some(id) = self.qpns.find(short.dst()) else {
@@ -258,24 +285,36 @@ impl<P: Platform> Engine<P> {
             return Short::LongWay;
         };
         if short.is_ack() {
-            return self.express_ack_in(id, link, short, now, Some((polled, out)));
+            let outcome = self.express_ack_in(id, link, short, now, Some(polled.0), poller);
+            if outcome != Short::LongWay {
+                poller.taken(&mut self.platform, short);
+            }
+            return outcome;
         }
-        let body = Body::Word(short.payload(), short.received());
-        self.express_send_in(id, link, short, body, now, Some((polled, out)))
+        let body = |short: ShortPacket| (short, Body::Word(short.payload(), short.received()));
+        self.express_send_in(
+            id,
+            link,
+            body(short),
+            now,
+            Some(polled),
+            (poller, |next| next.follows(&short).then(|| body(next))),
+        )
     }
 
+    /// Takes a SEND in, and those behind it that come to the same queue pair, if who polls is handed their completions and wants more.
+    /// What they change together is written once.
     #[inline(always)]
-    fn express_send_in(
+    fn express_send_in<H: Head>(
         &mut self,
         id: QpId,
         link: LinkId,
-        packet: impl Head,
-        body: Body<P::Rx>,
+        (mut packet, mut body): (H, Body<P::Rx>),
         now: Nanos,
-        polled: Option<(CqId, impl FnMut(&Completion))>,
+        polled: Option<(CqId, usize)>,
+        (poller, follower): (&mut impl Poller<P>, impl Fn(ShortPacket) -> Option<(H, Body<P::Rx>)>),
     ) -> Short {
-        let whole = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST;
-        if !(whole && may(self.has_express)) {
+        if !may(self.has_express) {
             return Short::LongWay;
         }
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
@@ -283,13 +322,11 @@ impl<P: Platform> Engine<P> {
             && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
             && qp.from == Some(link)
             && packet.src().get() == qp.attr.dest_qp_num
-            && packet.psn() == qp.epsn
-            && packet.len() <= LONGEST
             && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
             && qp.recv.is_none()
             && qp.write.is_none()
             && qp.init.srq.is_none();
-        if !plain || body.len(&self.platform) != packet.len() {
+        if !plain {
             return the_long_way();
         }
         if self.prompt
@@ -297,46 +334,77 @@ impl<P: Platform> Engine<P> {
         {
             self.platform.expect_send(link);
         }
-        let (Some(wqe), Some(cq)) = (qp.rq.wqes.front(), qp.init.recv_cq) else { return the_long_way() };
-        let [sge] = wqe.sges[..] else { return the_long_way() };
-        if sge.length < packet.len() {
+        let Some(cq) = qp.init.recv_cq else { return the_long_way() };
+        let most = match polled {
+            Some((polled, most)) if polled == cq && self.done.hands_over(cq) => most,
+            _ => 0,
+        };
+        // So many have been taken, of so many bytes; the acknowledgement that is owed; the last one's place is still to be freed.
+        let (mut n, mut bytes, mut owed, mut holds) = (0, 0, None, false);
+        let mut lost = false;
+        loop {
+            let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
+                && packet.psn() == qp.epsn
+                && packet.len() <= LONGEST
+                && body.len(&self.platform) == packet.len();
+            let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
+            let [sge] = wqe.sges[..] else { break };
+            if sge.length < packet.len() {
+                break;
+            }
+            let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { break };
+            span.len = packet.len();
+            if span.addr == NULL_ADDR || !body.put(&mut self.platform, &span) {
+                break;
+            }
+            #[cfg(test)]
+            (self.short_ways[1] += 1);
+            let wr_id = wqe.wr_id;
+            n += 1;
+            bytes += u64::from(packet.len());
+            qp.epsn = packet.psn().plus(1);
+            if packet.has(flag::ACK_REQ) {
+                owed = Some((packet.psn(), n as u32));
+            }
+            holds = true;
+            if most == 0 {
+                let fill = |cqe: &mut Cqe| {
+                    cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
+                    (cqe.qp, cqe.frees) = (id, Frees::Recv);
+                };
+                lost = !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill);
+                break;
+            }
+            poller
+                .completed(&Completion { timestamp: now, ..received(qp, packet, wr_id, WcOpcode::Recv, packet.len()) });
+            if n >= most {
+                break;
+            }
+            packet.taken(&mut self.platform, poller);
+            holds = false;
+            let Some(next) = poller.next(&self.platform).and_then(&follower) else { break };
+            (packet, body) = next;
+        }
+        if n == 0 {
             return the_long_way();
         }
-        let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { return the_long_way() };
-        span.len = packet.len();
-        if span.addr == NULL_ADDR || !body.put(&mut self.platform, &span) {
-            return the_long_way();
-        }
-        #[cfg(test)]
-        (self.short_ways[1] += 1);
-        let wr_id = wqe.wr_id;
-        qp.rq.wqes.drop_front();
+        qp.rq.wqes.drop_front(n);
         qp.fed_at = Some(now);
         qp.nak_sent = false;
-        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        qp.epsn = packet.psn().plus(1);
-        qp.tally.received_bytes(packet.len());
-        let ack = packet.has(flag::ACK_REQ);
+        let before = qp.msn;
+        qp.msn = before.wrapping_add(n as u32) & 0xff_ffff;
+        qp.tally.received_bytes(n as u64, bytes);
         let mut outcome = Short::Taken;
-        if let Some((polled, mut out)) = polled
-            && polled == cq
-            && self.done.hand_over(cq)
-        {
-            out(&Completion { timestamp: now, ..received(qp, packet, wr_id, WcOpcode::Recv, packet.len()) });
-            qp.rq.held = qp.rq.held.saturating_sub(1);
+        if most > 0 {
+            self.done.handed_over(cq, n as u64);
+            qp.rq.held = qp.rq.held.saturating_sub(n as u32);
             outcome = Short::Completed { expects: !qp.rq.wqes.is_empty() || qp.expects_sends() };
-        } else {
-            let fill = |cqe: &mut Cqe| {
-                cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
-                (cqe.qp, cqe.frees) = (id, Frees::Recv);
-            };
-            if !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill) {
-                cold_path();
-                self.lost_completion(id, ack.then_some(packet.psn()), now);
-                return Short::Taken;
-            }
         }
-        if ack {
+        let owed = owed.map(|(psn, nth)| (psn, before.wrapping_add(nth) & 0xff_ffff));
+        if lost {
+            cold_path();
+            self.lost_completion(id, owed.map(|(psn, _)| psn), now);
+        } else if let Some((psn, msn)) = owed {
             let alone = self.prompt
                 && qp.responses.is_empty()
                 && !qp.queued
@@ -345,28 +413,41 @@ impl<P: Platform> Engine<P> {
                 && qp.sq.fetched == qp.sq.posted;
             // Behind whatever else was sent to the peer: over our own link, which may be another than his.
             if let Some(link) = qp.link.filter(|_| alone)
-                && self.platform.send_short(link, &acknowledgement(qp, packet.psn(), qp.msn), &[]).is_some()
+                && self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_some()
             {
                 #[cfg(test)]
                 (self.short_ways[3] += 1);
-                return outcome;
+            } else {
+                Self::owe_ack(qp, psn, msn);
+                if !qp.queued && !qp.parked {
+                    qp.queued = true;
+                    self.ready.push_back(id);
+                }
             }
-            Self::owe_ack(qp, packet.psn());
-            if !qp.queued && !qp.parked {
-                qp.queued = true;
-                self.ready.push_back(id);
-            }
+        }
+        if holds {
+            packet.taken(&mut self.platform, poller);
         }
         outcome
     }
 
     #[cold]
     fn lost_completion(&mut self, id: QpId, ack: Option<Psn>, now: Nanos) {
-        let Some(mut qp) = self.qps.lend(id) else { return };
+        let Some(mut qp) = self.lend_qp(id) else { return };
         self.overrun(&mut qp, now);
         if let Some(psn) = ack {
-            Self::owe_ack(&mut qp, psn);
+            let msn = qp.msn;
+            Self::owe_ack(&mut qp, psn, msn);
         }
+        self.schedule(&mut qp);
+        self.qps.put_back(id, qp);
+    }
+
+    /// What an acknowledgement means to other requests than those that the short way has ended.
+    #[cold]
+    fn acked_beyond(&mut self, id: QpId, psn: Psn, now: Nanos) {
+        let Some(mut qp) = self.lend_qp(id) else { return };
+        self.acknowledged(&mut qp, psn, now);
         self.schedule(&mut qp);
         self.qps.put_back(id, qp);
     }
@@ -379,7 +460,8 @@ impl<P: Platform> Engine<P> {
         link: LinkId,
         packet: impl Head,
         now: Nanos,
-        mut polled: Option<(CqId, impl FnMut(&Completion))>,
+        mut polled: Option<CqId>,
+        poller: &mut impl Poller<P>,
     ) -> Short {
         if !may(self.has_express) {
             return Short::LongWay;
@@ -393,54 +475,76 @@ impl<P: Platform> Engine<P> {
             && qp.cursor == qp.inflight.len()
             && qp.sq.fetched == qp.sq.posted
             && packet.psn().since(qp.next_psn) < 0
-            && qp.responses.is_empty()
+            && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
             && qp.rnr_until.is_none();
         if !plain {
             return the_long_way();
         }
-        let mut ended = 0;
-        while ended < qp.inflight.len() {
-            let e = &qp.inflight[ended];
+        let (mut ended, mut bytes) = (0, 0);
+        let (mut lost, mut rest) = (false, false);
+        let mut outcome = Short::Taken;
+        // What is done with one that ends: false if its completion was lost.
+        let mut end = |qp: &mut Qp, done: &mut Completions, number, wr_id, flags: SendFlags| {
+            let Some(cq) = qp.init.send_cq.filter(|_| flags.contains(SendFlags::SIGNALED)) else { return true };
+            if polled.take_if(|polled| *polled == cq).is_some() && done.hands_over(cq) {
+                done.handed_over(cq, 1);
+                poller.completed(&Completion { timestamp: now, ..sent(qp, number, wr_id).wc });
+                qp.sq.retired = qp.sq.retired.max(number + 1);
+                outcome = Short::Completed { expects: false };
+                return true;
+            }
+            done.push_with(cq, false, now, |cqe| *cqe = sent(qp, number, wr_id))
+        };
+        while let Some(e) = qp.inflight.get(ended) {
             if e.psns == 0 || e.done || e.error.is_some() {
-                return the_long_way(); // it ends, too, when it is the oldest
+                rest = true; // it ends, too, when it is the oldest
+                break;
             }
             if e.last_psn().since(packet.psn()) > 0 {
                 break;
             }
             if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref {
-                return the_long_way();
+                rest = true;
+                break;
             }
             ended += 1;
-        }
-        if ended == 0 {
-            return the_long_way();
-        }
-        let mut lost = false;
-        let mut outcome = Short::Taken;
-        for _ in 0..ended {
-            let Some(e) = qp.inflight.front() else { break };
-            qp.tally.completed(e, WcStatus::Success);
-            let done = e.flags.contains(SendFlags::SIGNALED).then_some((e.number, e.wr_id));
-            qp.inflight.drop_front();
-            qp.cursor -= 1;
-            let (Some((number, wr_id)), Some(cq)) = (done, qp.init.send_cq) else { continue };
-            if let Some((_, mut out)) = polled.take_if(|(polled, _)| *polled == cq)
-                && self.done.hand_over(cq)
-            {
-                out(&Completion { timestamp: now, ..sent(qp, number, wr_id).wc });
-                qp.sq.retired = qp.sq.retired.max(number + 1);
-                outcome = Short::Completed { expects: false };
-            } else if !self.done.push_with(cq, false, now, |cqe| *cqe = sent(qp, number, wr_id)) {
+            bytes += u64::from(e.len);
+            let (number, wr_id, flags) = (e.number, e.wr_id, e.flags);
+            if !end(qp, &mut self.done, number, wr_id, flags) {
                 cold_path();
                 lost = true;
                 break;
             }
         }
+        let listed = ended;
+        if listed == qp.inflight.len() && !lost {
+            let first = qp.first_short();
+            let acked = packet.psn().plus(1).since(first).max(0) as u64;
+            let number = qp.sq.fetched - qp.shorts as u64;
+            for number in number..number + acked {
+                let (wr_id, flags, len) = qp.sq.executed(number);
+                ended += 1;
+                bytes += u64::from(len.min(LONGEST));
+                if !end(qp, &mut self.done, number, wr_id, flags) {
+                    cold_path();
+                    lost = true;
+                    break;
+                }
+            }
+        }
+        if ended == 0 {
+            return the_long_way();
+        }
+        qp.inflight.drop_front(listed);
+        qp.cursor -= listed;
+        qp.shorts -= ended - listed;
+        qp.tally.sent(ended as u64, bytes);
         qp.unacked = packet.psn().plus(1);
         Self::progressed(qp);
-        // What is left was looked at above: the oldest of it waits for an answer.
-        if !lost
-            && !qp.inflight.is_empty()
+        // What is left was looked at above, if there was no more to be done: the oldest of it waits for an answer.
+        let waits = !qp.inflight.is_empty() || qp.shorts > 0;
+        if waits
+            && !(lost || rest)
             && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
             qp.ack_deadline = Some(now + timeout);
@@ -449,6 +553,9 @@ impl<P: Platform> Engine<P> {
         if lost {
             cold_path();
             self.lost_completion(id, None, now);
+        } else if rest {
+            cold_path();
+            self.acked_beyond(id, packet.psn(), now);
         }
         #[cfg(test)]
         (self.short_ways[2] += 1);

@@ -5,6 +5,8 @@
 
 use verbs::{Access, Gid, PdId, Psn, QpType, Qpn, RKey};
 
+use crate::express::Poller;
+
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
@@ -220,6 +222,8 @@ pub(crate) trait Head: Copy {
     fn psn(self) -> Psn;
     fn imm(self) -> u32;
     fn len(self) -> u32;
+    /// It has been dealt with.
+    fn taken<P>(self, platform: &mut P, poller: &mut impl Poller<P>);
     #[inline(always)]
     fn has(self, flag: u8) -> bool {
         self.flags() & flag != 0
@@ -251,6 +255,9 @@ impl Head for &Packet {
     fn len(self) -> u32 {
         self.len
     }
+    /// Who gave it knows it anyway.
+    #[inline(always)]
+    fn taken<P>(self, _platform: &mut P, _poller: &mut impl Poller<P>) {}
 }
 
 /// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by who takes it
@@ -279,6 +286,13 @@ impl ShortPacket {
     #[inline(always)]
     pub fn is_ack(&self) -> bool {
         self.words[0] as u8 == PacketOp::Ack as u8
+    }
+
+    /// True if it comes to the same queue pair as this one, from the same, and is of the same kind.
+    #[inline(always)]
+    pub(crate) fn follows(&self, other: &ShortPacket) -> bool {
+        const KIND_AND_DST: u64 = 0xffff_ff00_00ff;
+        (self.words[0] ^ other.words[0]) & KIND_AND_DST | (self.words[1] ^ other.words[1]) & 0xff_ffff == 0
     }
 
     /// Destination queue pair.
@@ -336,6 +350,10 @@ impl Head for ShortPacket {
     #[inline(always)]
     fn len(self) -> u32 {
         (self.words[2] >> 32) as u32
+    }
+    #[inline(always)]
+    fn taken<P>(self, platform: &mut P, poller: &mut impl Poller<P>) {
+        poller.taken(platform, self);
     }
 }
 
@@ -614,5 +632,22 @@ pub trait Platform {
     /// while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_of_the_same_kind_from_the_same_to_the_same() {
+        let short = |op: PacketOp, dst: u64, src: u64, rest: u64| {
+            ShortPacket::new([op as u64 | rest << 8 | dst << 24, src | rest << 24, rest], 8, rest).unwrap()
+        };
+        let first = short(PacketOp::Send, 5, 7, 0);
+        assert!(short(PacketOp::Send, 5, 7, 0xffff).follows(&first));
+        for other in [(PacketOp::Ack, 5, 7), (PacketOp::Send, 1 << 23 | 5, 7), (PacketOp::Send, 5, 1 << 23 | 7)] {
+            assert!(!short(other.0, other.1, other.2, 0).follows(&first), "{other:?}");
+        }
     }
 }

@@ -96,7 +96,17 @@ impl<P: Platform> Engine<P> {
 
     /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
     /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
+    #[inline(never)]
     pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        self.post_send_here(id, wr, now)
+    }
+
+    /// The same, where the request has just been made: most of it need not go through memory.
+    ///
+    /// # Errors
+    /// See [`Engine::post_send`].
+    #[inline(always)]
+    pub fn post_send_here(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         self.free_overwritten();
         if self.express(id, wr, now) {
             return Ok(());
@@ -107,7 +117,13 @@ impl<P: Platform> Engine<P> {
     // Apart, so that the short way pays nothing for it.
     #[inline(never)]
     fn post_the_long_way(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
-        let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
+        // Who posts until there is no more room does not have all that is under way listed for the answer.
+        let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
+        if qp.sq.is_full() {
+            Self::check(qp, &self.ahs, wr)?;
+            return Err(Errno::ENOMEM);
+        }
+        let mut qp = self.lend_qp(id).ok_or(Errno::EINVAL)?;
         let result = self.enqueue(&mut qp, wr, now);
         self.qps.put_back(id, qp);
         result
@@ -116,9 +132,6 @@ impl<P: Platform> Engine<P> {
     #[inline]
     fn enqueue(&mut self, qp: &mut Qp, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         let flags = Self::check(qp, &self.ahs, wr)?;
-        if qp.sq.depth == 0 || qp.sq.is_full() {
-            return Err(Errno::ENOMEM);
-        }
         qp.sq.push(wr, flags);
         if qp.state == QpState::Err || qp.state == QpState::Sqe {
             // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
@@ -140,7 +153,7 @@ impl<P: Platform> Engine<P> {
         }
         qp.rq.push(wr)?;
         if qp.state == QpState::Err {
-            let mut qp = self.qps.lend(id).ok_or(Errno::EINVAL)?;
+            let mut qp = self.lend_qp(id).ok_or(Errno::EINVAL)?;
             self.flush_recvs(&mut qp, now);
             self.qps.put_back(id, qp);
         }

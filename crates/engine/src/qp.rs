@@ -1,6 +1,7 @@
 //! What a queue pair is made of.
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ use crate::backlog::Held;
 use crate::belt::Belt;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
-use crate::sq::SendQueue;
+use crate::sq::{SendQueue, Wqe};
 use crate::tally::Tally;
 
 /// So many requests in front of one, whose places are still taken, are a queue.
@@ -30,19 +31,16 @@ pub(crate) enum Way {
     Link,
 }
 
-/// A send request under way.
+/// A send request under way. What the short way of a message and its acknowledgement looks at lies together in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Inflight {
     /// Its number in the send queue.
     pub number: u64,
     pub wr_id: u64,
-    pub opcode: Opcode,
+    /// When its execution began.
+    pub since: Nanos,
     pub flags: SendFlags,
-    pub imm: u32,
-    pub srqn: u32,
-    pub body: SendBody,
-    pub sges: SmallVec<[Sge; 2]>,
-    pub inline_len: u32,
     /// Bytes of the message.
     pub len: u32,
     pub first_psn: Psn,
@@ -52,6 +50,7 @@ pub(crate) struct Inflight {
     pub sent: u32,
     /// Bytes of a READ that have arrived.
     pub received: u32,
+    pub opcode: Opcode,
     /// Fully sent.
     pub out: bool,
     /// Finished; may complete when it is the oldest.
@@ -61,9 +60,14 @@ pub(crate) struct Inflight {
     pub way: Way,
     /// Failed before it went out.
     pub error: Option<WcStatus>,
-    /// When its execution began.
-    pub since: Nanos,
+    pub inline_len: u32,
+    pub sges: SmallVec<[Sge; 2]>,
+    pub imm: u32,
+    pub srqn: u32,
+    pub body: SendBody,
 }
+
+const _: () = assert!(std::mem::offset_of!(Inflight, sges) <= 64 && std::mem::offset_of!(Inflight, body) < 128);
 
 impl Default for Inflight {
     fn default() -> Self {
@@ -72,6 +76,32 @@ impl Default for Inflight {
 }
 
 impl Inflight {
+    /// A request that is to be executed.
+    pub fn new(number: u64, wqe: Wqe, first_psn: Psn, len: u32, since: Nanos) -> Self {
+        Inflight {
+            number,
+            wr_id: wqe.wr_id,
+            opcode: wqe.opcode,
+            flags: wqe.flags,
+            imm: wqe.imm,
+            srqn: wqe.srqn,
+            body: wqe.body,
+            sges: wqe.sges,
+            inline_len: wqe.inline_len,
+            len,
+            first_psn,
+            psns: 0,
+            sent: 0,
+            received: 0,
+            out: false,
+            done: false,
+            by_ref: false,
+            way: Way::Free,
+            error: None,
+            since,
+        }
+    }
+
     pub fn last_psn(&self) -> Psn {
         self.first_psn.plus(self.psns.saturating_sub(1))
     }
@@ -192,6 +222,9 @@ pub(crate) struct Qp {
 
     // ---- requester ----
     pub inflight: Belt<Inflight>,
+    /// So many more, the newest, went the short way: they have no entries in `inflight` until somebody asks for them
+    /// ([`Qp::list_shorts`]). There is room for them. What is known of them stands in the send queue, and each has one sequence number.
+    pub shorts: usize,
     /// The first of `inflight` that is not fully sent.
     pub cursor: usize,
     pub next_psn: Psn,
@@ -277,6 +310,7 @@ impl Qp {
         self.sq.reset();
         self.rq.reset();
         self.inflight.clear();
+        self.shorts = 0;
         self.cursor = 0;
         self.reads_out = 0;
         self.rnr_until = None;
@@ -317,6 +351,48 @@ impl Qp {
 
     /// True if a completion of a send is still to come.
     pub fn expects_sends(&self) -> bool {
-        !self.inflight.is_empty() || self.sq.fetched < self.sq.posted
+        !self.inflight.is_empty() || self.shorts > 0 || self.sq.fetched < self.sq.posted
+    }
+
+    /// The sequence number of the oldest request that went the short way.
+    #[inline(always)]
+    pub fn first_short(&self) -> Psn {
+        Psn::new(self.next_psn.get().wrapping_sub(self.shorts as u32))
+    }
+
+    /// Lists the requests that went the short way like all others. True if one of them makes no sense any more.
+    #[inline(always)]
+    #[must_use]
+    pub fn list_shorts(&mut self) -> bool {
+        if self.shorts == 0 {
+            return false;
+        }
+        cold_path();
+        self.list_them()
+    }
+
+    #[inline(never)]
+    fn list_them(&mut self) -> bool {
+        let mut broken = false;
+        for n in 0..self.shorts {
+            let entry = self.short(n);
+            broken |= entry.error.is_some();
+            self.inflight.push_back(entry);
+        }
+        self.shorts = 0;
+        self.cursor = self.inflight.len();
+        broken
+    }
+
+    /// One of them; the oldest is number 0.
+    pub(crate) fn short(&self, n: usize) -> Inflight {
+        let (number, first_psn) = (self.sq.fetched - self.shorts as u64 + n as u64, self.first_short().plus(n as u32));
+        match self.sq.executed_whole(number) {
+            Some((wqe, since)) => {
+                let len = wqe.len().min(u64::from(self.mtu)) as u32;
+                Inflight { psns: 1, sent: len, out: true, ..Inflight::new(number, wqe, first_psn, len, since) }
+            }
+            None => Inflight::failed(number, self.sq.wr_id(number), WcStatus::LocQpOpErr, first_psn),
+        }
     }
 }

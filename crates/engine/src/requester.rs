@@ -110,28 +110,7 @@ impl<P: Platform> Engine<P> {
             return Fetched::Yes;
         };
         let len = wqe.len();
-        let mut entry = Inflight {
-            number,
-            wr_id: wqe.wr_id,
-            opcode: wqe.opcode,
-            flags: wqe.flags,
-            imm: wqe.imm,
-            srqn: wqe.srqn,
-            body: wqe.body,
-            sges: wqe.sges,
-            inline_len: wqe.inline_len,
-            len: len.min(u64::from(u32::MAX)) as u32,
-            first_psn: qp.next_psn,
-            psns: 0,
-            sent: 0,
-            received: 0,
-            out: false,
-            done: false,
-            by_ref: false,
-            way: Way::Free,
-            error: None,
-            since: now,
-        };
+        let mut entry = Inflight::new(number, wqe, qp.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
             Ok(()) if self.reach(qp, &entry) => (entry.psns, entry.out, entry.done) = (0, true, true),

@@ -112,7 +112,7 @@ impl<P: Platform> Engine<P> {
                 qp.epsn = packet.psn.plus(psns);
                 if packet.has(flag::ACK_REQ) && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
                     let psn = qp.epsn.plus(0xff_ffff);
-                    Self::owe_ack(qp, psn);
+                    Self::owe_ack(qp, psn, qp.msn);
                 }
             }
             Err(refused) => self.refuse(qp, packet, refused, now),
@@ -128,8 +128,7 @@ impl<P: Platform> Engine<P> {
     }
 
     #[inline]
-    pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn) {
-        let msn = qp.msn;
+    pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn, msn: u32) {
         if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.responses.back_mut() {
             (*last, *last_msn) = (psn, msn); // acknowledgements are cumulative (9.7.5.1)
         } else {
@@ -184,7 +183,7 @@ impl<P: Platform> Engine<P> {
         match packet.op {
             PacketOp::Send | PacketOp::Write if packet.flags & (flag::LAST | flag::ACK_REQ) != 0 => {
                 let psn = qp.epsn.plus(0xff_ffff);
-                Self::owe_ack(qp, psn);
+                Self::owe_ack(qp, psn, qp.msn);
             }
             PacketOp::ReadRequest => {
                 let again = Response::Read {

@@ -7,8 +7,9 @@ use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, XrcdId};
 
 use crate::belt::Belt;
 
-/// A posted receive, copied at the post.
+/// A posted receive, copied at the post. One with up to two entries lies in one cache line.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct RecvWqe {
     pub wr_id: u64,
     pub sges: SmallVec<[Sge; 2]>,

@@ -47,7 +47,7 @@ impl<P: Platform> Engine<P> {
     // Apart, so that the short way pays nothing for it.
     #[inline(never)]
     fn receive_the_long_way(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
-        let Some(mut qp) = self.qps.lend(id) else { return };
+        let Some(mut qp) = self.lend_qp(id) else { return };
         if self.comes_from_peer(&mut qp, link, packet, now) {
             let rx = Source::Wire(rx);
             if packet.op.is_response() {
@@ -120,7 +120,7 @@ impl<P: Platform> Engine<P> {
         while !self.is_winded()
             && let Some(id) = self.ready.pop_front()
         {
-            let Some(mut qp) = self.qps.lend(id) else { continue };
+            let Some(mut qp) = self.lend_qp(id) else { continue };
             qp.queued = false;
             self.turn = 0;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
@@ -239,7 +239,7 @@ impl<P: Platform> Engine<P> {
             }
             self.timers.pop();
             let id = verbs::QpId { index, generation };
-            let Some(mut qp) = self.qps.lend(id) else { continue };
+            let Some(mut qp) = self.lend_qp(id) else { continue };
             if qp.timer_at == Some(at) {
                 qp.timer_at = None;
             }

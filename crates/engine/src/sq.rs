@@ -11,12 +11,15 @@
 //! | 2..4 | number of scatter/gather entries |
 //! | 4..8 | immediate value (network order) or rkey to invalidate |
 //! | 8..16 | wr_id |
-//! | 16..24 | remote address; datagrams: address handle index, generation; BIND_MW: start |
+//! | 16..24 | remote address; datagrams: address handle index, generation; BIND_MW: start; executed at its post: when that was |
 //! | 24..28 | rkey; datagrams: Q_Key; BIND_MW: the new rkey |
 //! | 28..32 | bytes of inline data; datagrams with scatter/gather: 0; FLUSH: bytes |
 //! | 32..40 | compare or add; datagrams: remote queue pair; BIND_MW: length; FLUSH: placement, level << 8; XRC: SRQ number |
 //! | 40..48 | swap; BIND_MW: access rights, region index << 32 |
 //! | 48..64 | first scatter/gather entry (address u64, length u32, lkey u32), or inline data; BIND_MW: window index, generation, region generation, region present |
+//!
+//! Of a request that is executed at its post (`express`) no copy is kept: what is asked for until it completes is read here. Who
+//! writes over one that is under way changes what its completion says, and what would be sent again.
 //!
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
@@ -27,6 +30,8 @@ use smallvec::SmallVec;
 use verbs::{
     Access, AhId, Errno, LKey, MrId, MwId, Opcode, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge,
 };
+
+use crate::platform::Nanos;
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.
@@ -47,6 +52,16 @@ pub(crate) struct Wqe {
     pub sges: SmallVec<[Sge; 2]>,
     /// Bytes of inline data, which stay in the array until the request completes.
     pub inline_len: u32,
+}
+
+/// A small request that is executed when it is posted.
+#[derive(Clone, Copy)]
+pub(crate) struct Executed {
+    pub wr_id: u64,
+    pub opcode: Opcode,
+    pub flags: SendFlags,
+    pub imm: u32,
+    pub since: Nanos,
 }
 
 impl Wqe {
@@ -216,11 +231,19 @@ impl SendQueue {
         total as u32
     }
 
-    /// Writes of a small request with inline data what is still asked for once it has been executed. The producer index
-    /// stays.
+    /// Writes a small request behind the last one that has one scatter/gather entry and is executed now. The producer index stays.
     #[inline(always)]
-    pub fn write_inline(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, data: &[u8]) {
-        let entry = self.write_plain(opcode, flags, 0, imm, wr_id);
+    pub fn write_sge(&self, first: Executed, sge: &Sge) {
+        let entry = self.write_executed(first, 1);
+        entry[HEAD / 8].store(sge.addr, Ordering::Relaxed);
+        entry[HEAD / 8 + 1].store(u64::from(sge.length) | u64::from(sge.lkey.0) << 32, Ordering::Relaxed);
+    }
+
+    /// The same of one with inline data.
+    #[inline(always)]
+    pub fn write_inline(&self, first: Executed, data: &[u8]) {
+        let entry = self.write_executed(first, 0);
+        entry[3].store((data.len() as u64) << 32, Ordering::Relaxed);
         match data.as_array::<8>() {
             Some(word) => entry[HEAD / 8].store(u64::from_ne_bytes(*word), Ordering::Relaxed),
             None => {
@@ -229,20 +252,29 @@ impl SendQueue {
         }
     }
 
-    /// The same of one with one scatter/gather entry.
     #[inline(always)]
-    pub fn write_sge(&self, opcode: Opcode, flags: SendFlags, imm: u32, wr_id: u64, sge: &Sge) {
-        let entry = self.write_plain(opcode, flags, 1, imm, wr_id);
-        entry[HEAD / 8].store(sge.addr, Ordering::Relaxed);
-        entry[HEAD / 8 + 1].store(u64::from(sge.length) | u64::from(sge.lkey.0) << 32, Ordering::Relaxed);
+    fn write_executed(&self, first: Executed, sges: u16) -> &[AtomicU64; WORDS] {
+        let entry = &self.entries[self.base(self.posted) / WORDS].0;
+        entry[0].store(first_word(first.opcode, first.flags, sges, first.imm), Ordering::Relaxed);
+        entry[1].store(first.wr_id, Ordering::Relaxed);
+        entry[2].store(first.since, Ordering::Relaxed);
+        entry
     }
 
+    /// What is asked for of such a request when it completes: `wr_id`, flags, bytes.
     #[inline(always)]
-    fn write_plain(&self, opcode: Opcode, flags: SendFlags, sges: u16, imm: u32, wr_id: u64) -> &[AtomicU64; WORDS] {
-        let entry = &self.entries[self.base(self.posted) / WORDS].0;
-        entry[0].store(first_word(opcode, flags, sges, imm), Ordering::Relaxed);
-        entry[1].store(wr_id, Ordering::Relaxed);
-        entry
+    pub fn executed(&self, number: u64) -> (u64, SendFlags, u32) {
+        let entry = &self.entries[self.base(number) / WORDS].0;
+        let word = |at: usize| entry[at].load(Ordering::Relaxed);
+        let flags = SendFlags::from_bits_truncate((word(0) >> 8) as u32 & 0xff);
+        let len = if flags.contains(SendFlags::INLINE) { word(3) >> 32 } else { word(HEAD / 8 + 1) & 0xffff_ffff };
+        (word(1), flags, len as u32)
+    }
+
+    /// The whole of it, and when its execution began; `None` when it makes no sense (it was overwritten).
+    pub fn executed_whole(&self, number: u64) -> Option<(Wqe, Nanos)> {
+        let wqe = self.read(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
+        Some((wqe, self.get(self.base(number) + 2)))
     }
 
     /// Copies inline data of a fetched request from `offset` on.

@@ -36,19 +36,26 @@ impl Tally {
         }
     }
 
+    /// So many SENDs are over, of so many bytes together.
+    #[inline]
+    pub fn sent(&mut self, n: u64, bytes: u64) {
+        self.counters.sent += n;
+        self.counters.sent_bytes += bytes;
+    }
+
     /// A receive is over. The bytes of a WRITE with immediate data were counted as they came.
     #[inline]
     pub fn received(&mut self, wc: &Completion) {
         if wc.status == WcStatus::Success {
-            self.received_bytes(if wc.opcode == WcOpcode::Recv { wc.byte_len } else { 0 });
+            self.received_bytes(1, if wc.opcode == WcOpcode::Recv { wc.byte_len.into() } else { 0 });
         }
     }
 
-    /// A receive is over, and brought so many bytes.
+    /// So many receives are over, and brought so many bytes together.
     #[inline]
-    pub fn received_bytes(&mut self, bytes: u32) {
-        self.counters.received += 1;
-        self.counters.received_bytes += u64::from(bytes);
+    pub fn received_bytes(&mut self, n: u64, bytes: u64) {
+        self.counters.received += n;
+        self.counters.received_bytes += bytes;
     }
 
     /// An RNR NAK has come.

@@ -1,4 +1,4 @@
-//! What the adapter tells about itself: facts for reports. Nothing here changes anything.
+//! What the adapter tells about itself: facts for reports. Nothing here changes anything but how it is written down.
 
 use report::facts::{AckWait, Adapter, Head, Link, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
 use verbs::{Opcode, QpState, QpType, SendFlags};
@@ -12,7 +12,13 @@ use crate::region::Backing;
 
 impl<P: Platform> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
-    pub fn tell(&self, now: Nanos) -> Adapter {
+    pub fn tell(&mut self, now: Nanos) -> Adapter {
+        let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.shorts > 0).map(|(id, _)| id).collect();
+        for id in unlisted {
+            if let Some(qp) = self.lend_qp(id) {
+                self.qps.put_back(id, qp);
+            }
+        }
         let mut qps = self.gone;
         for (_, qp) in self.qps.iter() {
             qps += &qp.tally.counters;

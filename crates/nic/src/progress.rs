@@ -17,8 +17,9 @@ use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
-use engine::Short;
-use engine::platform::{LinkId, Packet, Platform};
+use engine::platform::{LinkId, Packet, Platform, ShortPacket};
+use engine::{Poller, Short};
+use taps::{Tapped, Wire};
 
 use crate::core::{Core, Guard, Mode};
 use crate::watch::Watch;
@@ -117,6 +118,31 @@ impl Turns {
     }
 }
 
+/// Who polls, on the short way: takes packets from this link, and has been given so many completions.
+struct Taker<'a, O> {
+    link: LinkId,
+    out: &'a mut O,
+    n: usize,
+}
+
+impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
+    #[inline(always)]
+    fn completed(&mut self, completion: &Completion) {
+        (self.out)(self.n, completion);
+        self.n += 1;
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, platform: &mut Tapped<W>, packet: ShortPacket) {
+        platform.release_short(self.link, packet.received());
+    }
+
+    #[inline(always)]
+    fn next(&mut self, platform: &Tapped<W>) -> Option<ShortPacket> {
+        platform.peek_short(self.link)
+    }
+}
+
 impl Core {
     /// A poll found nothing. True if the poller should offer its processor to others.
     #[inline]
@@ -188,8 +214,9 @@ impl Core {
     pub(crate) fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
         let first = self.turns.first(self.engine.platform().links().len());
         let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
-        let (mut n, mut more, mut now) = (0, false, None);
-        for _ in 0..BUDGET {
+        let (mut more, mut now, mut left) = (false, None, BUDGET as usize);
+        let mut taker = Taker { link, out: &mut out, n: 0 };
+        while left > 0 {
             // Made anew in each turn, so that it stays in registers.
             let Some(short) = self.engine.platform().peek_short(link) else { break };
             if self.clock_uses == 0 || most == 0 {
@@ -197,20 +224,21 @@ impl Core {
             }
             let now = *now.get_or_insert(self.clock);
             self.engine.set_prompt(most == 1);
-            let outcome = self.engine.receive_short(link, short, now, cq, |completion| out(n, completion));
+            let (wanted, before) = ((most - taker.n).min(left), taker.n);
+            let outcome = self.engine.receive_short(link, short, now, (cq, wanted), &mut taker);
             if outcome == Short::LongWay {
-                if n == 0 {
+                if taker.n == 0 {
                     return Polled::Packets;
                 }
                 break;
             }
-            self.engine.platform_mut().release_short(link, short.received());
             more = outcome == Short::Completed { expects: true };
-            n += usize::from(outcome != Short::Taken);
-            if n == most {
+            left -= (taker.n - before).max(1);
+            if taker.n == most {
                 break;
             }
         }
+        let mut n = taker.n;
         if now.is_some() {
             self.use_time();
         }

@@ -34,7 +34,7 @@ impl Nic {
         };
         // Not through `Nic::lock`: letting go of that runs the engine.
         match self.core.try_lock_for(PATIENCE) {
-            Some(core) => report.adapter = core.tell(now()),
+            Some(mut core) => report.adapter = core.tell(now()),
             None => {
                 let why = "a thread of the program holds the device's lock, and does not let go: it is in the middle of a verb, or was stopped or ended there";
                 report.locked = Some(why.into());
@@ -75,7 +75,7 @@ impl Nic {
 }
 
 impl Core {
-    fn tell(&self, now: u64) -> Adapter {
+    fn tell(&mut self, now: u64) -> Adapter {
         let mut adapter = self.engine.tell(now);
         let platform = self.engine.platform();
         for link in &mut adapter.links {

@@ -60,7 +60,7 @@ impl<P: Platform> Engine<P> {
             let Some(cqe) = ring.front() else { break };
             Self::free_place(&mut self.qps, cqe);
             out(n, &cqe.wc);
-            ring.drop_front();
+            ring.drop_front(1);
             n += 1;
         }
         n

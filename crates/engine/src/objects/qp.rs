@@ -1,6 +1,7 @@
 //! Queue pairs: created, asked about, destroyed. Their states are in `modify`.
 
 use std::collections::VecDeque;
+use std::hint::cold_path;
 
 use verbs::{
     CqId, CtxId, Errno, Gid, Psn, QpAttr, QpCap, QpCreated, QpId, QpInit, QpState, QpType, Qpn, Result, XrcdId, limits,
@@ -48,6 +49,7 @@ impl<P: Platform> Engine<P> {
                     sq,
                     rq,
                     inflight: Belt::with_capacity(INFLIGHT),
+                    shorts: 0,
                     cursor: 0,
                     next_psn: Psn::default(),
                     unacked: Psn::default(),
@@ -181,6 +183,22 @@ impl<P: Platform> Engine<P> {
         self.mem.qp_gone(id);
         self.qpns.release(qp.qpn);
         self.count_users(&qp.init, -1);
+    }
+
+    /// Lends a queue pair out of the table, all its requests listed; [`crate::slab::Slab::put_back`] must follow.
+    #[inline]
+    pub(crate) fn lend_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
+        let mut qp = self.qps.lend(id)?;
+        if qp.list_shorts() {
+            // Whoever can write to the send queue has done so. It completes when it is the oldest.
+            cold_path();
+            qp.halted = true;
+            if !qp.queued && !qp.parked {
+                qp.queued = true;
+                self.ready.push_back(id);
+            }
+        }
+        Some(qp)
     }
 
     /// `ibv_query_qp(3)`.

@@ -249,6 +249,24 @@ fn what_is_handed_over_overtakes_nothing() {
     assert!(ids(&mut w).is_empty());
 }
 
+/// More small requests than the list of what is under way has room for, which grows: no other allocation may fail.
+#[test]
+fn there_is_room_for_all_that_is_under_way() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+    for id in 0..60 {
+        w.recv(1, b, &into, id).unwrap();
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        let qp = w.nodes[0].engine.qps.get(a).unwrap();
+        assert_eq!(qp.inflight.len() + qp.shorts, id as usize + 1);
+        assert!(qp.inflight.len() + qp.shorts <= qp.inflight.capacity());
+    }
+    assert!(w.nodes[0].engine.qps.get(a).unwrap().shorts > 0);
+    w.settle();
+    assert_eq!(w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>(), (0..60).collect::<Vec<_>>());
+}
+
 /// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for then.
 #[test]
 fn an_overrun_leaves_no_timer() {

@@ -128,6 +128,7 @@ impl Play {
         let len = if eight { 8 } else { r.pick(&[0u32, 8, 8, 100, 5000, 100_000, 1_200_000]) };
         let from = if self.habits.gentle { 8 } else { 8 * r.below(1 << 17) };
         let sges = [self.w.sge(0, from, len / 2), self.w.sge(0, 0, len - len / 2)];
+        let sges = &sges[if r.below(3) == 0 { 1.. } else { 0.. }];
         let inline = vec![7; r.below(129) as usize];
         let pieces = [&inline[..]];
         let data = if r.below(4) == 0 && len < 129 {
@@ -135,7 +136,7 @@ impl Play {
         } else if matches!(opcode, Opcode::LocalInv | Opcode::BindMw | Opcode::Flush) {
             SendData::Sges(&[])
         } else {
-            SendData::Sges(&sges)
+            SendData::Sges(sges)
         };
         let flags = SendFlags::from_bits_truncate(r.next() as u32 & 7);
         let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: r.next() as u32, remote_srqn: 0, body: &body, data };
@@ -168,7 +169,7 @@ impl Play {
         let r = &mut self.r;
         let op = PacketOp::from_raw(r.below(11) as u8).unwrap();
         let (node, mut p) = if r.coin() {
-            let oldest = ours.inflight.front().map_or(ours.next_psn, |request| request.first_psn);
+            let oldest = ours.inflight.front().map_or(ours.first_short(), |request| request.first_psn);
             (0, Packet::new(op, ours.qpn, theirs.qpn, oldest.plus(r.below(3) as u32)))
         } else {
             let near = theirs.epsn.plus((r.below(5) as u32).wrapping_sub(3));
@@ -215,6 +216,11 @@ impl Play {
                 let reads = q.inflight.iter().filter(|e| e.is_read_like() && !e.done && e.psns > 0).count();
                 assert_eq!(reads, q.reads_out as usize, "{when}: READs under way");
                 assert!(q.cursor <= q.inflight.len(), "{when}: cursor");
+                assert!(
+                    q.shorts == 0 || q.cursor == q.inflight.len(),
+                    "{when}: short requests behind what has not gone out"
+                );
+                assert!(q.inflight.len() + q.shorts <= q.inflight.capacity(), "{when}: no room for short requests");
                 assert!(q.sq.retired <= q.sq.posted && q.sq.fetched <= q.sq.posted, "{when}: counts of the send queue");
                 let taken = q.rq.wqes.len() + usize::from(q.recv.is_some());
                 assert!(q.rq.held as usize >= taken, "{when}: places of receives");
@@ -248,7 +254,7 @@ impl Play {
         if q.rnr_until.is_some() {
             return;
         }
-        let busy = q.state == QpState::Rts && (q.has_work() || !q.inflight.is_empty());
+        let busy = q.state == QpState::Rts && (q.has_work() || !q.inflight.is_empty() || q.shorts > 0);
         assert!(!busy, "{when}: {:?} hangs with {:?}", self.ty, q.inflight);
         assert_eq!(q.reads_out, 0, "{when}: READs without an end");
         for node in &self.w.nodes {

@@ -14,7 +14,7 @@ fn statuses(w: &mut World, node: usize) -> Vec<St> {
 /// A packet that fits the connection of this queue pair, as its peer would send it.
 fn forged(w: &World, node: usize, qp: QpId, op: PacketOp) -> Packet {
     let qp = w.nodes[node].engine.qps.get(qp).unwrap();
-    let oldest = qp.inflight.front().map_or(qp.next_psn, |e| e.first_psn);
+    let oldest = qp.inflight.front().map_or(qp.first_short(), |e| e.first_psn);
     let response = matches!(op, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck);
     let psn = if response { oldest } else { qp.epsn };
     let mut packet = Packet::new(op, qp.qpn, verbs::Qpn::new(qp.attr.dest_qp_num), psn);
@@ -108,6 +108,40 @@ fn a_poked_entry_fails() {
 
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 10).unwrap();
     assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);
+}
+
+/// The same with a small one that is under way: what would be sent again is no request. Acknowledged before somebody looks, it has
+/// been executed.
+#[test]
+fn a_poked_entry_under_way_fails() {
+    for looked_at in [false, true] {
+        let mut w = World::new(2, 5);
+        w.nodes[0].engine.set_express(true);
+        // For ever: nothing else looks at it.
+        let (qa, qb) = pair_with_timeout(&mut w, if looked_at { 0 } else { 14 });
+        let (from, into) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+        for id in 0..2 {
+            w.recv(1, qb, &into, id).unwrap();
+        }
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 0).unwrap();
+        w.nodes[0].engine.qps.get_mut(qa).unwrap().sq.poke(0, 0xff | u64::from(verbs::SendFlags::SIGNALED.bits()) << 8);
+        w.settle();
+        assert_eq!(statuses(&mut w, 0), [St::Success]);
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        let qp = w.nodes[0].engine.qps.get_mut(qa).unwrap();
+        assert_eq!((qp.shorts, qp.inflight.len()), (1, 0));
+        (0..16).for_each(|entry| qp.sq.poke(8 * entry, 0xff));
+        w.net.borrow_mut().queues.clear(); // lost
+        if looked_at {
+            let now = w.now;
+            w.nodes[0].engine.tell(now);
+            w.run_all();
+        } else {
+            w.run_for(SECOND);
+        }
+        assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr]);
+        assert_eq!(w.nodes[0].engine.qp_state(qa), Ok(QpState::Err));
+    }
 }
 
 /// Two connected queue pairs with a timeout of so much (0: wait for ever).

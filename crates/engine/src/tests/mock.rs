@@ -10,7 +10,7 @@ use verbs::{
 };
 
 use crate::platform::*;
-use crate::{CqOpts, Engine, Notice, Short};
+use crate::{CqOpts, Engine, Notice, Poller, Short};
 
 pub const BASE: u64 = 0x1_0000;
 pub const ARENA: usize = 1 << 21;
@@ -352,6 +352,58 @@ impl Platform for Mock {
     }
 }
 
+/// A poll that takes what comes over a link.
+struct Polls {
+    net: Rc<RefCell<Net>>,
+    ends: (usize, usize),
+    /// The sender's way to the poller.
+    back: LinkId,
+    found: Vec<Completion>,
+    /// Packets dealt with. The first has left its queue before.
+    taken: usize,
+}
+
+impl Polls {
+    fn new(world: &World, from: usize, to: usize) -> Polls {
+        let back = world.nodes[from].engine.platform().link(to);
+        Polls { net: world.net.clone(), ends: (from, to), back, found: Vec::new(), taken: 0 }
+    }
+}
+
+impl Net {
+    /// The next packet from one node to another, whose way there is `link`: if it was full it is not any more.
+    fn pop(&mut self, from: usize, to: usize, link: LinkId) -> Option<Msg> {
+        let room = self.room;
+        let queue = self.queues.get_mut(&(from, to))?;
+        let full = queue.len() >= room;
+        let msg = queue.pop_front()?;
+        if full {
+            self.writable[from].push(link);
+        }
+        Some(msg)
+    }
+}
+
+impl Poller<Mock> for Polls {
+    fn completed(&mut self, completion: &Completion) {
+        self.found.push(*completion);
+    }
+
+    fn taken(&mut self, platform: &mut Mock, packet: ShortPacket) {
+        if self.taken > 0 {
+            let msg = self.net.borrow_mut().pop(self.ends.0, self.ends.1, self.back).unwrap();
+            assert_eq!(msg.packet.psn, packet.packet().psn);
+            platform.read += 1;
+        }
+        self.taken += 1;
+    }
+
+    fn next(&mut self, _platform: &Mock) -> Option<ShortPacket> {
+        let net = self.net.borrow();
+        net.queues.get(&self.ends)?.front().and_then(|msg| short_packet(&msg.packet, &msg.payload))
+    }
+}
+
 /// The packet, if it can be a short one.
 fn short_packet(p: &Packet, payload: &[u8]) -> Option<ShortPacket> {
     let mut word = [0xcc; 8];
@@ -384,6 +436,8 @@ pub struct World {
     pub handed: Vec<(usize, Completion)>,
     /// How many of these were never in the queue.
     pub directly: u64,
+    /// Packets that were taken behind others, by the same poll.
+    pub in_runs: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -448,7 +502,7 @@ impl World {
                 Node { engine, ctx, pd, cq, key: key.0, notices: Vec::new() }
             })
             .collect();
-        World { net, nodes, now: 1_000_000, polled: vec![None; count], handed: Vec::new(), directly: 0 }
+        World { net, nodes, now: 1_000_000, polled: vec![None; count], handed: Vec::new(), directly: 0, in_runs: 0 }
     }
 
     pub fn qp(&mut self, node: usize, ty: QpType) -> (QpId, Qpn) {
@@ -590,64 +644,61 @@ impl World {
 
     /// Delivers up to so many packets of one link, as one batch: nothing runs in between. Gives how many.
     pub fn deliver(&mut self, from: usize, to: usize, most: usize) -> usize {
-        for n in 0..most {
-            let (msg, full) = {
-                let mut net = self.net.borrow_mut();
-                let room = net.room;
-                let Some(queue) = net.queues.get_mut(&(from, to)) else { return n };
-                let full = queue.len() >= room;
-                let Some(msg) = queue.pop_front() else { return n };
-                (msg, full)
-            };
-            if full {
-                let link = self.nodes[from].engine.platform().link(to);
-                self.net.borrow_mut().writable[from].push(link);
-            }
+        let mut n = 0;
+        while n < most {
+            let back = self.nodes[from].engine.platform().link(to);
+            let Some(msg) = self.net.borrow_mut().pop(from, to, back) else { return n };
             self.nodes[to].engine.platform_mut().read += 1;
-            self.take(from, to, msg.packet, msg.payload);
+            n += self.take(from, to, msg.packet, msg.payload, most - n);
         }
         most
     }
 
-    /// The next packet of a link is taken as a short one, by a poll of the node's queue. What it found.
+    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it found.
     pub fn take_short(&mut self, from: usize, to: usize) -> (Short, Option<Completion>) {
         let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
+        let mut poller = Polls::new(self, from, to);
         let node = &mut self.nodes[to];
-        let (link, mut found) = (node.engine.platform().inward(from), None);
-        let outcome = node.engine.receive_short(link, short, self.now, node.cq, |completion| found = Some(*completion));
-        (outcome, found)
+        let link = node.engine.platform().inward(from);
+        let outcome = node.engine.receive_short(link, short, self.now, (node.cq, 1), &mut poller);
+        assert!(poller.taken == usize::from(outcome != Short::LongWay) && poller.found.len() <= 1);
+        (outcome, poller.found.pop())
     }
 
-    /// A node takes a packet; if it polls, as a poll does.
-    fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
+    /// A node takes a packet; if it polls, as a poll does that has room for so many completions, and takes those behind it. How many
+    /// packets it took.
+    fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>, most: usize) -> usize {
+        let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
         let polled = self.polled[to].filter(|&cq| engine.cq_is_empty(cq));
-        let mut found = None;
         let outcome = match (polled, short_packet(&packet, &payload)) {
-            (Some(cq), Some(short)) => engine.receive_short(link, short, self.now, cq, |completion| {
-                assert!(found.replace(*completion).is_none(), "one at most");
-            }),
+            (Some(cq), Some(short)) => engine.receive_short(link, short, self.now, (cq, most), &mut poller),
             _ => Short::LongWay,
         };
-        assert_eq!(matches!(outcome, Short::Completed { .. }), found.is_some());
-        self.directly += u64::from(found.is_some());
+        let Polls { mut found, taken, .. } = poller;
+        assert_eq!(matches!(outcome, Short::Completed { .. }), !found.is_empty());
+        assert_eq!(outcome == Short::LongWay, taken == 0);
+        assert!(found.len() <= most && (taken <= 1 || taken == found.len()));
+        self.directly += found.len() as u64;
+        self.in_runs += taken.saturating_sub(1) as u64;
         if outcome == Short::LongWay {
             engine.platform_mut().current = payload;
             engine.receive(link, &packet, (), self.now);
         }
         if let Some(cq) = polled {
-            if found.is_none() {
-                engine.poll(cq, 1, |_, completion| found = Some(*completion));
+            if found.is_empty() {
+                engine.poll(cq, 1, |_, completion| found.push(*completion));
             }
-            self.handed.extend(found.map(|completion| (to, completion)));
+            self.handed.extend(found.into_iter().map(|completion| (to, completion)));
         }
+        taken.max(1)
     }
 
     /// A packet that no engine sent arrives, over the link between two nodes.
     pub fn inject(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
-        self.take(from, to, packet, payload);
+        self.take(from, to, packet, payload, 1);
     }
 
     /// Loses what is under way on a link, from the packet at `skip` on. Gives how many.

@@ -85,6 +85,7 @@ impl Twins {
             ($($field:ident)*) => { $(self.same(stringify!($field), &a.$field, &b.$field);)* };
         }
         same!(ready parked strangers served gone moved);
+        self.same("completions to come", &a.expects_completions(), &b.expects_completions());
         for ((id, x), (_, y)) in a.done.cqs.iter().zip(b.done.cqs.iter()) {
             self.same("completion queue", &Completions::facts(id, x, 0), &Completions::facts(id, y, 0));
         }
@@ -103,7 +104,7 @@ impl Twins {
             ($($($field:ident).+),*) => { $(self.same(stringify!($($field).+), &a.$($field).+, &b.$($field).+);)* };
         }
         same!(id, qpn, state, attr, link, seek_at, seek_pause, queued, parked, tally.counters, tally.rnr_since);
-        same!(cursor, next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
+        same!(next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
         same!(
             patient_since,
             unread,
@@ -125,8 +126,10 @@ impl Twins {
         self.same("receives", &queued(a), &queued(b));
         let under_way = |q: &Qp| q.recv.as_ref().map(|recv| (recv.wqe.wr_id, recv.srq, recv.offset));
         self.same("message under way", &under_way(a), &under_way(b));
-        self.same("inflight", &a.inflight.len(), &b.inflight.len());
-        for (x, y) in a.inflight.iter().zip(b.inflight.iter()) {
+        self.same("cursor", &(a.cursor + a.shorts), &(b.cursor + b.shorts));
+        self.same("inflight", &(a.inflight.len() + a.shorts), &(b.inflight.len() + b.shorts));
+        let unlisted: Vec<_> = (0..a.shorts).map(|n| a.short(n)).collect();
+        for (x, y) in a.inflight.iter().chain(&unlisted).zip(b.inflight.iter()) {
             // Not `body` and `srqn`: what the array holds there has no meaning for a SEND.
             self.same("number", &(x.number, x.wr_id, x.opcode, x.flags), &(y.number, y.wr_id, y.opcode, y.flags));
             self.same("data", &(x.imm, &x.sges, x.inline_len, x.len), &(y.imm, &y.sges, y.inline_len, y.len));
@@ -135,11 +138,12 @@ impl Twins {
         }
     }
 
-    /// The worlds end. How often the short ways were taken, and how many completions were handed out without having been in a queue.
-    pub fn finish(self) -> ([u64; 4], u64) {
+    /// The worlds end. How often the short ways were taken, how many completions were handed out without having been in a
+    /// queue, and how many packets polls took behind others.
+    pub fn finish(self) -> ([u64; 4], [u64; 2]) {
         let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
         assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);
-        assert_eq!((short_ways(&self.long), self.long.directly), ([0; 4], 0));
-        (short_ways(&self.short), self.short.directly)
+        assert_eq!((short_ways(&self.long), self.long.directly, self.long.in_runs), ([0; 4], 0, 0));
+        (short_ways(&self.short), [self.short.directly, self.short.in_runs])
     }
 }
