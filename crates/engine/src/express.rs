@@ -2,8 +2,8 @@
 //! without what cannot be the case.
 //!
 //! **Out.** A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
-//! earlier has gone out, and no retry is waited for. Of its entry in the send queue only that is written which is asked
-//! for once a request has been executed: number, flags, inline data. Its packet is the same.
+//! earlier has gone out, and no retry is waited for. Its entry in the send queue is all that is kept of it: it is counted, and only
+//! listed among the requests under way ([`Qp::list_shorts`]) when something but its acknowledgement asks. Its packet is the same.
 //!
 //! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection (in RTR
 //! too, but for the first packet there) where nothing but an acknowledgement is owed, and nothing under way.
