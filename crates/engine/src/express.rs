@@ -519,6 +519,7 @@ impl<P: Platform> Engine<P> {
         let listed = ended;
         if listed == qp.inflight.len() && !lost {
             let first = qp.first_short();
+            // So many at most: what it acknowledges was sent, see above.
             let acked = packet.psn().plus(1).since(first).max(0) as u64;
             let number = qp.sq.fetched - qp.shorts as u64;
             for number in number..number + acked {

@@ -184,7 +184,8 @@ impl<M: RingMemory> Producer<M> {
             consumed: 0,
             head: 0,
             tail: 0,
-            ends: VecDeque::new(),
+            // For all that there may be: no message waits for memory.
+            ends: VecDeque::with_capacity(M::SLOTS as usize),
             calls: true,
             broken: false,
         }

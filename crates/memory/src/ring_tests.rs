@@ -307,6 +307,26 @@ fn the_bulk_area_is_free_when_all_of_it_was_taken() {
     }
 }
 
+/// Sending needs no memory: where the bulk area ends is kept for as many records as there are slots.
+#[test]
+fn a_full_ring_has_not_grown() {
+    let (_, mut producer, mut consumer) = ring();
+    let room = producer.ends.capacity();
+    let long = [7; 100];
+    for _ in 0..if cfg!(miri) { 1 } else { 3 } {
+        let mut pushed = 0;
+        while push(&mut producer, &[pushed, 0, 0], &Payload { prefix: &long, spans: &[] }).is_ok() {
+            pushed += 1;
+        }
+        assert_eq!(pushed, u64::from(Half::SLOTS));
+        assert_eq!((producer.ends.len(), producer.ends.capacity()), (Half::SLOTS as usize, room));
+        while peek(&mut consumer).unwrap().is_some() {
+            let _ = consumer.release();
+        }
+        let _ = consumer.settle();
+    }
+}
+
 #[test]
 fn stamps_survive_packing() {
     for lap in [0, 1, u32::MAX] {

@@ -57,7 +57,6 @@ pub struct Sge {
 
 /// The part of a send request that depends on its operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
 pub enum SendBody {
     /// SEND, SEND_WITH_IMM, SEND_WITH_INV, LOCAL_INV on a connected queue pair: nothing more.
     Plain,

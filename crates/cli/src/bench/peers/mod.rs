@@ -151,7 +151,7 @@ impl Tried {
     }
 }
 
-/// How often it is run in a round. A rate of small messages is measured in the hundredth part of the time that it takes to start and end.
+/// How often it is run in a round. The rate of small messages is measured in tens of milliseconds.
 fn repeats(case: &Case) -> usize {
     if case.quantity == Quantity::Bandwidth && case.bytes <= 64 { 3 } else { 1 }
 }
