@@ -168,8 +168,7 @@ impl Completions {
         self.push_with(id, solicited, now, |place| *place = cqe)
     }
 
-    /// True if completions that this queue gets may be handed to who polls it, without having been in it ([`Completions::handed_over`]).
-    /// False if they must be put in: others are before them, or an event is asked for.
+    /// [`crate::Engine::hands_over`].
     #[inline(always)]
     pub fn hands_over(&self, id: CqId) -> bool {
         let may = self.cqs.get(id).is_some_and(|cq| cq.armed == Armed::No && cq.ring.is_empty());

@@ -259,7 +259,10 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn express_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
         let outcome = match packet.op {
             PacketOp::Send => {
-                self.express_send_in(id, link, (packet, Body::Rx(rx)), now, None, (&mut Nobody, |_| None))
+                if self.prompt {
+                    self.platform.expect_send(link); // mostly it is his and ours
+                }
+                self.express_send_in::<true, _>(id, link, (packet, Body::Rx(rx)), now, None, (&mut Nobody, |_| None))
             }
             PacketOp::Ack => self.express_ack_in(id, link, packet, now, None, &mut Nobody),
             _ => return false,
@@ -267,11 +270,12 @@ impl<P: Platform> Engine<P> {
         outcome != Short::LongWay
     }
 
-    /// A short packet has come over a link, and this queue is being polled, in which there is nothing, for so many completions at most
-    /// (but for one at least). What completes there is handed out; other completions go into their queues. SENDs that lie behind the
-    /// first one, for the same queue pair, are taken, too. [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be asked.
+    /// A short packet has come over a link, and this queue is being polled, which hands completions over ([`Engine::hands_over`]), for
+    /// so many at most (but for one at least). What completes there is handed out; other completions go into their queues. SENDs that lie
+    /// behind the first one, for the same queue pair, are taken, too, unless it is only one that is wanted (`ALONE`, known beforehand: what
+    /// need not be counted stays in registers). [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be asked.
     #[inline(always)]
-    pub fn receive_short(
+    pub fn receive_short<const ALONE: bool>(
         &mut self,
         link: LinkId,
         short: ShortPacket,
@@ -279,6 +283,7 @@ impl<P: Platform> Engine<P> {
         polled: (CqId, usize),
         poller: &mut impl Poller<P>,
     ) -> Short {
+        debug_assert!(self.hands_over(polled.0));
         self.arrival = link;
         let Some(id) = self.qpns.find(short.dst()) else {
             cold_path();
@@ -292,7 +297,7 @@ impl<P: Platform> Engine<P> {
             return outcome;
         }
         let body = |short: ShortPacket| (short, Body::Word(short.payload(), short.received()));
-        self.express_send_in(
+        self.express_send_in::<ALONE, _>(
             id,
             link,
             body(short),
@@ -305,7 +310,7 @@ impl<P: Platform> Engine<P> {
     /// Takes a SEND in, and those behind it that come to the same queue pair, if who polls is handed their completions and wants more.
     /// What they change together is written once.
     #[inline(always)]
-    fn express_send_in<H: Head>(
+    fn express_send_in<const ALONE: bool, H: Head>(
         &mut self,
         id: QpId,
         link: LinkId,
@@ -329,14 +334,9 @@ impl<P: Platform> Engine<P> {
         if !plain {
             return the_long_way();
         }
-        if self.prompt
-            && let Some(link) = qp.link
-        {
-            self.platform.expect_send(link);
-        }
         let Some(cq) = qp.init.recv_cq else { return the_long_way() };
         let most = match polled {
-            Some((polled, most)) if polled == cq && self.done.hands_over(cq) => most,
+            Some((polled, most)) if polled == cq => most,
             _ => 0,
         };
         // So many have been taken, of so many bytes; the acknowledgement that is owed; the last one's place is still to be freed.
@@ -347,7 +347,7 @@ impl<P: Platform> Engine<P> {
                 && packet.psn() == qp.epsn
                 && packet.len() <= LONGEST
                 && body.len(&self.platform) == packet.len();
-            let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
+            let Some(wqe) = qp.rq.wqes.get(if ALONE { 0 } else { n }).filter(|_| fits) else { break };
             let [sge] = wqe.sges[..] else { break };
             if sge.length < packet.len() {
                 break;
@@ -377,7 +377,7 @@ impl<P: Platform> Engine<P> {
             }
             poller
                 .completed(&Completion { timestamp: now, ..received(qp, packet, wr_id, WcOpcode::Recv, packet.len()) });
-            if n >= most {
+            if ALONE || n >= most {
                 break;
             }
             packet.taken(&mut self.platform, poller);
@@ -486,7 +486,7 @@ impl<P: Platform> Engine<P> {
         // What is done with one that ends: false if its completion was lost.
         let mut end = |qp: &mut Qp, done: &mut Completions, number, wr_id, flags: SendFlags| {
             let Some(cq) = qp.init.send_cq.filter(|_| flags.contains(SendFlags::SIGNALED)) else { return true };
-            if polled.take_if(|polled| *polled == cq).is_some() && done.hands_over(cq) {
+            if polled.take_if(|polled| *polled == cq).is_some() {
                 done.handed_over(cq, 1);
                 poller.completed(&Completion { timestamp: now, ..sent(qp, number, wr_id).wc });
                 qp.sq.retired = qp.sq.retired.max(number + 1);

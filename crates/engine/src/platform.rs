@@ -288,6 +288,12 @@ impl ShortPacket {
         self.words[0] as u8 == PacketOp::Ack as u8
     }
 
+    /// True if it asks for an acknowledgement.
+    #[inline(always)]
+    pub fn asks_for_ack(&self) -> bool {
+        (self.words[0] >> 8) as u8 & packet_flags::ACK_REQ != 0
+    }
+
     /// True if it comes to the same queue pair as this one, from the same, and is of the same kind.
     #[inline(always)]
     pub(crate) fn follows(&self, other: &ShortPacket) -> bool {

@@ -1,5 +1,8 @@
 //! Queue pair numbers: claimed in blocks by the surroundings, given out here.
 
+use std::cell::Cell;
+use std::hint::cold_path;
+
 use verbs::{QpId, Qpn};
 
 /// Numbers in one block.
@@ -17,6 +20,8 @@ struct Block {
 #[derive(Default)]
 pub(crate) struct QpnTable {
     blocks: Vec<Block>,
+    /// The number that was found last: mostly it is the next one, too.
+    recent: Cell<Option<(Qpn, QpId)>>,
 }
 
 impl QpnTable {
@@ -43,15 +48,47 @@ impl QpnTable {
 
     #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<QpId> {
+        match self.recent.get() {
+            Some((recent, id)) if recent == qpn => Some(id),
+            _ => {
+                cold_path();
+                self.look_up(qpn)
+            }
+        }
+    }
+
+    fn look_up(&self, qpn: Qpn) -> Option<QpId> {
         let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
-        block.qps[(qpn.get() - block.first) as usize]
+        let id = block.qps[(qpn.get() - block.first) as usize]?;
+        self.recent.set(Some((qpn, id)));
+        Some(id)
     }
 
     pub fn release(&mut self, qpn: Qpn) {
+        self.recent.set(None);
         if let Some(block) = self.blocks.iter_mut().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)
             && block.qps[(qpn.get() - block.first) as usize].take().is_some()
         {
             block.used -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_given_back_is_forgotten() {
+        let mut table = QpnTable::default();
+        table.add_block(BLOCK);
+        let (block, qpn) = table.claim().unwrap();
+        for generation in 0..2 {
+            let id = QpId { index: 3, generation };
+            table.set(block, qpn, id);
+            assert_eq!((table.find(qpn), table.find(qpn)), (Some(id), Some(id)));
+            table.release(qpn);
+            assert_eq!(table.find(qpn), None);
         }
     }
 }

@@ -117,8 +117,9 @@ pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
-    /// The region that was found last, by its key: mostly it is the next one, too.
-    recent: Cell<(u32, MrId)>,
+    /// The region that was found last, mostly it is the next one, too: a copy, which takes less to look at. Forgotten when any
+    /// region goes or changes.
+    recent: Cell<Option<(MrInfo, Backing)>>,
 }
 
 /// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
@@ -130,7 +131,7 @@ impl Regions {
             mrs: Slab::new(limits::MAX_MR),
             mws: Slab::new(limits::MAX_MW),
             keys: KeyMap::default(),
-            recent: Cell::new((0, MrId { index: 0, generation: 0 })),
+            recent: Cell::new(None),
         }
     }
 
@@ -165,7 +166,16 @@ impl Regions {
         Ok((id, key))
     }
 
+    /// Gives a region other bounds or rights (`ibv_rereg_mr(3)`).
+    pub fn change_mr(&mut self, id: MrId, info: MrInfo, backing: Backing) -> Result<()> {
+        self.recent.set(None);
+        let mr = self.mrs.get_mut(id).ok_or(Errno::EINVAL)?;
+        (mr.info, mr.backing) = (info, backing);
+        Ok(())
+    }
+
     pub fn remove_mr(&mut self, id: MrId) -> Option<Mr> {
+        self.recent.set(None);
         let mr = self.mrs.remove(id)?;
         self.keys.remove(&(mr.info.key >> 8));
         Some(mr)
@@ -212,23 +222,20 @@ impl Regions {
     /// was written.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
-        let key = sge.lkey.0;
-        let (recent, id) = self.recent.get();
-        let known = if recent == key { self.mrs.get(id).filter(|mr| mr.info.key == key) } else { None };
-        let mr = match known {
-            Some(mr) => mr,
-            None => {
-                cold_path();
-                let id = self.find_mr(key).ok_or(LocalFault::Protection)?;
-                self.recent.set((key, id));
-                self.mrs.get(id).ok_or(LocalFault::Protection)?
-            }
-        };
-        if pd != Some(mr.info.pd) || (write && !mr.info.access.contains(Access::LOCAL_WRITE)) {
-            cold_path();
-            return Err(LocalFault::Protection);
+        if let Some((info, backing)) = self.recent.get()
+            && info.key == sge.lkey.0
+        {
+            return info.local(backing, pd, sge, write);
         }
-        mr.span(sge.addr, sge.length).ok_or(LocalFault::Protection)
+        self.recall(pd, sge, write)
+    }
+
+    /// The same for another region than the last time.
+    #[cold]
+    fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
+        let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;
+        self.recent.set(Some((mr.info, mr.backing)));
+        mr.info.local(mr.backing, pd, sge, write)
     }
 
     /// The pieces of memory behind bytes `offset .. offset + len` of a scatter/gather list, appended to `out`.
@@ -282,7 +289,7 @@ impl Regions {
                 if !same_domain || !mr.info.access.contains(need) {
                     return None;
                 }
-                mr.span(addr, len)
+                mr.info.span(mr.backing, addr, len)
             }
             (_, Keyed::Mw(id)) => {
                 let mw = self.mws.get(id)?;
@@ -300,7 +307,8 @@ impl Regions {
                 if offset.checked_add(u64::from(len))? > bound.length {
                     return None;
                 }
-                self.mrs.get(bound.mr)?.span(bound.addr + offset, len)
+                let mr = self.mrs.get(bound.mr)?;
+                mr.info.span(mr.backing, bound.addr + offset, len)
             }
             _ => None,
         }
@@ -336,7 +344,7 @@ impl Regions {
                 // C10-75 (release 1.2.1): no window over a zero-based region
                 && !mr.info.access.contains(Access::ZERO_BASED)
                 && Some(mr.info.pd) == pd;
-            if !enough || !mr.covers(addr, length) {
+            if !enough || !mr.info.covers(addr, length) {
                 return Err(());
             }
             Some(Binding { mr: id, qp, addr, length, access })
@@ -393,24 +401,37 @@ impl Regions {
     }
 }
 
-impl Mr {
+impl MrInfo {
+    #[inline]
     fn covers(&self, addr: u64, length: u64) -> bool {
-        let Some(offset) = addr.checked_sub(self.info.iova) else { return false };
-        offset.checked_add(length).is_some_and(|end| end <= self.info.length)
+        let Some(offset) = addr.checked_sub(self.iova) else { return false };
+        offset.checked_add(length).is_some_and(|end| end <= self.length)
+    }
+
+    #[inline(always)]
+    fn local(
+        &self,
+        backing: Backing,
+        pd: Option<PdId>,
+        sge: &Sge,
+        write: bool,
+    ) -> std::result::Result<Span, LocalFault> {
+        if pd != Some(self.pd) || (write && !self.access.contains(Access::LOCAL_WRITE)) {
+            cold_path();
+            return Err(LocalFault::Protection);
+        }
+        self.span(backing, sge.addr, sge.length).ok_or(LocalFault::Protection)
     }
 
     /// The memory behind `len` bytes at `addr` of the region's space.
-    fn span(&self, addr: u64, len: u32) -> Option<Span> {
-        if self.backing == Backing::Null {
+    #[inline(always)]
+    fn span(&self, backing: Backing, addr: u64, len: u32) -> Option<Span> {
+        if backing == Backing::Null {
             return Some(Span { addr: NULL_ADDR, len, guarded: true });
         }
         if !self.covers(addr, u64::from(len)) {
             return None;
         }
-        Some(Span {
-            addr: self.info.addr.wrapping_add(addr - self.info.iova),
-            len,
-            guarded: self.backing == Backing::OnDemand,
-        })
+        Some(Span { addr: self.addr.wrapping_add(addr - self.iova), len, guarded: backing == Backing::OnDemand })
     }
 }

@@ -126,6 +126,15 @@ impl Pair {
         found
     }
 
+    /// Messages both ways: from then on both sides look first where the other's packets come.
+    fn acquaint(&self) {
+        for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+            self.receive(to, 100);
+            self.send(from, 100, true);
+            assert_eq!((self.poll(to, 16).len(), self.poll(from, 16).len()), (1, 1));
+        }
+    }
+
     /// The numbers of what so many polls find: of receives, and of sends.
     fn polled(&self, polls: usize, most: usize) -> (Vec<u64>, Vec<u64>) {
         let all: Vec<_> = (0..polls).flat_map(|_| self.poll(0, most)).collect();
@@ -167,6 +176,60 @@ fn who_gets_less_than_he_asked_for_has_emptied_the_queue() {
     pair.receive(1, 7);
     pair.send(0, 7, false);
     assert_eq!(pair.poll(0, 16).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
+}
+
+/// What a poll brings itself is an event, too, for who has asked for one.
+#[test]
+fn a_poll_hands_nothing_past_an_event() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    for most in [1, 16] {
+        pair.nic(1).core.lock().arm_cq(pair.ends[1].cq, false).unwrap();
+        pair.receive(1, 7);
+        pair.send(0, 7, false);
+        assert_eq!(pair.poll(1, most).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
+        assert!(!pair.nic(1).core.lock().cq_is_armed(pair.ends[1].cq));
+    }
+}
+
+/// One acknowledgement ends two requests, and a message comes behind it.
+#[test]
+fn what_was_put_in_is_not_overtaken_by_several() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    pair.receive(0, 9);
+    for id in 0..2 {
+        pair.receive(1, id);
+        pair.send(0, id, true);
+    }
+    assert_eq!(pair.poll(1, 16).len(), 2);
+    pair.send(1, 5, false);
+    let found: Vec<_> = (0..3).flat_map(|_| pair.poll(0, 16)).map(|wc| (wc.opcode, wc.wr_id)).collect();
+    assert_eq!(found, [(WcOpcode::Send, 0), (WcOpcode::Send, 1), (WcOpcode::Recv, 9)]);
+}
+
+/// What is acknowledged brings a completion, but not by the short way: it is in the queue when a message follows.
+#[test]
+fn what_was_put_in_is_not_overtaken_by_one() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    pair.receive(0, 9);
+    pair.receive(1, 0);
+    pair.send(0, 0, false);
+    let write = SendWr {
+        wr_id: 1,
+        opcode: Opcode::RdmaWrite,
+        flags: SendFlags::SIGNALED,
+        imm_or_rkey: 0,
+        remote_srqn: 0,
+        body: &SendBody::Rdma { remote_addr: 0, rkey: ::verbs::RKey(0) },
+        data: SendData::Sges(&[]),
+    };
+    pair.nic(0).post_send(pair.ends[0].qp, &write).unwrap();
+    pair.nic(1).core.lock().take_in(); // both are acknowledged at once
+    pair.send(1, 5, false);
+    let found: Vec<_> = (0..5).flat_map(|_| pair.poll(0, 1)).map(|wc| (wc.opcode, wc.wr_id)).collect();
+    assert_eq!(found, [(WcOpcode::RdmaWrite, 1), (WcOpcode::Recv, 9)]);
 }
 
 /// What asks for the time of completions gets the time at which they came.

@@ -60,7 +60,7 @@ const BUDGET: u32 = 64;
 pub(crate) enum Finds {
     /// It has completions.
     Completions,
-    /// It has none, and nothing else is to be done than to look for packets, which may bring some.
+    /// It has none, is asked for no event, and nothing else is to be done than to look for packets, which may bring some.
     Nothing,
     /// It has none, and there may be something else to do.
     Work,
@@ -139,7 +139,7 @@ impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
 
     #[inline(always)]
     fn next(&mut self, platform: &Tapped<W>) -> Option<ShortPacket> {
-        platform.peek_short(self.link)
+        platform.peek_short(self.link, false)
     }
 }
 
@@ -172,8 +172,8 @@ impl Core {
     /// What a poll of this queue finds, before it looks at the links.
     #[inline(always)]
     pub(crate) fn finds(&self, cq: CqId) -> Finds {
-        if !self.engine.cq_is_empty(cq) {
-            return Finds::Completions;
+        if !self.engine.hands_over(cq) {
+            return if self.engine.cq_is_empty(cq) { Finds::Work } else { Finds::Completions };
         }
         let ordinary = self.mode == Mode::Polled
             && self.polls + 1 < self.looks_at
@@ -207,25 +207,80 @@ impl Core {
         self.progress(now);
     }
 
+    /// [`Core::poll_short`] for who wants one completion, which the next packet mostly brings. Without a loop: what one prepares for its
+    /// next turn would be written to the stack, and read again.
+    #[inline(always)]
+    pub(crate) fn poll_alone(&mut self, cq: CqId, mut out: impl FnMut(usize, &Completion)) -> Polled {
+        let first = self.turns.first(self.engine.platform().links().len());
+        let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
+        let Some(short) = self.engine.platform().peek_short(link, true) else {
+            if self.engine.platform().any_ready() {
+                return Polled::Packets;
+            }
+            self.polls += 1;
+            self.engine.count_poll(cq);
+            return Polled::Nothing;
+        };
+        if self.clock_uses == 0 {
+            return Polled::Packets;
+        }
+        let now = self.use_time();
+        self.engine.set_prompt(true);
+        let mut taker = Taker { link, out: &mut out, n: 0 };
+        match self.engine.receive_short::<true>(link, short, now, (cq, 1), &mut taker) {
+            Short::Completed { expects } => {
+                self.polls += 1;
+                self.turns.took(first);
+                self.empty_polls = 0;
+                Polled::Completions { n: 1, more: expects }
+            }
+            Short::Taken => self.poll_on(cq, out),
+            Short::LongWay => Polled::Packets,
+        }
+    }
+
+    /// Goes on behind packets that brought this poll nothing.
+    #[inline(never)]
+    fn poll_on(&mut self, cq: CqId, mut out: impl FnMut(usize, &Completion)) -> Polled {
+        if self.engine.hands_over(cq) {
+            return self.poll_short(cq, 1, out);
+        }
+        // Not handed over, but put in.
+        match self.engine.poll(cq, 1, &mut out) {
+            0 => Polled::Packets,
+            n => {
+                self.polls += 1;
+                self.empty_polls = 0;
+                Polled::Completions { n, more: false }
+            }
+        }
+    }
+
+    /// [`Core::poll_short`], apart, so that who wants one has the registers for himself.
+    #[inline(never)]
+    pub(crate) fn poll_several(&mut self, cq: CqId, most: usize, out: impl FnMut(usize, &Completion)) -> Polled {
+        self.poll_short(cq, most, out)
+    }
+
     /// The short way of a poll that found [`Finds::Nothing`]: takes short packets from the link that is looked at first, and hands the
     /// completions that they bring to this queue, so many at most, to `out` with their numbers. It ends at the first packet that is out of
     /// the ordinary.
     #[inline(always)]
-    pub(crate) fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
+    fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
         let first = self.turns.first(self.engine.platform().links().len());
         let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
         let (mut more, mut now, mut left) = (false, None, BUDGET as usize);
         let mut taker = Taker { link, out: &mut out, n: 0 };
         while left > 0 {
             // Made anew in each turn, so that it stays in registers.
-            let Some(short) = self.engine.platform().peek_short(link) else { break };
+            let Some(short) = self.engine.platform().peek_short(link, most == 1) else { break };
             if self.clock_uses == 0 || most == 0 {
                 return Polled::Packets;
             }
             let now = *now.get_or_insert(self.clock);
             self.engine.set_prompt(most == 1);
             let (wanted, before) = ((most - taker.n).min(left), taker.n);
-            let outcome = self.engine.receive_short(link, short, now, (cq, wanted), &mut taker);
+            let outcome = self.engine.receive_short::<false>(link, short, now, (cq, wanted), &mut taker);
             if outcome == Short::LongWay {
                 if taker.n == 0 {
                     return Polled::Packets;
@@ -234,7 +289,8 @@ impl Core {
             }
             more = outcome == Short::Completed { expects: true };
             left -= (taker.n - before).max(1);
-            if taker.n == most {
+            // What was taken may have put completions in.
+            if taker.n == most || !self.engine.hands_over(cq) {
                 break;
             }
         }

@@ -189,7 +189,8 @@ impl Nic {
         let mut core = self.core.lock();
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
-            match core.poll_short(cq, most, &mut out) {
+            let polled = if most == 1 { core.poll_alone(cq, &mut out) } else { core.poll_several(cq, most, &mut out) };
+            match polled {
                 Polled::Completions { n, more } => {
                     if !(more && core.is_settled_shortly()) {
                         self.settle_poll(core);

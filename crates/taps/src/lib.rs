@@ -31,8 +31,9 @@ pub trait Wire: Platform {
     }
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
-    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none.
-    fn peek_short(&self, _link: LinkId) -> Option<ShortPacket> {
+    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`: if it asks for an
+    /// answer, that will be sent on the same link very soon: a hint.
+    fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }
     /// Gives back what [`Wire::peek_short`] gave on this link, with so many bytes of payload.
@@ -115,10 +116,11 @@ impl<W: Wire> Tapped<W> {
         self.wire.release(link);
     }
 
-    /// The next packet of a link, if it is there and short, and nobody looks on: [`Tapped::peek`] gives the others.
+    /// The next packet of a link, if it is there and short, and nobody looks on: [`Tapped::peek`] gives the others. `prompt`: if it asks for
+    /// an answer, that will be sent on the same link very soon.
     #[inline(always)]
-    pub fn peek_short(&self, link: LinkId) -> Option<ShortPacket> {
-        if self.tapped() { None } else { self.wire.peek_short(link) }
+    pub fn peek_short(&self, link: LinkId, prompt: bool) -> Option<ShortPacket> {
+        if self.tapped() { None } else { self.wire.peek_short(link, prompt) }
     }
 
     /// Gives back what [`Tapped::peek_short`] gave on this link, with so many bytes of payload.

@@ -66,12 +66,21 @@ pub struct RKey(pub u32);
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(clippy::derived_hash_with_manual_eq)] // the one below says the same as the derived one
+        #[derive(Clone, Copy, Eq, Hash, Debug)]
         pub struct $name {
             /// The place in the engine's table.
             pub index: u32,
             /// How often that place was reused: a stale handle never finds a younger object.
             pub generation: u32,
+        }
+        // As one number, which is one comparison: those of an `Option`, too.
+        impl PartialEq for $name {
+            #[inline(always)]
+            fn eq(&self, other: &Self) -> bool {
+                let whole = |h: &Self| u64::from(h.generation) << 32 | u64::from(h.index);
+                whole(self) == whole(other)
+            }
         }
         impl From<(u32, u32)> for $name {
             fn from((index, generation): (u32, u32)) -> Self { $name { index, generation } }

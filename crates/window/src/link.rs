@@ -244,12 +244,16 @@ impl Link {
 
     /// The next packet, if it is there and short, and nothing about the link is out of the ordinary.
     #[inline(always)]
-    pub(crate) fn peek_short(&self) -> Option<ShortPacket> {
+    pub(crate) fn peek_short(&self, prompt: bool) -> Option<ShortPacket> {
         if self.state != State::Up {
             cold_path();
             return None;
         }
-        codec::decode_short(&self.consumer.peek_short()?)
+        let short = codec::decode_short(&self.consumer.peek_short()?)?;
+        if prompt && short.asks_for_ack() {
+            self.producer.expect_push();
+        }
+        Some(short)
     }
 
     /// True if a packet is there.

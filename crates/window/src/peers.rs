@@ -383,7 +383,7 @@ impl WindowPlatform {
         let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
             return;
         };
-        if u32::from(entry.generation) != id.0 >> 16 {
+        if entry.id != id {
             return;
         }
         let Some(link) = entry.link.as_deref_mut() else {

@@ -43,9 +43,10 @@ pub struct Stats {
     pub rings: u64,
 }
 
-/// A place in the table of links; `generation` tells a link from its predecessors there.
+/// A place in the table of links.
 pub(crate) struct Entry {
-    pub generation: u16,
+    /// Its name: the place, and in the upper half what tells it from its predecessors there.
+    pub id: LinkId,
     pub link: Option<Box<Link>>,
 }
 
@@ -118,7 +119,7 @@ impl WindowPlatform {
             epoll,
             doorbell,
             spare,
-            entries: vec![Entry { generation: 0, link: Some(Box::new(Link::loopback()?)) }],
+            entries: vec![Entry { id: LinkId::LOOPBACK, link: Some(Box::new(Link::loopback()?)) }],
             live: vec![LinkId::LOOPBACK],
             dirty: Vec::new(),
             urgent: false,
@@ -172,7 +173,7 @@ impl WindowPlatform {
     #[inline]
     pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
         match self.entries.get((id.0 & 0xffff) as usize) {
-            Some(Entry { generation, link: Some(link) }) if u32::from(*generation) == id.0 >> 16 => Some(link),
+            Some(Entry { id: current, link: Some(link) }) if *current == id => Some(link),
             _ => {
                 cold_path();
                 None
@@ -183,7 +184,7 @@ impl WindowPlatform {
     #[inline]
     pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
         match self.entries.get_mut((id.0 & 0xffff) as usize) {
-            Some(Entry { generation, link: Some(link) }) if u32::from(*generation) == id.0 >> 16 => Some(link),
+            Some(Entry { id: current, link: Some(link) }) if *current == id => Some(link),
             _ => {
                 cold_path();
                 None
@@ -197,7 +198,7 @@ impl WindowPlatform {
         let index = match free {
             Some(index) => index,
             None if self.entries.len() < peers::MAX_LINKS => {
-                self.entries.push(Entry { generation: 0, link: None });
+                self.entries.push(Entry { id: LinkId(self.entries.len() as u32), link: None });
                 self.entries.len() - 1
             }
             None => return Err(Errno::ENOSPC),
@@ -208,9 +209,8 @@ impl WindowPlatform {
         link.producer.call_for_room(self.asleep);
         let entry = &mut self.entries[index];
         entry.link = Some(Box::new(link));
-        let id = LinkId(index as u32 | u32::from(entry.generation) << 16);
-        self.live.push(id);
-        Ok(id)
+        self.live.push(entry.id);
+        Ok(entry.id)
     }
 
     /// The links to poll with [`WindowPlatform::peek`], the loopback link first. The list only shrinks in
@@ -240,10 +240,10 @@ impl WindowPlatform {
     }
 
     /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then, there may follow
-    /// [`WindowPlatform::release_short`].
+    /// [`WindowPlatform::release_short`]. `prompt`: if it asks for an answer, that will be sent very soon.
     #[inline(always)]
-    pub fn peek_short(&self, id: LinkId) -> Option<ShortPacket> {
-        self.link(id)?.peek_short()
+    pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
+        self.link(id)?.peek_short(prompt)
     }
 
     /// Gives back what [`WindowPlatform::peek_short`] gave on this link, with so many bytes of payload.
@@ -352,7 +352,7 @@ impl WindowPlatform {
             let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
                 continue;
             };
-            entry.generation = entry.generation.wrapping_add(1);
+            entry.id = LinkId(entry.id.0.wrapping_add(1 << 16));
             if let Some(remote) = entry.link.take().and_then(|link| link.remote) {
                 peers::unwatch(&self.epoll, &remote.socket);
                 if let Some(pidfd) = &remote.pidfd {
@@ -699,8 +699,8 @@ fn word_of(bytes: &[u8]) -> u64 {
 
 impl taps::Wire for WindowPlatform {
     #[inline(always)]
-    fn peek_short(&self, link: LinkId) -> Option<ShortPacket> {
-        WindowPlatform::peek_short(self, link)
+    fn peek_short(&self, link: LinkId, prompt: bool) -> Option<ShortPacket> {
+        WindowPlatform::peek_short(self, link, prompt)
     }
 
     #[inline(always)]

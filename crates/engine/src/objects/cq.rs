@@ -101,6 +101,13 @@ impl<P: Platform> Engine<P> {
         self.done.is_empty(cq)
     }
 
+    /// True if completions that this queue gets may be handed to who polls it, without having been in it. False if they must be put
+    /// in: others are before them, or an event is asked for.
+    #[inline(always)]
+    pub fn hands_over(&self, cq: CqId) -> bool {
+        self.done.hands_over(cq)
+    }
+
     /// A poll found nothing, without [`Engine::poll`] having been asked.
     #[inline]
     pub fn count_poll(&mut self, cq: CqId) {

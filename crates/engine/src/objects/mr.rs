@@ -89,9 +89,8 @@ impl<P: Platform> Engine<P> {
         }
         self.hide_mr(info.key);
         self.expel(mr);
-        let region = self.mem.mrs.get_mut(mr).ok_or(Errno::EINVAL)?;
-        region.backing = if info.access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Plain };
-        region.info = info;
+        let on_demand = info.access.contains(Access::ON_DEMAND);
+        self.mem.change_mr(mr, info, if on_demand { Backing::OnDemand } else { Backing::Plain })?;
         self.show_mr(mr);
         Ok((LKey(info.key), RKey(info.key)))
     }

@@ -1,8 +1,11 @@
 //! Requests that fail: status on both sides, state, flush order, events.
 
-use verbs::{EventKind, LKey, Opcode, QpAttr, QpAttrMask, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
+use verbs::{
+    Access, EventKind, LKey, MrId, Opcode, QpAttr, QpAttrMask, QpState, QpType, RKey, SendBody, Sge, WcStatus as St,
+};
 
 use super::mock::*;
+use super::twins;
 use crate::Notice;
 
 const SECOND: u64 = 1_000_000_000;
@@ -247,4 +250,41 @@ fn overwritten_completions_do_not_outlive_a_reset() {
     }
     assert!(w.recv(0, qa, &[from], 1).is_err());
     assert_eq!(w.nodes[0].engine.send_room(qa).unwrap(), room);
+}
+
+/// The region last used is remembered: but not as it was before it changed.
+#[test]
+fn a_region_that_changes_is_looked_up_anew() {
+    type Change = fn(&mut World, MrId);
+    let changes: [Change; 4] = [
+        |w, mr| w.nodes[1].engine.dereg_mr(mr, false).unwrap(),
+        |w, mr| _ = w.nodes[1].engine.rereg_mr(mr, Some((BASE, 4, BASE)), None, None).unwrap(),
+        |w, mr| _ = w.nodes[1].engine.rereg_mr(mr, None, None, Some(Access::empty())).unwrap(),
+        |w, mr| {
+            let ctx = w.nodes[1].ctx;
+            let pd = w.nodes[1].engine.alloc_pd(ctx).unwrap();
+            w.nodes[1].engine.rereg_mr(mr, None, Some(pd), None).unwrap();
+        },
+    ];
+    for change in changes {
+        let mut w = twins::world(1, true);
+        let (a, b) = w.pair(0, 1, QpType::Rc);
+        let from = [w.sge(0, BASE, 8)];
+        let pd = w.nodes[1].pd;
+        let (mr, lkey, _) = w.nodes[1].engine.reg_mr(pd, BASE, 64, BASE, Access::LOCAL_WRITE).unwrap();
+        let into = [Sge { addr: BASE, length: 8, lkey }];
+        for id in 0..3 {
+            w.recv(1, b, &into, id).unwrap();
+        }
+        for id in 0..2 {
+            w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+            w.settle();
+        }
+        assert!(w.nodes[1].engine.short_ways[1] > 0);
+        assert_eq!(w.poll(1).len(), 2);
+        change(&mut w, mr);
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, 2).unwrap();
+        w.settle();
+        assert_eq!(statuses(&mut w, 1), [St::LocProtErr]);
+    }
 }

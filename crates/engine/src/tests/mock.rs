@@ -661,7 +661,7 @@ impl World {
         let mut poller = Polls::new(self, from, to);
         let node = &mut self.nodes[to];
         let link = node.engine.platform().inward(from);
-        let outcome = node.engine.receive_short(link, short, self.now, (node.cq, 1), &mut poller);
+        let outcome = node.engine.receive_short::<true>(link, short, self.now, (node.cq, 1), &mut poller);
         assert!(poller.taken == usize::from(outcome != Short::LongWay) && poller.found.len() <= 1);
         (outcome, poller.found.pop())
     }
@@ -672,9 +672,15 @@ impl World {
         let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
-        let polled = self.polled[to].filter(|&cq| engine.cq_is_empty(cq));
+        let polled = self.polled[to].filter(|&cq| engine.hands_over(cq));
         let outcome = match (polled, short_packet(&packet, &payload)) {
-            (Some(cq), Some(short)) => engine.receive_short(link, short, self.now, (cq, most), &mut poller),
+            (Some(cq), Some(short)) => {
+                if most == 1 {
+                    engine.receive_short::<true>(link, short, self.now, (cq, most), &mut poller)
+                } else {
+                    engine.receive_short::<false>(link, short, self.now, (cq, most), &mut poller)
+                }
+            }
             _ => Short::LongWay,
         };
         let Polls { mut found, taken, .. } = poller;
