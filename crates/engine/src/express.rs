@@ -283,7 +283,7 @@ impl<P: Platform> Engine<P> {
         polled: (CqId, usize),
         poller: &mut impl Poller<P>,
     ) -> Short {
-        debug_assert!(self.hands_over(polled.0));
+        debug_assert!(self.hands_over(polled.0) && (!ALONE || polled.1 == 1));
         self.arrival = link;
         let Some(id) = self.qpns.find(short.dst()) else {
             cold_path();

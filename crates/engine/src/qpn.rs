@@ -8,6 +8,9 @@ use verbs::{QpId, Qpn};
 /// Numbers in one block.
 pub const BLOCK: u32 = 4096;
 
+/// How many numbers are remembered.
+const RECENT: usize = 16;
+
 struct Block {
     first: u32,
     qps: Vec<Option<QpId>>,
@@ -20,8 +23,8 @@ struct Block {
 #[derive(Default)]
 pub(crate) struct QpnTable {
     blocks: Vec<Block>,
-    /// The number that was found last: mostly it is the next one, too.
-    recent: Cell<Option<(Qpn, QpId)>>,
+    /// The numbers that were found last, each in the place that its last bits say: mostly one of them is the next.
+    recent: [Cell<Option<(Qpn, QpId)>>; RECENT],
 }
 
 impl QpnTable {
@@ -48,7 +51,7 @@ impl QpnTable {
 
     #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<QpId> {
-        match self.recent.get() {
+        match self.recent(qpn).get() {
             Some((recent, id)) if recent == qpn => Some(id),
             _ => {
                 cold_path();
@@ -57,15 +60,20 @@ impl QpnTable {
         }
     }
 
+    #[inline(always)]
+    fn recent(&self, qpn: Qpn) -> &Cell<Option<(Qpn, QpId)>> {
+        &self.recent[qpn.get() as usize % RECENT]
+    }
+
     fn look_up(&self, qpn: Qpn) -> Option<QpId> {
         let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
         let id = block.qps[(qpn.get() - block.first) as usize]?;
-        self.recent.set(Some((qpn, id)));
+        self.recent(qpn).set(Some((qpn, id)));
         Some(id)
     }
 
     pub fn release(&mut self, qpn: Qpn) {
-        self.recent.set(None);
+        self.recent(qpn).set(None);
         if let Some(block) = self.blocks.iter_mut().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)
             && block.qps[(qpn.get() - block.first) as usize].take().is_some()
         {

@@ -112,14 +112,23 @@ pub(crate) enum LocalFault {
     Protection,
 }
 
+/// How many regions are remembered.
+const RECENT: usize = 8;
+
+/// Where a region is remembered: by the random part of its key.
+#[inline(always)]
+const fn place(key: u32) -> usize {
+    (key >> 8) as usize % RECENT
+}
+
 /// All regions and windows of a process.
 pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
-    /// The region that was found last, mostly it is the next one, too: a copy, which takes less to look at. Forgotten when any
-    /// region goes or changes.
-    recent: Cell<Option<(MrInfo, Backing)>>,
+    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Copies, which take less to
+    /// look at; forgotten when their region goes or changes.
+    recent: [Cell<Option<(MrInfo, Backing)>>; RECENT],
 }
 
 /// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
@@ -131,7 +140,7 @@ impl Regions {
             mrs: Slab::new(limits::MAX_MR),
             mws: Slab::new(limits::MAX_MW),
             keys: KeyMap::default(),
-            recent: Cell::new(None),
+            recent: [const { Cell::new(None) }; RECENT],
         }
     }
 
@@ -168,15 +177,15 @@ impl Regions {
 
     /// Gives a region other bounds or rights (`ibv_rereg_mr(3)`).
     pub fn change_mr(&mut self, id: MrId, info: MrInfo, backing: Backing) -> Result<()> {
-        self.recent.set(None);
         let mr = self.mrs.get_mut(id).ok_or(Errno::EINVAL)?;
+        self.recent[place(mr.info.key)].set(None);
         (mr.info, mr.backing) = (info, backing);
         Ok(())
     }
 
     pub fn remove_mr(&mut self, id: MrId) -> Option<Mr> {
-        self.recent.set(None);
         let mr = self.mrs.remove(id)?;
+        self.recent[place(mr.info.key)].set(None);
         self.keys.remove(&(mr.info.key >> 8));
         Some(mr)
     }
@@ -222,7 +231,7 @@ impl Regions {
     /// was written.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
-        if let Some((info, backing)) = self.recent.get()
+        if let Some((info, backing)) = self.recent[place(sge.lkey.0)].get()
             && info.key == sge.lkey.0
         {
             return info.local(backing, pd, sge, write);
@@ -230,11 +239,11 @@ impl Regions {
         self.recall(pd, sge, write)
     }
 
-    /// The same for another region than the last time.
+    /// The same for a region that is not remembered.
     #[cold]
     fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;
-        self.recent.set(Some((mr.info, mr.backing)));
+        self.recent[place(sge.lkey.0)].set(Some((mr.info, mr.backing)));
         mr.info.local(mr.backing, pd, sge, write)
     }
 

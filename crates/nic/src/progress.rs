@@ -234,26 +234,23 @@ impl Core {
                 self.empty_polls = 0;
                 Polled::Completions { n: 1, more: expects }
             }
-            Short::Taken => self.poll_on(cq, out),
+            Short::Taken => self.poll_on(cq, first, out),
             Short::LongWay => Polled::Packets,
         }
     }
 
-    /// Goes on behind packets that brought this poll nothing.
+    /// Goes on behind a packet of the first link that brought this poll nothing.
     #[inline(never)]
-    fn poll_on(&mut self, cq: CqId, mut out: impl FnMut(usize, &Completion)) -> Polled {
+    fn poll_on(&mut self, cq: CqId, first: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
         if self.engine.hands_over(cq) {
             return self.poll_short(cq, 1, out);
         }
         // Not handed over, but put in.
-        match self.engine.poll(cq, 1, &mut out) {
-            0 => Polled::Packets,
-            n => {
-                self.polls += 1;
-                self.empty_polls = 0;
-                Polled::Completions { n, more: false }
-            }
-        }
+        let n = self.engine.poll(cq, 1, &mut out);
+        self.polls += 1;
+        self.turns.took(first);
+        self.empty_polls = 0;
+        Polled::Completions { n, more: false }
     }
 
     /// [`Core::poll_short`], apart, so that who wants one has the registers for himself.

@@ -8,7 +8,7 @@ use ::verbs::{
 use memory::biased::MutexGuard;
 
 use crate::context::{Object, UNKNOWN};
-use crate::core::{Core, Guard};
+use crate::core::{Core, Guard, Mode};
 use crate::progress::{Finds, Polled};
 use crate::{Nic, now};
 
@@ -243,6 +243,9 @@ impl Nic {
             return n;
         }
         let give_way = core.found_nothing();
+        if core.mode == Mode::Polled {
+            core.kick_late();
+        }
         drop(core);
         empty_handed(give_way)
     }
