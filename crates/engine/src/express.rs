@@ -15,6 +15,7 @@
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a
 //! link) leaves it to the long way, having done nothing.
 
+use std::collections::VecDeque;
 use std::hint::cold_path;
 
 use verbs::{
@@ -341,7 +342,7 @@ impl<P: Platform> Engine<P> {
         };
         // So many have been taken, of so many bytes; the acknowledgement that is owed; the last one's place is still to be freed.
         let (mut n, mut bytes, mut owed, mut holds) = (0, 0, None, false);
-        let mut lost = false;
+        let (mut lost, mut _sent) = (false, false);
         loop {
             let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
                 && packet.psn() == qp.epsn
@@ -367,6 +368,14 @@ impl<P: Platform> Engine<P> {
                 owed = Some((packet.psn(), n as u32));
             }
             holds = true;
+            if ALONE
+                && most > 0
+                && let Some((psn, nth)) = owed.take()
+            {
+                // At once, before the completion is made of it: who sends one message after the other waits for this.
+                let msn = qp.msn.wrapping_add(nth) & 0xff_ffff;
+                _sent |= Self::answer(&mut self.platform, &mut self.ready, self.prompt, qp, (psn, msn));
+            }
             if most == 0 {
                 let fill = |cqe: &mut Cqe| {
                     cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
@@ -404,31 +413,39 @@ impl<P: Platform> Engine<P> {
         if lost {
             cold_path();
             self.lost_completion(id, owed.map(|(psn, _)| psn), now);
-        } else if let Some((psn, msn)) = owed {
-            let alone = self.prompt
-                && qp.responses.is_empty()
-                && !qp.queued
-                && !qp.parked
-                && qp.cursor == qp.inflight.len()
-                && qp.sq.fetched == qp.sq.posted;
-            // Behind whatever else was sent to the peer: over our own link, which may be another than his.
-            if let Some(link) = qp.link.filter(|_| alone)
-                && self.platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_some()
-            {
-                #[cfg(test)]
-                (self.short_ways[3] += 1);
-            } else {
-                Self::owe_ack(qp, psn, msn);
-                if !qp.queued && !qp.parked {
-                    qp.queued = true;
-                    self.ready.push_back(id);
-                }
-            }
+        } else if let Some(owed) = owed {
+            _sent |= Self::answer(&mut self.platform, &mut self.ready, self.prompt, qp, owed);
         }
+        #[cfg(test)]
+        (self.short_ways[3] += u64::from(_sent));
         if holds {
             packet.taken(&mut self.platform, poller);
         }
         outcome
+    }
+
+    /// Acknowledges a message up to this PSN, with this MSN: at once, if who polls is prompt and that is all there is to be sent. True if
+    /// it was; else it is owed.
+    #[inline(always)]
+    fn answer(platform: &mut P, ready: &mut VecDeque<QpId>, prompt: bool, qp: &mut Qp, (psn, msn): (Psn, u32)) -> bool {
+        let alone = prompt
+            && qp.responses.is_empty()
+            && !qp.queued
+            && !qp.parked
+            && qp.cursor == qp.inflight.len()
+            && qp.sq.fetched == qp.sq.posted;
+        // Behind whatever else was sent to the peer: over our own link, which may be another than his.
+        if let Some(link) = qp.link.filter(|_| alone)
+            && platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_some()
+        {
+            return true;
+        }
+        Self::owe_ack(qp, psn, msn);
+        if !qp.queued && !qp.parked {
+            qp.queued = true;
+            ready.push_back(qp.id);
+        }
+        false
     }
 
     #[cold]

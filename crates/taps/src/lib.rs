@@ -31,8 +31,8 @@ pub trait Wire: Platform {
     }
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
-    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`: if it asks for an
-    /// answer, that will be sent on the same link very soon: a hint.
+    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`: who polls
+    /// goes on with the answer to it, or to what it acknowledges: a hint.
     fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }
@@ -116,8 +116,8 @@ impl<W: Wire> Tapped<W> {
         self.wire.release(link);
     }
 
-    /// The next packet of a link, if it is there and short, and nobody looks on: [`Tapped::peek`] gives the others. `prompt`: if it asks for
-    /// an answer, that will be sent on the same link very soon.
+    /// The next packet of a link, if it is there and short, and nobody looks on: [`Tapped::peek`] gives the others. `prompt`: see
+    /// [`Wire::peek_short`].
     #[inline(always)]
     pub fn peek_short(&self, link: LinkId, prompt: bool) -> Option<ShortPacket> {
         if self.tapped() { None } else { self.wire.peek_short(link, prompt) }

@@ -252,6 +252,8 @@ impl Link {
         let short = codec::decode_short(&self.consumer.peek_short()?)?;
         if prompt && short.asks_for_ack() {
             self.producer.expect_push();
+        } else if prompt {
+            self.consumer.expect_next();
         }
         Some(short)
     }
