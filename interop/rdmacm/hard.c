@@ -196,6 +196,27 @@ static void crossing_connects(const struct where *w)
 	}
 }
 
+/* A thread comes back to wait at a channel that another one has destroyed meanwhile, as rping's does now and then. */
+static void destroyed_channel(const struct where *w)
+{
+	struct rdma_event_channel *last[10];
+	struct rdma_cm_event *event;
+	int before = 0;
+	(void)w;
+	for (int i = 0; i < 1000; i++) {
+		struct rdma_event_channel *ch = last[i % 10] = channel();
+		rdma_destroy_event_channel(ch);
+		if (i == 0)
+			before = open_descriptors(); /* the first one opens the device */
+	}
+	IS(open_descriptors(), before);
+	for (int i = 0; i < 10; i++) {
+		FAILS(rdma_get_cm_event(last[i], &event), EBADF);
+		rdma_destroy_event_channel(last[i]);
+		FAILS(rdma_get_cm_event(last[i], &event), EBADF);
+	}
+}
+
 const struct test hard_tests[] = {
 	{ "disconnect_at_once", disconnect_at_once, true, 60 },
 	{ "disconnect_twice", disconnect_twice, true, 0 },
@@ -205,5 +226,6 @@ const struct test hard_tests[] = {
 	{ "descriptors_stay", descriptors_stay, false, 60 },
 	{ "destroy_while_resolving", destroy_while_resolving, true, 0 },
 	{ "crossing_connects", crossing_connects, true, 0 },
+	{ "destroyed_channel", destroyed_channel, false, 0 },
 	{ 0 },
 };

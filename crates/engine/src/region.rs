@@ -129,6 +129,8 @@ pub(crate) struct Regions {
     /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Copies, which take less to
     /// look at; forgotten when their region goes or changes.
     recent: [Cell<Option<(MrInfo, Backing)>>; RECENT],
+    /// Where the youngest region is remembered. The next one goes elsewhere: who has two mostly uses them by turns.
+    placed: usize,
 }
 
 /// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
@@ -141,6 +143,7 @@ impl Regions {
             mws: Slab::new(limits::MAX_MW),
             keys: KeyMap::default(),
             recent: [const { Cell::new(None) }; RECENT],
+            placed: 0,
         }
     }
 
@@ -166,9 +169,13 @@ impl Regions {
         ctx: CtxId,
         mut info: MrInfo,
         backing: Backing,
-        random: impl FnMut() -> u64,
+        mut random: impl FnMut() -> u64,
     ) -> Result<(MrId, u32)> {
-        let key = self.new_key(random);
+        let mut key = self.new_key(&mut random);
+        while place(key) == self.placed {
+            key = self.new_key(&mut random);
+        }
+        self.placed = place(key);
         info.key = key;
         let id = self.mrs.insert(Mr { ctx, info, backing, windows: 0, straight: 0 }).ok_or(Errno::ENOMEM)?;
         self.keys.insert(key >> 8, (key, Keyed::Mr(id)));

@@ -34,6 +34,20 @@ pub fn system_call(count: u32) -> Duration {
     start.elapsed()
 }
 
+/// Time for `count` times a thousand steps of arithmetic that touch no memory and depend on one another little: what a processor
+/// alone in its core does quickest, and one that shares it with another notices most.
+pub fn work(count: u32) -> Duration {
+    let start = Instant::now();
+    let mut chains = std::hint::black_box([1u64, 2, 3, 4, 5, 6]);
+    for step in 0..u64::from(count) * 1000 {
+        for chain in &mut chains {
+            *chain = chain.rotate_left(5) ^ step;
+        }
+    }
+    std::hint::black_box(chains);
+    start.elapsed()
+}
+
 /// Spins until `done`; looks at the clock now and then only.
 #[inline]
 fn spin(mut done: impl FnMut() -> bool) -> io::Result<()> {

@@ -20,6 +20,11 @@ fn a_line_goes_to_and_fro() {
 }
 
 #[test]
+fn work_takes_time() {
+    assert!(work(1000) > Duration::ZERO);
+}
+
+#[test]
 fn memory_that_may_shrink_is_refused() {
     let fd = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, 1 << 16).unwrap();

@@ -243,8 +243,8 @@ impl Nic {
             return n;
         }
         let give_way = core.found_nothing();
-        if core.mode == Mode::Polled {
-            core.kick_late();
+        if finds == Finds::Work && core.mode == Mode::Polled {
+            core.kick_late(); // whoever found nothing to do either way, but has asked for an event
         }
         drop(core);
         empty_handed(give_way)

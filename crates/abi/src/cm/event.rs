@@ -189,7 +189,7 @@ fn overtakes(id: &Id, channel: &::cm::channel::Channel) -> bool {
 pub fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     let (_, cm) = super::manager()?;
     // SAFETY: live or NULL (man page).
-    let inner = unsafe { EventChannel::of(channel) }?.inner.clone();
+    let inner = unsafe { EventChannel::of(channel) }?.inner()?;
     loop {
         let got = cm.get_event(&inner)?;
         // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.

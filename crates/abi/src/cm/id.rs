@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ::cm::{Channel, Cm, Ece, IdKey};
@@ -21,17 +22,29 @@ use crate::entry::{minus_one, object, output, pointer, silent};
 #[repr(C)]
 pub struct EventChannel {
     c: rdma_event_channel,
-    /// The manager's.
-    pub inner: Arc<Channel>,
+    /// The manager's, until it is destroyed.
+    inner: Mutex<Option<Arc<Channel>>>,
     nic: &'static Nic,
 }
+
+/// How many channels that were destroyed are kept, so that who uses one all the same is told so: a program's thread that waits for events
+/// may come back to do so while another one ends (rping does). With librdmacm it finds a descriptor that is none, mostly.
+const KEPT: usize = 64;
+
+/// A channel that was destroyed.
+struct Destroyed(*mut EventChannel);
+
+// SAFETY: what it points to may be used from any thread.
+unsafe impl Send for Destroyed {}
+
+static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
 
 impl EventChannel {
     fn create() -> Result<*mut rdma_event_channel> {
         let (nic, _) = manager()?;
         let inner = Channel::new()?;
         let c = rdma_event_channel { fd: inner.fd() };
-        Ok(Box::into_raw(Box::new(EventChannel { c, inner, nic })).cast())
+        Ok(Box::into_raw(Box::new(EventChannel { c, inner: Mutex::new(Some(inner)), nic })).cast())
     }
 
     /// The one behind a pointer of the program's; ENODEV for a parent's in a forked child.
@@ -45,10 +58,33 @@ impl EventChannel {
         Ok(this)
     }
 
+    /// The manager's; EBADF if it was destroyed.
+    pub fn inner(&self) -> Result<Arc<Channel>> {
+        self.inner.lock().clone().ok_or_else(|| {
+            if nic::logs() {
+                report::say(format_args!("an rdma_cm event channel is used that was destroyed"));
+            }
+            Errno::EBADF
+        })
+    }
+
+    /// # Safety
+    /// `channel` is NULL or live, or was destroyed not long ago.
     unsafe fn destroy(channel: *mut rdma_event_channel) {
-        if !channel.is_null() {
-            // SAFETY: made above; not used afterwards (caller).
-            drop(unsafe { Box::from_raw(channel.cast::<EventChannel>()) });
+        let channel = channel.cast::<EventChannel>();
+        // SAFETY: the caller's promise; what was destroyed is kept for a while.
+        let Some(this) = (unsafe { channel.as_ref() }) else { return };
+        // The descriptor is closed now, or when who waits at it has an event.
+        let Some(inner) = this.inner.lock().take() else { return };
+        drop(inner);
+        let oldest = {
+            let mut destroyed = DESTROYED.lock();
+            destroyed.push_back(Destroyed(channel));
+            if destroyed.len() > KEPT { destroyed.pop_front() } else { None }
+        };
+        if let Some(Destroyed(oldest)) = oldest {
+            // SAFETY: made by `create`, and in the list once: destroying it again does nothing.
+            drop(unsafe { Box::from_raw(oldest) });
         }
     }
 }
@@ -184,7 +220,7 @@ impl Id {
         let mut id = Self::allocate(nic, cm, own.unwrap_or(channel), context, port_space, qp_type);
         id.inner.get_mut().sync = own.is_some();
         // SAFETY: ours, or the program's live one (rdma_create_id(3)).
-        let inner = unsafe { EventChannel::of(own.unwrap_or(channel)) }?.inner.clone();
+        let inner = unsafe { EventChannel::of(own.unwrap_or(channel)) }?.inner()?;
         match cm.create_id(&inner, (&raw const *id) as u64, port_space, qp_type) {
             Ok(key) => id.key = key,
             Err(e) => {
@@ -309,7 +345,7 @@ impl Id {
         let own = if channel.is_null() { Some(EventChannel::create()?) } else { None };
         let to = own.unwrap_or(channel);
         // SAFETY: ours, or the program's live one (man page).
-        let inner = unsafe { EventChannel::of(to) }?.inner.clone();
+        let inner = unsafe { EventChannel::of(to) }?.inner()?;
         let reported = match self.cm.migrate(self.key, &inner) {
             Ok(reported) => reported,
             Err(e) => {

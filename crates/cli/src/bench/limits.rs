@@ -31,6 +31,10 @@ pub enum Limit {
     CacheLine,
     /// A system call.
     SystemCall,
+    /// A thousand steps of arithmetic, while the other process does nothing.
+    Work,
+    /// The same while the other process does as much.
+    WorkBeside,
     /// An eventfd wakes a process that sleeps in epoll, one way.
     EventfdEpoll,
     /// memcpy within a process.
@@ -47,7 +51,8 @@ pub enum Limit {
 
 impl Limit {
     /// Those that have no size.
-    pub const PLAIN: [Limit; 3] = [Limit::CacheLine, Limit::SystemCall, Limit::EventfdEpoll];
+    pub const PLAIN: [Limit; 5] =
+        [Limit::CacheLine, Limit::SystemCall, Limit::EventfdEpoll, Limit::Work, Limit::WorkBeside];
     /// Those that move bytes.
     pub const SIZED: [Limit; 5] =
         [Limit::Memcpy, Limit::ProcessVmWritev, Limit::ProcessVmReadv, Limit::UnixSocket, Limit::TcpLoopback];
@@ -59,6 +64,8 @@ impl Limit {
         match self {
             Limit::CacheLine => "cache line, core to core",
             Limit::SystemCall => "system call",
+            Limit::Work => "arithmetic, one core at work",
+            Limit::WorkBeside => "arithmetic, both cores at work",
             Limit::EventfdEpoll => "eventfd wakes epoll",
             Limit::Memcpy => "memcpy",
             Limit::ProcessVmWritev => "process_vm_writev",
@@ -144,6 +151,8 @@ pub enum Job {
     },
     /// Answers so many cache lines.
     Line(u32),
+    /// Does so much work.
+    Work(u32),
     /// Answers so many wake-ups.
     Wake(u32),
     /// Answers so many messages over the unix socket, or over TCP.
@@ -260,6 +269,11 @@ impl Stand {
         let ask = |link: &mut Link, job: Job| begin(link, &answer::Job::Limit(job));
         let time = match limit {
             Limit::SystemCall => return Ok(limits::system_call(count)),
+            Limit::Work => return Ok(limits::work(count)),
+            Limit::WorkBeside => {
+                ask(link, Job::Work(count))?;
+                limits::work(count)
+            }
             Limit::Memcpy => return Ok(memcpy(&self.buffers[0], &self.buffers[1], walk, first, count)),
             Limit::ProcessVmWritev => {
                 let registered = self.registered.as_ref().filter(|(from, _)| walk.bytes() <= from.len);
@@ -340,6 +354,10 @@ pub fn answer(stand: &mut Option<Stand>, job: Job, link: &mut Link) -> Result<()
     link.send(&())?;
     let done = match job {
         Job::Line(count) => line::far(&stand.shared, count),
+        Job::Work(count) => {
+            limits::work(count);
+            Ok(())
+        }
         Job::Wake(count) => stand.bells.far(count),
         Job::Stream { tcp: true, bytes, count } => stream::far(&mut stand.tcp, room(&mut stand.message, bytes), count),
         Job::Stream { tcp: false, bytes, count } => {

@@ -77,6 +77,7 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::limits::Limit;
     use crate::bench::results::sample;
 
     #[test]
@@ -88,6 +89,21 @@ mod tests {
         }
         assert!(page.contains("latency.svg") && page.contains(&results.machine.processor));
         assert!(!page.contains(&results.setup.library), "where the library lies is nobody's business");
+    }
+
+    #[test]
+    fn a_shared_core_is_told() {
+        let mut results = sample();
+        let mut rounds = |limit, rounds: [f64; 3]| {
+            let row = results.limits.iter_mut().find(|row| row.limit == limit).unwrap();
+            row.rounds = rounds.to_vec();
+        };
+        rounds(Limit::Work, [1.0, 1.0, 1.0]);
+        rounds(Limit::WorkBeside, [1.9, 1.01, 1.7]);
+        let told = page(&results, &[], "");
+        assert!(told.contains("In 2 of 3 rounds the two processors shared a core"), "{told}");
+        assert!(told.contains("up to 1.90 times"), "{told}");
+        assert!(!page(&sample(), &[], "").contains("shared a core"));
     }
 
     #[test]

@@ -78,6 +78,9 @@ fn spread(spread: &Spread) -> String {
     format!("{}-{}", digits(spread.low), digits(spread.high))
 }
 
+/// Two cores come to 1.0, two threads of one core to 1.5 to 2.
+const SHARED: f64 = 1.25;
+
 fn calls(results: &Results) -> Part {
     let mut table = Table::new(["", "us"]);
     for limit in Limit::PLAIN {
@@ -89,10 +92,27 @@ fn calls(results: &Results) -> Part {
     }
     Part {
         heading: "What this machine can do, without any device",
-        intro: vec!["Microseconds: one way between two cores, or of one call.".into()],
+        intro: vec![
+            "Microseconds: one way between two cores, of one call, or of a thousand steps of arithmetic.".into(),
+        ],
         table,
-        notes: Vec::new(),
+        notes: shared_core(results).into_iter().collect(),
     }
+}
+
+/// What to know about a machine whose two processors are not two cores, or are kept from being so by others on the same hardware.
+fn shared_core(results: &Results) -> Option<String> {
+    let of = |limit| results.limits.iter().find(|row| row.limit == limit).map(|row| &row.rounds);
+    let ratios: Vec<f64> = of(Limit::WorkBeside)?.iter().zip(of(Limit::Work)?).map(|(both, one)| both / one).collect();
+    let shared = ratios.iter().filter(|ratio| **ratio > SHARED).count();
+    (shared > 0).then(|| {
+        format!(
+            "In {shared} of {} rounds the two processors shared a core: with both at work each took up to {} times as long. What two \
+             processes do, of any program, takes that much longer than on two cores, and a cache line between them less.",
+            ratios.len(),
+            digits(ratios.iter().copied().fold(0.0, f64::max))
+        )
+    })
 }
 
 fn copies(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {

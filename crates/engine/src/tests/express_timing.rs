@@ -217,6 +217,25 @@ fn prompt_acknowledgements() {
     assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
 }
 
+/// Who sends one message after the other waits for the acknowledgement: that is on its way before the completion is made.
+#[test]
+fn a_message_is_acknowledged_before_it_completes() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+    for id in 0..2 {
+        w.recv(1, b, &into, id).unwrap();
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        if id == 0 {
+            w.settle(); // the first packet is looked at more closely
+            assert_eq!(w.poll(1).len(), 1);
+        }
+    }
+    w.nodes[1].engine.set_prompt(true);
+    let (outcome, found, answers) = w.take_short(0, 1);
+    assert_eq!((outcome, found.map(|c| c.wr_id), answers), (Short::Completed { expects: false }, Some(1), 1));
+}
+
 /// A poll for several completions takes packet after packet. What completes behind others in its queue must not overtake them.
 #[test]
 fn what_is_handed_over_overtakes_nothing() {
@@ -238,14 +257,14 @@ fn what_is_handed_over_overtakes_nothing() {
     let now = w.now;
     w.nodes[1].engine.run(now);
     w.post(1, b, Opcode::Send, SendBody::Plain, &into, 7).unwrap();
-    let (outcome, found) = w.take_short(1, 0);
+    let (outcome, found, _) = w.take_short(1, 0);
     assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(1)));
     assert!(!w.nodes[0].engine.hands_over(w.nodes[0].cq), "the other one is in the queue");
     w.deliver(1, 0, 1);
     let ids = |w: &mut World| w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>();
     assert_eq!(ids(&mut w), [2, 10]);
     w.post(1, b, Opcode::Send, SendBody::Plain, &into, 8).unwrap();
-    let (outcome, found) = w.take_short(1, 0);
+    let (outcome, found, _) = w.take_short(1, 0);
     assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(11)));
     assert!(ids(&mut w).is_empty());
 }

@@ -359,6 +359,8 @@ struct Polls {
     /// The sender's way to the poller.
     back: LinkId,
     found: Vec<Completion>,
+    /// How many packets were under way the other way when the last one was.
+    answers: usize,
     /// Packets dealt with. The first has left its queue before.
     taken: usize,
 }
@@ -366,7 +368,7 @@ struct Polls {
 impl Polls {
     fn new(world: &World, from: usize, to: usize) -> Polls {
         let back = world.nodes[from].engine.platform().link(to);
-        Polls { net: world.net.clone(), ends: (from, to), back, found: Vec::new(), taken: 0 }
+        Polls { net: world.net.clone(), ends: (from, to), back, found: Vec::new(), answers: 0, taken: 0 }
     }
 }
 
@@ -387,6 +389,8 @@ impl Net {
 impl Poller<Mock> for Polls {
     fn completed(&mut self, completion: &Completion) {
         self.found.push(*completion);
+        let (from, to) = self.ends;
+        self.answers = self.net.borrow().queues.get(&(to, from)).map_or(0, VecDeque::len);
     }
 
     fn taken(&mut self, platform: &mut Mock, packet: ShortPacket) {
@@ -654,8 +658,9 @@ impl World {
         most
     }
 
-    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it found.
-    pub fn take_short(&mut self, from: usize, to: usize) -> (Short, Option<Completion>) {
+    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it found, and how many
+    /// answers were under way then.
+    pub fn take_short(&mut self, from: usize, to: usize) -> (Short, Option<Completion>, usize) {
         let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
         let mut poller = Polls::new(self, from, to);
@@ -663,7 +668,7 @@ impl World {
         let link = node.engine.platform().inward(from);
         let outcome = node.engine.receive_short::<true>(link, short, self.now, (node.cq, 1), &mut poller);
         assert!(poller.taken == usize::from(outcome != Short::LongWay) && poller.found.len() <= 1);
-        (outcome, poller.found.pop())
+        (outcome, poller.found.pop(), poller.answers)
     }
 
     /// A node takes a packet; if it polls, as a poll does that has room for so many completions, and takes those behind it. How many
