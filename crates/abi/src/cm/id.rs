@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::cm::{Channel, Cm, Ece, IdKey};
 use libc::{c_int, c_void};
@@ -36,6 +37,9 @@ struct Destroyed(*mut EventChannel);
 
 // SAFETY: what it points to may be used from any thread.
 unsafe impl Send for Destroyed {}
+
+/// In a forked child a lock may be one that another thread of the parent held: it is never let go. Nobody else holds one for so long.
+const FORKED: Duration = Duration::from_secs(1);
 
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
 
@@ -75,10 +79,10 @@ impl EventChannel {
         // SAFETY: the caller's promise; what was destroyed is kept for a while.
         let Some(this) = (unsafe { channel.as_ref() }) else { return };
         // The descriptor is closed now, or when who waits at it has an event.
-        let Some(inner) = this.inner.lock().take() else { return };
+        let Some(inner) = this.inner.try_lock_for(FORKED).and_then(|mut inner| inner.take()) else { return };
         drop(inner);
         let oldest = {
-            let mut destroyed = DESTROYED.lock();
+            let Some(mut destroyed) = DESTROYED.try_lock_for(FORKED) else { return };
             destroyed.push_back(Destroyed(channel));
             if destroyed.len() > KEPT { destroyed.pop_front() } else { None }
         };
