@@ -30,7 +30,7 @@ pub enum Job {
     Sleep,
     /// The same, while other programs are measured: however long that takes.
     Rest,
-    /// Makes idle queue pairs, until there are so many, and says which.
+    /// Makes or destroys idle queue pairs, until there are so many, and says which are new.
     MakeIdle(usize),
     /// Connects them.
     ConnectIdle(Vec<Endpoint>),

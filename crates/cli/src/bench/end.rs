@@ -272,8 +272,9 @@ impl End {
         }
     }
 
-    /// Makes queue pairs until `count` are idle, on the completion queues that are polled; gives the new ones.
+    /// Makes or destroys queue pairs until `count` are idle, on the completion queues that are polled; gives the new ones.
     pub fn make_idle(&mut self, count: usize) -> Result<Vec<Endpoint>, String> {
+        self.idle.truncate(count);
         let first = self.idle.len();
         while self.idle.len() < count {
             let (qp, _) = queue_pair(&self.bed, QpType::Rc, &self.cqs, 16)?;

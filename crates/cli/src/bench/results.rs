@@ -172,8 +172,12 @@ pub struct QueuePairRow {
     pub connect_ms: f64,
     /// One way of a SEND of 8 bytes, in microseconds.
     pub send_microseconds: Spread,
+    /// The same, of each round.
+    pub send_rounds: Vec<f64>,
     /// One poll of an empty completion queue, in nanoseconds.
     pub poll_nanoseconds: Spread,
+    /// The same, of each round.
+    pub poll_rounds: Vec<f64>,
 }
 
 /// Several pairs of processes at the same time.
@@ -296,7 +300,9 @@ pub fn sample() -> Results {
                 idle,
                 connect_ms: 1.0,
                 send_microseconds: spread(0.5),
+                send_rounds: vec![0.5],
                 poll_nanoseconds: spread(50.0),
+                poll_rounds: vec![50.0],
             })
             .into(),
         process_pairs: vec![ProcessPairRow {

@@ -70,9 +70,9 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut figures = Figures::default();
     let latencies = plan.cases.iter().filter(|case| case.quantity == Quantity::Latency);
     let mut peers = options.peer.then(|| Peers::new(options, &latencies.map(|case| case.bytes).collect::<Vec<_>>()));
-    let mut all = (limits.len() + plan.cases.len()) * options.rounds as usize + options.qps.len();
+    let mut all = (limits.len() + plan.cases.len() + options.qps.len()) * options.rounds as usize;
     if let Some(peers) = &peers {
-        let again = limits.iter().filter(|held| summary::SIZES.contains(&held.bytes) || held.bytes == 0).count();
+        let again = held_again(&limits).len();
         all += (0..options.rounds).filter(|round| peers.join(*round)).count() * (peers.in_round() + again);
     }
     let progress = progress(all as u64);
@@ -103,28 +103,36 @@ pub fn measure(options: &Options) -> Result<Results, String> {
         for held in left {
             limit(held, link, &mut figures.limits)?;
         }
-        if peers.as_ref().is_some_and(|peers| peers.join(round)) {
-            for held in limits.iter().filter(|held| summary::SIZES.contains(&held.bytes) || held.bytes == 0) {
-                limit(*held, link, &mut figures.before_others)?;
-            }
-        }
         if let Some(peers) = peers.as_mut().filter(|peers| peers.join(round)) {
-            link.send(&Job::Rest)?;
-            peers.round(setup.cores, |what| {
-                progress.set_message(what.to_owned());
-                progress.inc(1);
-            });
-            link.send(&())?;
+            let mut left = held_again(&limits);
+            for mut group in peers.groups() {
+                let beside: Vec<_> = group.cases().flat_map(|case| LimitCase::beside(case).concat()).collect();
+                let own: Vec<_> = left.extract_if(.., |limit| beside.contains(limit)).collect();
+                let mut told = BTreeMap::new();
+                progress.inc_length((own.len() * (group.turns() - 1)) as u64);
+                for _ in 0..group.turns() {
+                    for held in &own {
+                        limit(*held, link, &mut told)?;
+                    }
+                    link.send(&Job::Rest)?;
+                    group.turn(setup.cores, |what| {
+                        progress.set_message(what.to_owned());
+                        progress.inc(1);
+                    });
+                    link.send(&())?;
+                }
+                group.end();
+                for (held, told) in told {
+                    figures.before_others.entry(held).or_default().push(Spread::of(&told).median);
+                }
+            }
+            for held in left {
+                limit(held, link, &mut figures.before_others)?;
+            }
         }
     }
     let mut results = results(machine, setup, figures, &limits);
-    let mut qps = options.qps.clone();
-    qps.sort_unstable();
-    for count in qps {
-        progress.set_message(format!("{count} queue pairs"));
-        results.queue_pairs.push(queue_pairs(&mut end, link, count as usize - 1, options)?);
-        progress.inc(1);
-    }
+    results.queue_pairs = queue_pairs(&mut end, link, options, &progress)?;
     link.send(&Job::End)?;
     // They have the cores to themselves.
     drop((stand, end, other));
@@ -148,6 +156,12 @@ pub fn open(options: &Options, room: Room, link: &mut Link) -> Result<End, Strin
     })?;
     let () = link.receive()?;
     Ok(end)
+}
+
+/// The limits that other programs are held against, measured once more beside them.
+fn held_again(limits: &[LimitCase]) -> Vec<LimitCase> {
+    let held = |limit: &&LimitCase| summary::SIZES.contains(&limit.bytes) || limit.bytes == 0;
+    limits.iter().filter(held).copied().collect()
 }
 
 /// On a terminal only.
@@ -181,25 +195,47 @@ fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut 
     Ok(())
 }
 
-/// With so many idle connections beside the one that works.
-fn queue_pairs(end: &mut End, link: &mut Link, idle: usize, options: &Options) -> Result<QueuePairRow, String> {
+/// With so many idle connections beside the one that works, by turns: a machine that others share changes its speed meanwhile.
+fn queue_pairs(
+    end: &mut End,
+    link: &mut Link,
+    options: &Options,
+    progress: &ProgressBar,
+) -> Result<Vec<QueuePairRow>, String> {
+    let mut counts = options.qps.clone();
+    counts.sort_unstable();
+    let case = Case::latency(Transport::Rc, Operation::Send, 8);
+    let mut figures: Vec<_> = counts.iter().map(|_| (Vec::new(), Samples::new(), Vec::new())).collect();
+    for _ in 0..options.rounds {
+        for (count, (connects, samples, polls)) in counts.iter().zip(&mut figures) {
+            progress.set_message(format!("{count} queue pairs"));
+            connects.push(idle(end, link, *count as usize - 1)?.as_secs_f64() * 1e3);
+            samples.round(&measure::latency(end, link, &case, options.budget())?);
+            polls.push(measure::empty_poll(end, link, options.budget() / 5)?.as_secs_f64() * 1e9);
+            progress.inc(1);
+        }
+    }
+    let row = |(count, (connects, samples, polls)): (&u32, (Vec<f64>, Samples, Vec<f64>))| QueuePairRow {
+        idle: *count as usize - 1,
+        connect_ms: Spread::of(&connects).median,
+        send_microseconds: samples.spread(2.0),
+        send_rounds: samples.rounds(2.0),
+        poll_nanoseconds: Spread::of(&polls),
+        poll_rounds: polls,
+    };
+    Ok(counts.iter().zip(figures).map(row).collect())
+}
+
+/// Makes so many idle connections, or leaves so many; gives the time that it took.
+fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Duration, String> {
     let start = Instant::now();
-    link.send(&Job::MakeIdle(idle))?;
-    let ours = end.make_idle(idle)?;
+    link.send(&Job::MakeIdle(count))?;
+    let ours = end.make_idle(count)?;
     let theirs: Vec<Endpoint> = link.receive()?;
     link.send(&Job::ConnectIdle(ours))?;
     end.connect_idle(&theirs)?;
     let () = link.receive()?;
-    let connect_ms = start.elapsed().as_secs_f64() * 1e3;
-    let case = Case::latency(Transport::Rc, Operation::Send, 8);
-    let mut samples = Samples::new();
-    let mut polls = Vec::new();
-    for _ in 0..options.rounds {
-        samples.round(&measure::latency(end, link, &case, options.budget())?);
-        polls.push(measure::empty_poll(end, link, options.budget() / 5)?.as_secs_f64() * 1e9);
-    }
-    let (send_microseconds, poll_nanoseconds) = (samples.spread(2.0), Spread::of(&polls));
-    Ok(QueuePairRow { idle, connect_ms, send_microseconds, poll_nanoseconds })
+    Ok(start.elapsed())
 }
 
 fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase]) -> Results {

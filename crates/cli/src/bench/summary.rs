@@ -233,10 +233,12 @@ fn queue_pairs(results: &Results, goals: &mut Vec<Goal>) {
     for many in many {
         let what = format!("SEND of 8 B beside {} idle QPs", many.idle);
         let figures = (many.send_microseconds.median, alone.send_microseconds.median);
-        goals.push(goal(&what, SELF, figures, None, Unit::Microseconds, "the same alone", &at_most(1.2, 1.05)));
+        let ratios = ratio(&many.send_rounds, &alone.send_rounds);
+        goals.push(goal(&what, SELF, figures, ratios, Unit::Microseconds, "the same alone", &at_most(1.2, 1.05)));
         let what = format!("poll of an empty CQ beside {} idle QPs", many.idle);
         let figures = (many.poll_nanoseconds.median, alone.poll_nanoseconds.median);
-        goals.push(goal(&what, SELF, figures, None, Unit::Nanoseconds, "the same alone", &at_most(1.2, 1.05)));
+        let ratios = ratio(&many.poll_rounds, &alone.poll_rounds);
+        goals.push(goal(&what, SELF, figures, ratios, Unit::Nanoseconds, "the same alone", &at_most(1.2, 1.05)));
     }
 }
 

@@ -1,7 +1,9 @@
 //! A server and a client: started, waited for, and ended.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use crate::bed::text;
@@ -9,6 +11,9 @@ use crate::bench::pin;
 
 /// Longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer than 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Longest time from a program's end to the end of what it printed.
+const SOON: Duration = Duration::from_secs(2);
 
 /// How a side is started. `{port}` in its arguments is a port that is free.
 #[derive(Clone, Debug)]
@@ -97,9 +102,10 @@ pub fn run(cores: Option<[usize; 2]>, server: &Side, client: &Side) -> Result<St
     Ok(told)
 }
 
-/// What a child prints until it ends. What these programs print fits into a pipe, so nobody has to read meanwhile.
+/// What a child prints until it ends. A test of latency prints every sample, which is more than fits into a pipe.
 fn collect(child: Child, deadline: Instant) -> Result<String, String> {
     let mut child = Running(child);
+    let [out, errors] = [reader(child.0.stdout.take()), reader(child.0.stderr.take())];
     let status = loop {
         match child.0.try_wait().map_err(text)? {
             Some(status) => break status,
@@ -107,20 +113,27 @@ fn collect(child: Child, deadline: Instant) -> Result<String, String> {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let read = |pipe: Option<&mut dyn std::io::Read>| {
-        let mut text = String::new();
-        if let Some(pipe) = pipe {
-            let _ = pipe.read_to_string(&mut text);
-        }
-        text
-    };
-    let out = read(child.0.stdout.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+    let told = |reader: Receiver<String>| reader.recv_timeout(SOON).unwrap_or_default();
+    let out = told(out);
     if status.success() {
         return Ok(out);
     }
-    let errors = read(child.0.stderr.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+    let errors = told(errors);
     let said = errors.lines().chain(out.lines()).find(|line| !line.trim().is_empty()).unwrap_or("nothing");
     Err(format!("{status}; it said: {}", said.trim()))
+}
+
+/// Reads all that comes out of a pipe. Not joined: who has inherited the pipe may hold it open after the child's end.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_string(&mut text);
+        }
+        let _ = sender.send(text);
+    });
+    receiver
 }
 
 fn free_port() -> Result<u16, String> {

@@ -11,6 +11,7 @@ use super::Options;
 use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::results::{BandwidthRow, LatencyRow, Results};
 use super::stats::{Percentiles, Spread};
+use super::summary::SMALL;
 use duo::Side;
 
 /// More rounds take long, and tell little.
@@ -95,31 +96,22 @@ impl Peers {
 
     /// How many runs there are in a round.
     pub fn in_round(&self) -> usize {
-        self.tried.iter().map(|tried| repeats(&tried.trial.case)).sum()
+        self.tried.iter().map(|tried| turns(&tried.trial.case)).sum()
     }
 
-    /// Runs all: in the round in which the device and the limits are measured, since what slows the machine down for
-    /// minutes would else slow down only one of the figures that are compared. What is most alike one behind the other, and the
-    /// shortest by turns several times: what slows a machine down for a second would else slow down one of them only.
-    pub fn round(&mut self, cores: Option<[usize; 2]>, mut progress: impl FnMut(&str)) {
-        let alike = |tried: &Tried| {
-            let case = tried.trial.case;
-            (case.quantity, case.operation, case.bytes)
-        };
+    /// What is run one behind the other: in the round in which the device and the limits are measured, since what slows
+    /// the machine down for minutes would else slow down only one of the figures that are compared.
+    pub fn groups(&mut self) -> impl Iterator<Item = Group<'_>> {
         let mut order: Vec<&mut Tried> = self.tried.iter_mut().collect();
         order.sort_by_key(|tried| alike(tried));
-        for group in order.chunk_by_mut(|a, b| alike(a) == alike(b)) {
-            let mut told = vec![Vec::new(); group.len()];
-            for _ in 0..group.first().map_or(0, |tried| repeats(&tried.trial.case)) {
-                for (tried, told) in group.iter_mut().zip(&mut told) {
-                    progress(&format!("{} {}", tried.trial.by, tried.trial.what));
-                    told.extend(tried.run(cores));
-                }
-            }
-            for (tried, told) in group.iter_mut().zip(told) {
-                tried.figures.extend(middle(told));
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for tried in order {
+            match groups.last_mut().filter(|group| group.alike == alike(tried)) {
+                Some(group) => group.members.push((tried, Vec::new())),
+                None => groups.push(Group { alike: alike(tried), members: vec![(tried, Vec::new())] }),
             }
         }
+        groups.into_iter()
     }
 
     /// Adds what they told.
@@ -151,9 +143,55 @@ impl Tried {
     }
 }
 
-/// How often it is run in a round. The rate of small messages is measured in tens of milliseconds.
-fn repeats(case: &Case) -> usize {
-    if case.quantity == Quantity::Bandwidth && case.bytes <= 64 { 3 } else { 1 }
+/// What is compared with each other.
+type Alike = (Quantity, Operation, usize);
+
+fn alike(tried: &Tried) -> Alike {
+    let case = tried.trial.case;
+    (case.quantity, case.operation, case.bytes)
+}
+
+/// Programs that measure the same, and what they tell in a round.
+pub struct Group<'a> {
+    alike: Alike,
+    members: Vec<(&'a mut Tried, Vec<Figure>)>,
+}
+
+impl Group<'_> {
+    /// What they measure.
+    pub fn cases(&self) -> impl Iterator<Item = &Case> {
+        self.members.iter().map(|(tried, _)| &tried.trial.case)
+    }
+
+    /// How many turns they take.
+    pub fn turns(&self) -> usize {
+        self.cases().map(turns).max().unwrap_or(0)
+    }
+
+    /// Runs each of them once.
+    pub fn turn(&mut self, cores: Option<[usize; 2]>, mut progress: impl FnMut(&str)) {
+        for (tried, told) in &mut self.members {
+            progress(&format!("{} {}", tried.trial.by, tried.trial.what));
+            told.extend(tried.run(cores));
+        }
+    }
+
+    /// They have told all that they will in this round.
+    pub fn end(self) {
+        for (tried, told) in self.members {
+            tried.figures.extend(middle(told));
+        }
+    }
+}
+
+/// How often it is run in a round, by turns with what it is compared with. Of small messages a run takes tens of
+/// milliseconds: what slows a machine down for a second would else slow down one of the two only.
+fn turns(case: &Case) -> usize {
+    let short = match case.quantity {
+        Quantity::Latency => case.bytes == SMALL,
+        Quantity::Bandwidth => case.bytes <= 64,
+    };
+    if short { 3 } else { 1 }
 }
 
 /// The one in the middle, of several rates.

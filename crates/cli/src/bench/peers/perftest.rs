@@ -4,7 +4,7 @@ use super::duo::Side;
 use super::{Figure, Trial, iterations};
 use crate::bench::Options;
 use crate::bench::case::{Case, Operation, Quantity, Transport};
-use crate::bench::stats::Percentiles;
+use crate::bench::stats::{Percentiles, Spread};
 use crate::bench::summary::PERFTEST;
 
 /// What has to be installed.
@@ -53,8 +53,9 @@ fn trial(case: Case, prefix: &[String], options: &Options) -> Trial {
     let kind = if latency { "lat" } else { "bw" };
     let gid = options.device.gid.map_or_else(String::new, |index| format!("-x {index}"));
     let device = options.device.device.as_ref().map_or_else(String::new, |name| format!("-d {name}"));
-    // A test whose atomics have no size of their own refuses one; reports in Gb/s are the same in all versions.
-    let report = if latency { "" } else { "--report_gbits" };
+    // A test whose atomics have no size of their own refuses one; reports in Gb/s are the same in all versions. Samples have more
+    // digits than the median, which is in hundredths of a microsecond.
+    let report = if latency { "-U" } else { "--report_gbits" };
     let line = format!("ib_{name}_{kind} -F -p {{port}} -n {samples} {size} {more} {events} {report} {gid} {device}");
     Trial {
         by: PERFTEST,
@@ -79,7 +80,17 @@ fn parse_latency(text: &str) -> Option<Figure> {
     let fields = figures(text)?;
     let at = |index: usize| fields.get(index).copied();
     let percentiles = Percentiles { p99: at(7)?, p99_9: at(8)?, max: at(3)? };
-    Some(Figure::Latency { typical: at(4)?, percentiles: Some(percentiles) })
+    let typical = at(4)?;
+    // The same median, with all its digits, unless there are samples of something else.
+    let exact = Some(Spread::of(&samples(text)).median).filter(|exact| (exact - typical).abs() < 0.0101);
+    Some(Figure::Latency { typical: exact.unwrap_or(typical), percentiles: Some(percentiles) })
+}
+
+/// What comes below the heading of the samples: each with its number.
+fn samples(text: &str) -> Vec<f64> {
+    let lines = text.lines().skip_while(|line| line.trim() != "#, usec").skip(1);
+    let sample = |line: &str| line.split_once(',')?.1.trim().parse().ok();
+    lines.map_while(sample).collect()
 }
 
 /// Bytes, iterations, peak, mean, millions of messages a second.
@@ -99,6 +110,8 @@ mod tests {
                     \t       3.11        \t97.94  \t\t1.19    \t\t200.01 \n---\n";
         let percentiles = Some(Percentiles { p99: 1.19, p99_9: 200.01, max: 7649.19 });
         assert_eq!(parse_latency(text), Some(Figure::Latency { typical: 0.75, percentiles }));
+        let all = format!("{text}#, usec\n1, 700.8\n2, 0.745958\n3, 0.2\n");
+        assert_eq!(parse_latency(&all), Some(Figure::Latency { typical: 0.745958, percentiles }));
         let text = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
                     8          50000           0.000000            0.0512 \t   0.793468\n";
         assert_eq!(parse_bandwidth(text), Some(Figure::Rate(800_000.0)));
