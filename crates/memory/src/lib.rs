@@ -31,6 +31,7 @@ mod shared;
 mod sheet;
 pub mod straight;
 pub mod sync;
+pub mod way;
 
 #[cfg(not(loom))]
 pub use shared::Half;

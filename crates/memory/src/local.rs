@@ -49,6 +49,63 @@ pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize
     Ok(())
 }
 
+/// [`load_raw`] by stores that go around the caches, to memory. Only ordered before what follows by [`around_fence`].
+///
+/// # Safety
+/// As [`load_raw`].
+pub(crate) unsafe fn load_around(addr: u64, guarded: bool, dst: *mut u8, len: usize) -> Result<(), Fault> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if !guarded {
+        let src = ptr::with_exposed_provenance::<u8>(addr as usize);
+        // Up to the first address that such a store can have.
+        let head = dst.align_offset(LINE).min(len);
+        let lines = (len - head) / LINE;
+        // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within `len`.
+        unsafe {
+            ptr::copy(src, dst, head);
+            stream_lines(src.add(head), dst.add(head), lines);
+            let done = head + lines * LINE;
+            ptr::copy(src.add(done), dst.add(done), len - done);
+        }
+        return Ok(());
+    }
+    // SAFETY: the same contract.
+    unsafe { load_raw(addr, guarded, dst, len) }
+}
+
+/// Orders what [`load_around`] has written before all stores that follow.
+#[inline]
+pub(crate) fn around_fence() {
+    // SAFETY: an instruction that every x86-64 has, and that changes nothing but the order of stores.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// What such stores are best made of.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const LINE: usize = 64;
+
+/// Copies whole cache lines.
+///
+/// # Safety
+/// `src` can be read and `dst` written for so many lines; `dst` is a multiple of [`LINE`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn stream_lines(src: *const u8, dst: *mut u8, lines: usize) {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    for line in 0..lines {
+        // SAFETY: within the lines of both, by this function's contract; 16 divides the addresses written.
+        unsafe {
+            let (from, to) = (src.add(line * LINE).cast::<__m128i>(), dst.add(line * LINE).cast::<__m128i>());
+            let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+            for (i, quarter) in quarters.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i), quarter);
+            }
+        }
+    }
+}
+
 /// [`store`] from a raw place, which may be a window that a peer writes to as well.
 ///
 /// # Safety

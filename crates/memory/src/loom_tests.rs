@@ -12,6 +12,7 @@ use crate::board::{BoardMemory, ROW, Reader, VALUES, Writer};
 use crate::copying::{Copier, under_way};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::way::Way;
 
 /// A ring of `SLOTS` slots and `BULK / 64` grains.
 struct Model<const SLOTS: u32, const BULK: u32> {
@@ -68,7 +69,7 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
         self.bodies[slot as usize]
             .with_mut(|body| unsafe { (&mut (*body))[first..first + words.len()].copy_from_slice(words) });
     }
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, _way: Way) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(&payload.prefix[..8]);
         // SAFETY: loom checks that nobody reads or writes meanwhile.

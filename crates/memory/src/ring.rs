@@ -27,6 +27,7 @@ use std::hint::cold_path;
 use engine::platform::{Fault, Payload};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::way::{Trial, Way};
 
 /// Bytes of a slot's body.
 pub const BODY: u32 = 56;
@@ -69,8 +70,13 @@ pub trait RingMemory {
     fn expect_write(&self, _line: u32) {}
     /// This slot will be read next: if the producer has written it, its cache line may come while something else is done.
     fn expect_read(&self, _line: u32) {}
-    /// Writes a payload to the bulk area. The caller keeps `at` + its length within `BULK`.
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault>;
+    /// Writes a payload to the bulk area, so that it is there before what is written next. The caller keeps `at` + its length
+    /// within `BULK`.
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault>;
+    /// Some time in nanoseconds, not 0, for [`Trial`].
+    fn nanos(&self) -> u64 {
+        1
+    }
 }
 
 /// The peer broke the ring's rules: nothing in it can be believed any more.
@@ -168,6 +174,8 @@ pub struct Producer<M> {
     /// See [`Producer::call_for_room`].
     calls: bool,
     broken: bool,
+    /// How payloads are best written to the bulk area.
+    trial: Trial,
 }
 
 impl<M: RingMemory> Producer<M> {
@@ -188,6 +196,7 @@ impl<M: RingMemory> Producer<M> {
             ends: VecDeque::with_capacity(M::SLOTS as usize),
             calls: true,
             broken: false,
+            trial: Trial::default(),
         }
     }
 
@@ -251,7 +260,8 @@ impl<M: RingMemory> Producer<M> {
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
-            self.memory.store_bulk(at, payload).map_err(|Fault| PushError::Fault)?;
+            let way = self.trial.way(len, || self.memory.nanos());
+            self.memory.store_bulk(at, payload, way).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
             self.ends.push_back((self.at.count + 1, self.head));
             self.memory.store_body(line, 0, &header[..words]);

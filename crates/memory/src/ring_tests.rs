@@ -421,7 +421,28 @@ fn copies_stay_within_the_bulk_area() {
     half.fetch(u32::MAX, &mut out);
     assert_eq!(out[10], 7);
     assert_eq!(half.scatter(Half::BULK - 10, &[span(&mut out)]), Ok(()));
-    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }), Ok(()));
+    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }, Way::Through), Ok(()));
+}
+
+#[test]
+fn around_the_caches_comes_the_same() {
+    let (half, ..) = ring();
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    // Spans that begin and end anywhere, and so do their places.
+    for (first, second) in [(0, 16384), (1, 1), (63, 1000), (64, 63), (65, 8191), (300, 9), (12_345, 4000)] {
+        let mut parts = [bytes[..first].to_vec(), bytes[first..first + second].to_vec()];
+        let spans = parts.each_mut().map(|part| span(part));
+        for prefix in [&[][..], &[1, 2, 3]] {
+            let (mut through, mut around) = (vec![0; 20_000], vec![0; 20_000]);
+            for (way, out) in [(Way::Through, &mut through), (Way::Around, &mut around)] {
+                half.store_bulk(0, &Payload { prefix: &vec![way as u8; 20_000], spans: &[] }, Way::Through).unwrap();
+                half.store_bulk(64, &Payload { prefix, spans: &spans }, way).unwrap();
+                half.fetch(64, &mut out[..prefix.len() + first + second]);
+            }
+            assert_eq!(through, around, "{first} {second}");
+            assert_eq!(around[prefix.len()..][..first + second], bytes[..first + second]);
+        }
+    }
 }
 
 #[test]

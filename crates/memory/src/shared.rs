@@ -10,6 +10,7 @@ use verbs::Errno;
 use crate::backing::Backing;
 use crate::local;
 use crate::ring::RingMemory;
+use crate::way::Way;
 
 /// Half of a window: the ring from one side to the other. Both halves have the same layout, one after the other.
 #[derive(Clone)]
@@ -211,7 +212,12 @@ impl RingMemory for Half {
         let _ = line;
     }
 
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>) -> Result<(), Fault> {
+    fn nanos(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault> {
         let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
         // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too
         // if it breaks the rules; nobody has a reference to these bytes.
@@ -220,8 +226,16 @@ impl RingMemory for Half {
         for span in payload.spans {
             let (to, len) = self.bulk(at, span.len);
             // SAFETY: `to` is valid for writes of `len` bytes, see `bulk`.
-            unsafe { local::load_raw(span.addr, span.guarded, to, len)? };
+            unsafe {
+                match way {
+                    Way::Through => local::load_raw(span.addr, span.guarded, to, len)?,
+                    Way::Around => local::load_around(span.addr, span.guarded, to, len)?,
+                }
+            }
             at += len as u32;
+        }
+        if way == Way::Around {
+            local::around_fence();
         }
         Ok(())
     }

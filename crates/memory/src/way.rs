@@ -1,0 +1,189 @@
+//! Which way a payload is written to where another processor reads it, tried out while data flow.
+//!
+//! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it from there: on some
+//! machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one of family 25, and 2 where its
+//! two processors have no cache in common; 13 to 18 by memory there). Which it is depends on where the system runs the two
+//! threads, and changes while they run. So both ways are timed: most goes by the one that was faster, and now and then a little by the
+//! other.
+
+/// How a payload is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By plain stores.
+    Through,
+    /// By stores that go around the caches, to memory.
+    Around,
+}
+
+impl Way {
+    fn other(self) -> Self {
+        match self {
+            Way::Through => Way::Around,
+            Way::Around => Way::Through,
+        }
+    }
+}
+
+/// Shorter payloads are written by plain stores: somebody may wait for them, and they are no stream.
+const SHORTEST: u32 = 8 << 10;
+/// What is timed at once, in bytes: as much as there is room for, so that it cannot take less time than the reader needs.
+const STRETCH: u32 = 256 << 10;
+/// Stretches in a row of the way that is tried: the first is not timed, since it waits for what went before.
+const TRIES: u32 = 3;
+/// Stretches before the first trial.
+const FIRST: u32 = 4;
+/// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times the ratio of
+/// the two ways' times.
+const APART: u32 = 128;
+/// No more than this of the other way, for its ratio: machines change.
+const WORST: u64 = 32;
+/// The way that is tried has to take less than so many hundredths of the other one's time.
+const BETTER: u64 = 92;
+
+/// The shortest time that a stretch took lately. Longer ones tell of pauses of the program, too.
+#[derive(Clone, Copy, Default)]
+struct Recent([u64; 4]);
+
+impl Recent {
+    fn took(&mut self, nanos: u64) {
+        self.0.rotate_right(1);
+        self.0[0] = nanos.max(1);
+    }
+
+    /// `None`: there was none yet.
+    fn least(self) -> Option<u64> {
+        self.0.into_iter().filter(|nanos| *nanos != 0).min()
+    }
+}
+
+/// The trial.
+pub struct Trial {
+    /// The way that is taken, but for trials.
+    best: Way,
+    /// The other one is being tried.
+    trying: bool,
+    /// Stretches until that changes.
+    left: u32,
+    /// Bytes of the stretch so far.
+    bytes: u32,
+    /// When it began; 0: it is not timed.
+    began: u64,
+    /// By the best way, and by the other one when it was last tried.
+    recent: [Recent; 2],
+}
+
+impl Default for Trial {
+    /// Plain stores at first.
+    fn default() -> Self {
+        Trial { best: Way::Through, trying: false, left: FIRST, bytes: 0, began: 0, recent: [Recent::default(); 2] }
+    }
+}
+
+impl Trial {
+    /// The way for the next payload, of this length. `now`: in nanoseconds, asked once for many payloads.
+    #[inline]
+    pub fn way(&mut self, len: u32, now: impl FnOnce() -> u64) -> Way {
+        if len < SHORTEST {
+            return Way::Through;
+        }
+        self.bytes += len;
+        if self.bytes > STRETCH {
+            self.next(now());
+            self.bytes = len;
+        }
+        if self.trying { self.best.other() } else { self.best }
+    }
+
+    /// A stretch is over.
+    #[cold]
+    fn next(&mut self, now: u64) {
+        if self.began != 0 {
+            self.recent[usize::from(self.trying)].took(now.saturating_sub(self.began));
+        }
+        self.began = now;
+        self.left -= 1;
+        if self.left > 0 {
+            return;
+        }
+        let [best, other] = self.recent.map(Recent::least);
+        if self.trying {
+            let (best, other) = (best.unwrap_or(u64::MAX), other.unwrap_or(u64::MAX));
+            if other < best / 100 * BETTER {
+                self.best = self.best.other();
+                self.recent.swap(0, 1);
+            }
+            let ratio = (best.max(other) / best.min(other)).min(WORST) as u32;
+            self.left = APART * ratio;
+        } else {
+            self.recent[1] = Recent::default();
+            self.left = TRIES;
+        }
+        self.trying = !self.trying;
+        // What comes next waits for what went before it.
+        self.began = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of segments on a machine where a segment takes so long by either way; gives the parts of those that went around
+    /// the caches, in thousandths, of every `every`.
+    fn stream(segments: u64, every: u64, takes: impl Fn(u64, Way) -> u64) -> Vec<u64> {
+        let (mut trial, mut now, mut around, mut parts) = (Trial::default(), 1, 0, Vec::new());
+        for i in 0..segments {
+            let way = trial.way(16 << 10, || now);
+            now += takes(i, way);
+            around += u64::from(way == Way::Around);
+            if (i + 1).is_multiple_of(every) {
+                parts.push(around * 1000 / every);
+                around = 0;
+            }
+        }
+        parts
+    }
+
+    fn by(through: u64, around: u64) -> impl Fn(Way) -> u64 {
+        move |way| if way == Way::Through { through } else { around }
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_the_other_costs_little() {
+        let slow_line = by(7600, 1000);
+        let parts = stream(100_000, 10_000, |_, way| slow_line(way));
+        assert!(parts.iter().all(|part| *part > 980), "{parts:?}");
+        let fast_line = by(500, 1000);
+        let parts = stream(100_000, 10_000, |_, way| fast_line(way));
+        assert!(parts.iter().all(|part| *part < 25), "{parts:?}");
+        // As good as alike: nothing is changed.
+        let alike = by(1000, 950);
+        let parts = stream(100_000, 10_000, |_, way| alike(way));
+        assert!(parts.iter().all(|part| *part < 40), "{parts:?}");
+    }
+
+    #[test]
+    fn a_machine_that_changes_is_followed() {
+        let (fast, slow) = (by(600, 1000), by(7600, 1000));
+        let parts = stream(100_000, 10_000, |i, way| if i / 50_000 == 0 { fast(way) } else { slow(way) });
+        assert!(parts[..5].iter().all(|part| *part < 25), "{parts:?}");
+        assert!(parts[6..].iter().all(|part| *part > 980), "{parts:?}");
+        let parts = stream(400_000, 100_000, |i, way| if i / 50_000 == 0 { slow(way) } else { fast(way) });
+        assert!(parts[3] < 25, "{parts:?}");
+    }
+
+    #[test]
+    fn pauses_are_no_sign_of_a_slow_way() {
+        let ways = by(1000, 2000);
+        let parts = stream(100_000, 10_000, |i, way| ways(way) + if i % 61 == 0 { 1_000_000 } else { 0 });
+        assert!(parts.iter().all(|part| *part < 30), "{parts:?}");
+    }
+
+    #[test]
+    fn short_payloads_take_no_part() {
+        let mut trial = Trial::default();
+        for i in 0..100_000 {
+            assert_eq!(trial.way(8191, || unreachable!("{i}")), Way::Through);
+        }
+    }
+}
