@@ -69,10 +69,11 @@ fn trial(case: Case, prefix: &[String], options: &Options) -> Trial {
     }
 }
 
-/// The line of figures below the heading that begins with `#bytes`.
+/// The line of figures below the heading that begins with `#bytes`: the last one, since samples have one of their own.
 fn figures(text: &str) -> Option<Vec<f64>> {
-    let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).skip(1);
-    lines.next()?.split_whitespace().map(|field| field.parse().ok()).collect()
+    let mut lines = text.lines().rev();
+    let below = lines.by_ref().take_while(|line| !line.trim_start().starts_with("#bytes")).last()?;
+    below.split_whitespace().map(|field| field.parse().ok()).collect()
 }
 
 /// Bytes, iterations, least, longest, typical, mean, deviation, 99 %, 99.9 %: perftest divides round trips by two itself.
@@ -110,7 +111,7 @@ mod tests {
                     \t       3.11        \t97.94  \t\t1.19    \t\t200.01 \n---\n";
         let percentiles = Some(Percentiles { p99: 1.19, p99_9: 200.01, max: 7649.19 });
         assert_eq!(parse_latency(text), Some(Figure::Latency { typical: 0.75, percentiles }));
-        let all = format!("{text}#, usec\n1, 700.8\n2, 0.745958\n3, 0.2\n");
+        let all = format!("---\n #bytes #iterations  t_min[usec]\n#, usec\n1, 700.8\n2, 0.745958\n3, 0.2\n{text}");
         assert_eq!(parse_latency(&all), Some(Figure::Latency { typical: 0.745958, percentiles }));
         let text = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
                     8          50000           0.000000            0.0512 \t   0.793468\n";
