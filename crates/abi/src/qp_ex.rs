@@ -119,7 +119,13 @@ impl Work {
         let Some(e) = self.entries.get_mut(self.in_use) else {
             return self.begin_another(wr_id, opcode, flags, numbers, body);
         };
-        (e.wr_id, e.opcode, e.flags, e.numbers, e.body) = (wr_id, opcode, flags, numbers, body);
+        (e.wr_id, e.opcode, e.flags, e.numbers) = (wr_id, opcode, flags, numbers);
+        match body {
+            // Apart, so that only its tag is written. As a whole it would be copied from where it was made, by wider loads than the
+            // tag was written with, and these wait for all stores before them.
+            SendBody::Plain => e.body = SendBody::Plain,
+            body => e.body = body,
+        }
         (e.inline, e.from, e.to) = (false, from, from);
         self.in_use += 1;
     }

@@ -92,16 +92,6 @@ enum Data<'a> {
     Listed(Sge),
 }
 
-impl Data<'_> {
-    #[inline(always)]
-    fn inline(&self) -> &[u8] {
-        match self {
-            Data::Inline(bytes) => bytes,
-            Data::Listed(_) => &[],
-        }
-    }
-}
-
 /// The payload of a packet that comes in.
 #[derive(Clone, Copy)]
 enum Body<Rx> {
@@ -180,28 +170,30 @@ impl<P: Platform> Engine<P> {
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
         }
-        let (len, span) = match data {
+        // Each by itself: what is put together in memory is read by wider loads than it was written, and these wait for all stores before
+        // them, the last packet's to a cache line that the peer has included.
+        let (mut addr, mut guarded) = (0, false);
+        let len = match data {
             Data::Inline(bytes) => {
                 flags.insert(SendFlags::INLINE);
                 if bytes.len() > LONGEST.min(qp.sq.max_inline) as usize {
                     return false;
                 }
-                (bytes.len() as u32, None)
+                bytes.len() as u32
             }
             Data::Listed(sge) => {
                 flags.remove(SendFlags::INLINE);
                 if sge.length > LONGEST || qp.sq.max_sge == 0 {
                     return false;
                 }
-                let mut span = None;
                 if sge.length > 0 {
                     let Ok(found) = self.mem.local_here(qp.init.pd, &sge, false) else { return long_way() };
                     if found.addr == NULL_ADDR {
                         return long_way();
                     }
-                    span = Some(found);
+                    (addr, guarded) = (found.addr, found.guarded);
                 }
-                (sge.length, span)
+                sge.length
             }
         };
         let (dst, src, psn, imm) = (verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn, wr.imm_or_rkey);
@@ -219,18 +211,19 @@ impl<P: Platform> Engine<P> {
             packet
         };
         // The packet first: while its cache line is on its way, there is time for the rest.
-        let sent = match (data, &span) {
-            (Data::Inline(bytes), _) if len <= 8 => self.platform.send_short(link, &packet(), bytes),
-            (Data::Listed(_), None) => self.platform.send_short(link, &packet(), &[]),
+        let sent = match data {
+            Data::Inline(bytes) if len <= 8 => self.platform.send_short(link, &packet(), bytes),
+            Data::Listed(_) if len == 0 => self.platform.send_short(link, &packet(), &[]),
             // Apart, because what is known to be 8 bytes long is one load.
-            (Data::Listed(_), Some(span)) if len == 8 => {
+            Data::Listed(_) if len == 8 => {
                 let mut word = [0; 8];
-                let loaded = self.platform.load(span.addr, span.guarded, &mut word).is_ok();
+                let loaded = self.platform.load(addr, guarded, &mut word).is_ok();
                 if loaded { self.platform.send_short(link, &packet(), &word) } else { None }
             }
-            (data, span) => {
-                let payload = Payload { prefix: data.inline(), spans: span.as_slice() };
-                self.platform.send(link, &packet(), payload).is_ok().then(|| self.platform.sent_mark(link))
+            Data::Inline(prefix) => Self::send_payload(&mut self.platform, link, &packet(), Payload { prefix, spans: &[] }),
+            Data::Listed(_) => {
+                let span = Span { addr, len, guarded };
+                Self::send_payload(&mut self.platform, link, &packet(), Payload { prefix: &[], spans: &[span] })
             }
         };
         let Some(mark) = sent else { return long_way() };
@@ -253,6 +246,10 @@ impl<P: Platform> Engine<P> {
         #[cfg(test)]
         (self.short_ways[0] += 1);
         true
+    }
+
+    fn send_payload(platform: &mut P, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Option<u64> {
+        platform.send(link, packet, payload).is_ok().then(|| platform.sent_mark(link))
     }
 
     /// Executes a SEND that has come over this link, or an acknowledgement, if that is all there is to do.
