@@ -220,7 +220,9 @@ impl<P: Platform> Engine<P> {
                 let loaded = self.platform.load(addr, guarded, &mut word).is_ok();
                 if loaded { self.platform.send_short(link, &packet(), &word) } else { None }
             }
-            Data::Inline(prefix) => Self::send_payload(&mut self.platform, link, &packet(), Payload { prefix, spans: &[] }),
+            Data::Inline(prefix) => {
+                Self::send_payload(&mut self.platform, link, &packet(), Payload { prefix, spans: &[] })
+            }
             Data::Listed(_) => {
                 let span = Span { addr, len, guarded };
                 Self::send_payload(&mut self.platform, link, &packet(), Payload { prefix: &[], spans: &[span] })
