@@ -130,7 +130,7 @@ mod tests {
 
     /// A stream of segments on a machine where a segment takes so long by either way; gives the parts of those that went around
     /// the caches, in thousandths, of every `every`.
-    fn stream(segments: u64, every: u64, takes: impl Fn(u64, Way) -> u64) -> Vec<u64> {
+    fn stream(segments: u64, every: u64, mut takes: impl FnMut(u64, Way) -> u64) -> Vec<u64> {
         let (mut trial, mut now, mut around, mut parts) = (Trial::default(), 1, 0, Vec::new());
         for i in 0..segments {
             let way = trial.way(16 << 10, || now);
@@ -170,6 +170,32 @@ mod tests {
         assert!(parts[6..].iter().all(|part| *part > 980), "{parts:?}");
         let parts = stream(400_000, 100_000, |i, way| if i / 50_000 == 0 { slow(way) } else { fast(way) });
         assert!(parts[3] < 25, "{parts:?}");
+    }
+
+    #[test]
+    fn what_was_once_is_forgotten() {
+        // The other way was once nearly as good, and would be the better one now if it still were.
+        let parts = stream(100_000, 10_000, |i, way| match (way, i < 50_000) {
+            (Way::Through, true) => 1000,
+            (Way::Around, true) => 950,
+            (Way::Through, false) => 1100,
+            (Way::Around, false) => 7600,
+        });
+        assert!(parts.iter().all(|part| *part < 40), "{parts:?}");
+    }
+
+    #[test]
+    fn who_reads_is_behind() {
+        // What a segment takes is what the one takes whose place it gets.
+        let mut ways = std::collections::VecDeque::from([Way::Through; 16]);
+        let (fast, slow) = (by(600, 1000), by(7600, 1000));
+        let parts = stream(100_000, 10_000, |i, way| {
+            ways.push_back(way);
+            let freed = ways.pop_front().unwrap();
+            if i < 50_000 { slow(freed) } else { fast(freed) }
+        });
+        assert!(parts[..5].iter().all(|part| *part > 980), "{parts:?}");
+        assert!(parts[6..].iter().all(|part| *part < 25), "{parts:?}");
     }
 
     #[test]
