@@ -60,7 +60,8 @@ pub(crate) unsafe fn load_around(addr: u64, guarded: bool, dst: *mut u8, len: us
         // Up to the first address that such a store can have.
         let head = dst.align_offset(LINE).min(len);
         let lines = (len - head) / LINE;
-        // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within `len`.
+        // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within `len`. A program that has
+        // registered the place itself, our heap, gets other bytes than it would from `load_raw`, and nobody else does.
         unsafe {
             ptr::copy(src, dst, head);
             stream_lines(src.add(head), dst.add(head), lines);

@@ -223,20 +223,20 @@ impl RingMemory for Half {
         // if it breaks the rules; nobody has a reference to these bytes.
         unsafe { ptr::copy_nonoverlapping(payload.prefix.as_ptr(), to, len) };
         let mut at = at + len as u32;
-        for span in payload.spans {
+        let copied = payload.spans.iter().try_for_each(|span| {
             let (to, len) = self.bulk(at, span.len);
+            at += len as u32;
             // SAFETY: `to` is valid for writes of `len` bytes, see `bulk`.
             unsafe {
                 match way {
-                    Way::Through => local::load_raw(span.addr, span.guarded, to, len)?,
-                    Way::Around => local::load_around(span.addr, span.guarded, to, len)?,
+                    Way::Through => local::load_raw(span.addr, span.guarded, to, len),
+                    Way::Around => local::load_around(span.addr, span.guarded, to, len),
                 }
             }
-            at += len as u32;
-        }
+        });
         if way == Way::Around {
-            local::around_fence();
+            local::around_fence(); // also before others are written there, if a span was not there
         }
-        Ok(())
+        copied
     }
 }

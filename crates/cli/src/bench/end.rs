@@ -272,6 +272,11 @@ impl End {
         }
     }
 
+    /// How many are idle.
+    pub fn idle_count(&self) -> usize {
+        self.idle.len()
+    }
+
     /// Makes or destroys queue pairs until `count` are idle, on the completion queues that are polled; gives the new ones.
     pub fn make_idle(&mut self, count: usize) -> Result<Vec<Endpoint>, String> {
         self.idle.truncate(count);

@@ -209,7 +209,7 @@ fn queue_pairs(
     for _ in 0..options.rounds {
         for (count, (connects, samples, polls)) in counts.iter().zip(&mut figures) {
             progress.set_message(format!("{count} queue pairs"));
-            connects.push(idle(end, link, *count as usize - 1)?.as_secs_f64() * 1e3);
+            connects.extend(idle(end, link, *count as usize - 1)?.map(|time| time.as_secs_f64() * 1e3));
             samples.round(&measure::latency(end, link, &case, options.budget())?);
             polls.push(measure::empty_poll(end, link, options.budget() / 5)?.as_secs_f64() * 1e9);
             progress.inc(1);
@@ -226,8 +226,9 @@ fn queue_pairs(
     Ok(counts.iter().zip(figures).map(row).collect())
 }
 
-/// Makes so many idle connections, or leaves so many; gives the time that it took.
-fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Duration, String> {
+/// Makes so many idle connections, or leaves so many. Gives the time that it took to make those that were not there yet.
+fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Option<Duration>, String> {
+    let leaves = end.idle_count() > count;
     let start = Instant::now();
     link.send(&Job::MakeIdle(count))?;
     let ours = end.make_idle(count)?;
@@ -235,7 +236,7 @@ fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Duration, String
     link.send(&Job::ConnectIdle(ours))?;
     end.connect_idle(&theirs)?;
     let () = link.receive()?;
-    Ok(start.elapsed())
+    Ok((!leaves).then(|| start.elapsed()))
 }
 
 fn results(machine: Machine, setup: Setup, figures: Figures, limits: &[LimitCase]) -> Results {

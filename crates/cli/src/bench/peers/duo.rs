@@ -113,7 +113,13 @@ fn collect(child: Child, deadline: Instant) -> Result<String, String> {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let told = |reader: Receiver<String>| reader.recv_timeout(SOON).unwrap_or_default();
+    // Not to its end: who has inherited the pipe may hold it open for long.
+    let told = |pieces: Receiver<Vec<u8>>| {
+        let until = Instant::now() + SOON;
+        let next = || pieces.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        let bytes: Vec<u8> = std::iter::from_fn(next).flatten().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
     let out = told(out);
     if status.success() {
         return Ok(out);
@@ -123,15 +129,17 @@ fn collect(child: Child, deadline: Instant) -> Result<String, String> {
     Err(format!("{status}; it said: {}", said.trim()))
 }
 
-/// Reads all that comes out of a pipe. Not joined: who has inherited the pipe may hold it open after the child's end.
-fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+/// Reads what comes out of a pipe, piece by piece, on a thread that ends with it.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut text = String::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_string(&mut text);
+        let Some(mut pipe) = pipe else { return };
+        let mut piece = [0; 4096];
+        while let Ok(n @ 1..) = pipe.read(&mut piece) {
+            if sender.send(piece[..n].to_vec()).is_err() {
+                return;
+            }
         }
-        let _ = sender.send(text);
     });
     receiver
 }
@@ -188,6 +196,8 @@ mod tests {
         let server = side("python3", &["-c", listener, "{port}"]);
         let told = run(None, &server, &side("sh", &["-c", "echo $SAID {port}"])).unwrap();
         assert!(told.starts_with("hello "), "{told}");
+        let told = run(None, &server, &side("sh", &["-c", "echo $SAID; sleep 20 &"])).unwrap();
+        assert_eq!(told, "hello\n", "a child of the client's still has the pipe");
         let error = run(None, &server, &side("sh", &["-c", "echo wrong >&2; exit 3"])).unwrap_err();
         assert!(error.contains("wrong") && error.contains('3'), "{error}");
         let error = run(None, &side("true", &[]), &side("true", &[])).unwrap_err();
