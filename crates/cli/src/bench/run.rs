@@ -115,11 +115,15 @@ pub fn measure(options: &Options) -> Result<Results, String> {
                         limit(*held, link, &mut told)?;
                     }
                     link.send(&Job::Rest)?;
+                    let start = Instant::now();
                     group.turn(setup.cores, |what| {
                         progress.set_message(what.to_owned());
                         progress.inc(1);
                     });
                     link.send(&())?;
+                    if start.elapsed() > group.long() {
+                        break;
+                    }
                 }
                 group.end();
                 for (held, told) in told {

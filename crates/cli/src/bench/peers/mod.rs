@@ -7,12 +7,17 @@ mod perftest;
 mod qperf;
 mod ucx;
 
+use std::time::Duration;
+
 use super::Options;
 use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::results::{BandwidthRow, LatencyRow, Results};
 use super::stats::{Percentiles, Spread};
 use super::summary::SMALL;
 use duo::Side;
+
+/// Much longer than a program takes to start, connect, measure for some tens of milliseconds and end.
+const LONG: Duration = Duration::from_secs(2);
 
 /// More rounds take long, and tell little.
 const MOST_ROUNDS: u32 = 3;
@@ -166,6 +171,12 @@ impl Group<'_> {
     /// How many turns they take.
     pub fn turns(&self) -> usize {
         self.cases().map(turns).max().unwrap_or(0)
+    }
+
+    /// A turn that takes longer is the last in its round: what lasts tells as much by itself. (Beside other programs a ping-pong makes
+    /// a step per turn of the scheduler.)
+    pub fn long(&self) -> Duration {
+        LONG * self.members.len() as u32
     }
 
     /// Runs each of them once.
