@@ -445,6 +445,67 @@ fn around_the_caches_comes_the_same() {
     }
 }
 
+/// A window's half on which plain stores take long.
+struct Slow {
+    half: Half,
+    now: std::cell::Cell<u64>,
+    around: std::cell::Cell<u32>,
+}
+
+impl RingMemory for Slow {
+    const SLOTS: u32 = Half::SLOTS;
+    const BULK: u32 = Half::BULK;
+    const SEGMENT: u32 = Half::SEGMENT;
+    fn line(slot: u32) -> u32 {
+        Half::line(slot)
+    }
+    fn stamp(&self, line: u32) -> &AtomicU64 {
+        self.half.stamp(line)
+    }
+    fn consumed(&self) -> &AtomicU64 {
+        self.half.consumed()
+    }
+    fn sleeping(&self) -> &AtomicU32 {
+        self.half.sleeping()
+    }
+    fn waiting(&self) -> &AtomicU32 {
+        self.half.waiting()
+    }
+    fn load_body(&self, line: u32) -> [u64; 7] {
+        self.half.load_body(line)
+    }
+    fn store_body(&self, line: u32, first: usize, words: &[u64]) {
+        self.half.store_body(line, first, words);
+    }
+    fn nanos(&self) -> u64 {
+        self.now.get()
+    }
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault> {
+        self.now.set(self.now.get() + if way == Way::Through { 7600 } else { 1000 });
+        self.around.set(self.around.get() + u32::from(way == Way::Around));
+        self.half.store_bulk(at, payload, way)
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "moves megabytes")]
+fn a_ring_changes_its_way_and_loses_nothing() {
+    let (half, _, mut consumer) = ring();
+    let slow = Slow { half: half.clone(), now: std::cell::Cell::new(1), around: std::cell::Cell::new(0) };
+    let mut producer = Producer::new(slow);
+    let mut out = vec![0; Half::SEGMENT as usize];
+    for n in 0..2000u32 {
+        let mut data: Vec<u8> = (0..Half::SEGMENT).map(|i| (i.wrapping_mul(n + 1) >> 3) as u8).collect();
+        producer.push(&[0; 7], 3, &Payload { prefix: &[], spans: &[span(&mut data)] }).unwrap();
+        let Place::Bulk(at) = peek(&mut consumer).unwrap().unwrap().place else { panic!("not in the bulk area") };
+        half.fetch(at, &mut out);
+        assert!(out == data, "record {n}");
+        let _ = consumer.release();
+    }
+    let around = producer.memory().around.get();
+    assert!((1500..2000).contains(&around), "{around}");
+}
+
 #[test]
 fn halves_do_not_overlap() {
     let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::WINDOW));
