@@ -1,5 +1,6 @@
 //! What captures and faults cost whoever does not use them: SEND of 8 bytes with this build's library, and with one from
-//! which the questions after them have been left out (`--cfg without_taps`), in turns.
+//! which the questions after them have been left out (`--cfg without_taps`), in turns: instructions of a message, which
+//! valgrind counts, and the time, which the compiler's layout of two libraries changes by more than a question takes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,6 +14,10 @@ use crate::{logs, root, target_dir};
 
 /// Runs of each.
 const TURNS: usize = 40;
+/// Runs under valgrind of each, of so many messages, of which the least are taken: what comes with the time, looks of the NIC
+/// thread's above all, only ever adds.
+const COUNTS: usize = 7;
+const MESSAGES: [u64; 2] = [10_000, 110_000];
 /// A build with optimisation across all crates takes a minute or two.
 const BUILD: Duration = Duration::from_secs(1200);
 /// A run takes three seconds.
@@ -28,6 +33,9 @@ pub fn measure() -> Result<(), String> {
     build("build", &target_dir(), "")?;
     build("build-without-taps", &without, "--cfg without_taps")?;
     let libraries = [usual.join("libsoftrnic.so"), without.join("release/libsoftrnic.so")];
+    let [asks, not] = instructions(&libraries)?;
+    println!("instructions of a SEND of 8 B, from post to both completions, within one process:");
+    println!("as it is {asks:.0}, without the question {not:.0}; ratio {:.4}", asks / not);
     let mut ratios = Vec::with_capacity(TURNS);
     let mut best = [f64::INFINITY; 2];
     println!("SEND of 8 B, one way, us: as it is, without the question, ratio");
@@ -60,6 +68,50 @@ fn build(log: &str, target: &Path, flags: &str) -> Result<(), String> {
         .run(BUILD)
         .map_err(|e| e.to_string())?;
     if done.ok() { Ok(()) } else { Err(format!("cargo build: {}", done.verdict())) }
+}
+
+/// Instructions of one message, its program's own included, with each library.
+fn instructions(libraries: &[PathBuf; 2]) -> Result<[f64; 2], String> {
+    let source = root().join("interop/taps-cost/one_process.c");
+    let program = target_dir().join("taps-cost-one-process");
+    let done = Program::new("gcc", logs().join("taps-cost/gcc"))
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([program.as_os_str(), source.as_os_str(), OsStr::new("-libverbs")])
+        .run(BUILD)
+        .map_err(|e| format!("gcc: {e}"))?;
+    if !done.ok() {
+        return Err(format!("{}: {}", source.display(), done.verdict()));
+    }
+    let mut least = [[u64::MAX; 2]; 2];
+    for _ in 0..COUNTS {
+        for (least, library) in least.iter_mut().zip(libraries) {
+            for (least, messages) in least.iter_mut().zip(MESSAGES) {
+                *least = count(&program, library, messages)?.min(*least);
+            }
+        }
+    }
+    Ok(least.map(|[few, many]| many.saturating_sub(few) as f64 / (MESSAGES[1] - MESSAGES[0]) as f64))
+}
+
+/// Instructions of the program's thread.
+fn count(program: &Path, library: &Path, messages: u64) -> Result<u64, String> {
+    let counts = target_dir().join("taps-cost.callgrind");
+    let done = Program::new("valgrind", logs().join("taps-cost/valgrind"))
+        .args(["--tool=callgrind", "--separate-threads=yes"])
+        .args([format!("--callgrind-out-file={}", counts.display())])
+        .args([program.as_os_str(), OsStr::new(&messages.to_string())])
+        .env("LD_PRELOAD", library)
+        .run(RUN)
+        .map_err(|e| format!("valgrind: {e}"))?;
+    if !done.ok() {
+        return Err(format!("valgrind: {}", done.verdict()));
+    }
+    // Its first thread's, in a file of its own.
+    let file = counts.with_extension("callgrind-01");
+    let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok())
+        .ok_or_else(|| format!("{}: no summary", file.display()))
 }
 
 /// The median of one run, in microseconds.

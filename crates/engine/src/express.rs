@@ -257,6 +257,9 @@ impl<P: Platform> Engine<P> {
     /// Executes a SEND that has come over this link, or an acknowledgement, if that is all there is to do.
     #[inline]
     pub(crate) fn express_in(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+        if !may(self.has_express) {
+            return false;
+        }
         let outcome = match packet.op {
             PacketOp::Send => {
                 if self.prompt {
@@ -274,6 +277,8 @@ impl<P: Platform> Engine<P> {
     /// so many at most (but for one at least). What completes there is handed out; other completions go into their queues. SENDs that lie
     /// behind the first one, for the same queue pair, are taken, too, unless it is only one that is wanted (`ALONE`, known beforehand: what
     /// need not be counted stays in registers). [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be asked.
+    ///
+    /// Not for engines without the short ways ([`Engine::set_express`]), which is not asked here.
     #[inline(always)]
     pub fn receive_short<const ALONE: bool>(
         &mut self,
@@ -283,7 +288,7 @@ impl<P: Platform> Engine<P> {
         polled: (CqId, usize),
         poller: &mut impl Poller<P>,
     ) -> Short {
-        debug_assert!(self.hands_over(polled.0) && (!ALONE || polled.1 == 1));
+        debug_assert!(self.has_express && self.hands_over(polled.0) && (!ALONE || polled.1 == 1));
         self.arrival = link;
         let Some(id) = self.qpns.find(short.dst()) else {
             cold_path();
@@ -319,9 +324,6 @@ impl<P: Platform> Engine<P> {
         polled: Option<(CqId, usize)>,
         (poller, follower): (&mut impl Poller<P>, impl Fn(ShortPacket) -> Option<(H, Body<P::Rx>)>),
     ) -> Short {
-        if !may(self.has_express) {
-            return Short::LongWay;
-        }
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
         let plain = qp.init.qp_type == QpType::Rc
             && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
@@ -479,9 +481,6 @@ impl<P: Platform> Engine<P> {
         mut polled: Option<CqId>,
         poller: &mut impl Poller<P>,
     ) -> Short {
-        if !may(self.has_express) {
-            return Short::LongWay;
-        }
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
         let plain = packet.syndrome() >> 5 == 0
             && qp.init.qp_type == QpType::Rc

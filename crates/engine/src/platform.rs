@@ -563,7 +563,7 @@ pub trait Platform {
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
     /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Platform::sent_mark`]; `None`: nothing was sent, and
-    /// [`Platform::send`] says why, or sends it.
+    /// [`Platform::send`] says why, or sends it. Only by way of the short ways ([`crate::Engine::set_express`]).
     #[inline]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))

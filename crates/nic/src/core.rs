@@ -70,7 +70,8 @@ pub struct Core {
     readings: Stride,
     /// It was read under this hold of the lock.
     pub(crate) clock_fresh: bool,
-    /// Somebody sees the time of completions: it is always read.
+    /// Somebody sees the time of completions, or of packets: it is always read, and nothing goes the short way of a poll
+    /// ([`Core::finds`]), which therefore need not ask for taps.
     pub(crate) exact_time: bool,
 }
 

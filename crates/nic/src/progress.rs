@@ -179,7 +179,7 @@ impl Core {
             && self.polls + 1 < self.looks_at
             && !self.engine.has_ready()
             && !self.engine.is_parked()
-            && !self.exact_time; // the clock is read for what comes
+            && !self.exact_time; // the clock is read for what comes; nor is there any tap
         if ordinary { Finds::Nothing } else { Finds::Work }
     }
 

@@ -678,7 +678,7 @@ impl World {
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
         let polled = self.polled[to].filter(|&cq| engine.hands_over(cq));
-        let outcome = match (polled, short_packet(&packet, &payload)) {
+        let outcome = match (polled.filter(|_| engine.has_express), short_packet(&packet, &payload)) {
             (Some(cq), Some(short)) => {
                 if most == 1 {
                     engine.receive_short::<true>(link, short, self.now, (cq, most), &mut poller)
