@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
+use memory::apart;
 use memory::fds::TrackedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
@@ -133,12 +134,13 @@ impl State {
             if let Some(&key) = self.links.by_name.get(&name).filter(|key| !ends(key)) {
                 return Ok(Some((key, true)));
             }
-            let socket = match spare.take() {
+            let mut socket = match spare.take() {
                 Some(socket) => socket,
                 None => TrackedFd::new(socket::seqpacket()?, self.fds()),
             };
             match socket::connect(&socket, &name) {
                 Ok(()) => {
+                    socket.is_connected(rustix::process::geteuid().as_raw());
                     let pid = socket::peer(&socket, self.any_user).ok_or(Errno::EACCES)?;
                     // One link to a process is enough, however many ports it listens at.
                     let known = self.links.by_pid.get(&pid).copied().filter(|key| !ends(key));
@@ -273,20 +275,30 @@ impl State {
         }
     }
 
-    /// Connections wait at a listener's or a block's socket.
-    pub(crate) fn accept_links(&mut self, at: Token) {
+    /// Connections wait at a listener's or a block's socket. False if they go on waiting, since there are no descriptors, or no memory.
+    #[must_use]
+    pub(crate) fn accept_links(&mut self, at: Token) -> bool {
         for _ in 0..TURN {
+            if !apart::has_room() {
+                return false;
+            }
             let socket = match at {
                 Token::Listener(id) => self.ids.get(&id).and_then(|id| id.listener.as_ref()).map(|l| &l.socket),
                 Token::Block(port_space, block) => self.block_socket(port_space, block),
                 Token::Wake | Token::Link(_) => None,
             };
-            let Some(Ok(accepted)) = socket.map(socket::accept) else { return };
+            let accepted = match socket.map(socket::accept) {
+                Some(Ok(accepted)) => accepted,
+                Some(Err(Errno::EINTR | Errno(103))) => continue, // he has gone meanwhile
+                None | Some(Err(Errno::EAGAIN)) => return true,
+                Some(Err(_)) => return false,
+            };
+            let accepted = TrackedFd::connection(accepted, self.fds(), rustix::process::geteuid().as_raw());
             if socket::peer(&accepted, self.any_user).is_some() {
-                let tracked = TrackedFd::new(accepted, self.fds());
-                let _ = self.add_link(tracked);
+                let _ = self.add_link(accepted);
             }
         }
+        true
     }
 
     /// The other process is gone, or not worth talking to.

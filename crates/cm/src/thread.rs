@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory::fds::TrackedFd;
 use rustix::buffer::spare_capacity;
@@ -17,6 +18,8 @@ use crate::socket::errno;
 
 /// Events taken from the kernel at a time.
 const BATCH: usize = 64;
+/// Between two tries to let in who cannot be let in.
+const JAMMED: Duration = Duration::from_millis(20);
 
 impl Cm {
     /// Makes sure that the thread runs.
@@ -45,17 +48,23 @@ impl Cm {
             events.clear();
             let _ = epoll::wait(epoll.as_fd(), spare_capacity(&mut events), limit.as_ref());
             let mut state = self.lock();
+            let mut jammed = false;
             for event in &events {
                 match Token::unpack(event.data.u64()) {
                     Token::Wake => {
                         let _ = rustix::io::read(wake.as_fd(), &mut [0u8; 8]);
                     }
-                    at @ (Token::Listener(_) | Token::Block(..)) => state.accept_links(at),
+                    at @ (Token::Listener(_) | Token::Block(..)) => jammed |= !state.accept_links(at),
                     Token::Link(key) => state.link_event(key, event.flags),
                 }
             }
             state.timeouts(nic::now());
             until = state.sleep();
+            drop(state);
+            if jammed {
+                // Who is at the door stays there, and epoll would say so again at once.
+                std::thread::sleep(JAMMED);
+            }
         }
     }
 }

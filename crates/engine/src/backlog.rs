@@ -77,7 +77,13 @@ impl<P: Platform> Engine<P> {
             qp.tally.counters.dropped += 1;
             return false;
         }
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = Vec::new();
+        // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is not there.
+        if bytes.try_reserve_exact(len as usize).is_err() || qp.backlog.try_reserve(1).is_err() {
+            qp.tally.counters.dropped += 1;
+            return false;
+        }
+        bytes.resize(len as usize, 0);
         self.payload_fetch(rx, 0, &mut bytes);
         if qp.backlog.is_empty() {
             self.starving.retain(|id| *id != qp.id);

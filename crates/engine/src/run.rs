@@ -21,6 +21,10 @@ pub(crate) const BURST: u64 = 2 << 20;
 /// Bytes that one queue pair sends through a link while others wait.
 const TURN: u64 = 64 << 10;
 
+/// So many entries of timers there may be for each queue pair, and in all, before those are looked for that nobody waits for.
+const TIMERS_EACH: usize = 10;
+const TIMERS_MORE: usize = 64;
+
 impl<P: Platform> Engine<P> {
     /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
     pub fn is_winded(&self) -> bool {
@@ -230,6 +234,21 @@ impl<P: Platform> Engine<P> {
         rearm(&mut self.timers, qp, at);
     }
 
+    /// Leaves only what is still waited for. A timer that is set earlier than the one before leaves that one's entry behind until it
+    /// is due, as does a queue pair that is destroyed: with timeouts of hours, and a peer that says every 10 us that it is not
+    /// ready, they would fill the memory.
+    #[cold]
+    fn sweep_timers(&mut self) {
+        self.timers.clear();
+        for (id, qp) in self.qps.iter() {
+            let deadlines = [qp.timer_at, qp.ack_deadline, qp.rnr_until, qp.give_up_at, qp.seek_at];
+            let mut deadlines: Vec<Nanos> = deadlines.into_iter().flatten().collect();
+            deadlines.sort_unstable();
+            deadlines.dedup();
+            self.timers.extend(deadlines.into_iter().map(|at| Reverse((at, id.index, id.generation))));
+        }
+    }
+
     /// Does what is due: acknowledgement timeouts, RNR waits, moderated events.
     pub fn expire(&mut self, now: Nanos) {
         self.done.fire_due(now);
@@ -246,6 +265,10 @@ impl<P: Platform> Engine<P> {
             self.qp_timer(&mut qp, now);
             self.schedule(&mut qp);
             self.qps.put_back(id, qp);
+        }
+        // After a sweep there are 5 for each queue pair at most: the next one is at least as many settings away.
+        if self.timers.len() > TIMERS_EACH * self.qps.len() + TIMERS_MORE {
+            self.sweep_timers();
         }
     }
 

@@ -43,6 +43,11 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
         self.insert_with(|_| value)
     }
 
+    /// How many there are, those lent out included.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
     fn place(&self, handle: H) -> Option<&Place<T>> {
         let (index, generation) = handle.into();
         self.places.get(index as usize).filter(|p| p.generation == generation)

@@ -4,8 +4,9 @@
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use verbs::Errno;
 
@@ -82,6 +83,7 @@ impl Memfd {
         let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
         resize(&fd, len as u64)?;
+        filled(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;
         let map = Self::map(&fd, len)?;
         Ok((map, fd))
@@ -103,6 +105,7 @@ impl Memfd {
         if u64::try_from(stat.st_size) != Ok(len as u64) {
             return Err(Errno::EPROTO);
         }
+        filled(&fd, len as u64)?;
         Self::map(fd, len)
     }
 
@@ -115,6 +118,7 @@ impl Memfd {
         let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
         resize(&fd, len as u64)?;
+        filled(&fd, len as u64)?;
         let map = Self::map(&fd, len)?;
         // Our mapping stays writable; no further one can be made so, whoever holds the descriptor.
         rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE).map_err(errno)?;
@@ -174,6 +178,7 @@ impl Foreign {
         if !seals.contains(SEALS) || u64::try_from(stat.st_size) != Ok(len as u64) {
             return Err(Errno::EPROTO);
         }
+        filled(&fd, len as u64)?;
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }
             .map_err(errno)?;
@@ -211,6 +216,21 @@ unsafe impl Sync for Foreign {}
 pub(crate) fn resize(fd: &OwnedFd, len: u64) -> Result<(), Errno> {
     permitted(len)?;
     rustix::fs::ftruncate(fd, len).map_err(errno)
+}
+
+/// Where the kernel counts memory when it is touched, and refuses what it has not (`vm.overcommit_memory` = 2), gets all of a file's
+/// memory now: later the refusal would be a SIGBUS, in the middle of a message. Elsewhere pages that nobody touches cost nothing,
+/// and the kernel does not refuse them one by one.
+fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
+    static COUNTED: OnceLock<bool> = OnceLock::new();
+    let read = || std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2"));
+    if !*COUNTED.get_or_init(read) {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+        Err(rustix::io::Errno::NOSPC) => Err(Errno::ENOMEM),
+        done => done.map_err(errno),
+    }
 }
 
 /// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets a

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::apart;
+
 /// Highest descriptor number that can be kept, plus one (the kernel's default `fs.nr_open`).
 pub const LIMIT: usize = 1 << 20;
 
@@ -59,13 +61,28 @@ impl FdSet {
 pub struct TrackedFd {
     fd: Option<OwnedFd>,
     set: Arc<FdSet>,
+    /// It is a connection with a stranger, which is not closed here ([`apart`]).
+    strange: bool,
 }
 
 impl TrackedFd {
     /// Takes a descriptor. One above [`LIMIT`] is kept open but not tracked.
     pub fn new(fd: OwnedFd, set: &Arc<FdSet>) -> Self {
         set.set(fd.as_raw_fd(), true);
-        TrackedFd { fd: Some(fd), set: Arc::clone(set) }
+        TrackedFd { fd: Some(fd), set: Arc::clone(set), strange: false }
+    }
+
+    /// Takes a connected unix socket, see [`TrackedFd::is_connected`].
+    pub fn connection(fd: OwnedFd, set: &Arc<FdSet>, own: u32) -> Self {
+        let mut connection = TrackedFd::new(fd, set);
+        connection.is_connected(own);
+        connection
+    }
+
+    /// It is a unix socket, and now connected. Unless a process of this user (`own`) is at its other end, it is one that is
+    /// closed apart ([`apart`]).
+    pub fn is_connected(&mut self, own: u32) {
+        self.strange = peer_credentials(&*self).map_or(true, |(_, uid)| uid != own);
     }
 }
 
@@ -83,6 +100,9 @@ impl Drop for TrackedFd {
         // Out of the set first: once closed, the number may be given to someone else.
         if let Some(fd) = self.fd.take() {
             self.set.set(fd.as_raw_fd(), false);
+            if self.strange {
+                apart::close(fd);
+            }
         }
     }
 }

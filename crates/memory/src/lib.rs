@@ -14,6 +14,7 @@
 //! Beside them, the mutex around all that is one adapter ([`biased`]).
 
 pub mod adopt;
+pub mod apart;
 #[cfg(not(loom))]
 pub mod arena;
 pub mod backing;

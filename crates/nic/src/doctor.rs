@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use memory::apart;
 use memory::fds::{TrackedFd, peer_credentials};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -84,8 +85,21 @@ impl Nic {
         let Some(listener) = self.doctor_socket().filter(|_| self.doctor_rests().is_none()) else { return };
         let mut answer = None;
         for _ in 0..MOST {
+            if !apart::has_room() {
+                self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
+                break;
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(asker) = rustix::net::accept_with(listener, flags) else { break };
+            let asker = match rustix::net::accept_with(listener, flags) {
+                Ok(asker) => TrackedFd::connection(asker, &self.fds, rustix::process::geteuid().as_raw()),
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => {
+                    // Out of descriptors, say: he stays at the door, and looking there again at once would be all that we do.
+                    self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
+                    break;
+                }
+            };
             if !may_ask(&asker) {
                 continue;
             }
@@ -103,7 +117,7 @@ impl Nic {
 }
 
 /// A report names addresses of memory and peers: for the same user, and for root.
-fn may_ask(asker: &OwnedFd) -> bool {
+fn may_ask(asker: &TrackedFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
     peer_credentials(asker).is_ok_and(|(_, uid)| uid == own || uid == 0)
 }
@@ -127,7 +141,7 @@ fn sealed(bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-fn send(asker: &OwnedFd, memfd: &OwnedFd) -> rustix::io::Result<usize> {
+fn send(asker: &TrackedFd, memfd: &OwnedFd) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [memfd.as_fd()];

@@ -24,6 +24,7 @@ extern "C" fn in_child() {
             // SAFETY: the child inherited it, and has closed nothing yet; its parent's copy of it was open at the fork.
             nic.moved.part(unsafe { BorrowedFd::borrow_raw(file) });
         }
+        memory::apart::forget();
         nic.fds.close_all();
     }
 }

@@ -7,22 +7,12 @@
 /// EAGAIN: no more threads (pthread_create(3)).
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result<()> {
     let body = move || {
-        block_signals();
+        memory::apart::deaf(); // handlers of the program must not run here
         ask_for_short_slice();
         run();
     };
     let made = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body);
     made.map(|_| ()).map_err(|error| error.raw_os_error().map_or(::verbs::Errno::EAGAIN, ::verbs::Errno))
-}
-
-/// Blocks all signals for the calling thread: handlers of the program must not run on the NIC thread.
-fn block_signals() {
-    // SAFETY: an all-zero sigset_t is a valid value to be filled; both calls only touch it and the thread's mask.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut set);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-    }
 }
 
 /// `struct sched_attr` of sched_setattr(2), first version.

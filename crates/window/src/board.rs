@@ -3,6 +3,8 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
 //! are shown by themselves too, for messages that go straight, which name addresses and no keys.
 
+use std::time::{Duration, Instant};
+
 use engine::platform::{LinkId, Nanos, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
@@ -20,7 +22,9 @@ const SMALL: u32 = 1024;
 const LIFE_HOLDS: Nanos = 8_000_000;
 /// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
 /// it lies, or somebody has stopped it.
-const COPY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+const COPY_PATIENCE: Duration = Duration::from_secs(5);
+/// For one peer when others have used that up: as long as it takes on a busy machine.
+const COPY_PATIENCE_EACH: Duration = Duration::from_millis(50);
 
 /// What this process shows.
 pub(crate) struct Board {
@@ -184,11 +188,15 @@ impl WindowPlatform {
     }
 
     /// Returns when none of these peers is copying on the strength of what was so before. A link whose peer does not
-    /// come to an end is given up.
+    /// come to an end is given up. All of them together have one patience: of many that are stopped, or lie, the program waits
+    /// for one, and hardly for the others.
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
+        let until = Instant::now() + COPY_PATIENCE;
         for i in 0..self.live.len() {
             let id = self.live[i];
-            let lingers = |link: &Link| link.state != State::Dead && !link.quiesce(COPY_PATIENCE);
+            let lingers = |link: &Link| {
+                link.state != State::Dead && !link.quiesce(until.max(Instant::now() + COPY_PATIENCE_EACH))
+            };
             if which(self, id) && self.link(id).is_some_and(lingers) {
                 self.bury(id);
                 // When it goes on, it goes on to copy.

@@ -414,8 +414,8 @@ impl Link {
     }
 
     /// Waits until the copy that the peer has under way, if it has one, is over, or the peer dead. False if neither was
-    /// to be after so long.
-    pub(crate) fn quiesce(&self, patience: Duration) -> bool {
+    /// to be until then.
+    pub(crate) fn quiesce(&self, until: Instant) -> bool {
         const SPINS: u32 = 100;
         const LONGEST: Duration = Duration::from_millis(1);
         let Some(remote) = &self.remote else { return true };
@@ -427,7 +427,6 @@ impl Link {
             }
             std::hint::spin_loop();
         }
-        let until = Instant::now() + patience;
         let mut pause = Duration::from_micros(10);
         while copy.lasts(mark) && !remote.gone() {
             if Instant::now() > until {

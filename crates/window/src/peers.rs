@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use engine::platform::{LinkId, Nanos};
+use memory::apart;
 use memory::backing::{Backing, Memfd};
 use memory::board::Reader;
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
@@ -225,7 +226,7 @@ impl WindowPlatform {
     }
 
     fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
-        let socket = TrackedFd::new(socket::connect(&rendezvous::block_name(block))?, &self.fds);
+        let socket = TrackedFd::connection(socket::connect(&rendezvous::block_name(block))?, &self.fds, self.uid);
         let (pid, uid) = peer_credentials(&socket)?;
         let same_user = uid == self.uid;
         if !same_user && !self.config.any_user {
@@ -401,12 +402,15 @@ impl WindowPlatform {
 
     fn accept(&mut self, block: u16, now: Nanos) {
         for _ in 0..TURN {
+            if !apart::has_room() {
+                return self.listen(false, now);
+            }
             let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) else {
                 return;
             };
             match socket::accept(listener) {
                 Ok(fd) => {
-                    let socket = TrackedFd::new(fd, &self.fds);
+                    let socket = TrackedFd::connection(fd, &self.fds, self.uid);
                     self.admit(socket, now);
                 }
                 Err(Errno::EINTR | Errno(103)) => {}
@@ -415,7 +419,8 @@ impl WindowPlatform {
                     self.tell_visitors("a peer's connection was turned away");
                     self.spare = None;
                     let listener = self.own_blocks.iter().find(|(own, _)| *own == block);
-                    let turned_away = listener.is_some_and(|(_, listener)| socket::accept(listener).is_ok());
+                    let found = listener.and_then(|(_, listener)| socket::accept(listener).ok());
+                    let turned_away = found.map(|fd| TrackedFd::connection(fd, &self.fds, self.uid)).is_some();
                     self.spare = spare_fd(&self.fds);
                     if !turned_away {
                         // The limit was lowered: the spare one does not count either.
@@ -423,7 +428,9 @@ impl WindowPlatform {
                     }
                     return;
                 }
-                Err(_) => return,
+                Err(Errno::EAGAIN) => return,
+                // Whatever is missing: who is at the door stays there, and would be looked at again at once.
+                Err(_) => return self.listen(false, now),
             }
         }
     }

@@ -136,6 +136,43 @@ fn receiver_not_ready() {
     });
 }
 
+/// A peer that is never ready leaves no trace of each of its answers, though the timer of the request in between runs for hours;
+/// nor does a queue pair that is destroyed.
+#[test]
+fn timers_that_nobody_waits_for_are_swept() {
+    let mut w = World::new(2, 5);
+    let made = w.nodes[0].engine.qps.len();
+    let mut pairs = Vec::new();
+    for _ in 0..3 {
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        for (node, qp) in [(0, qa), (1, qb)] {
+            let mut attr = World::attr(verbs::Qpn::new(0), 0, 0);
+            attr.state = QpState::Sqd;
+            w.modify(node, qp, &attr, verbs::QpAttrMask::empty()).unwrap();
+            (attr.rnr_retry, attr.min_rnr_timer, attr.timeout) = (7, 1, 31);
+            let mask = verbs::QpAttrMask::RNR_RETRY | verbs::QpAttrMask::MIN_RNR_TIMER | verbs::QpAttrMask::TIMEOUT;
+            w.modify(node, qp, &attr, mask).unwrap();
+            attr.state = QpState::Rts;
+            w.modify(node, qp, &attr, verbs::QpAttrMask::empty()).unwrap();
+        }
+        let from = [w.sge(0, 0, 8)];
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        pairs.push((qa, qb));
+    }
+    w.run_for(SECOND / 20);
+    let tries = w.nodes[0].engine.qps.get(pairs[0].0).unwrap().tally.counters.rnr_naks_in;
+    assert!(tries > 1000, "{tries}");
+    let most = 10 * (made + pairs.len()) + 64;
+    assert!(w.nodes[0].engine.timers.len() <= most, "{}", w.nodes[0].engine.timers.len());
+    // What is still waited for goes on.
+    let into = [w.sge(1, 0, 8)];
+    for &(_, qb) in &pairs {
+        w.recv(1, qb, &into, 7).unwrap();
+    }
+    w.run_for(SECOND / 20);
+    assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+}
+
 #[test]
 fn nobody_there() {
     let mut w = World::new(2, 5);

@@ -16,7 +16,6 @@ pub mod spec;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write as _;
 
 use engine::platform::{LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 use verbs::Qpn;
@@ -145,10 +144,10 @@ fn describe(packet: &Packet) -> String {
     format!("{op} PSN {psn:#08x} from QP {src:#08x} to QP {dst:#08x}, {} bytes", packet.len)
 }
 
-/// One line on stderr, whole; if nobody reads it, so be it.
+/// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for room there
+/// ([`report::say`]).
 pub fn tell_on_stderr(text: &str) {
-    let line = format!("softrnic[{}]: {text}\n", std::process::id());
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    report::say(format_args!("{text}"));
 }
 
 impl Faults {
