@@ -34,10 +34,10 @@ const fn send_rule(status: WcStatus) -> &'static str {
         WcStatus::MwBindErr => "the window cannot be bound or invalidated: key, domain, rights, bounds or state",
         WcStatus::BadRespErr => "the response does not fit the request",
         WcStatus::RemInvReqErr => {
-            "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation not allowed"
+            "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation not in the queue pair's qp_access_flags"
         }
         WcStatus::RemAccessErr => {
-            "the rkey does not allow this access at the responder: key, bounds, rights, queue pair's access flags"
+            "the rkey does not allow this access at the responder: key, bounds, rights of the region"
         }
         WcStatus::RemOpErr => {
             "the responder could not complete the request: its receive has a bad scatter/gather entry"
@@ -176,8 +176,14 @@ impl<P: Platform> Engine<P> {
         self.hide_qp(qp);
         // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is owed
         // for those goes out before it: without its result, an earlier READ or atomic would be tried until it fails.
-        let owed = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
-        qp.responses.truncate(owed);
+        // Where there is none, for those that need no more of this queue pair: the peer would try what has been executed until it fails.
+        let refused = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
+        let short = |r: &&Response| matches!(r, Response::Ack { .. } | Response::Atomic { .. });
+        let executed = qp.responses.iter().take_while(short).count();
+        qp.responses.truncate(refused.max(executed));
+        if qp.parked && qp.responses.is_empty() {
+            self.unpark_one(qp); // it has nothing to find room for
+        }
         qp.write = None;
         self.flush_sends(qp, now);
         self.flush_recvs(qp, now);

@@ -136,7 +136,13 @@ impl<P: Platform> Engine<P> {
         if qp.state == QpState::Err || qp.state == QpState::Sqe {
             // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
             self.flush_sends(qp, now);
-        } else if !qp.queued && !qp.parked {
+            return Ok(());
+        }
+        if qp.parked && qp.inflight.is_empty() {
+            // It waits for room for responses. As a request under way, this one has its timer.
+            self.unpark_one(qp);
+        }
+        if !qp.queued && !qp.parked {
             qp.queued = true;
             self.ready.push_back(qp.id);
         }

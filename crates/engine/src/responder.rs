@@ -30,11 +30,9 @@ pub(crate) const ACK: u8 = 31;
 const fn refusal_rule(code: u8) -> &'static str {
     match code {
         NAK_INVALID_REQUEST => {
-            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned atomic, more reads than max_dest_rd_atomic"
+            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned atomic, more reads than max_dest_rd_atomic, not permitted by the queue pair's qp_access_flags"
         }
-        NAK_REMOTE_ACCESS => {
-            "responder: the rkey does not allow the access: key, bounds, domain, rights of region or queue pair"
-        }
+        NAK_REMOTE_ACCESS => "responder: the rkey does not allow the access: key, bounds, domain, rights of the region",
         _ => "responder: the receive cannot take the data: bad scatter/gather entry",
     }
 }
@@ -67,6 +65,13 @@ const MOST_OWED: usize = 1024;
 
 pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
+
+/// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an unsupported OpCode, and as such an
+/// invalid request, whatever the region permits, and also where there are no bytes and no key is looked at. So it is in Linux's rxe
+/// (`check_op_valid`).
+fn supports(qp: &Qp, need: Access) -> Result<(), Refused> {
+    if qp.attr.access.contains(need) { Ok(()) } else { Err(INVALID) }
+}
 
 impl<P: Platform> Engine<P> {
     /// A request for a connected queue pair has come.
@@ -338,12 +343,10 @@ impl<P: Platform> Engine<P> {
         if end > progress.total || packet.has(flag::LAST) != (end == progress.total) {
             return Err(INVALID); // 9.7.4.1.6: the lengths must add up
         }
+        supports(qp, Access::REMOTE_WRITE)?;
         self.spans.clear();
         // C9-88: a message of no bytes needs no key
         if progress.total > 0 {
-            if !qp.attr.access.contains(Access::REMOTE_WRITE) {
-                return Err(ACCESS);
-            }
             let whole = self.mem.remote(
                 qp.ctx,
                 qp.init.pd,
@@ -426,11 +429,9 @@ impl<P: Platform> Engine<P> {
         addr: u64,
         len: u32,
     ) -> Result<Option<crate::platform::Span>, Refused> {
+        supports(qp, Access::REMOTE_READ)?;
         if len == 0 {
             return Ok(None); // C9-88
-        }
-        if !qp.attr.access.contains(Access::REMOTE_READ) {
-            return Err(ACCESS);
         }
         self.mem.remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, Access::REMOTE_READ).map(Some).ok_or(ACCESS)
     }
@@ -446,11 +447,9 @@ impl<P: Platform> Engine<P> {
             PacketOp::FetchAdd => (Access::REMOTE_ATOMIC, AtomicOp::FetchAdd(packet.swap)),
             _ => (Access::REMOTE_WRITE, AtomicOp::Write(packet.swap)),
         };
+        supports(qp, need)?;
         if !packet.remote_addr.is_multiple_of(8) {
             return Err(INVALID); // 9.4.5: naturally aligned, else an invalid request
-        }
-        if !qp.attr.access.contains(need) {
-            return Err(ACCESS);
         }
         let rkey = RKey(packet.rkey);
         let span = self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need).ok_or(ACCESS)?;
@@ -488,9 +487,7 @@ impl<P: Platform> Engine<P> {
         if need.is_empty() {
             return Err(INVALID);
         }
-        if !qp.attr.access.contains(need) {
-            return Err(ACCESS);
-        }
+        supports(qp, need)?;
         let rkey = RKey(packet.rkey);
         let found = if level == 1 {
             let mr = self.mem.find_mr(packet.rkey).and_then(|id| self.mr_info(id));

@@ -128,9 +128,9 @@ impl<P: Platform> Engine<P> {
             qp.queued = false;
             self.turn = 0;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
-            if !blocked {
-                blocked = self.run_requests(&mut qp, now).is_err();
-            }
+            // Also where responses found no room: then a request finds none either, but the time that its peer has for an answer begins
+            // (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
+            blocked |= self.run_requests(&mut qp, now).is_err();
             if blocked && let Some(link) = qp.link {
                 qp.tally.counters.ring_full += 1;
                 qp.parked = true;
@@ -266,6 +266,11 @@ impl<P: Platform> Engine<P> {
             self.schedule(&mut qp);
             self.qps.put_back(id, qp);
         }
+        self.mind_timers();
+    }
+
+    /// To be called now and then where entries may have been left behind; no queue pair is lent out meanwhile.
+    pub(crate) fn mind_timers(&mut self) {
         // After a sweep there are 5 for each queue pair at most: the next one is at least as many settings away.
         if self.timers.len() > TIMERS_EACH * self.qps.len() + TIMERS_MORE {
             self.sweep_timers();

@@ -6,6 +6,7 @@ use ::verbs::{
 };
 
 use super::*;
+use crate::verbs_calls::last_words;
 
 /// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process would.
 struct Pair {
@@ -249,6 +250,31 @@ fn a_poll_without_result_rings() {
         assert!(!pair.nic(0).core.lock().engine.platform().owes_kick(), "armed: {armed}");
         assert_eq!(pair.poll(1, 1).len(), 1);
         pair.poll(0, 1);
+    }
+}
+
+/// What has come before a queue pair leaves its connection was received, as by an adapter, which waits for no poll.
+#[test]
+fn what_came_before_the_end_is_received() {
+    for end in [None, Some(QpState::Reset), Some(QpState::Err)] {
+        let pair = Pair::new(2);
+        pair.receive(1, 1);
+        pair.send(0, 2, true);
+        let (nic, qp) = (pair.nic(1), pair.ends[1].qp);
+        match end {
+            Some(state) => nic.modify_qp(qp, &QpAttr { state, ..Default::default() }, QpAttrMask::STATE).unwrap(),
+            None => {
+                let mut core = nic.lock();
+                last_words(&mut core, qp);
+                core.destroy_qp(qp).unwrap();
+            }
+        }
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found.extend(pair.poll(0, 16));
+        }
+        let found: Vec<_> = found.iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(found, [(2, ::verbs::WcStatus::Success)], "{end:?}");
     }
 }
 

@@ -26,6 +26,13 @@ fn empty_handed(give_way: bool) -> usize {
     0
 }
 
+/// A queue pair leaves its connection: what has come before is received, and answered. An adapter has done so already.
+pub(crate) fn last_words(core: &mut Core, qp: QpId) {
+    core.take_in();
+    let now = core.read_time();
+    core.send_owed(qp, now);
+}
+
 impl Nic {
     /// `ibv_reg_mr(3)`: makes sure that the memory is there, as an adapter that pins it would.
     ///
@@ -135,9 +142,8 @@ impl Nic {
     /// EINVAL: transition or attributes.
     pub fn modify_qp(&self, qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let mut core = self.lock();
-        if mask.contains(QpAttrMask::STATE) && attr.state == QpState::Err {
-            // What has come before is received: an adapter has done so already.
-            core.take_in();
+        if mask.contains(QpAttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            last_words(&mut core, qp);
         }
         let now = core.read_time();
         core.modify_qp(qp, attr, mask, now)
@@ -156,7 +162,11 @@ impl Nic {
     /// # Errors
     /// EBUSY: attached to a multicast group.
     pub fn destroy_qp(&self, ctx: CtxId, qp: QpId) -> Result<()> {
-        self.lock().destroy_qp(qp)?;
+        {
+            let mut core = self.lock();
+            last_words(&mut core, qp);
+            core.destroy_qp(qp)?;
+        }
         self.settle_events(ctx, Object::Qp(qp));
         Ok(())
     }

@@ -311,13 +311,13 @@ const BY_ITSELF: &[Met] = &[
     Met("the peer dies (`kill -9`), at any moment", "kill.rs", "peers_are_killed",
         "after about (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection works at once"),
     Met("the peer is stopped (SIGSTOP) beyond the timeouts", "stopped.rs", "beyond_the_timeouts_it_is_a_dead_path",
-        "the same; what the peer does when it goes on changes nothing any more"),
+        "the same; what the peer does when it goes on changes nothing any more, but for one copy (below)"),
     Met("the peer is stopped, and goes on in time", "stopped.rs", "who_goes_on_in_time_has_lost_nothing",
         "IBV_WC_SUCCESS for all, each once"),
     Met("no more descriptors (RLIMIT_NOFILE)", "exhaustion/table.rs", "descriptors",
         "EMFILE from the verb that needs one; IBV_WC_RETRY_EXC_ERR where a connection cannot be made; what is connected goes on"),
     Met("no more memory (RLIMIT_AS)", "exhaustion/table.rs", "memory",
-        "ENOMEM, or EAGAIN where a thread is to be made; otherwise as above"),
+        "ENOMEM, or EAGAIN where a thread is to be made; otherwise as above; datagrams and UC messages that find no receive are lost instead of kept"),
     Met("files, or shared memory, may not be so large (RLIMIT_FSIZE)", "exhaustion/table.rs", "file_sizes",
         "EFBIG; otherwise as above"),
     Met("memfd, eventfd, epoll or sockets are forbidden (seccomp)", "exhaustion/table.rs", "system_calls",
@@ -325,6 +325,19 @@ const BY_ITSELF: &[Met] = &[
     Met("process_vm_readv and process_vm_writev are forbidden", "exhaustion/table.rs", "system_calls",
         "nothing: data go through shared memory, with two copies"),
 ];
+
+const BESIDE_THE_TABLE: &str = "
+A process that is stopped while it copies straight (`process_vm_readv`, `process_vm_writev`: between its look at what is permitted and the end of
+the call, some microseconds) is waited for, 5 seconds at most, before its peer's requests fail or `ibv_dereg_mr(3)` returns there. If it goes on
+later than that, it goes on with this one copy, of 1 MiB at most: nothing takes the right to it away from a living process. Who must exclude that
+uses `softrnic run --no-straight`.
+
+Where the kernel counts memory when it is touched (`vm.overcommit_memory` = 2) and has no more, a verb that needs some answers ENOMEM, and a
+connection cannot be made (IBV_WC_RETRY_EXC_ERR); what is connected has its memory. No test sets that, for it is the whole machine's.
+
+Another user's process that connects to the device's sockets is not let in, and what it leaves there (a TCP connection that takes minutes to close,
+say) holds up nobody (`nobody_waits_for_what_is_slow_to_close` in `crates/memory`).
+";
 
 /// `docs/faults.md`.
 fn page(suite: &mut Suite, options: &Options) {
@@ -350,6 +363,7 @@ fn page(suite: &mut Suite, options: &Options) {
             suite.fail("docs/faults.md", format!("{file} has no test {test}"));
         }
     }
+    text += BESIDE_THE_TABLE;
     let path = root().join("docs/faults.md");
     if options.bless
         && let Err(e) = fs::write(&path, &text)

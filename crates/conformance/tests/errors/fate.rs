@@ -24,8 +24,10 @@ const LAST_WQE: u32 = rdma::sys::IBV_EVENT_QP_LAST_WQE_REACHED;
 const RECEIVES: [u64; 3] = [101, 102, 103];
 
 /// Receives that the requests behind the one in question take, if they are executed.
-fn taken_behind(kind: Kind) -> usize {
-    match kind {
+fn taken_behind(case: &Case) -> usize {
+    match case.kind {
+        // A WRITE, though of no bytes.
+        Kind::Uc if case.fault == Fault::QpRight => 0,
         Kind::Uc => 1,
         Kind::Ud => 2,
         _ => 0,
@@ -83,13 +85,13 @@ impl Fate {
             Seen::Quiet => {
                 self.state = QpState::Rts as u32;
                 if case.ours == Status::SUCCESS && case.fault != Fault::RecvNone {
-                    self.finish(&RECEIVES[..taken_behind(case.kind)]);
+                    self.finish(&RECEIVES[..taken_behind(case)]);
                 }
             }
             Seen::Success => {
                 self.state = QpState::Rts as u32;
                 self.written = case.op.writes();
-                let taken = usize::from(case.op.takes_receive()) + taken_behind(case.kind);
+                let taken = usize::from(case.op.takes_receive()) + taken_behind(case);
                 self.finish(&RECEIVES[..taken]);
             }
             Seen::Recv(status) => {

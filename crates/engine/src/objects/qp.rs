@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::Engine;
 use crate::belt::Belt;
-use crate::platform::Platform;
+use crate::platform::{Nanos, Platform};
 use crate::qp::{Qp, Ticket};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
@@ -167,12 +167,24 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
+    /// Sends what a queue pair owes its peer, as far as there is room: it will be destroyed, or leave its connection. What was executed has
+    /// been told to this program, and would be tried by the peer until it fails.
+    pub fn send_owed(&mut self, id: QpId, now: Nanos) {
+        let Some(mut qp) = self.lend_qp(id) else { return };
+        (self.moved, self.turn) = (0, 0);
+        let _ = self.run_responses(&mut qp, now);
+        self.qps.put_back(id, qp);
+    }
+
     pub(super) fn drop_qp(&mut self, id: QpId) {
         let groups: Vec<Gid> = self.groups.iter().filter(|(_, qps)| qps.contains(&id)).map(|(gid, _)| *gid).collect();
         for gid in groups {
             let _ = self.detach_mcast(id, &gid);
         }
         let Some(mut qp) = self.qps.remove(id) else { return };
+        if qp.parked {
+            self.unpark_one(&mut qp);
+        }
         self.hide_qp(&mut qp);
         self.release_straight(&mut qp);
         self.tickets.push(qp.ticket.word());
@@ -183,6 +195,7 @@ impl<P: Platform> Engine<P> {
         self.mem.qp_gone(id);
         self.qpns.release(qp.qpn);
         self.count_users(&qp.init, -1);
+        self.mind_timers();
     }
 
     /// Lends a queue pair out of the table, all its requests listed; [`crate::slab::Slab::put_back`] must follow.

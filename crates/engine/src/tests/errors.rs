@@ -171,6 +171,14 @@ fn timers_that_nobody_waits_for_are_swept() {
     }
     w.run_for(SECOND / 20);
     assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
+    for _ in 0..100 {
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let from = [w.sge(0, 0, 8)];
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.nodes[0].engine.destroy_qp(qa).unwrap();
+        w.nodes[1].engine.destroy_qp(qb).unwrap();
+    }
+    assert!(w.nodes[0].engine.timers.len() <= most, "{}", w.nodes[0].engine.timers.len());
 }
 
 #[test]

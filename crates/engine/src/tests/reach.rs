@@ -220,7 +220,8 @@ fn refused() {
         let sges = [w.sge(0, 0, 8)];
         w.post(0, qa, opcode, body, &sges, 1).unwrap();
         w.run_for(SECOND);
-        assert_eq!(statuses(&mut w, 0), [St::RemAccessErr], "{name}");
+        let refused = if name == "right of the queue pair" { St::RemInvReqErr } else { St::RemAccessErr };
+        assert_eq!(statuses(&mut w, 0), [refused], "{name}");
         assert!(w.read(1, 0, end as usize) == before, "{name}");
         assert_eq!(w.net.borrow().reached, 0, "{name}");
     }

@@ -398,6 +398,81 @@ fn answers_that_nobody_takes() {
     assert!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len() < 10_000);
 }
 
+/// A peer that is stopped makes no room, so what is owed to it stays here. Its silence is found out all the same by the requests that are
+/// posted behind that.
+#[test]
+fn a_request_behind_an_answer_without_room_times_out() {
+    for posted_before in [false, true] {
+        let mut w = World::new(2, 5);
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let (_, other) = w.pair(0, 1, QpType::Rc);
+        let (at_0, at_1) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+        w.recv(1, qb, &at_1, 9).unwrap();
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &at_0, 1).unwrap();
+        // From here on node 0 does nothing.
+        w.net.borrow_mut().room = 1;
+        w.net.borrow_mut().dead.push(0);
+        for id in 2..4 {
+            w.post(1, other, Opcode::Send, SendBody::Plain, &at_1, id).unwrap();
+        }
+        let reply = |w: &mut World| w.post(1, qb, Opcode::Send, SendBody::Plain, &at_1, 1).unwrap();
+        if posted_before {
+            reply(&mut w);
+        }
+        w.deliver(0, 1, 1);
+        let now = w.now;
+        w.nodes[1].engine.run(now);
+        assert_eq!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len(), 1, "the acknowledgement is owed still");
+        if !posted_before {
+            reply(&mut w);
+        }
+        for _ in 0..100 {
+            w.now += 67_200_000;
+            let now = w.now;
+            w.nodes[1].engine.run(now);
+            w.nodes[1].engine.expire(now);
+        }
+        let found: Vec<_> = w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect();
+        assert!(found.contains(&(9, St::Success)) && found.contains(&(1, St::RetryExcErr)), "{found:?}");
+    }
+}
+
+/// What a queue pair has executed and told its program is acknowledged before it is forgotten, and also where an error of its own requests ends
+/// it: the peer would try it again until that fails.
+#[test]
+fn what_was_executed_is_answered() {
+    for end in ["destroy", "reset", "own error"] {
+        let mut w = World::new(2, 5);
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let (at_0, at_1) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+        w.recv(1, qb, &at_1, 9).unwrap();
+        let now = w.now;
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &at_0, 1).unwrap();
+        w.deliver(0, 1, 1); // taken in, and nothing has run since
+        let engine = &mut w.nodes[1].engine;
+        assert_eq!(engine.qps.get(qb).unwrap().responses.len(), 1, "{end}");
+        match end {
+            "destroy" => {
+                engine.send_owed(qb, now);
+                engine.destroy_qp(qb).unwrap();
+            }
+            "reset" => {
+                engine.send_owed(qb, now);
+                let attr = verbs::QpAttr { state: QpState::Reset, ..Default::default() };
+                w.modify(1, qb, &attr, verbs::QpAttrMask::STATE).unwrap();
+            }
+            _ => {
+                let mut qp = engine.lend_qp(qb).unwrap();
+                engine.enter_error(&mut qp, now);
+                engine.schedule(&mut qp);
+                engine.qps.put_back(qb, qp);
+            }
+        }
+        w.run_for(SECOND);
+        assert_eq!(statuses(&mut w, 0), [St::Success], "{end}");
+    }
+}
+
 /// A region that is deregistered by force while the peer has not taken the request: the request is dead.
 #[test]
 fn forced_deregistration_kills_requests() {
