@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
     Step { name: "adopted",    slow: false, run: interop::adopted,    about: "selftest, pingpong, perftest, rdma-core's own suite with registered memory that peers map" },
     Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
     Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
-    Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, and without process_vm_readv" },
+    Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, without process_vm_readv, and visited by another user" },
     Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of all of the above with two runnable threads per core in the background" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "all of the above with straight copies between processes forbidden" },
     Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, the doorbells and the lock" },

@@ -217,6 +217,24 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
         }
     }
     pairs(suite, options, Mode::Every, cases);
+    strangers(suite, options, &stage);
+}
+
+/// What another user leaves in the sockets of programs that run.
+fn strangers(suite: &mut Suite, options: &Options, stage: &Stage) {
+    const NAME: &str = "ib_send_lat -R -D 4, and another user's visits";
+    if !options.wants(NAME) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return suite.skip(NAME, "only root can be another user than the programs'");
+    }
+    let visit = crate::root().join("interop/strangers/visit.py");
+    let done = Program::new("python3", crate::logs().join("every/strangers"))
+        .args([visit.as_os_str(), stage.dir().join("softrnic").as_os_str(), "24331".as_ref()])
+        .args(stage.user())
+        .run(Duration::from_secs(100) * options.patience());
+    record(suite, NAME, done, |_| (true, String::new()));
 }
 
 fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {

@@ -71,6 +71,11 @@ impl Stage {
         give(&self.home())
     }
 
+    /// Runs what follows as the ordinary user.
+    pub fn user(&self) -> &[String] {
+        &self.prefix
+    }
+
     /// Where the user may write.
     pub fn home(&self) -> PathBuf {
         self.dir.join("home")
