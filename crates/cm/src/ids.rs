@@ -284,6 +284,7 @@ impl State {
                 self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
             }
             // Who connected to the socket and was not accepted yet sees it close.
+            crate::socket::close_listener(listener.socket, self.fds());
         }
         Some(entry.reported)
     }

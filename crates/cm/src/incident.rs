@@ -62,6 +62,7 @@ impl State {
             for (link, message) in listener.parked {
                 self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
             }
+            crate::socket::close_listener(listener.socket, self.fds());
         }
         self.mind(id);
         // Also for an id whose request the program has not got yet: it gets that first.

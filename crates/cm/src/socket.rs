@@ -2,8 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use memory::fds::peer_credentials;
+use memory::apart;
+use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::{Errno, Result};
@@ -47,6 +49,17 @@ pub(crate) fn connect(socket: impl AsFd, name: &str) -> Result<()> {
     rustix::net::connect(socket, &address(name)?).map_err(errno)
 }
 
+/// Closes a socket at which others connect. What strangers have left in their connections goes the way of theirs ([`apart`]): it would be
+/// closed with the socket.
+pub(crate) fn close_listener(listener: TrackedFd, fds: &Arc<FdSet>) {
+    // From now on nobody connects; who has is accepted still.
+    let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+    let own = rustix::process::geteuid().as_raw();
+    while let Ok(visitor) = accept(&listener) {
+        drop(TrackedFd::connection(visitor, fds, own));
+    }
+}
+
 /// The next connection. `None`: there is none now, or it is one that we do not want.
 pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
@@ -71,6 +84,7 @@ pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Opti
     let socket = seqpacket()?;
     connect(&socket, name)?;
     if peer(&socket, any_user).is_none() {
+        apart::close(socket);
         return Err(Errno::EACCES);
     }
     send(&socket, &emit(question))?;

@@ -138,14 +138,7 @@ impl<P: Platform> Engine<P> {
             self.flush_sends(qp, now);
             return Ok(());
         }
-        if qp.parked && qp.inflight.is_empty() {
-            // It waits for room for responses. As a request under way, this one has its timer.
-            self.unpark_one(qp);
-        }
-        if !qp.queued && !qp.parked {
-            qp.queued = true;
-            self.ready.push_back(qp.id);
-        }
+        self.schedule(qp);
         Ok(())
     }
 

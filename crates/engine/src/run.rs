@@ -8,6 +8,7 @@ use verbs::{QpId, QpState, QpType, WcStatus};
 
 use crate::Engine;
 use crate::backlog::Source;
+use crate::modify::timeout_nanos;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
 use crate::qp::Qp;
 
@@ -107,8 +108,12 @@ impl<P: Platform> Engine<P> {
         self.turn >= TURN && !self.ready.is_empty()
     }
 
-    /// Puts a queue pair on the list if it has something to do.
+    /// Puts a queue pair on the list if it has something to do. One that waits for room, too, if that leaves a request without a timer: as one
+    /// that is under way it has one.
     pub(crate) fn schedule(&mut self, qp: &mut Qp) {
+        if qp.parked && lacks_timer(qp) {
+            self.unpark_one(qp);
+        }
         if !qp.queued && !qp.parked && qp.has_work() {
             qp.queued = true;
             self.ready.push_back(qp.id);
@@ -131,6 +136,8 @@ impl<P: Platform> Engine<P> {
             // Also where responses found no room: then a request finds none either, but the time that its peer has for an answer begins
             // (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
             blocked |= self.run_requests(&mut qp, now).is_err();
+            // A request that ends the queue pair has nothing to find room for.
+            blocked &= qp.has_work();
             if blocked && let Some(link) = qp.link {
                 qp.tally.counters.ring_full += 1;
                 qp.parked = true;
@@ -291,6 +298,15 @@ impl<P: Platform> Engine<P> {
         }
         self.srqs.iter().any(|(_, srq)| !srq.queue.wqes.is_empty())
     }
+}
+
+/// True if a request waits for its turn, or for room, and nothing would tell if its peer is gone (IBTA vol. 1, 9.7.6.1.3).
+fn lacks_timer(qp: &Qp) -> bool {
+    let waits = qp.cursor < qp.inflight.len() || qp.state == QpState::Rts && qp.sq.fetched < qp.sq.posted;
+    waits
+        && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
+        && timeout_nanos(qp.attr.timeout).is_some()
+        && [qp.ack_deadline, qp.rnr_until, qp.give_up_at].iter().all(Option::is_none)
 }
 
 /// Sets a queue pair's timer.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// So many may wait to be closed before nobody is let in.
-const MOST: usize = 32;
+/// So many may wait to be closed before nobody is let in: a small part of the descriptors that most processes may have.
+const MOST: usize = 128;
 
 /// The thread, as others see it.
 struct Closer {

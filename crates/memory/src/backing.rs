@@ -227,7 +227,7 @@ fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     if !*COUNTED.get_or_init(read) {
         return Ok(());
     }
-    match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+    match rustix::io::retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
         Err(rustix::io::Errno::NOSPC) => Err(Errno::ENOMEM),
         done => done.map_err(errno),
     }

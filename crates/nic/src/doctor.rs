@@ -24,6 +24,8 @@ use crate::{Nic, now, signal, thread};
 const MOST: usize = 16;
 /// Shortest time between two reports: whoever asks without pause does not keep the NIC thread from its work.
 const PAUSE: u64 = 20_000_000;
+/// While strangers are turned away more slowly than they come.
+const LONG_PAUSE: u64 = 1_000_000_000;
 
 /// What is needed for answers.
 #[derive(Default)]
@@ -86,7 +88,7 @@ impl Nic {
         let mut answer = None;
         for _ in 0..MOST {
             if !apart::has_room() {
-                self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
+                self.doctor.rests_until.store(now() + LONG_PAUSE, Ordering::Relaxed);
                 break;
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -26,8 +26,11 @@ fn empty_handed(give_way: bool) -> usize {
     0
 }
 
-/// A queue pair leaves its connection: what has come before is received, and answered. An adapter has done so already.
+/// A queue pair leaves its connection, if it has one: what has come before is received, and answered. An adapter has done so already.
 pub(crate) fn last_words(core: &mut Core, qp: QpId) {
+    if !matches!(core.qp_state(qp), Ok(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)) {
+        return;
+    }
     core.take_in();
     let now = core.read_time();
     core.send_owed(qp, now);

@@ -23,8 +23,6 @@ const LIFE_HOLDS: Nanos = 8_000_000;
 /// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
 /// it lies, or somebody has stopped it.
 const COPY_PATIENCE: Duration = Duration::from_secs(5);
-/// For one peer when others have used that up: as long as it takes on a busy machine.
-const COPY_PATIENCE_EACH: Duration = Duration::from_millis(50);
 
 /// What this process shows.
 pub(crate) struct Board {
@@ -188,16 +186,16 @@ impl WindowPlatform {
     }
 
     /// Returns when none of these peers is copying on the strength of what was so before. A link whose peer does not
-    /// come to an end is given up. All of them together have one patience: of many that are stopped, or lie, the program waits
-    /// for one, and hardly for the others.
+    /// come to an end is given up. They are waited for together, not one after the other: what a peer begins later is not meant.
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
+        let copying = |id: &LinkId| {
+            let link = self.link(*id).filter(|link| link.state != State::Dead && which(self, *id))?;
+            Some((*id, link.copied_by_peer()?))
+        };
+        let copies: Vec<_> = self.live.iter().filter_map(copying).collect();
         let until = Instant::now() + COPY_PATIENCE;
-        for i in 0..self.live.len() {
-            let id = self.live[i];
-            let lingers = |link: &Link| {
-                link.state != State::Dead && !link.quiesce(until.max(Instant::now() + COPY_PATIENCE_EACH))
-            };
-            if which(self, id) && self.link(id).is_some_and(lingers) {
+        for (id, copy) in copies {
+            if self.link(id).is_some_and(|link| !link.outlasts(copy, until)) {
                 self.bury(id);
                 // When it goes on, it goes on to copy.
                 self.shared.haunted = true;

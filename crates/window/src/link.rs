@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use engine::platform::{Fault, Packet, ShortPacket, Span, StraightError, TicketRef};
 use memory::backing::{Backing, Heap};
 use memory::board::Reader;
-use memory::copying::{Copier, under_way};
+use memory::copying::{Copier, UnderWay, under_way};
 use memory::fds::TrackedFd;
 use memory::ring::{Broken, Consumer, Place, Producer};
 use memory::{ForeignSheet, Half, arena, straight};
@@ -413,14 +413,18 @@ impl Link {
         })
     }
 
-    /// Waits until the copy that the peer has under way, if it has one, is over, or the peer dead. False if neither was
-    /// to be until then.
-    pub(crate) fn quiesce(&self, until: Instant) -> bool {
+    /// The straight copy that the peer has under way.
+    pub(crate) fn copied_by_peer(&self) -> Option<UnderWay> {
+        self.remote.as_ref()?;
+        under_way(self.consumer.memory().copying())
+    }
+
+    /// Waits until this copy is over, or the peer dead. False if neither was to be until then.
+    pub(crate) fn outlasts(&self, copy: UnderWay, until: Instant) -> bool {
         const SPINS: u32 = 100;
         const LONGEST: Duration = Duration::from_millis(1);
         let Some(remote) = &self.remote else { return true };
         let mark = self.consumer.memory().copying();
-        let Some(copy) = under_way(mark) else { return true };
         for _ in 0..SPINS {
             if !copy.lasts(mark) {
                 return true;

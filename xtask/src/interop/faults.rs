@@ -336,7 +336,7 @@ Where the kernel counts memory when it is touched (`vm.overcommit_memory` = 2) a
 connection cannot be made (IBV_WC_RETRY_EXC_ERR); what is connected has its memory. No test sets that, for it is the whole machine's.
 
 Another user's process that connects to the device's sockets is not let in, and what it leaves there (a TCP connection that takes minutes to close,
-say) holds up nobody (`cargo xtask surroundings`).
+say) holds up nobody who is connected (`cargo xtask surroundings`). While more than 128 such connections wait to be closed, nobody else is let in.
 ";
 
 /// `docs/faults.md`.

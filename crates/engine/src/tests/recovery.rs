@@ -437,6 +437,40 @@ fn a_request_behind_an_answer_without_room_times_out() {
     }
 }
 
+/// The same where one was under way when that was posted: its acknowledgement stops the timer.
+#[test]
+fn a_request_behind_an_answered_one_times_out() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (_, other) = w.pair(0, 1, QpType::Rc);
+    let (at_0, at_1) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+    w.recv(0, qa, &at_0, 8).unwrap();
+    w.recv(1, qb, &at_1, 9).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &at_0, 1).unwrap();
+    w.post(1, qb, Opcode::Send, SendBody::Plain, &at_1, 1).unwrap();
+    w.deliver(1, 0, 1);
+    let now = w.now;
+    w.nodes[0].engine.run(now); // the acknowledgement, behind the message
+    w.net.borrow_mut().room = 1;
+    w.net.borrow_mut().dead.push(0);
+    for id in 2..4 {
+        w.post(1, other, Opcode::Send, SendBody::Plain, &at_1, id).unwrap();
+    }
+    w.deliver(0, 1, 1);
+    w.nodes[1].engine.run(now);
+    w.post(1, qb, Opcode::Send, SendBody::Plain, &at_1, 4).unwrap();
+    w.deliver(0, 1, 1);
+    assert_eq!(w.net.borrow().queues[&(0, 1)].len(), 0);
+    for _ in 0..100 {
+        w.now += 67_200_000;
+        let now = w.now;
+        w.nodes[1].engine.run(now);
+        w.nodes[1].engine.expire(now);
+    }
+    let found: Vec<_> = w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect();
+    assert!(found.contains(&(1, St::Success)) && found.contains(&(4, St::RetryExcErr)), "{found:?}");
+}
+
 /// What a queue pair has executed and told its program is acknowledged before it is forgotten, and also where an error of its own requests ends
 /// it: the peer would try it again until that fails.
 #[test]
