@@ -398,6 +398,17 @@ fn answers_that_nobody_takes() {
     assert!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len() < 10_000);
 }
 
+/// Time passes for node 1, and not for its peer. What completed there.
+fn alone_for_seconds(w: &mut World) -> Vec<(u64, St)> {
+    for _ in 0..100 {
+        w.now += 67_200_000;
+        let now = w.now;
+        w.nodes[1].engine.run(now);
+        w.nodes[1].engine.expire(now);
+    }
+    w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect()
+}
+
 /// A peer that is stopped makes no room, so what is owed to it stays here. Its silence is found out all the same by the requests that are
 /// posted behind that.
 #[test]
@@ -426,13 +437,7 @@ fn a_request_behind_an_answer_without_room_times_out() {
         if !posted_before {
             reply(&mut w);
         }
-        for _ in 0..100 {
-            w.now += 67_200_000;
-            let now = w.now;
-            w.nodes[1].engine.run(now);
-            w.nodes[1].engine.expire(now);
-        }
-        let found: Vec<_> = w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect();
+        let found = alone_for_seconds(&mut w);
         assert!(found.contains(&(9, St::Success)) && found.contains(&(1, St::RetryExcErr)), "{found:?}");
     }
 }
@@ -461,13 +466,7 @@ fn a_request_behind_an_answered_one_times_out() {
     w.post(1, qb, Opcode::Send, SendBody::Plain, &at_1, 4).unwrap();
     w.deliver(0, 1, 1);
     assert_eq!(w.net.borrow().queues[&(0, 1)].len(), 0);
-    for _ in 0..100 {
-        w.now += 67_200_000;
-        let now = w.now;
-        w.nodes[1].engine.run(now);
-        w.nodes[1].engine.expire(now);
-    }
-    let found: Vec<_> = w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect();
+    let found = alone_for_seconds(&mut w);
     assert!(found.contains(&(1, St::Success)) && found.contains(&(4, St::RetryExcErr)), "{found:?}");
 }
 
