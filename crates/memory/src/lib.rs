@@ -11,7 +11,8 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 //!
-//! Beside them, the mutex around all that is one adapter ([`biased`]).
+//! Beside them, the mutex around all that is one adapter ([`biased`]), and the closing of what strangers have left in our sockets
+//! ([`apart`]).
 
 pub mod adopt;
 pub mod apart;
