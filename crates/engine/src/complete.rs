@@ -3,6 +3,7 @@
 use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 use crate::Engine;
+use crate::course::Course;
 use crate::cq::{Cqe, Frees};
 use crate::platform::{Nanos, Platform};
 use crate::qp::{Qp, Response};
@@ -100,6 +101,9 @@ impl<P: Platform> Engine<P> {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
         qp.tally.completed(e, status);
+        if e.len >= Course::SHORTEST && e.psns > 0 && status == WcStatus::Success {
+            qp.courses[usize::from(e.opcode == Opcode::RdmaRead)].completed(e.len, e.by_ref, e.since, now);
+        }
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
         qp.inflight.drop_front(1);

@@ -24,6 +24,7 @@ use verbs::{
 
 use crate::Engine;
 use crate::complete::sent;
+use crate::course::Course;
 use crate::cq::{Completions, Cqe, Frees};
 use crate::modify::timeout_nanos;
 use crate::platform::{
@@ -518,7 +519,8 @@ impl<P: Platform> Engine<P> {
             if e.last_psn().since(packet.psn()) > 0 {
                 break;
             }
-            if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref {
+            // Long ones are timed, by reference or not.
+            if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref || e.len >= Course::SHORTEST {
                 rest = true;
                 break;
             }

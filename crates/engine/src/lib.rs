@@ -11,11 +11,14 @@ mod acknowledge;
 mod backlog;
 mod belt;
 mod complete;
+pub mod contest;
 mod copies;
+mod course;
 mod cq;
 mod datagram;
 mod express;
 mod header;
+mod help;
 mod incident;
 mod modify;
 mod objects;
@@ -101,6 +104,8 @@ pub struct Engine<P: Platform> {
     timers: run::Timers,
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
+    /// Queue pairs with requests by reference, with whose copies we may help; some of them perhaps without any more.
+    lenders: Vec<QpId>,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,
     remote_spans: Vec<Span>,
@@ -156,6 +161,7 @@ impl<P: Platform> Engine<P> {
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
             timed: Vec::new(),
+            lenders: Vec::new(),
             spans: Vec::new(),
             remote_spans: Vec::new(),
             bytes: Vec::new(),

@@ -59,6 +59,17 @@ pub struct TicketRef {
     pub value: u64,
 }
 
+/// A straight copy that the target makes for a request of ours, and of which we may make a part. It is the peer's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The request's.
+    pub ticket: TicketRef,
+    /// The memory of ours.
+    pub span: Span,
+    /// It is written (a READ); else it is read.
+    pub to_us: bool,
+}
+
 /// A path to one peer process (or to ourselves).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
@@ -79,6 +90,8 @@ pub struct LinkCaps {
     pub straight_above: u32,
     /// The same for what follows other messages that are under way.
     pub flowing_above: u32,
+    /// From this length on a message goes whichever way turns out to be faster, with both sides at work: by reference, or as these say.
+    pub either_from: u32,
     /// The same for what the initiator has in memory that peers map ([`Platform::peers_map`]): never more.
     pub shared_above: u32,
 }
@@ -608,6 +621,17 @@ pub trait Platform {
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
     /// Copies from our memory into the peer's, if its request lives.
     fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    /// The copy on this link of which we may make a part.
+    fn offered(&self, _link: LinkId) -> Option<Offer> {
+        None
+    }
+    /// Makes a part of this copy, if it is still offered.
+    fn help(&mut self, _link: LinkId, _offer: &Offer) {}
+    /// True if a peer that was to help with a copy, and was not waited for any more, may still come to its part: memory that
+    /// is given back now may be copied to later. [`Platform::quiesce`] waits for it.
+    fn is_haunted(&mut self) -> bool {
+        false
+    }
     /// True if peers can map this memory of ours, so that [`Platform::pull`] is one plain copy there.
     fn peers_map(&self, _span: &Span) -> bool {
         false

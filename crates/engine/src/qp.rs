@@ -10,6 +10,7 @@ use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, Se
 
 use crate::backlog::Held;
 use crate::belt::Belt;
+use crate::course::Course;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
@@ -244,7 +245,11 @@ pub(crate) struct Qp {
     /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Platform::unread`]), and
     /// what was not acknowledged then.
     pub unread: Option<(LinkId, u64, Psn)>,
+    /// The ways of long SENDs and WRITEs, and of READs.
+    pub courses: [Course; 2],
     pub ticket: Ticket,
+    /// It is in the engine's list of those that have requests by reference.
+    pub lender: bool,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
     /// UC and UD: what finds no room on the link is lost at once, until something goes through.

@@ -259,8 +259,9 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    by_ref =
-                        caps.straight && !qp.no_straight && packet.dma_len > caps.straight_above && self.list_spans(qp);
+                    let either = packet.dma_len >= caps.either_from && qp.courses[1].by_ref();
+                    let above = packet.dma_len > caps.straight_above || either;
+                    by_ref = caps.straight && !qp.no_straight && above && self.list_spans(qp);
                     self.spans.clear();
                 }
                 _ => {
@@ -286,7 +287,8 @@ impl<P: Platform> Engine<P> {
                     let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
                     let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
                     let above = if flows { caps.flowing_above } else { caps.straight_above };
-                    let straight = may && (rest > above || self.is_shared(qp, at));
+                    let either = rest >= caps.either_from && qp.courses[0].by_ref();
+                    let straight = may && (rest > above || either || self.is_shared(qp, at));
                     if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
                     }
@@ -359,6 +361,7 @@ impl<P: Platform> Engine<P> {
             if by_ref && !qp.inflight[at].by_ref {
                 qp.inflight[at].by_ref = true;
                 self.hold_straight(&qp.inflight[at], 1);
+                self.lend(qp);
             }
             let e = &mut qp.inflight[at];
             e.sent += chunk;
@@ -418,9 +421,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Gives up the requests by reference that are under way: when this returns, the peer does not reach our memory for
-    /// them any more.
+    /// them any more, nor for requests of its own that it was to help with.
     pub(crate) fn revoke(&mut self, qp: &Qp) {
-        if qp.inflight.iter().any(|e| e.by_ref) {
+        let lent = qp.inflight.iter().any(|e| e.by_ref);
+        if lent || self.platform.is_haunted() {
             qp.ticket.void();
             self.platform.quiesce(qp.link);
         }

@@ -3,6 +3,7 @@
 mod errors;
 mod express;
 mod express_timing;
+mod help;
 mod hostile;
 mod links;
 mod mock;

@@ -23,6 +23,7 @@ pub mod biased;
 pub mod board;
 pub mod copying;
 pub mod fds;
+pub mod joint;
 pub mod local;
 mod maps;
 mod protection;

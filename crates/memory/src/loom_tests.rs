@@ -10,6 +10,7 @@ use loom::thread;
 
 use crate::board::{BoardMemory, ROW, Reader, VALUES, Writer};
 use crate::copying::{Copier, under_way};
+use crate::joint::{self, Helper, Leader, Terms, Words};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::way::Way;
@@ -298,5 +299,75 @@ fn loom_nobody_reaches_what_was_taken_back() {
         // SAFETY: as above.
         region.with_mut(|p| unsafe { *p += 1 });
         other.join().expect("no panic");
+    });
+}
+
+/// The words of a joint copy, and what is copied to: a cell for each unit, and one for the tail.
+struct Joint {
+    claims: AtomicU64,
+    helped: AtomicU64,
+    terms: [AtomicU64; 5],
+    cells: Vec<UnsafeCell<u64>>,
+}
+
+impl Joint {
+    const LEN: u32 = joint::SHORTEST;
+    const UNIT: u32 = 16 << 10;
+    const UNITS: u32 = Self::LEN / Self::UNIT;
+
+    fn words(&self) -> Words<'_> {
+        Words { claims: &self.claims, helped: &self.helped, terms: self.terms.each_ref() }
+    }
+
+    /// Copies these bytes of the copy that is called so.
+    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::platform::StraightError> {
+        let units = if at + len == Self::LEN {
+            Self::UNITS..Self::UNITS + 1
+        } else {
+            at / Self::UNIT..(at + len).div_ceil(Self::UNIT)
+        };
+        for unit in units {
+            // SAFETY: loom checks that nobody reads or writes meanwhile.
+            self.cells[unit as usize].with_mut(|cell| unsafe { *cell = name });
+        }
+        Ok(())
+    }
+}
+
+/// Two copies, one behind the other, with help at any time: what the leader finds is whole, and what the helper copies is what it has read of.
+#[test]
+fn loom_a_joint_copy_is_whole_and_of_its_own_terms() {
+    explore(2, || {
+        let joint = Arc::new(Joint {
+            claims: AtomicU64::new(0),
+            helped: AtomicU64::new(0),
+            terms: std::array::from_fn(|_| AtomicU64::new(0)),
+            cells: (0..=Joint::UNITS).map(|_| UnsafeCell::new(0)).collect(),
+        });
+        let theirs = joint.clone();
+        let other = thread::spawn(move || {
+            let mut helper = Helper::default();
+            for _ in 0..2 {
+                if let Some(offer) = Helper::offer(&theirs.words()) {
+                    let name = offer.terms.helpers;
+                    helper.help(&theirs.words(), &offer, 1, |at, len| theirs.copy(name, at, len));
+                }
+            }
+        });
+        let mut leader = Leader::default();
+        for name in 1..=2 {
+            let ticket = engine::platform::TicketRef { addr: 0, value: 0 };
+            let terms = Terms { ticket, helpers: name, leaders: 0, len: Joint::LEN, to_helper: false };
+            let waits = |_| {
+                thread::yield_now();
+                true
+            };
+            leader.lead(&joint.words(), &terms, |at, len| joint.copy(name, at, len), waits).unwrap();
+            for cell in &joint.cells {
+                // SAFETY: loom checks that nobody writes meanwhile.
+                assert_eq!(cell.with(|cell| unsafe { *cell }), name);
+            }
+        }
+        other.join().unwrap();
     });
 }

@@ -2,9 +2,9 @@
 //!
 //! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it from there: on some
 //! machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one of family 25, and 2 where its
-//! two processors have no cache in common; 13 to 18 by memory there). Which it is depends on where the system runs the two
-//! threads, and changes while they run. So both ways are timed: most goes by the one that was faster, and now and then a little by the
-//! other.
+//! two processors have no cache in common; 13 to 18 by memory there). So both ways are timed.
+
+use engine::contest::Contest;
 
 /// How a payload is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,72 +15,27 @@ pub enum Way {
     Around,
 }
 
-impl Way {
-    fn other(self) -> Self {
-        match self {
-            Way::Through => Way::Around,
-            Way::Around => Way::Through,
-        }
-    }
-}
-
 /// Shorter payloads are written by plain stores: somebody may wait for them, and they are no stream.
 const SHORTEST: u32 = 8 << 10;
 /// What is timed at once, in bytes: four times what there is room for. The first of that takes only the writer's time, if the reader has
 /// caught up before.
 const STRETCH: u32 = 1 << 20;
-/// Stretches in a row of the way that is tried: the first is not timed, since it waits for what went before.
-const TRIES: u32 = 4;
-/// Stretches before the first trial.
-const FIRST: u32 = 4;
-/// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times the ratio of
-/// the two ways' times.
+/// Stretches between two trials.
 const APART: u32 = 128;
-/// A higher ratio tells of a program that has paused, and counts as none.
-const WORST: u64 = 8;
-/// The way that is tried has to take less than so many hundredths of the other one's time.
-const BETTER: u64 = 92;
-
-/// The times that the last stretches took.
-#[derive(Clone, Copy, Default)]
-struct Recent([u64; 5]);
-
-impl Recent {
-    fn took(&mut self, nanos: u64) {
-        self.0.rotate_right(1);
-        self.0[0] = nanos.max(1);
-    }
-
-    /// The one in the middle: some of them tell of pauses of the program, and some of a reader that had caught up. `None`: there was none
-    /// yet.
-    fn typical(self) -> Option<u64> {
-        let mut known = self.0;
-        known.sort_unstable();
-        let known = &known[known.partition_point(|nanos| *nanos == 0)..];
-        known.get(known.len().saturating_sub(1) / 2).copied()
-    }
-}
 
 /// The trial.
 pub struct Trial {
-    /// The way that is taken, but for trials.
-    best: Way,
-    /// The other one is being tried.
-    trying: bool,
-    /// Stretches until that changes.
-    left: u32,
+    /// Between plain stores, which are taken at first, and those around the caches.
+    contest: Contest,
     /// Bytes of the stretch so far.
     bytes: u32,
     /// When it began; 0: it is not timed.
     began: u64,
-    /// By the best way, and by the other one when it was last tried.
-    recent: [Recent; 2],
 }
 
 impl Default for Trial {
-    /// Plain stores at first.
     fn default() -> Self {
-        Trial { best: Way::Through, trying: false, left: FIRST, bytes: 0, began: 0, recent: [Recent::default(); 2] }
+        Trial { contest: Contest::new(APART), bytes: 0, began: 0 }
     }
 }
 
@@ -96,37 +51,15 @@ impl Trial {
             self.next(now());
             self.bytes = len;
         }
-        if self.trying { self.best.other() } else { self.best }
+        if self.contest.second() { Way::Around } else { Way::Through }
     }
 
     /// A stretch is over.
     #[cold]
     fn next(&mut self, now: u64) {
-        if self.began != 0 {
-            self.recent[usize::from(self.trying)].took(now.saturating_sub(self.began));
-        }
-        self.began = now;
-        self.left -= 1;
-        if self.left > 0 {
-            return;
-        }
-        if self.trying {
-            let [best, other] = self.recent.map(|recent| recent.typical().unwrap_or(u64::MAX));
-            let ratio = best.max(other) / best.min(other);
-            self.left = APART * if ratio > WORST { 1 } else { ratio as u32 };
-            if other < best / 100 * BETTER {
-                self.best = self.best.other();
-                self.recent.swap(0, 1);
-                // What it was compared with may be a program that was slow itself.
-                self.left = APART;
-            }
-        } else {
-            self.recent[1] = Recent::default();
-            self.left = TRIES;
-        }
-        self.trying = !self.trying;
-        // What comes next waits for what went before it.
-        self.began = 0;
+        let took = (self.began != 0).then(|| now.saturating_sub(self.began));
+        // What comes after a change waits for what went before it.
+        self.began = if self.contest.over(took) { 0 } else { now };
     }
 }
 

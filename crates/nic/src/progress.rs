@@ -196,7 +196,9 @@ impl Core {
         }
         let mut now = self.time();
         if thorough {
-            self.looks_at = self.polls + u64::from(self.looks.next(now));
+            let stride = u64::from(self.looks.next(now));
+            // Who may help is to see it soon.
+            self.looks_at = self.polls + if self.engine.lends() { 1 } else { stride };
         }
         if !thorough && self.mode == Mode::Polled {
             self.take_packets(&mut now, Some((cq, wanted)));
@@ -355,6 +357,9 @@ impl Core {
     pub(crate) fn progress(&mut self, mut now: u64) {
         self.engine.platform_mut().pass(now);
         self.take_packets(&mut now, None);
+        if self.engine.lends() {
+            self.engine.help();
+        }
         self.engine.platform_mut().take_dead_links(&mut self.dead);
         for (link, other) in self.dead.drain(..) {
             self.engine.link_down(link, other);

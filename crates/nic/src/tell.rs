@@ -87,6 +87,7 @@ impl Core {
             packets_in: stats.received_packets,
             doorbells: stats.rings,
             straight_bytes: stats.straight_bytes,
+            helped_bytes: stats.helped_bytes,
             ..adapter.port
         };
         adapter.polled = self.mode == crate::core::Mode::Polled;

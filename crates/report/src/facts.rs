@@ -273,6 +273,8 @@ pub struct Port {
     pub doorbells: u64,
     /// Bytes that this process copied straight.
     pub straight_bytes: u64,
+    /// Of those that peers count as theirs, copied by this process for them.
+    pub helped_bytes: u64,
     /// All queue pairs together.
     pub qps: QpCounters,
 }

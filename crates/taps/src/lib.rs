@@ -13,8 +13,8 @@ pub mod pcap;
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Path, Payload, Platform, Reach, Reached, SendError, ShortPacket,
-    Shown, ShownId, Span, StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Path, Payload, Platform, Reach, Reached, SendError,
+    ShortPacket, Shown, ShownId, Span, StraightError, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -443,6 +443,21 @@ impl<W: Wire> Platform for Tapped<W> {
             pcap.pushed(local);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn offered(&self, link: LinkId) -> Option<Offer> {
+        self.wire.offered(link)
+    }
+
+    #[inline]
+    fn help(&mut self, link: LinkId, offer: &Offer) {
+        self.wire.help(link, offer);
+    }
+
+    #[inline]
+    fn is_haunted(&mut self) -> bool {
+        self.wire.is_haunted()
     }
 
     #[inline]

@@ -68,7 +68,14 @@ impl Platform for Paper {
         a == b
     }
     fn caps(&self, _link: LinkId) -> LinkCaps {
-        LinkCaps { segment: 16384, straight: true, straight_above: 16384, flowing_above: 16384, shared_above: 16384 }
+        LinkCaps {
+            segment: 16384,
+            straight: true,
+            straight_above: 16384,
+            flowing_above: 16384,
+            either_from: u32::MAX,
+            shared_above: 16384,
+        }
     }
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if let Some(room) = &mut self.room {

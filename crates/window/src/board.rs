@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::platform::{LinkId, Nanos, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnSheet, arena, straight};
+use memory::{OwnSheet, arena, joint, straight};
 use verbs::{Access, PdId, Qpn, RKey};
 
 use crate::WindowPlatform;
@@ -160,7 +160,7 @@ impl WindowPlatform {
         if let ShownId::Region(key) = id {
             board.writer.take_back(SHARED | u64::from(key));
         }
-        if !shown {
+        if !shown && !self.any_haunted() {
             return;
         }
         // Who was never permitted to copy cannot be copying, whatever its mark says.
@@ -217,7 +217,8 @@ impl WindowPlatform {
     /// True if what is executed here by system calls is a stream that the window moves faster.
     fn streams(&mut self, id: LinkId, len: u32) -> bool {
         let Some(link) = self.link_mut(id) else { return false };
-        if !link.pace.streams(len, monotonic) || len > self.caps_of(id).flowing_above {
+        // What goes straight, too, is copied by both.
+        if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < joint::SHORTEST) {
             return false;
         }
         // Who is stopped would not answer, and the requests would fail.

@@ -11,6 +11,7 @@ use memory::backing::{Backing, Heap};
 use memory::board::Reader;
 use memory::copying::{Copier, UnderWay, under_way};
 use memory::fds::TrackedFd;
+use memory::joint::{self, Failed, Helper, Leader, Offer, Terms};
 use memory::ring::{Broken, Consumer, Place, Producer};
 use memory::{ForeignSheet, Half, arena, straight};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -62,6 +63,15 @@ impl Rx {
         if self.place.get() & Self::BULK == 0 { Place::Body(at) } else { Place::Bulk(at) }
     }
 }
+
+/// Parts of a peer's copy that are helped with before others have their turn.
+const PARTS_AT_ONCE: u32 = 8;
+/// How often a leader looks whether its helper is done before it lets others have its processor, and how often it does that between
+/// two looks at the helper's life.
+const HELPER_SPINS: u32 = 4096;
+const HELPER_LOOKS: u32 = 16;
+/// How long a helper that lives may take for its part.
+const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How far a link's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +139,11 @@ impl Remote {
 }
 
 impl Remote {
+    /// True if the peer may help with a straight copy.
+    fn may_help(&self, leader: &Leader) -> bool {
+        self.it_permitted && leader.trusts()
+    }
+
     /// True if somebody has stopped the process (SIGSTOP, a debugger): it does not wait for its turn on a processor.
     /// False if it cannot be told.
     pub fn is_stopped(&self) -> bool {
@@ -159,6 +174,46 @@ impl Remote {
     }
 }
 
+/// A source and a target of one piece each, long enough to be copied by two.
+fn alone(from: &[Span], to: &[Span]) -> Option<(Span, Span)> {
+    let ([from], [to]) = (from, to) else { return None };
+    ((joint::SHORTEST..=joint::LONGEST).contains(&from.len) && from.len == to.len).then_some((*from, *to))
+}
+
+fn part_of(span: Span, at: u32, len: u32) -> Span {
+    Span { addr: span.addr.wrapping_add(u64::from(at)), len, ..span }
+}
+
+/// Leads a copy; one that the peer holds up is given up.
+fn lead(
+    leader: &mut Leader,
+    words: &joint::Words<'_>,
+    terms: &Terms,
+    copy: impl FnMut(u32, u32) -> Result<(), StraightError>,
+    remote: &Remote,
+) -> Result<(), StraightError> {
+    let mut began = None;
+    let waits = |turn: u32| {
+        // A part takes some microseconds, unless its helper has to wait for a processor.
+        if turn < HELPER_SPINS {
+            std::hint::spin_loop();
+            return true;
+        }
+        if !turn.is_multiple_of(HELPER_LOOKS) {
+            std::thread::yield_now();
+            return true;
+        }
+        let since = *began.get_or_insert_with(Instant::now);
+        std::thread::sleep(Duration::from_micros(50));
+        !remote.gone() && !remote.is_stopped() && since.elapsed() < HELPER_PATIENCE
+    };
+    leader.lead(words, terms, copy, waits).map_err(|failed| match failed {
+        Failed::Copy(error) => error,
+        // The initiator sends the data themselves, when it goes on: behind what it does for this copy.
+        Failed::Stalled => StraightError::Denied,
+    })
+}
+
 pub(crate) struct Link {
     pub state: State,
     pub producer: Producer<Half>,
@@ -167,6 +222,10 @@ pub(crate) struct Link {
     pub remote: Option<Remote>,
     /// Marks our straight copies for the peer.
     pub copier: Copier,
+    /// Those that the peer may help with.
+    pub leader: Leader,
+    /// Those of the peer that we help with.
+    pub helper: Helper,
     /// In the platform's list of links to ring.
     pub dirty: bool,
     /// In the platform's list of links without room.
@@ -207,6 +266,8 @@ impl Link {
             consumer: Consumer::new(inward),
             remote,
             copier: Copier::default(),
+            leader: Leader::default(),
+            helper: Helper::default(),
             dirty: false,
             full: false,
             pace: Pace::default(),
@@ -395,22 +456,66 @@ impl Link {
             if remote.pull_shared(theirs, ours).is_some() {
                 return Ok(());
             }
+            let (leader, words) = (&mut self.leader, self.producer.memory().joint());
+            if let Some((from, to)) = alone(theirs, ours)
+                && remote.may_help(leader)
+            {
+                let terms = Terms { ticket, helpers: from.addr, leaders: to.addr, len: from.len, to_helper: false };
+                let part = |at, len| straight::pull(remote.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
+                return lead(leader, &words, &terms, part, remote);
+            }
             straight::pull(remote.pid, theirs, ours)
         })
     }
 
-    /// A straight copy for the peer's request, marked, and after a look at its ticket. `copy` is given the peer's
-    /// process number.
-    pub(crate) fn copy_straight(
+    /// Copies to the peer's memory for its request, marked, and if its ticket is good.
+    pub(crate) fn push_straight(
         &mut self,
         ticket: TicketRef,
-        copy: impl FnOnce(u32) -> Result<(), StraightError>,
+        ours: &[Span],
+        theirs: &[Span],
     ) -> Result<(), StraightError> {
         let pid = self.straight_pid().ok_or(StraightError::Denied)?;
+        let remote = self.remote.as_ref().ok_or(StraightError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
             straight::is_good(pid, ticket)?;
-            copy(pid)
+            let (leader, words) = (&mut self.leader, self.producer.memory().joint());
+            if let Some((from, to)) = alone(ours, theirs)
+                && remote.may_help(leader)
+            {
+                let terms = Terms { ticket, helpers: to.addr, leaders: from.addr, len: from.len, to_helper: true };
+                let part = |at, len| straight::push(pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
+                return lead(leader, &words, &terms, part, remote);
+            }
+            straight::push(pid, ours, theirs)
         })
+    }
+
+    /// What the peer copies for a request of ours, if we may help.
+    pub(crate) fn offered(&self) -> Option<Offer> {
+        let remote = self.remote.as_ref().filter(|_| self.state == State::Up)?;
+        Helper::offer(&self.consumer.memory().joint()).filter(|_| remote.we_permitted)
+    }
+
+    /// Helps with it, marked. Gives the bytes.
+    pub(crate) fn help(&mut self, offer: &Offer) -> u64 {
+        let Some(pid) = self.straight_pid() else { return 0 };
+        let Terms { helpers, leaders, to_helper, .. } = offer.terms;
+        let (helper, words) = (&mut self.helper, self.consumer.memory().joint());
+        self.copier.marked(self.producer.memory().copying(), || {
+            helper.help(&words, offer, PARTS_AT_ONCE, |at, len| {
+                let span = |addr: u64| [Span { addr: addr.wrapping_add(u64::from(at)), len, guarded: true }];
+                match to_helper {
+                    true => straight::pull(pid, &span(leaders), &span(helpers)),
+                    false => straight::push(pid, &span(helpers), &span(leaders)),
+                }
+            })
+        })
+    }
+
+    /// True while the peer may be copying to or from our memory for a copy that we have given up ([`Leader::is_stalled`]).
+    pub(crate) fn is_haunted(&mut self) -> bool {
+        self.state == State::Up && self.leader.is_stalled(&self.producer.memory().joint())
     }
 
     /// The straight copy that the peer has under way.

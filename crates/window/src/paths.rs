@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use engine::platform::{LinkCaps, LinkId, Span};
-use memory::Half;
 use memory::ring::RingMemory;
 use memory::straight::Costs;
+use memory::{Half, joint};
 
 use crate::WindowPlatform;
 use crate::board::coarse_time;
@@ -63,6 +63,7 @@ impl WindowPlatform {
             straight: false,
             straight_above: shared_above,
             flowing_above: shared_above,
+            either_from: u32::MAX,
             shared_above,
         };
         match self.link(link) {
@@ -89,6 +90,11 @@ impl WindowPlatform {
                     straight: remote.we_permitted && remote.it_permitted,
                     straight_above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
                     flowing_above: wanted.unwrap_or_else(flowing),
+                    // The peer helps where it polls.
+                    either_from: match wanted {
+                        None if remote.favours_window => joint::SHORTEST,
+                        _ => u32::MAX,
+                    },
                     ..caps
                 }
             }

@@ -1,8 +1,9 @@
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::platform::{
-    AtomicOp, Fault, Packet, PacketOp, Payload, Platform, SendError, Span, StraightError, TicketRef,
+    AtomicOp, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, ShownId, Span, StraightError, TicketRef,
 };
 use verbs::{Gid, Psn, Qpn};
 
@@ -478,7 +479,7 @@ fn of_a_stream_the_peer_does_its_part() {
         platform.reach(link, &Reach { src, dst, epoch: None, op, rkey: key, addr, len, queues, local }).is_some()
     };
     for op in [ReachOp::Write, ReachOp::Read] {
-        for (len, peer_does) in [(8, true), (16384, true), (16385, false), (200_000, false)] {
+        for (len, peer_does) in [(8, true), (16384, true), (16385, false), (100_000, false), (200_000, true)] {
             for window in [false, true] {
                 let verdict = |platform: &mut WindowPlatform| {
                     let link = platform.link_mut(link).unwrap();
@@ -496,6 +497,114 @@ fn of_a_stream_the_peer_does_its_part() {
     // And it is found out, as soon as there are enough without a break between them.
     let streams = |_| !reaches(&mut platform, ReachOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));
+}
+
+/// A straight copy of which the initiator makes a part.
+#[test]
+fn a_copy_is_made_by_both() {
+    const LEN: usize = 1 << 20;
+    let (mut initiator, mut target, link, _) = linked();
+    let there = target.links()[1];
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = (vec![0u8; LEN], vec![0u8; LEN]);
+    let (from_span, to_span) = (span(&mut from), span(&mut to));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let helper = threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if let Some(offer) = initiator.offered(link) {
+                    let ours = if offer.to_us { to_span } else { from_span };
+                    assert_eq!((offer.ticket, offer.span.addr, offer.span.len), (ticket, ours.addr, LEN as u32));
+                    initiator.help(link, &Offer { ticket: TicketRef { value: 78, ..ticket }, ..offer });
+                    initiator.help(link, &Offer { to_us: !offer.to_us, ..offer });
+                    initiator.help(link, &Offer { span: Span { len: 5, ..offer.span }, ..offer });
+                    let before = initiator.stats().helped_bytes;
+                    assert!(before == 0 || before >= 1 << 14, "what was not offered so is not helped with");
+                    initiator.help(link, &offer);
+                }
+            }
+            initiator.stats().helped_bytes
+        });
+        for round in 0..400u64 {
+            let (ours, theirs) = ([from_span, to_span], round % 2 == 0);
+            memory::local::store(from_span.addr, false, &[round as u8; LEN]).unwrap();
+            let copied = match theirs {
+                true => target.pull(there, ticket, &ours[..1], &ours[1..]),
+                false => target.push(there, ticket, &ours[..1], &ours[1..]),
+            };
+            copied.unwrap();
+            let mut seen = vec![0; LEN];
+            memory::local::load(to_span.addr, false, &mut seen).unwrap();
+            assert!(seen.iter().all(|byte| *byte == round as u8), "{round}");
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(helper.join().unwrap() > 0, "400 times");
+    });
+    // What is not there is told by the leader, and short copies are made alone.
+    let nowhere = Span { len: LEN as u32, ..NOWHERE };
+    assert_eq!(target.pull(there, ticket, &[nowhere], &[to_span]), Err(StraightError::Remote));
+    assert_eq!(target.pull(there, ticket, &[from_span], &[nowhere]), Err(StraightError::Local));
+    assert_eq!(target.push(there, ticket, &[from_span], &[nowhere]), Err(StraightError::Remote));
+}
+
+/// A peer that begins to help and does not end it is given up, and what it may do later is waited for when memory is given back.
+#[test]
+fn who_does_not_end_his_part_is_given_up() {
+    let (initiator, mut target, link, _) = linked();
+    let there = target.links()[1];
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let (from, to) = ([span(&mut from)], [span(&mut to)]);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let memory = initiator.link(link).unwrap().consumer.memory().clone();
+        let (initiator, over) = (&initiator, &over);
+        threads.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if initiator.offered(link).is_some() {
+                    // Claims what is left, and marks itself as copying.
+                    let words = memory.joint();
+                    let raw = words.claims.load(Ordering::Relaxed);
+                    let (front, back) = (raw >> 16 & 0xffff, raw & 0xffff);
+                    let claimed = raw & !0xffff | front;
+                    if front < back
+                        && words.claims.compare_exchange(raw, claimed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                    {
+                        initiator.link(link).unwrap().producer.memory().copying().store(1, Ordering::SeqCst);
+                        return;
+                    }
+                }
+            }
+        });
+        let mut result = Ok(());
+        for _ in 0..10_000 {
+            result = target.pull(there, ticket, &from, &to);
+            if result.is_err() {
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(result, Err(StraightError::Denied));
+    });
+    assert!(target.is_haunted());
+    // Alone, from now on.
+    assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
+    assert_eq!(initiator.offered(link), None);
+    let mark = initiator.link(link).unwrap().producer.memory().copying();
+    std::thread::scope(|threads| {
+        let waits = threads.spawn(|| {
+            // A region that nobody was shown.
+            target.take_back(ShownId::Region(5));
+            Instant::now()
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let ends = Instant::now();
+        mark.store(2, Ordering::SeqCst);
+        assert!(waits.join().unwrap() >= ends);
+    });
+    assert_eq!(target.link(there).unwrap().state, State::Up);
 }
 
 /// What a capture needs: a packet is recorded by its receiver unless its sender does so.

@@ -5,13 +5,13 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket, Shown,
-    ShownId, Span, StraightError, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket,
+    Shown, ShownId, Span, StraightError, TicketRef,
 };
 use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
+use memory::local;
 use memory::ring::{PushError, wake_fence};
-use memory::{local, straight};
 use rustix::event::{EventfdFlags, epoll};
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -39,6 +39,8 @@ pub struct Stats {
     pub received_bytes: u64,
     /// Bytes copied straight, by this process.
     pub straight_bytes: u64,
+    /// Bytes copied straight by this process where a peer executes its requests: a part of what that one counts.
+    pub helped_bytes: u64,
     /// Doorbells rung.
     pub rings: u64,
 }
@@ -410,6 +412,11 @@ impl WindowPlatform {
         }
     }
 
+    /// True if a peer was given up that was to help with a copy of ours.
+    pub(crate) fn any_haunted(&mut self) -> bool {
+        (0..self.live.len()).any(|at| self.link_mut(self.live[at]).is_some_and(Link::is_haunted))
+    }
+
     pub(crate) fn straight_done(&mut self, spans: &[Span]) {
         self.stats.straight_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
     }
@@ -664,10 +671,33 @@ impl Platform for WindowPlatform {
             local::copy(local, remote).map_err(side)?;
         } else {
             let link = self.link_mut(link).ok_or(StraightError::Denied)?;
-            link.copy_straight(ticket, |pid| straight::push(pid, local, remote))?;
+            link.push_straight(ticket, local, remote)?;
         }
         self.straight_done(local);
         Ok(())
+    }
+
+    fn offered(&self, link: LinkId) -> Option<Offer> {
+        let terms = self.link(link)?.offered()?.terms;
+        let span = Span { addr: terms.helpers, len: terms.len, guarded: true };
+        Some(Offer { ticket: terms.ticket, span, to_us: terms.to_helper })
+    }
+
+    fn help(&mut self, link: LinkId, offer: &Offer) {
+        let Some(link) = self.link_mut(link) else { return };
+        // Read once more, and once only: what was agreed to is what is helped with.
+        if let Some(copy) = link.offered()
+            && let terms = copy.terms
+            && terms.ticket == offer.ticket
+            && (terms.helpers, terms.len, terms.to_helper) == (offer.span.addr, offer.span.len, offer.to_us)
+        {
+            let bytes = link.help(&copy);
+            self.stats.helped_bytes += bytes;
+        }
+    }
+
+    fn is_haunted(&mut self) -> bool {
+        self.any_haunted()
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {

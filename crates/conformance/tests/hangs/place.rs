@@ -1,10 +1,8 @@
 //! Two queue pairs and what they need; the other process; and the doctor.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, Wire, library};
+use conformance::{Bed, Joint, Wire, softrnic};
 use rdma::{
     Access, CompChannel, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Srq,
 };
@@ -133,24 +131,9 @@ pub fn meet(joint: &Joint, wire: &mut Wire) -> End {
     end
 }
 
-/// The program `softrnic` that was built with the library.
-fn program() -> PathBuf {
-    let library = PathBuf::from(library().path());
-    let beside = library.parent().expect("a directory");
-    let places = [beside.join("softrnic"), beside.join("../softrnic"), beside.join("../bin/softrnic")];
-    places.iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("no program softrnic at {places:?}")).clone()
-}
-
 /// What the doctor says about a process, and its exit status.
 pub fn doctor(args: &[&str]) -> (i32, String) {
     softrnic(&[&["doctor"], args].concat())
-}
-
-/// What the program says, and its exit status.
-pub fn softrnic(args: &[&str]) -> (i32, String) {
-    let out = Command::new(program()).args(args).output().expect("softrnic");
-    let text = [out.stdout, out.stderr].concat();
-    (out.status.code().expect("it ends by itself"), String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Asks until the doctor says this of the process.

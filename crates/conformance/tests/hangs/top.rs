@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use conformance::collect;
+use conformance::{collect, softrnic};
 use serde_json::Value;
 
-use crate::place::{Wish, pair, softrnic};
+use crate::place::{Wish, pair};
 
 #[test]
 fn top_shows_what_moves() {

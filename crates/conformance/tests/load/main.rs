@@ -5,6 +5,7 @@ mod accounts;
 mod memory;
 mod mesh;
 mod shared;
+mod streams;
 mod thousand;
 mod threads;
 
@@ -28,6 +29,7 @@ fn far_side() {
         "thousand" => thousand::far(wire),
         "mesh" => mesh::far(wire),
         "shared" => shared::far(wire),
+        "streams" => streams::far(wire),
         "pair" => memory::far(wire),
         other => panic!("no such part: {other}"),
     }

@@ -68,6 +68,8 @@ impl<P: Platform> Engine<P> {
                     give_up_at: None,
                     timed: false,
                     no_straight: false,
+                    lender: false,
+                    courses: Default::default(),
                     proven: false,
                     peer_epoch: None,
                     shown: None,

@@ -18,7 +18,7 @@ pub const ARENA: usize = 1 << 21;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Msg {
     pub packet: Packet,
-    payload: Vec<u8>,
+    pub payload: Vec<u8>,
 }
 
 /// What all nodes share.
@@ -35,6 +35,8 @@ pub struct Net {
     /// Packets that a link holds.
     pub room: usize,
     pub straight: bool,
+    /// From this length on a message goes either way.
+    pub either_from: u32,
     pub straight_above: u32,
     /// As `straight_above`, for what follows others.
     pub flowing_above: Option<u32>,
@@ -46,6 +48,9 @@ pub struct Net {
     pub fickle: bool,
     pub segment: u32,
     pub deny_straight: bool,
+    /// The straight copy that a node may help with, and the one that it has helped with.
+    pub offer: Option<Offer>,
+    pub helped: Option<Offer>,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
     /// What each node shows, and whether others use it.
@@ -208,6 +213,7 @@ impl Platform for Mock {
         LinkCaps {
             segment: net.segment,
             straight: net.straight,
+            either_from: net.either_from,
             straight_above: if away { u32::MAX } else { net.straight_above },
             flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.straight_above) },
             shared_above: net.shared_above.unwrap_or(net.straight_above),
@@ -241,6 +247,12 @@ impl Platform for Mock {
         Ok(())
     }
     fn kick(&mut self) {}
+    fn offered(&self, _: LinkId) -> Option<Offer> {
+        self.net.borrow().offer
+    }
+    fn help(&mut self, _: LinkId, offer: &Offer) {
+        self.net.borrow_mut().helped = Some(*offer);
+    }
     fn sent_mark(&self, link: LinkId) -> u64 {
         self.net.borrow().sent.get(&(self.me, self.node(link))).copied().unwrap_or(0)
     }
@@ -474,6 +486,7 @@ impl World {
             repeat: 0,
             room: 64,
             straight: false,
+            either_from: u32::MAX,
             straight_above: 16384,
             flowing_above: None,
             shared_above: None,
@@ -481,6 +494,8 @@ impl World {
             maps: true,
             segment: 16384,
             deny_straight: false,
+            offer: None,
+            helped: None,
             groups: HashMap::new(),
             lost: 0,
             shown: vec![HashMap::new(); count],

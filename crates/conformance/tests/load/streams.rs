@@ -1,0 +1,153 @@
+//! Long messages, one behind the other, between two processes that poll: whichever way they go, and whoever copies them, every byte is
+//! looked at.
+
+use std::time::Instant;
+
+use conformance::side::{self, Place};
+use conformance::{Bed, Far, PATIENCE, Wire, softrnic};
+use rdma::{Cq, Data, Mr, RecvWr, SendOp, SendWr, Status, Wc};
+
+/// What goes through the window, what may go by reference, what both sides may copy, and what is more than one piece of a copy.
+const LENGTHS: [usize; 6] = [1 << 20, 300_001, (3 << 20) + 17, 64 << 10, 128 << 10, (1 << 20) + 4096];
+const LONGEST: usize = LENGTHS[2];
+/// Requests under way, each with its place in both regions.
+const DEEP: usize = 8;
+/// Messages of each operation: of all ways some.
+const MESSAGES: usize = 160;
+/// Where the data of message 0 begin among all that are sent; each begins a little later than the one before.
+const STEP: usize = 4099;
+
+fn length(number: usize) -> usize {
+    // Mostly one length: who counts together what is alike shall find enough of it.
+    if number.is_multiple_of(4) { LENGTHS[number / 4 % LENGTHS.len()] } else { LENGTHS[0] }
+}
+
+/// All data come out of this.
+struct Source(Vec<u8>);
+
+impl Source {
+    fn new() -> Source {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let words = (0..(LONGEST + MESSAGES * STEP) / 8 + 1).map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_ne_bytes()
+        });
+        Source(words.flatten().collect())
+    }
+
+    fn message(&self, number: usize) -> &[u8] {
+        &self.0[number * STEP..][..length(number)]
+    }
+}
+
+/// Polls without a pause: who waits may have a part in the copy.
+fn take(cq: &Cq) -> Wc {
+    let (mut out, begun) = ([Wc::default()], Instant::now());
+    while cq.poll(&mut out).expect("ibv_poll_cq") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no completion");
+    }
+    assert_eq!(out[0].status(), Status::SUCCESS, "{:?}", out[0]);
+    out[0]
+}
+
+fn place(number: usize) -> usize {
+    number % DEEP * LONGEST
+}
+
+fn check(mr: &Mr, source: &Source, number: usize, seen: &mut Vec<u8>, what: &str) {
+    seen.resize(length(number), 0);
+    mr.read(place(number), seen);
+    assert!(seen[..] == *source.message(number), "{what} {number}, {} bytes", seen.len());
+}
+
+pub fn far(mut wire: Wire) {
+    let bed = Bed::open();
+    let side = side::Side::new(&bed);
+    let mr = side::buffer(&bed, DEEP * LONGEST);
+    let peer: Place = wire.exchange(&side::place(&bed, &side.qp));
+    side::up(&side.qp, &peer);
+    let source = Source::new();
+    let post = |number: usize| {
+        let sges = [mr.sge(place(number), LONGEST)];
+        side.qp.post_recv(&RecvWr { wr_id: number as u64, sges: &sges }).expect("ibv_post_recv");
+    };
+    (0..DEEP).for_each(post);
+    let (): () = wire.exchange(&(mr.addr(), mr.rkey()));
+    let mut seen = Vec::new();
+    for number in 0..MESSAGES {
+        let wc = take(&side.cq);
+        assert_eq!((wc.wr_id(), wc.byte_len() as usize), (number as u64, length(number)));
+        check(&mr, &source, number, &mut seen, "SEND");
+        if number + DEEP < MESSAGES {
+            post(number + DEEP);
+        }
+    }
+    // Of WRITEs and READs nothing is to be seen here. It polls as before, until it hears that they are over.
+    side::recv(&side.qp, 0, &[side.mr.sge(0, side::LEN)]);
+    wire.tell(&());
+    take(&side.cq);
+    let () = wire.exchange(&());
+}
+
+#[test]
+fn long_messages_one_behind_the_other() {
+    let _alone = crate::alone();
+    let mut far = Far::start("far_side", "streams", &[]);
+    let bed = Bed::open();
+    let side = side::Side::new(&bed);
+    let (mr, read) = (side::buffer(&bed, DEEP * LONGEST), side::buffer(&bed, DEEP * LONGEST));
+    let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
+    side::up(&side.qp, &peer);
+    let source = Source::new();
+    let (addr, rkey): (u64, u32) = far.wire.exchange(&());
+    let post = |mr: &Mr, op, number: usize| {
+        let sges = [mr.sge(place(number), length(number))];
+        side.qp.post_send(&SendWr::new(number as u64, op, Data::Sges(&sges))).expect("ibv_post_send");
+    };
+    for number in 0..MESSAGES {
+        if number >= DEEP {
+            assert_eq!(take(&side.cq).wr_id(), (number - DEEP) as u64);
+        }
+        mr.write(place(number), source.message(number));
+        post(&mr, SendOp::Send, number);
+    }
+    (0..DEEP).for_each(|_| _ = take(&side.cq));
+    let () = far.wire.hear();
+    let mut seen = Vec::new();
+    for first in (0..MESSAGES).step_by(DEEP) {
+        let numbers = first..first + DEEP;
+        let remote = |number| addr + place(number) as u64;
+        for number in numbers.clone() {
+            mr.write(place(number), source.message(number));
+            post(&mr, SendOp::Write { addr: remote(number), rkey }, number);
+        }
+        numbers.clone().for_each(|_| _ = take(&side.cq));
+        for number in numbers.clone() {
+            post(&read, SendOp::Read { addr: remote(number), rkey }, number);
+        }
+        for number in numbers {
+            assert_eq!(take(&side.cq).wr_id(), number as u64);
+            check(&read, &source, number, &mut seen, "WRITE and READ");
+        }
+    }
+    let facts = |pid: u32| softrnic(&["doctor", "--json", &pid.to_string()]).1;
+    let count = |facts: &str, name: &str| -> u64 {
+        let at = facts.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name}: {facts}"));
+        let digits = facts[at + name.len() + 3..].trim_start();
+        digits[..digits.find(|c: char| !c.is_ascii_digit()).expect("JSON")].parse().expect("a number")
+    };
+    let (own, theirs) = (facts(std::process::id()), facts(far.pid()));
+    side::send(&side.qp, 0, &[side.mr.sge(0, side::LEN)]);
+    take(&side.cq);
+    let () = far.wire.exchange(&());
+    assert!(far.ended_well());
+    let (straight, helped) = (count(&theirs, "straight_bytes"), count(&own, "helped_bytes"));
+    println!(
+        "{} messages of each kind; copied by their target {straight} bytes, {helped} of them with our help",
+        MESSAGES
+    );
+    // Where straight copies are forbidden there are none.
+    assert!(straight == 0 || helped > 0, "{straight} bytes without help");
+}

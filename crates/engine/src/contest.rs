@@ -1,0 +1,126 @@
+//! Which of two ways is faster, tried out while data flow.
+//!
+//! It depends on the machine, on where the system runs the two ends, and on what they do, and it changes while they run. So most
+//! goes by the way that was faster, and now and then a little by the other.
+
+/// Stretches in a row of the way that is tried.
+const TRIES: u32 = 4;
+/// Stretches before the first trial.
+const FIRST: u32 = 4;
+/// A higher ratio tells of a program that has paused, and counts as none.
+const WORST: u64 = 8;
+/// The way that is tried has to take less than so many hundredths of the other one's time.
+const BETTER: u64 = 92;
+
+/// The times that the last stretches took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent([u64; 5]);
+
+impl Recent {
+    fn took(&mut self, nanos: u64) {
+        self.0.rotate_right(1);
+        self.0[0] = nanos.max(1);
+    }
+
+    /// The one in the middle: some of them tell of pauses of the program, and some of a reader that had caught up. `None`: there was none
+    /// yet.
+    fn typical(self) -> Option<u64> {
+        let mut known = self.0;
+        known.sort_unstable();
+        let known = &known[known.partition_point(|nanos| *nanos == 0)..];
+        known.get(known.len().saturating_sub(1) / 2).copied()
+    }
+}
+
+/// Two ways, and how long a stretch of each takes. The first is the better one until the other has been tried.
+#[derive(Clone, Debug)]
+pub struct Contest {
+    /// The second way is taken, but for trials.
+    second: bool,
+    /// The other one is being tried.
+    trying: bool,
+    /// Stretches until that changes.
+    left: u32,
+    /// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times the ratio of
+    /// the two ways' times.
+    apart: u32,
+    /// By the best way, and by the other one when it was last tried.
+    recent: [Recent; 2],
+}
+
+impl Contest {
+    /// With so many stretches between two trials, and more if one of the ways is much slower.
+    pub const fn new(apart: u32) -> Self {
+        Contest { second: false, trying: false, left: FIRST, apart, recent: [Recent([0; 5]); 2] }
+    }
+
+    /// True if the second way is the next to be taken.
+    #[inline]
+    pub fn second(&self) -> bool {
+        self.second != self.trying
+    }
+
+    /// A stretch by that way is over; `took`: in so many nanoseconds, if that was measured. True if a trial begins or ends with it.
+    pub fn over(&mut self, took: Option<u64>) -> bool {
+        if let Some(nanos) = took {
+            self.recent[usize::from(self.trying)].took(nanos);
+        }
+        self.left -= 1;
+        if self.left > 0 {
+            return false;
+        }
+        if self.trying {
+            let [best, other] = self.recent.map(|recent| recent.typical().unwrap_or(u64::MAX));
+            let ratio = best.max(other) / best.min(other);
+            self.left = self.apart * if ratio > WORST { 1 } else { ratio as u32 };
+            if other < best / 100 * BETTER {
+                self.second = !self.second;
+                self.recent.swap(0, 1);
+                // What it was compared with may be a program that was slow itself.
+                self.left = self.apart;
+            }
+        } else {
+            self.recent[1] = Recent::default();
+            self.left = TRIES;
+        }
+        self.trying = !self.trying;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of so many stretches that went by the second way, in hundredths, for each hundred of them.
+    fn parts(hundreds: u64, mut takes: impl FnMut(u64, bool) -> u64) -> Vec<u64> {
+        let mut contest = Contest::new(100);
+        let mut hundred = |at: u64| {
+            (0..100)
+                .filter(|i| {
+                    let second = contest.second();
+                    contest.over(Some(takes(at * 100 + i, second)));
+                    second
+                })
+                .count() as u64
+        };
+        (0..hundreds).map(&mut hundred).collect()
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_nearly_always() {
+        let first = parts(20, |_, second| if second { 2000 } else { 1000 });
+        assert!(first.iter().all(|part| *part <= 4), "{first:?}");
+        let second = parts(20, |_, second| if second { 1000 } else { 2000 });
+        assert!(second.iter().all(|part| *part >= 92), "{second:?}");
+        // As good as alike: nothing is changed.
+        let alike = parts(20, |_, second| if second { 950 } else { 1000 });
+        assert!(alike.iter().all(|part| *part <= 4), "{alike:?}");
+    }
+
+    #[test]
+    fn what_changes_is_followed() {
+        let both = parts(20, |i, second| if second == (i < 1000) { 1000 } else { 2000 });
+        assert!(both[1..10].iter().all(|part| *part >= 92) && both[13..].iter().all(|part| *part <= 4), "{both:?}");
+    }
+}

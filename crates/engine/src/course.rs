@@ -1,0 +1,107 @@
+//! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two halves of a copy by the
+//! kernel, the other two whole copies, which caches make quick on some machines and not on others.
+
+use crate::contest::Contest;
+use crate::platform::Nanos;
+
+/// What is timed at once, in bytes.
+const STRETCH: u64 = 8 << 20;
+/// Stretches between two trials: as many requests as are under way by reference belong to a trial.
+const APART: u32 = 512;
+
+/// The ways of one queue pair's long messages in one direction.
+#[derive(Debug)]
+pub(crate) struct Course {
+    /// Through the link at first.
+    contest: Contest,
+    /// Of the stretch so far.
+    bytes: u64,
+    nanos: Nanos,
+    /// When the last one completed.
+    last: Nanos,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Course { contest: Contest::new(APART), bytes: 0, nanos: 0, last: 0 }
+    }
+}
+
+impl Course {
+    /// Shorter messages take no part, in bytes.
+    pub const SHORTEST: u32 = 64 << 10;
+
+    /// True if the next message is best sent by reference.
+    pub fn by_ref(&self) -> bool {
+        self.contest.second()
+    }
+
+    /// A message is complete that was posted at `since`. What it had to wait for those before it does not count.
+    pub fn completed(&mut self, len: u32, by_ref: bool, since: Nanos, now: Nanos) {
+        let began = std::mem::replace(&mut self.last, now).max(since);
+        if by_ref != self.by_ref() {
+            return; // sent before that changed
+        }
+        self.bytes += u64::from(len);
+        self.nanos += now.saturating_sub(began);
+        if self.bytes >= STRETCH {
+            self.contest.over(Some((u128::from(self.nanos) * u128::from(STRETCH) / u128::from(self.bytes)) as u64));
+            (self.bytes, self.nanos) = (0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages of 1 MiB, `depth` of which are under way, each of which takes so long, from a program that pauses so long before it posts
+    /// the next; gives the parts that went by reference, in hundredths, of each thousand.
+    fn stream(depth: usize, thousands: usize, pause: Nanos, takes: impl Fn(usize, bool) -> Nanos) -> Vec<usize> {
+        let (mut course, mut now, mut under_way) = (Course::default(), 1, std::collections::VecDeque::new());
+        let mut thousand = |at: usize| {
+            let done = (0..1000).filter(|i| {
+                if under_way.is_empty() {
+                    now += pause;
+                }
+                while under_way.len() < depth {
+                    under_way.push_back((now, course.by_ref()));
+                }
+                let (since, by_ref) = under_way.pop_front().unwrap();
+                now += takes(at * 1000 + i, by_ref);
+                course.completed(1 << 20, by_ref, since, now);
+                by_ref
+            });
+            done.count() / 10
+        };
+        (0..thousands).map(&mut thousand).collect()
+    }
+
+    #[test]
+    fn the_faster_way_is_found_whatever_is_under_way() {
+        let by = |link, by_ref| move |_, is_by_ref| if is_by_ref { by_ref } else { link };
+        for (depth, pause) in [(1, 0), (1, 700_000), (16, 0), (128, 0)] {
+            let link = stream(depth, 20, pause, by(30_000, 60_000));
+            assert!(link.iter().sum::<usize>() <= 20 * 5, "{depth} {link:?}");
+            let straight = stream(depth, 20, pause, by(130_000, 60_000));
+            assert!(straight.iter().sum::<usize>() >= 20 * 95, "{depth} {straight:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_changes_is_followed() {
+        let parts = stream(128, 40, 0, |i, by_ref| {
+            if by_ref {
+                60_000
+            } else if i < 15_000 {
+                130_000
+            } else {
+                30_000
+            }
+        });
+        assert!(
+            parts[1..15].iter().sum::<usize>() >= 14 * 95 && parts[25..].iter().sum::<usize>() <= 15 * 5,
+            "{parts:?}"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Helping a target with its straight copies for our requests: what it offers is held against them.
+
+use verbs::{Opcode, QpState, QpType, RKey, SendBody};
+
+use super::mock::*;
+use crate::platform::{Offer, Span, TicketRef};
+
+const LEN: u32 = 200_000;
+
+fn world() -> (World, verbs::QpId, verbs::QpId) {
+    let mut w = World::new(2, 5);
+    w.net.borrow_mut().straight = true;
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    // The first answer shows that the other side is there.
+    assert!(!w.nodes[0].engine.lends());
+    (w, qa, qb)
+}
+
+/// What the target would offer for the request by reference that is on its way.
+fn offer(w: &World, to_us: bool) -> Offer {
+    let net = w.net.borrow();
+    let list = &net.queues[&(0, 1)].back().unwrap().payload;
+    let word = |at: usize| u64::from_le_bytes(list[at..at + 8].try_into().unwrap());
+    let span = Span { addr: word(16), len: word(24) as u32, guarded: true };
+    Offer { ticket: TicketRef { addr: word(0), value: word(8) }, span, to_us }
+}
+
+fn is_helped(w: &mut World, offer: Offer) -> bool {
+    w.net.borrow_mut().offer = Some(offer);
+    w.nodes[0].engine.help();
+    let helped = w.net.borrow_mut().helped.take();
+    assert!(helped.is_none_or(|helped| helped == offer));
+    helped.is_some()
+}
+
+#[test]
+fn only_what_a_request_has_named() {
+    for (opcode, to_us) in [(Opcode::Send, false), (Opcode::RdmaWrite, false), (Opcode::RdmaRead, true)] {
+        let (mut w, qa, qb) = world();
+        w.recv(1, qb, &[w.sge(1, 0, LEN)], 9).unwrap();
+        let (remote_addr, rkey) = (BASE, RKey(w.nodes[1].key));
+        let body = if opcode == Opcode::Send { SendBody::Plain } else { SendBody::Rdma { remote_addr, rkey } };
+        w.post(0, qa, opcode, body, &[w.sge(0, 64, LEN)], 1).unwrap();
+        assert!(w.nodes[0].engine.lends());
+        let good = offer(&w, to_us);
+        assert!(is_helped(&mut w, good), "{opcode:?}");
+        let part = Span { addr: good.span.addr + 100, len: 1000, ..good.span };
+        assert!(is_helped(&mut w, Offer { span: part, ..good }));
+        let TicketRef { addr, value } = good.ticket;
+        let bad = [
+            Offer { to_us: !to_us, ..good },
+            Offer { ticket: TicketRef { addr, value: value + 1 }, ..good },
+            Offer { ticket: TicketRef { addr: addr + 8, value }, ..good },
+            Offer { span: Span { len: LEN + 1, ..good.span }, ..good },
+            Offer { span: Span { addr: good.span.addr - 1, ..good.span }, ..good },
+            Offer { span: Span { addr: good.span.addr + 1, ..good.span }, ..good },
+            Offer { span: Span { addr: u64::MAX, len: 5, ..good.span }, ..good },
+        ];
+        for bad in bad {
+            assert!(!is_helped(&mut w, bad), "{opcode:?} {bad:?}");
+        }
+        // When it is done, or given up, there is nothing to help with.
+        w.settle();
+        assert_eq!(w.poll(0).len(), 1);
+        assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+    }
+}
+
+#[test]
+fn not_what_was_given_up() {
+    let (mut w, qa, _) = world();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
+    let good = offer(&w, false);
+    assert!(is_helped(&mut w, good));
+    let attr = verbs::QpAttr { state: QpState::Err, ..Default::default() };
+    w.nodes[0].engine.modify_qp(qa, &attr, verbs::QpAttrMask::STATE, w.now).unwrap();
+    assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+}
+
+/// Of a queue pair that is gone nothing is left in the list.
+#[test]
+fn not_for_those_that_are_gone() {
+    let (mut w, qa, _) = world();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
+    let good = offer(&w, false);
+    w.nodes[0].engine.destroy_qp(qa).unwrap();
+    assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+}
+
+/// Long messages go by either way, until it is known which is faster.
+#[test]
+fn both_ways_are_tried() {
+    for opcode in [Opcode::Send, Opcode::RdmaRead] {
+        let (mut w, qa, qb) = world();
+        {
+            let mut net = w.net.borrow_mut();
+            (net.straight_above, net.flowing_above, net.shared_above) = (u32::MAX, Some(u32::MAX), Some(16384));
+            net.maps = false;
+            net.either_from = LEN;
+        }
+        let mut by_ref = [0; 2];
+        for id in 0..400 {
+            if opcode == Opcode::Send {
+                w.recv(1, qb, &[w.sge(1, 0, LEN)], id).unwrap();
+            }
+            let (remote_addr, rkey) = (BASE, RKey(w.nodes[1].key));
+            let body = if opcode == Opcode::Send { SendBody::Plain } else { SendBody::Rdma { remote_addr, rkey } };
+            w.post(0, qa, opcode, body, &[w.sge(0, 0, LEN)], id).unwrap();
+            by_ref[usize::from(w.nodes[0].engine.lends())] += 1;
+            w.settle();
+            w.nodes[0].engine.help();
+            assert_eq!(w.poll(0).iter().map(|c| c.status).collect::<Vec<_>>(), [verbs::WcStatus::Success]);
+            w.poll(1);
+        }
+        assert!(by_ref[0] > 100 && by_ref[1] > 100, "{opcode:?} {by_ref:?}");
+    }
+}

@@ -1,0 +1,221 @@
+use std::cell::{Cell, RefCell};
+
+use super::*;
+
+#[derive(Default)]
+struct Shared {
+    claims: AtomicU64,
+    helped: AtomicU64,
+    terms: [AtomicU64; 5],
+}
+
+impl Shared {
+    fn words(&self) -> Words<'_> {
+        Words { claims: &self.claims, helped: &self.helped, terms: self.terms.each_ref() }
+    }
+}
+
+fn terms(len: u32) -> Terms {
+    Terms { ticket: TicketRef { addr: 8, value: 9 }, helpers: 1 << 30, leaders: 2 << 30, len, to_helper: false }
+}
+
+const LENGTHS: [u32; 6] = [SHORTEST, SHORTEST + 1, 200_000, 1 << 20, (1 << 20) + 4097, LONGEST];
+
+/// What was copied, by whom, in order.
+#[derive(Default)]
+struct Log(RefCell<Vec<(bool, u32, u32)>>);
+
+impl Log {
+    fn put(&self, helped: bool, at: u32, len: u32) -> Result<(), StraightError> {
+        self.0.borrow_mut().push((helped, at, len));
+        Ok(())
+    }
+
+    /// Everything once, and the end last.
+    fn check(&self, len: u32) {
+        let mut log = self.0.borrow_mut();
+        let &(helped, at, tail) = log.last().unwrap();
+        assert!(!helped && at + tail == len && tail == TAIL, "{log:?}");
+        log.sort_by_key(|(_, at, _)| *at);
+        let mut end = 0;
+        for &(_, at, len) in log.iter() {
+            assert!(at == end && len > 0, "{log:?}");
+            end += len;
+        }
+        assert_eq!(end, len);
+    }
+}
+
+#[test]
+fn who_has_no_help_copies_all() {
+    let (shared, mut leader) = (Shared::default(), Leader::default());
+    for len in LENGTHS {
+        let log = Log::default();
+        leader.lead(&shared.words(), &terms(len), |at, len| log.put(false, at, len), |_| unreachable!()).unwrap();
+        log.check(len);
+        assert_eq!(Helper::offer(&shared.words()), None);
+    }
+}
+
+#[test]
+fn each_byte_is_copied_once_and_the_end_last() {
+    let (shared, mut leader, mut helper) = (Shared::default(), Leader::default(), Helper::default());
+    for (len, most) in LENGTHS.into_iter().flat_map(|len| [0, 1, 2, 100].map(|most| (len, most))) {
+        let log = Log::default();
+        let own = |at, part| {
+            log.put(false, at, part)?;
+            if let Some(offer) = Helper::offer(&shared.words()) {
+                assert_eq!(offer.terms, terms(len));
+                helper.help(&shared.words(), &offer, most, |at, part| log.put(true, at, part));
+            }
+            Ok(())
+        };
+        leader.lead(&shared.words(), &terms(len), own, |_| unreachable!("it does all at once")).unwrap();
+        log.check(len);
+        assert_eq!(log.0.borrow().iter().any(|(helped, ..)| *helped), most > 0, "{len}");
+    }
+}
+
+#[test]
+fn what_the_helper_could_not_copy_the_leader_does() {
+    let (shared, mut leader, mut helper, log) =
+        (Shared::default(), Leader::default(), Helper::default(), Log::default());
+    let own = |at, part| {
+        log.put(false, at, part)?;
+        if let Some(offer) = Helper::offer(&shared.words()) {
+            helper.help(&shared.words(), &offer, 1, |_, _| Err(StraightError::Remote));
+        }
+        Ok(())
+    };
+    leader.lead(&shared.words(), &terms(1 << 20), own, |_| unreachable!()).unwrap();
+    log.check(1 << 20);
+}
+
+#[test]
+fn a_copy_that_fails_is_waited_for_and_leaves_nothing_to_do() {
+    let (shared, mut leader, mut helper) = (Shared::default(), Leader::default(), Helper::default());
+    let (calls, begun) = (Cell::new(0), RefCell::new(None));
+    let own = |_, _| {
+        calls.set(calls.get() + 1);
+        // The helper has claimed a part, and is at it.
+        *begun.borrow_mut() = Helper::offer(&shared.words());
+        let raw = shared.claims.load(Ordering::Relaxed);
+        shared.claims.store(raw - 3, Ordering::Relaxed);
+        Err(StraightError::Local)
+    };
+    let waits = |turn| {
+        assert_eq!(Helper::offer(&shared.words()), None, "nothing more is claimed");
+        if turn == 10 {
+            shared.helped.store(1 << 32 | 3, Ordering::Relaxed);
+        }
+        turn < 20
+    };
+    let result = leader.lead(&shared.words(), &terms(1 << 20), own, waits);
+    assert_eq!((result, calls.get()), (Err(Failed::Copy(StraightError::Local)), 1));
+    let late = begun.borrow_mut().take().unwrap();
+    helper.help(&shared.words(), &late, 5, |_, _| unreachable!("it is over"));
+    assert!(leader.trusts());
+}
+
+#[test]
+fn who_is_not_waited_for_any_more_is_not_asked_again() {
+    let (shared, mut leader) = (Shared::default(), Leader::default());
+    let own = |_, _| {
+        let raw = shared.claims.load(Ordering::Relaxed);
+        if raw as u16 == units(1 << 20) {
+            shared.claims.store(raw - 3, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    assert!(leader.trusts() && !leader.is_stalled(&shared.words()));
+    let result = leader.lead(&shared.words(), &terms(1 << 20), own, |turn| turn < 5);
+    assert_eq!(result, Err(Failed::Stalled));
+    assert!(!leader.trusts() && leader.is_stalled(&shared.words()));
+    shared.helped.store(1 << 32 | 2, Ordering::Relaxed);
+    assert!(leader.is_stalled(&shared.words()));
+    shared.helped.store(1 << 32 | 3, Ordering::Relaxed);
+    assert!(!leader.is_stalled(&shared.words()) && !leader.trusts());
+}
+
+/// Whatever the other side writes: an end, and nothing outside.
+#[test]
+fn nonsense_harms_nobody() {
+    let mut seed = 88172645463325252u64;
+    let mut dice = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let (shared, mut leader, mut helper) = (Shared::default(), Leader::default(), Helper::default());
+    for turn in 0..if cfg!(miri) { 50 } else { 20_000 } {
+        let len = SHORTEST + dice() as u32 % (4 << 20);
+        let number = leader.number.wrapping_add(1).max(1);
+        let nonsense = |dice: u64| {
+            let word = [dice, u64::from(number) << 32 | dice >> 32, u64::from(number) << 32 | (dice >> 32 & 0x7f_007f)];
+            word[(dice % 3) as usize]
+        };
+        let mut inside = |at: u32, part: u32| {
+            assert!(u64::from(at) + u64::from(part) <= u64::from(len), "{turn}: {at} {part} of {len}");
+            shared.claims.store(nonsense(dice()), Ordering::Relaxed);
+            shared.helped.store(nonsense(dice()), Ordering::Relaxed);
+            Ok(())
+        };
+        let _ = leader.lead(&shared.words(), &terms(len), &mut inside, |turn| turn < 3);
+        for word in [&shared.claims, &shared.helped].into_iter().chain(&shared.terms) {
+            word.store(nonsense(dice()), Ordering::Relaxed);
+        }
+        shared.terms[4].store(u64::from(len), Ordering::Relaxed);
+        if let Some(offer) = Helper::offer(&shared.words()) {
+            helper.help(&shared.words(), &offer, 1000, |at, part| {
+                let end = u64::from(at) + u64::from(part);
+                assert!(end <= u64::from(offer.terms.len), "{turn}: {at} {part} of {}", offer.terms.len);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Two threads, and every byte of many copies.
+#[test]
+#[cfg_attr(miri, ignore = "long; the model under loom has the orders")]
+fn two_threads_make_it_together() {
+    const LEN: usize = SHORTEST as usize + 70_000;
+    let shared = Shared::default();
+    let from: Vec<_> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
+    let to: Vec<_> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
+    let (over, helped) = (AtomicU64::new(0), AtomicU64::new(0));
+    let copy = |at: u32, part: u32| {
+        for i in at as usize / 8..(at + part) as usize / 8 {
+            to[i].store(from[i].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut helper = Helper::default();
+            while over.load(Ordering::Relaxed) == 0 {
+                if let Some(offer) = Helper::offer(&shared.words()) {
+                    helper.help(&shared.words(), &offer, 4, |at, part| {
+                        helped.fetch_add(1, Ordering::Relaxed);
+                        copy(at, part)
+                    });
+                }
+            }
+        });
+        let mut leader = Leader::default();
+        let mut round = 0;
+        // Until there was help often enough, however the threads are run.
+        while round < 2000 || helped.load(Ordering::Relaxed) < 100 {
+            round += 1;
+            from.iter().for_each(|word| word.store(round, Ordering::Relaxed));
+            let waits = |_| {
+                std::thread::yield_now();
+                true
+            };
+            leader.lead(&shared.words(), &terms(LEN as u32), copy, waits).unwrap();
+            assert!(to.iter().all(|word| word.load(Ordering::Relaxed) == round), "{round}");
+        }
+        over.store(1, Ordering::Relaxed);
+    });
+}
