@@ -3,7 +3,6 @@
 use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 use crate::Engine;
-use crate::course::Course;
 use crate::cq::{Cqe, Frees};
 use crate::platform::{Nanos, Platform};
 use crate::qp::{Qp, Response};
@@ -101,11 +100,12 @@ impl<P: Platform> Engine<P> {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
         qp.tally.completed(e, status);
-        if e.len >= Course::SHORTEST && e.psns > 0 && status == WcStatus::Success {
-            qp.courses[usize::from(e.opcode == Opcode::RdmaRead)].completed(e.len, e.by_ref, e.since, now);
-        }
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
+        if let (Some(link), WcStatus::Success, 1..) = (qp.link, status, e.psns) {
+            let (read, by_ref, since) = (e.opcode == Opcode::RdmaRead, e.by_ref, e.since);
+            self.time_course(link, read, len, by_ref, since, now);
+        }
         qp.inflight.drop_front(1);
         if silent {
             return;
@@ -166,7 +166,7 @@ impl<P: Platform> Engine<P> {
 
     /// Completes all receives of the queue pair's own queue with a flush error.
     pub(crate) fn flush_recvs(&mut self, qp: &mut Qp, now: Nanos) {
-        if let Some(progress) = qp.recv.take() {
+        for progress in [qp.kept.take(), qp.recv.take()].into_iter().flatten() {
             self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, WcStatus::WrFlushErr, now);
         }
         while let Some(wqe) = qp.rq.wqes.pop_front() {

@@ -1,15 +1,18 @@
 //! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two halves of a copy by the
 //! kernel, the other two whole copies, which caches make quick on some machines and not on others.
 
+use crate::Engine;
 use crate::contest::Contest;
-use crate::platform::Nanos;
+use crate::help::SHORTEST;
+use crate::platform::{LinkId, Nanos, Platform};
 
 /// What is timed at once, in bytes.
 const STRETCH: u64 = 8 << 20;
 /// Stretches between two trials: as many requests as are under way by reference belong to a trial.
 const APART: u32 = 512;
 
-/// The ways of one queue pair's long messages in one direction.
+/// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the one way and some the
+/// other, the peer's time is not shared fairly.
 #[derive(Debug)]
 pub(crate) struct Course {
     /// Through the link at first.
@@ -28,9 +31,6 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Shorter messages take no part, in bytes.
-    pub const SHORTEST: u32 = 64 << 10;
-
     /// True if the next message is best sent by reference.
     pub fn by_ref(&self) -> bool {
         self.contest.second()
@@ -47,6 +47,32 @@ impl Course {
         if self.bytes >= STRETCH {
             self.contest.over(Some((u128::from(self.nanos) * u128::from(STRETCH) / u128::from(self.bytes)) as u64));
             (self.bytes, self.nanos) = (0, 0);
+        }
+    }
+}
+
+/// The courses of a link: of SENDs and WRITEs, and of READs.
+pub(crate) type Courses = Vec<(LinkId, [Course; 2])>;
+
+impl<P: Platform> Engine<P> {
+    fn course(&mut self, link: LinkId, read: bool) -> &mut Course {
+        let known = self.courses.iter().position(|(id, _)| *id == link);
+        let at = known.unwrap_or_else(|| {
+            self.courses.push((link, Default::default()));
+            self.courses.len() - 1
+        });
+        &mut self.courses[at].1[usize::from(read)]
+    }
+
+    /// True if a message is best sent by reference that may go either way.
+    pub(crate) fn best_by_ref(&mut self, link: LinkId, read: bool) -> bool {
+        self.course(link, read).by_ref()
+    }
+
+    /// A message of this length was executed that had gone over this link.
+    pub(crate) fn time_course(&mut self, link: LinkId, read: bool, len: u32, by_ref: bool, since: Nanos, now: Nanos) {
+        if len >= SHORTEST {
+            self.course(link, read).completed(len, by_ref, since, now);
         }
     }
 }

@@ -24,8 +24,8 @@ use verbs::{
 
 use crate::Engine;
 use crate::complete::sent;
-use crate::course::Course;
 use crate::cq::{Completions, Cqe, Frees};
+use crate::help::SHORTEST;
 use crate::modify::timeout_nanos;
 use crate::platform::{
     Head, LinkId, Nanos, Packet, PacketOp, Payload, Platform, ShortPacket, Span, packet_flags as flag,
@@ -520,7 +520,7 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             // Long ones are timed, by reference or not.
-            if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref || e.len >= Course::SHORTEST {
+            if !matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) || e.by_ref || e.len >= SHORTEST {
                 rest = true;
                 break;
             }

@@ -4,70 +4,122 @@
 //! it to its initiator. What it offers is its word, and is held against the requests that are under way: only memory that one of them has
 //! named, for what that one does with it.
 
-use verbs::{Opcode, QpState};
+use verbs::{Opcode, QpId, QpState};
 
 use crate::Engine;
-use crate::platform::{Offer, Platform};
+use crate::platform::{LinkId, Offer, Platform, Span};
 use crate::qp::Qp;
+use crate::region::NULL_ADDR;
+
+/// Shorter copies are made by the target alone, in bytes: its peer would hardly have heard of them.
+pub const SHORTEST: u32 = 128 << 10;
+/// Bytes of a list that names one piece of memory, see [`crate::platform::packet_flags::BY_REF`]: only those are offered.
+pub(crate) const LIST_OF_ONE: usize = 32;
+/// After so many looks in vain, in a row, who polls looks as seldom as he does at other things.
+const IN_VAIN: u32 = 1024;
+
+/// The requests by reference with whose copies we may help.
+#[derive(Default)]
+pub(crate) struct Lent {
+    /// Queue pairs that have some; one or the other perhaps without any more.
+    qps: Vec<QpId>,
+    /// The links that they went over.
+    links: Vec<LinkId>,
+    /// Whose turn it is to be looked at, whether it still has any.
+    turn: usize,
+    /// Looks in vain.
+    in_vain: u32,
+}
 
 impl<P: Platform> Engine<P> {
     /// True if a peer may be copying for requests of ours, so that [`Engine::help`] is worth a call.
     #[inline]
     pub fn lends(&self) -> bool {
-        !self.lenders.is_empty()
+        !self.lent.qps.is_empty()
     }
 
-    /// This queue pair has a request by reference.
-    pub(crate) fn lend(&mut self, qp: &mut Qp) {
+    /// True if that call is worth while at every poll.
+    #[inline]
+    pub fn expects_offers(&self) -> bool {
+        self.lends() && self.lent.in_vain < IN_VAIN
+    }
+
+    /// This queue pair has sent a request by reference over this link.
+    pub(crate) fn lend(&mut self, qp: &mut Qp, link: LinkId) {
+        if link == LinkId::LOOPBACK {
+            return;
+        }
+        self.lent.in_vain = 0;
+        if !self.lent.links.contains(&link) {
+            self.lent.links.push(link);
+        }
         if !std::mem::replace(&mut qp.lender, true) {
-            self.lenders.push(qp.id);
+            self.lent.qps.push(qp.id);
         }
     }
 
     /// Makes a part of what peers copy for our requests.
     pub fn help(&mut self) {
-        let mut at = 0;
-        while let Some(&id) = self.lenders.get(at) {
-            let lends = self.qps.get(id).is_some_and(|qp| qp.inflight.iter().any(|e| e.by_ref && !e.done));
-            if !lends {
-                self.lenders.swap_remove(at);
-                if let Some(qp) = self.qps.get_mut(id) {
-                    qp.lender = false;
-                }
-                continue;
-            }
-            at += 1;
-            if let Some(link) = self.qps.get(id).and_then(|qp| qp.link)
-                && let Some(offer) = self.platform.offered(link)
-                && self.is_lent(id, &offer)
+        self.forget_one();
+        self.lent.in_vain = self.lent.in_vain.saturating_add(1);
+        for at in 0..self.lent.links.len() {
+            let link = self.lent.links[at];
+            let Some(offer) = self.platform.offered(link) else { continue };
+            let named = |id: &QpId| self.qps.get(*id).is_some_and(|qp| qp.ticket.name() == offer.ticket);
+            if let Some(whose) = self.lent.qps.iter().position(named)
+                && self.is_lent(self.lent.qps[whose], link, &offer)
             {
+                // The next is mostly for the same.
+                self.lent.qps.swap(0, whose);
                 self.platform.help(link, &offer);
+                self.lent.in_vain = 0;
             }
         }
     }
 
-    /// True if a request that is under way lends the peer this memory, for this.
-    fn is_lent(&mut self, id: verbs::QpId, offer: &Offer) -> bool {
-        let Some(qp) = self.qps.get(id).filter(|qp| matches!(qp.state, QpState::Rts | QpState::Sqd)) else {
-            return false;
-        };
-        if qp.ticket.name() != offer.ticket {
+    /// Looks whether one of the queue pairs, each in its turn, still has requests by reference.
+    fn forget_one(&mut self) {
+        self.lent.turn = if self.lent.turn + 1 < self.lent.qps.len() { self.lent.turn + 1 } else { 0 };
+        let Some(&id) = self.lent.qps.get(self.lent.turn) else { return };
+        let lends =
+            |qp: &Qp| !qp.no_straight && qp.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done);
+        if self.qps.get(id).is_some_and(|qp| lends(qp)) {
+            return;
+        }
+        self.lent.qps.swap_remove(self.lent.turn);
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.lender = false;
+        }
+        if self.lent.qps.is_empty() {
+            self.lent.links.clear();
+        }
+    }
+
+    /// True if a request that is under way on this link lends the peer this memory, for this.
+    fn is_lent(&mut self, id: QpId, link: LinkId, offer: &Offer) -> bool {
+        let Some(qp) = self.qps.get(id) else { return false };
+        if qp.link != Some(link) || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
             return false;
         }
-        let mut spans = std::mem::take(&mut self.spans);
-        let within = |spans: &[crate::platform::Span]| {
-            spans.iter().any(|span| {
-                let offset = offer.span.addr.wrapping_sub(span.addr);
-                offset.saturating_add(u64::from(offer.span.len)) <= u64::from(span.len)
-            })
+        let within = |span: &Span| {
+            let offset = offer.span.addr.wrapping_sub(span.addr);
+            span.addr != NULL_ADDR && offset.saturating_add(u64::from(offer.span.len)) <= u64::from(span.len)
         };
+        let mut spans = std::mem::take(&mut self.spans);
         let lent = qp.inflight.iter().filter(|e| e.by_ref && !e.done && e.error.is_none()).any(|e| {
             spans.clear();
             (e.opcode == Opcode::RdmaRead) == offer.to_us
                 && self.mem.local_spans(qp.init.pd, &e.sges, 0, e.len, offer.to_us, &mut spans).is_ok()
-                && within(&spans)
+                && spans.iter().any(within)
         });
         self.spans = spans;
         lent
+    }
+
+    /// Memory is about to be given back, or a key to it: waits for peers that were to help with copies to it and may still come to that.
+    pub(crate) fn await_haunting(&mut self) {
+        if self.platform.is_haunted() {
+            self.platform.quiesce(None);
+        }
     }
 }

@@ -18,7 +18,7 @@ mod cq;
 mod datagram;
 mod express;
 mod header;
-mod help;
+pub mod help;
 mod incident;
 mod modify;
 mod objects;
@@ -104,8 +104,9 @@ pub struct Engine<P: Platform> {
     timers: run::Timers,
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
-    /// Queue pairs with requests by reference, with whose copies we may help; some of them perhaps without any more.
-    lenders: Vec<QpId>,
+    /// The requests by reference with whose copies we may help.
+    lent: help::Lent,
+    courses: course::Courses,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,
     remote_spans: Vec<Span>,
@@ -161,7 +162,8 @@ impl<P: Platform> Engine<P> {
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
             timed: Vec::new(),
-            lenders: Vec::new(),
+            lent: Default::default(),
+            courses: Vec::new(),
             spans: Vec::new(),
             remote_spans: Vec::new(),
             bytes: Vec::new(),

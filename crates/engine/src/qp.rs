@@ -10,7 +10,6 @@ use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, Se
 
 use crate::backlog::Held;
 use crate::belt::Belt;
-use crate::course::Course;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
@@ -245,8 +244,6 @@ pub(crate) struct Qp {
     /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Platform::unread`]), and
     /// what was not acknowledged then.
     pub unread: Option<(LinkId, u64, Psn)>,
-    /// The ways of long SENDs and WRITEs, and of READs.
-    pub courses: [Course; 2],
     pub ticket: Ticket,
     /// It is in the engine's list of those that have requests by reference.
     pub lender: bool,
@@ -275,6 +272,8 @@ pub(crate) struct Qp {
     pub msn: u32,
     pub nak_sent: bool,
     pub recv: Option<RecvProgress>,
+    /// The receive of a shared queue that was to be given back while a peer might still be copying to it: for this one's next message.
+    pub kept: Option<RecvProgress>,
     pub write: Option<WriteProgress>,
     /// UC: the rest of a message whose beginning was lost is dropped.
     pub dropping: bool,

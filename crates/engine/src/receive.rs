@@ -39,6 +39,11 @@ impl<P: Platform> Engine<P> {
             QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
             _ => qp.init.srq,
         };
+        match qp.kept.take() {
+            Some(kept) if kept.srq == srq => return Ok(RecvProgress { offset: 0, ..kept }),
+            Some(kept) => self.give_back(qp, kept),
+            None => {}
+        }
         let Some(id) = srq else {
             let wqe = qp.rq.wqes.pop_front().ok_or(Refused::NotReady)?;
             return Ok(RecvProgress { wqe, srq: None, offset: 0 });
@@ -59,9 +64,26 @@ impl<P: Platform> Engine<P> {
         (qp.init.xrcd == Some(xrcd)).then_some(id)
     }
 
-    /// An unused receive goes back to the head of its queue.
+    /// An unused receive goes back to the head of its queue. Not that of a shared queue while a peer that was to help may still copy to it,
+    /// which it will have done when it sends the message again: until then nobody else may have it.
     pub(crate) fn give_back_recv(&mut self, qp: &mut Qp) {
         let Some(progress) = qp.recv.take() else { return };
+        if progress.srq.is_some() && self.platform.is_haunted() {
+            self.give_back_kept(qp);
+            qp.kept = Some(progress);
+        } else {
+            self.give_back(qp, progress);
+        }
+    }
+
+    /// The receive that was kept for the next message goes back, too.
+    pub(crate) fn give_back_kept(&mut self, qp: &mut Qp) {
+        if let Some(kept) = qp.kept.take() {
+            self.give_back(qp, kept);
+        }
+    }
+
+    fn give_back(&mut self, qp: &mut Qp, progress: RecvProgress) {
         match progress.srq.and_then(|id| self.srqs.get_mut(id)) {
             Some(srq) => {
                 srq.queue.held += 1;

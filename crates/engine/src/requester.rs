@@ -4,6 +4,7 @@
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
 
 use crate::Engine;
+use crate::help::{LIST_OF_ONE, SHORTEST};
 use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp, Way};
 use crate::region::LocalFault;
@@ -138,6 +139,7 @@ impl<P: Platform> Engine<P> {
         match e.opcode {
             Opcode::LocalInv => {
                 (e.out, e.done) = (true, true);
+                self.await_haunting();
                 return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
             }
             Opcode::BindMw => {
@@ -145,6 +147,7 @@ impl<P: Platform> Engine<P> {
                     return Err(WcStatus::LocQpOpErr);
                 };
                 (e.out, e.done) = (true, true);
+                self.await_haunting();
                 return self
                     .mem
                     .bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access)
@@ -259,7 +262,7 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    let either = packet.dma_len >= caps.either_from && qp.courses[1].by_ref();
+                    let either = packet.dma_len >= caps.either_from && self.best_by_ref(link, true);
                     let above = packet.dma_len > caps.straight_above || either;
                     by_ref = caps.straight && !qp.no_straight && above && self.list_spans(qp);
                     self.spans.clear();
@@ -287,7 +290,7 @@ impl<P: Platform> Engine<P> {
                     let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
                     let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
                     let above = if flows { caps.flowing_above } else { caps.straight_above };
-                    let either = rest >= caps.either_from && qp.courses[0].by_ref();
+                    let either = rest >= caps.either_from && self.best_by_ref(link, false);
                     let straight = may && (rest > above || either || self.is_shared(qp, at));
                     if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
@@ -361,7 +364,12 @@ impl<P: Platform> Engine<P> {
             if by_ref && !qp.inflight[at].by_ref {
                 qp.inflight[at].by_ref = true;
                 self.hold_straight(&qp.inflight[at], 1);
-                self.lend(qp);
+            }
+            if by_ref
+                && (packet.len.max(packet.dma_len.min(STRAIGHT_CHUNK)) >= SHORTEST)
+                && self.bytes.len() == LIST_OF_ONE
+            {
+                self.lend(qp, link);
             }
             let e = &mut qp.inflight[at];
             e.sent += chunk;
@@ -423,11 +431,11 @@ impl<P: Platform> Engine<P> {
     /// Gives up the requests by reference that are under way: when this returns, the peer does not reach our memory for
     /// them any more, nor for requests of its own that it was to help with.
     pub(crate) fn revoke(&mut self, qp: &Qp) {
-        let lent = qp.inflight.iter().any(|e| e.by_ref);
-        if lent || self.platform.is_haunted() {
+        if qp.inflight.iter().any(|e| e.by_ref) {
             qp.ticket.void();
             self.platform.quiesce(qp.link);
         }
+        self.await_haunting();
     }
 
     /// All requests of a queue pair are over.

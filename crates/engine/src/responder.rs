@@ -297,6 +297,9 @@ impl<P: Platform> Engine<P> {
         if !packet.has(flag::LAST) {
             return Ok(());
         }
+        if packet.has(flag::INV) {
+            self.await_haunting();
+        }
         if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
             // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR
             return Err(Refused::Unanswered(WcStatus::MwBindErr));

@@ -21,6 +21,7 @@
 //! **Trust.** The words are input to both. The helper copies from and to what its own request names, and nothing else ([`Offer`] is what to
 //! hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
+pub use engine::help::SHORTEST;
 use engine::platform::{StraightError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
@@ -31,10 +32,10 @@ const UNIT: u32 = 16 << 10;
 const LEAST: u16 = 2;
 /// Bytes at the end of the data that the leader copies when the rest is done.
 pub const TAIL: u32 = 4096;
-/// Shorter copies are made alone: the helper would hardly have heard of them.
-pub const SHORTEST: u32 = 128 << 10;
-/// The longest copy, so that its units can be counted.
-pub const LONGEST: u32 = UNIT * (u16::MAX as u32);
+/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a helper at work with.
+pub const LONGEST: u32 = 1 << 20;
+/// Copies that are made alone after one whose helper was waited for so long that it must have lost its processor.
+const ALONE: u32 = 64;
 
 /// The shared words of one leader and one helper.
 #[derive(Clone, Copy)]
@@ -107,6 +108,8 @@ pub struct Leader {
     stalled: Option<u16>,
     /// That has happened: it is not asked again.
     gave_up: bool,
+    /// So many copies are to be made alone.
+    alone: u32,
 }
 
 /// Why a copy came to no good end.
@@ -119,9 +122,15 @@ pub enum Failed {
 }
 
 impl Leader {
-    /// True if the peer has always come to an end with what it had claimed.
-    pub fn trusts(&self) -> bool {
-        !self.gave_up
+    /// True if the next copy may be made with help.
+    pub fn asks(&mut self) -> bool {
+        self.alone = self.alone.saturating_sub(1);
+        !self.gave_up && self.alone == 0
+    }
+
+    /// The helper was slow: the next copies are made alone.
+    pub fn avoid(&mut self) {
+        self.alone = ALONE + 1;
     }
 
     /// True while a helper that was not waited for any more may still be copying.
@@ -134,7 +143,7 @@ impl Leader {
         self.stalled.is_some()
     }
 
-    /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only while [`Leader::trusts`]. `copy` copies so many bytes from such an offset on. `waits` is
+    /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only if [`Leader::asks`]. `copy` copies so many bytes from such an offset on. `waits` is
     /// asked again and again while the helper is at its last part, with the number of times, whether to go on waiting for it.
     ///
     /// # Errors
@@ -208,15 +217,20 @@ impl Leader {
         if given == 0 {
             return Ok(false);
         }
-        for turn in 0.. {
-            if let Some((count, failed)) = done(words, self.number)
-                && count >= given
-            {
+        let finished = || done(words, self.number).filter(|(count, _)| *count >= given).map(|(_, failed)| failed);
+        let mut turn = 0;
+        loop {
+            if let Some(failed) = finished() {
                 return Ok(failed);
             }
             if !waits(turn) {
                 break;
             }
+            turn = turn.saturating_add(1);
+        }
+        // It may have come to its end since.
+        if let Some(failed) = finished() {
+            return Ok(failed);
         }
         (self.stalled, self.gave_up) = (Some(given), true);
         Err(Failed::Stalled)

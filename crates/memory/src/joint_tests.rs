@@ -19,7 +19,7 @@ fn terms(len: u32) -> Terms {
     Terms { ticket: TicketRef { addr: 8, value: 9 }, helpers: 1 << 30, leaders: 2 << 30, len, to_helper: false }
 }
 
-const LENGTHS: [u32; 6] = [SHORTEST, SHORTEST + 1, 200_000, 1 << 20, (1 << 20) + 4097, LONGEST];
+const LENGTHS: [u32; 6] = [SHORTEST, SHORTEST + 1, 200_000, 500_000, LONGEST - 1, LONGEST];
 
 /// What was copied, by whom, in order.
 #[derive(Default)]
@@ -114,7 +114,7 @@ fn a_copy_that_fails_is_waited_for_and_leaves_nothing_to_do() {
     assert_eq!((result, calls.get()), (Err(Failed::Copy(StraightError::Local)), 1));
     let late = begun.borrow_mut().take().unwrap();
     helper.help(&shared.words(), &late, 5, |_, _| unreachable!("it is over"));
-    assert!(leader.trusts());
+    assert!(leader.asks());
 }
 
 #[test]
@@ -127,14 +127,41 @@ fn who_is_not_waited_for_any_more_is_not_asked_again() {
         }
         Ok(())
     };
-    assert!(leader.trusts() && !leader.is_stalled(&shared.words()));
+    assert!(leader.asks() && !leader.is_stalled(&shared.words()));
     let result = leader.lead(&shared.words(), &terms(1 << 20), own, |turn| turn < 5);
     assert_eq!(result, Err(Failed::Stalled));
-    assert!(!leader.trusts() && leader.is_stalled(&shared.words()));
+    assert!(!leader.asks() && leader.is_stalled(&shared.words()));
     shared.helped.store(1 << 32 | 2, Ordering::Relaxed);
     assert!(leader.is_stalled(&shared.words()));
     shared.helped.store(1 << 32 | 3, Ordering::Relaxed);
-    assert!(!leader.is_stalled(&shared.words()) && !leader.trusts());
+    assert!(!leader.is_stalled(&shared.words()) && !leader.asks());
+}
+
+#[test]
+fn who_was_slow_is_asked_again_after_some_copies() {
+    let mut leader = Leader::default();
+    leader.avoid();
+    assert_eq!((0..1000).take_while(|_| !leader.asks()).count(), ALONE as usize);
+    assert!(leader.asks());
+}
+
+/// It comes to its end just when it is given up.
+#[test]
+fn who_ends_at_the_last_moment_has_ended() {
+    let (shared, mut leader) = (Shared::default(), Leader::default());
+    let own = |_, _| {
+        let raw = shared.claims.load(Ordering::Relaxed);
+        if raw as u16 == units(1 << 20) {
+            shared.claims.store(raw - 3, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let waits = |_| {
+        shared.helped.store(1 << 32 | 3, Ordering::Relaxed);
+        false
+    };
+    assert_eq!(leader.lead(&shared.words(), &terms(1 << 20), own, waits), Ok(()));
+    assert!(leader.asks());
 }
 
 /// Whatever the other side writes: an end, and nothing outside.
@@ -149,7 +176,7 @@ fn nonsense_harms_nobody() {
     };
     let (shared, mut leader, mut helper) = (Shared::default(), Leader::default(), Helper::default());
     for turn in 0..if cfg!(miri) { 50 } else { 20_000 } {
-        let len = SHORTEST + dice() as u32 % (4 << 20);
+        let len = SHORTEST + dice() as u32 % (LONGEST - SHORTEST + 1);
         let number = leader.number.wrapping_add(1).max(1);
         let nonsense = |dice: u64| {
             let word = [dice, u64::from(number) << 32 | dice >> 32, u64::from(number) << 32 | (dice >> 32 & 0x7f_007f)];

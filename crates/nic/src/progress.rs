@@ -198,7 +198,7 @@ impl Core {
         if thorough {
             let stride = u64::from(self.looks.next(now));
             // Who may help is to see it soon.
-            self.looks_at = self.polls + if self.engine.lends() { 1 } else { stride };
+            self.looks_at = self.polls + if self.engine.expects_offers() { 1 } else { stride };
         }
         if !thorough && self.mode == Mode::Polled {
             self.take_packets(&mut now, Some((cq, wanted)));

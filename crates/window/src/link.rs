@@ -65,11 +65,15 @@ impl Rx {
 }
 
 /// Parts of a peer's copy that are helped with before others have their turn.
-const PARTS_AT_ONCE: u32 = 8;
+const PARTS_AT_ONCE: u32 = 2;
 /// How often a leader looks whether its helper is done before it lets others have its processor, and how often it does that between
 /// two looks at the helper's life.
 const HELPER_SPINS: u32 = 4096;
 const HELPER_LOOKS: u32 = 16;
+/// So many of these looks in a row must find it stopped.
+const HELPER_STOPPED: u32 = 10;
+/// Who was waited for so long has lost its processor: it is not to hold us up again and again.
+const HELPER_SLOW: Duration = Duration::from_millis(1);
 /// How long a helper that lives may take for its part.
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -140,8 +144,8 @@ impl Remote {
 
 impl Remote {
     /// True if the peer may help with a straight copy.
-    fn may_help(&self, leader: &Leader) -> bool {
-        self.it_permitted && leader.trusts()
+    fn may_help(&self, leader: &mut Leader) -> bool {
+        self.it_permitted && leader.asks()
     }
 
     /// True if somebody has stopped the process (SIGSTOP, a debugger): it does not wait for its turn on a processor.
@@ -192,7 +196,7 @@ fn lead(
     copy: impl FnMut(u32, u32) -> Result<(), StraightError>,
     remote: &Remote,
 ) -> Result<(), StraightError> {
-    let mut began = None;
+    let (mut began, mut stopped) = (None, 0);
     let waits = |turn: u32| {
         // A part takes some microseconds, unless its helper has to wait for a processor.
         if turn < HELPER_SPINS {
@@ -205,9 +209,15 @@ fn lead(
         }
         let since = *began.get_or_insert_with(Instant::now);
         std::thread::sleep(Duration::from_micros(50));
-        !remote.gone() && !remote.is_stopped() && since.elapsed() < HELPER_PATIENCE
+        // Once tells nothing: a process whose system calls are traced stops at each of them.
+        stopped = if remote.is_stopped() { stopped + 1 } else { 0 };
+        !remote.gone() && stopped < HELPER_STOPPED && since.elapsed() < HELPER_PATIENCE
     };
-    leader.lead(words, terms, copy, waits).map_err(|failed| match failed {
+    let led = leader.lead(words, terms, copy, waits);
+    if began.is_some_and(|began| began.elapsed() > HELPER_SLOW) {
+        leader.avoid();
+    }
+    led.map_err(|failed| match failed {
         Failed::Copy(error) => error,
         // The initiator sends the data themselves, when it goes on: behind what it does for this copy.
         Failed::Stalled => StraightError::Denied,

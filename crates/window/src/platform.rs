@@ -8,10 +8,10 @@ use engine::platform::{
     AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket,
     Shown, ShownId, Span, StraightError, TicketRef,
 };
-use memory::Half;
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
 use memory::ring::{PushError, wake_fence};
+use memory::{Half, joint};
 use rustix::event::{EventfdFlags, epoll};
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -417,6 +417,13 @@ impl WindowPlatform {
         (0..self.live.len()).any(|at| self.link_mut(self.live[at]).is_some_and(Link::is_haunted))
     }
 
+    /// Who is to be rung must not wait for a long copy.
+    fn kick_before(&mut self, spans: &[Span]) {
+        if spans.iter().any(|span| span.len >= joint::SHORTEST) {
+            self.kick();
+        }
+    }
+
     pub(crate) fn straight_done(&mut self, spans: &[Span]) {
         self.stats.straight_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
     }
@@ -655,6 +662,7 @@ impl Platform for WindowPlatform {
             };
             local::copy(remote, local).map_err(side)?;
         } else {
+            self.kick_before(local);
             let link = self.link_mut(link).ok_or(StraightError::Denied)?;
             link.pull_straight(ticket, remote, local)?;
         }
@@ -670,6 +678,7 @@ impl Platform for WindowPlatform {
             };
             local::copy(local, remote).map_err(side)?;
         } else {
+            self.kick_before(local);
             let link = self.link_mut(link).ok_or(StraightError::Denied)?;
             link.push_straight(ticket, local, remote)?;
         }

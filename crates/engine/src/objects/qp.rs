@@ -69,7 +69,7 @@ impl<P: Platform> Engine<P> {
                     timed: false,
                     no_straight: false,
                     lender: false,
-                    courses: Default::default(),
+                    kept: None,
                     proven: false,
                     peer_epoch: None,
                     shown: None,
@@ -189,6 +189,7 @@ impl<P: Platform> Engine<P> {
         }
         self.hide_qp(&mut qp);
         self.release_straight(&mut qp);
+        self.give_back_kept(&mut qp);
         self.tickets.push(qp.ticket.word());
         self.gone += &qp.tally.counters;
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {

@@ -115,3 +115,59 @@ fn both_ways_are_tried() {
         assert!(by_ref[0] > 100 && by_ref[1] > 100, "{opcode:?} {by_ref:?}");
     }
 }
+
+/// A receive of a shared queue to which a peer that was given up may still copy: nobody else gets it, and it is lost for nobody.
+#[test]
+fn a_receive_that_is_haunted_is_kept_for_who_had_it() {
+    for ends in [Ends::Again, Ends::Error, Ends::Reset, Ends::Destroyed] {
+        let mut w = World::new(2, 5);
+        w.net.borrow_mut().straight = true;
+        let n = &mut w.nodes[1];
+        let init = verbs::SrqInit { pd: n.pd, max_wr: 8, max_sge: 1, limit: 0, xrc: None };
+        let srq = n.engine.create_srq(n.ctx, &init, 3).unwrap().0;
+        let pairs = [1, 2].map(|_| {
+            let ((qa, na), (qb, nb)) = (w.qp(0, QpType::Rc), w.qp_with(1, QpType::Rc, Some(srq), cap(), false));
+            w.connect(0, qa, World::attr(nb, 0xff_fff0, 100));
+            w.connect(1, qb, World::attr(na, 100, 0xff_fff0));
+            (qa, qb)
+        });
+        let data = (0..LEN).map(|i| (i % 251) as u8).collect::<Vec<_>>();
+        w.write(0, 0, &data);
+        let room = [w.sge(1, 0, LEN)];
+        let now = w.now;
+        w.nodes[1].engine.post_srq_recv(srq, &verbs::RecvWr { wr_id: 9, sges: &room }, now).unwrap();
+        w.post(0, pairs[0].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
+        (w.net.borrow_mut().deny_straight, w.net.borrow_mut().haunted) = (true, true);
+        w.deliver(0, 1, 1);
+        // The other one finds no receive.
+        w.post(0, pairs[1].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 8)], 2).unwrap();
+        w.deliver(0, 1, 1);
+        assert!(w.poll(1).is_empty());
+        (w.net.borrow_mut().deny_straight, w.net.borrow_mut().haunted) = (false, false);
+        let to = |state| verbs::QpAttr { state, ..Default::default() };
+        match ends {
+            Ends::Again => {}
+            Ends::Error => w.modify(1, pairs[0].1, &to(QpState::Err), verbs::QpAttrMask::STATE).unwrap(),
+            Ends::Reset => w.modify(1, pairs[0].1, &to(QpState::Reset), verbs::QpAttrMask::STATE).unwrap(),
+            Ends::Destroyed => w.nodes[1].engine.destroy_qp(pairs[0].1).unwrap(),
+        }
+        w.run_for(200_000_000);
+        let got: Vec<_> = w.poll(1).iter().map(|c| (c.wr_id, c.status, c.byte_len)).collect();
+        match ends {
+            Ends::Again => {
+                assert_eq!(got, [(9, verbs::WcStatus::Success, LEN)]);
+                assert!(w.read(1, 0, LEN as usize) == data);
+            }
+            Ends::Error => assert_eq!(got, [(9, verbs::WcStatus::WrFlushErr, 0)]),
+            Ends::Reset | Ends::Destroyed => assert_eq!(got, [(9, verbs::WcStatus::Success, 8)], "the other one's"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Again,
+    Error,
+    Reset,
+    Destroyed,
+}

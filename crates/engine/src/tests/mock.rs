@@ -51,6 +51,8 @@ pub struct Net {
     /// The straight copy that a node may help with, and the one that it has helped with.
     pub offer: Option<Offer>,
     pub helped: Option<Offer>,
+    /// A peer that was to help may still copy.
+    pub haunted: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
     /// What each node shows, and whether others use it.
@@ -249,6 +251,9 @@ impl Platform for Mock {
     fn kick(&mut self) {}
     fn offered(&self, _: LinkId) -> Option<Offer> {
         self.net.borrow().offer
+    }
+    fn is_haunted(&mut self) -> bool {
+        self.net.borrow().haunted
     }
     fn help(&mut self, _: LinkId, offer: &Offer) {
         self.net.borrow_mut().helped = Some(*offer);
@@ -496,6 +501,7 @@ impl World {
             deny_straight: false,
             offer: None,
             helped: None,
+            haunted: false,
             groups: HashMap::new(),
             lost: 0,
             shown: vec![HashMap::new(); count],
