@@ -13,40 +13,47 @@ const APART: u32 = 512;
 
 /// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the one way and some the
 /// other, the peer's time is not shared fairly.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Course {
+    /// Of messages that are waited for, and of those that follow others: what is best for the one is not for the other.
+    kinds: [Kind; 2],
+    /// When the last one completed.
+    last: Nanos,
+}
+
+#[derive(Debug)]
+struct Kind {
     /// Through the link at first.
     contest: Contest,
     /// Of the stretch so far.
     bytes: u64,
     nanos: Nanos,
-    /// When the last one completed.
-    last: Nanos,
 }
 
-impl Default for Course {
+impl Default for Kind {
     fn default() -> Self {
-        Course { contest: Contest::new(APART), bytes: 0, nanos: 0, last: 0 }
+        Kind { contest: Contest::new(APART), bytes: 0, nanos: 0 }
     }
 }
 
 impl Course {
-    /// True if the next message is best sent by reference.
-    pub fn by_ref(&self) -> bool {
-        self.contest.second()
+    /// True if the next message is best sent by reference. `follows`: others are under way.
+    pub fn by_ref(&self, follows: bool) -> bool {
+        self.kinds[usize::from(follows)].contest.second()
     }
 
     /// A message is complete that was posted at `since`. What it had to wait for those before it does not count.
     pub fn completed(&mut self, len: u32, by_ref: bool, since: Nanos, now: Nanos) {
-        let began = std::mem::replace(&mut self.last, now).max(since);
-        if by_ref != self.by_ref() {
+        let last = std::mem::replace(&mut self.last, now);
+        let kind = &mut self.kinds[usize::from(last > since)];
+        if by_ref != kind.contest.second() {
             return; // sent before that changed
         }
-        self.bytes += u64::from(len);
-        self.nanos += now.saturating_sub(began);
-        if self.bytes >= STRETCH {
-            self.contest.over(Some((u128::from(self.nanos) * u128::from(STRETCH) / u128::from(self.bytes)) as u64));
-            (self.bytes, self.nanos) = (0, 0);
+        kind.bytes += u64::from(len);
+        kind.nanos += now.saturating_sub(last.max(since));
+        if kind.bytes >= STRETCH {
+            kind.contest.over(Some((u128::from(kind.nanos) * u128::from(STRETCH) / u128::from(kind.bytes)) as u64));
+            (kind.bytes, kind.nanos) = (0, 0);
         }
     }
 }
@@ -65,8 +72,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// True if a message is best sent by reference that may go either way.
-    pub(crate) fn best_by_ref(&mut self, link: LinkId, read: bool) -> bool {
-        self.course(link, read).by_ref()
+    pub(crate) fn best_by_ref(&mut self, link: LinkId, read: bool, follows: bool) -> bool {
+        self.course(link, read).by_ref(follows)
     }
 
     /// A message of this length was executed that had gone over this link.
@@ -91,7 +98,7 @@ mod tests {
                     now += pause;
                 }
                 while under_way.len() < depth {
-                    under_way.push_back((now, course.by_ref()));
+                    under_way.push_back((now, course.by_ref(!under_way.is_empty())));
                 }
                 let (since, by_ref) = under_way.pop_front().unwrap();
                 now += takes(at * 1000 + i, by_ref);
@@ -112,6 +119,28 @@ mod tests {
             let straight = stream(depth, 20, pause, by(130_000, 60_000));
             assert!(straight.iter().sum::<usize>() >= 20 * 95, "{depth} {straight:?}");
         }
+    }
+
+    #[test]
+    fn what_is_waited_for_goes_its_own_way() {
+        let mut course = Course::default();
+        let (mut now, mut parts) = (1_000, [0; 2]);
+        for _ in 0..2000 {
+            // One alone, which is quicker through the link, then two at once, the second of which is not.
+            let alone = course.by_ref(false);
+            parts[0] += u32::from(alone);
+            let took = if alone { 90_000 } else { 60_000 };
+            course.completed(1 << 20, alone, now, now + took);
+            now += took + 10_000;
+            let (since, ways) = (now, [course.by_ref(false), course.by_ref(true)]);
+            parts[1] += u32::from(ways[1]);
+            for (at, way) in ways.into_iter().enumerate() {
+                now += [[60_000, 90_000], [130_000, 60_000]][at][usize::from(way)];
+                course.completed(1 << 20, way, since, now);
+            }
+            now += 10_000;
+        }
+        assert!(parts[0] < 100 && parts[1] > 1800, "{parts:?}");
     }
 
     #[test]

@@ -262,7 +262,10 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    let either = packet.dma_len >= caps.either_from && self.best_by_ref(link, true);
+                    let either = packet.dma_len >= caps.either_from && {
+                        let follows = qp.inflight.iter().take(at).any(waited_for);
+                        self.best_by_ref(link, true, follows)
+                    };
                     let above = packet.dma_len > caps.straight_above || either;
                     by_ref = caps.straight && !qp.no_straight && above && self.list_spans(qp);
                     self.spans.clear();
@@ -287,10 +290,10 @@ impl<P: Platform> Engine<P> {
                         && rest > caps.shared_above
                         && e.way != Way::Link;
                     // What follows others that the peer has to see to, or itself, finds it awake.
-                    let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
-                    let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
+                    let follows = qp.inflight.iter().take(at).any(waited_for);
+                    let flows = e.way == Way::Mixed || follows;
                     let above = if flows { caps.flowing_above } else { caps.straight_above };
-                    let either = rest >= caps.either_from && self.best_by_ref(link, false);
+                    let either = rest >= caps.either_from && self.best_by_ref(link, false, follows);
                     let straight = may && (rest > above || either || self.is_shared(qp, at));
                     if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
@@ -451,6 +454,11 @@ impl<P: Platform> Engine<P> {
             }
         }
     }
+}
+
+/// True for a request that the peer has to see to, and has not.
+fn waited_for(e: &Inflight) -> bool {
+    e.psns > 0 && !e.done
 }
 
 impl Inflight {
