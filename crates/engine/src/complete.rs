@@ -102,9 +102,8 @@ impl<P: Platform> Engine<P> {
         qp.tally.completed(e, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
-        if let (Some(link), WcStatus::Success, 1..) = (qp.link, status, e.psns) {
-            let (read, by_ref, since) = (e.opcode == Opcode::RdmaRead, e.by_ref, e.since);
-            self.time_course(link, read, len, by_ref, since, now);
+        if let (Some(link), WcStatus::Success) = (qp.link, status) {
+            self.time_course(link, e, now);
         }
         qp.inflight.drop_front(1);
         if silent {

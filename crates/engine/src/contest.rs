@@ -44,14 +44,27 @@ pub struct Contest {
     /// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times the ratio of
     /// the two ways' times.
     apart: u32,
+    /// Fewer while the outcome is new, since a trial may have been disturbed; more once it has been the same again and again.
+    least_apart: u32,
+    most_apart: u32,
     /// By the best way, and by the other one when it was last tried.
     recent: [Recent; 2],
 }
 
 impl Contest {
-    /// With so many stretches between two trials, and more if one of the ways is much slower.
-    pub const fn new(apart: u32) -> Self {
-        Contest { second: false, trying: false, left: FIRST, apart, recent: [Recent([0; 5]); 2] }
+    /// With so many stretches between two trials at first, twice as many each time that the outcome is the same, and so many at most; more if
+    /// one of the ways is much slower.
+    pub const fn new(apart: u32, most_apart: u32) -> Self {
+        let least_apart = apart;
+        Contest {
+            second: false,
+            trying: false,
+            left: FIRST,
+            apart,
+            least_apart,
+            most_apart,
+            recent: [Recent([0; 5]); 2],
+        }
     }
 
     /// True if the second way is the next to be taken.
@@ -77,7 +90,10 @@ impl Contest {
                 self.second = !self.second;
                 self.recent.swap(0, 1);
                 // What it was compared with may be a program that was slow itself.
+                self.apart = self.least_apart;
                 self.left = self.apart;
+            } else {
+                self.apart = (2 * self.apart).min(self.most_apart);
             }
         } else {
             self.recent[1] = Recent::default();
@@ -94,7 +110,7 @@ mod tests {
 
     /// The parts of so many stretches that went by the second way, in hundredths, for each hundred of them.
     fn parts(hundreds: u64, mut takes: impl FnMut(u64, bool) -> u64) -> Vec<u64> {
-        let mut contest = Contest::new(100);
+        let mut contest = Contest::new(100, 100);
         let mut hundred = |at: u64| {
             (0..100)
                 .filter(|i| {
@@ -116,6 +132,23 @@ mod tests {
         // As good as alike: nothing is changed.
         let alike = parts(20, |_, second| if second { 950 } else { 1000 });
         assert!(alike.iter().all(|part| *part <= 4), "{alike:?}");
+    }
+
+    #[test]
+    fn an_outcome_is_looked_at_again_soon() {
+        let mut contest = Contest::new(10, 80);
+        let mut trials = Vec::new();
+        for stretch in 0..1000 {
+            // Disturbed, the first time: the first way seems slow.
+            let took = if contest.second() || stretch < 8 { 2000 } else { 1000 };
+            let second = contest.second();
+            if contest.over(Some(took)) && contest.second() != second {
+                trials.push(stretch);
+            }
+        }
+        let apart: Vec<u32> = trials.windows(2).map(|two| two[1] - two[0]).filter(|apart| *apart > 4).collect();
+        // The first time they seemed alike; then one takes twice as long.
+        assert!(apart.starts_with(&[10, 40, 80, 160, 160]), "{apart:?}");
     }
 
     #[test]

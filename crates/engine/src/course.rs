@@ -1,21 +1,26 @@
 //! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two halves of a copy by the
 //! kernel, the other two whole copies, which caches make quick on some machines and not on others.
 
+use verbs::Opcode;
+
 use crate::Engine;
 use crate::contest::Contest;
 use crate::help::SHORTEST;
 use crate::platform::{LinkId, Nanos, Platform};
+use crate::qp::Inflight;
 
 /// What is timed at once, in bytes.
 const STRETCH: u64 = 8 << 20;
-/// Stretches between two trials: as many requests as are under way by reference belong to a trial.
-const APART: u32 = 512;
+/// So long after the last message the program has paused, although it has not polled all of those before.
+const PAUSE: Nanos = 200_000;
+/// Stretches between two trials, at first and later: as many requests as are under way by reference belong to a trial.
+const APART: [u32; 2] = [64, 512];
 
 /// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the one way and some the
 /// other, the peer's time is not shared fairly.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// Of messages that are waited for, and of those that follow others: what is best for the one is not for the other.
+    /// Of messages that are waited for, and of those in a queue: what is best for the one is not for the other.
     kinds: [Kind; 2],
     /// When the last one completed.
     last: Nanos,
@@ -32,25 +37,27 @@ struct Kind {
 
 impl Default for Kind {
     fn default() -> Self {
-        Kind { contest: Contest::new(APART), bytes: 0, nanos: 0 }
+        Kind { contest: Contest::new(APART[0], APART[1]), bytes: 0, nanos: 0 }
     }
 }
 
 impl Course {
-    /// True if the next message is best sent by reference. `follows`: others are under way.
-    pub fn by_ref(&self, follows: bool) -> bool {
-        self.kinds[usize::from(follows)].contest.second()
+    /// True if the next message is best sent by reference. `queued`: it was posted behind others.
+    pub fn by_ref(&self, queued: bool) -> bool {
+        self.kinds[usize::from(queued)].contest.second()
     }
 
-    /// A message is complete that was posted at `since`. What it had to wait for those before it does not count.
-    pub fn completed(&mut self, len: u32, by_ref: bool, since: Nanos, now: Nanos) {
+    /// A message is complete whose turn came at `since`. What it had to wait for those before it does not count.
+    pub fn completed(&mut self, len: u32, by_ref: bool, queued: bool, since: Nanos, now: Nanos) {
         let last = std::mem::replace(&mut self.last, now);
-        let kind = &mut self.kinds[usize::from(last > since)];
+        let kind = &mut self.kinds[usize::from(queued)];
         if by_ref != kind.contest.second() {
             return; // sent before that changed
         }
         kind.bytes += u64::from(len);
-        kind.nanos += now.saturating_sub(last.max(since));
+        // One in a queue has its turn when there is room, so what is between is the way's.
+        let began = if queued && since < last + PAUSE { last } else { last.max(since) };
+        kind.nanos += now.saturating_sub(began);
         if kind.bytes >= STRETCH {
             kind.contest.over(Some((u128::from(kind.nanos) * u128::from(STRETCH) / u128::from(kind.bytes)) as u64));
             (kind.bytes, kind.nanos) = (0, 0);
@@ -72,14 +79,15 @@ impl<P: Platform> Engine<P> {
     }
 
     /// True if a message is best sent by reference that may go either way.
-    pub(crate) fn best_by_ref(&mut self, link: LinkId, read: bool, follows: bool) -> bool {
-        self.course(link, read).by_ref(follows)
+    pub(crate) fn best_by_ref(&mut self, link: LinkId, e: &Inflight) -> bool {
+        self.course(link, e.opcode == Opcode::RdmaRead).by_ref(e.queued)
     }
 
-    /// A message of this length was executed that had gone over this link.
-    pub(crate) fn time_course(&mut self, link: LinkId, read: bool, len: u32, by_ref: bool, since: Nanos, now: Nanos) {
-        if len >= SHORTEST {
-            self.course(link, read).completed(len, by_ref, since, now);
+    /// The oldest request was executed.
+    pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, now: Nanos) {
+        if e.len >= SHORTEST && e.psns > 0 {
+            let course = self.course(link, e.opcode == Opcode::RdmaRead);
+            course.completed(e.len, e.by_ref, e.queued, e.since, now);
         }
     }
 }
@@ -98,11 +106,12 @@ mod tests {
                     now += pause;
                 }
                 while under_way.len() < depth {
-                    under_way.push_back((now, course.by_ref(!under_way.is_empty())));
+                    let queued = depth > 2;
+                    under_way.push_back((now, queued, course.by_ref(queued)));
                 }
-                let (since, by_ref) = under_way.pop_front().unwrap();
+                let (since, queued, by_ref) = under_way.pop_front().unwrap();
                 now += takes(at * 1000 + i, by_ref);
-                course.completed(1 << 20, by_ref, since, now);
+                course.completed(1 << 20, by_ref, queued, since, now);
                 by_ref
             });
             done.count() / 10
@@ -130,13 +139,13 @@ mod tests {
             let alone = course.by_ref(false);
             parts[0] += u32::from(alone);
             let took = if alone { 90_000 } else { 60_000 };
-            course.completed(1 << 20, alone, now, now + took);
+            course.completed(1 << 20, alone, false, now, now + took);
             now += took + 10_000;
             let (since, ways) = (now, [course.by_ref(false), course.by_ref(true)]);
             parts[1] += u32::from(ways[1]);
             for (at, way) in ways.into_iter().enumerate() {
                 now += [[60_000, 90_000], [130_000, 60_000]][at][usize::from(way)];
-                course.completed(1 << 20, way, since, now);
+                course.completed(1 << 20, way, at > 0, since, now);
             }
             now += 10_000;
         }

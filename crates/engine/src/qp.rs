@@ -57,6 +57,8 @@ pub(crate) struct Inflight {
     pub done: bool,
     /// Went by reference: its regions are reachable to the peer.
     pub by_ref: bool,
+    /// Posted behind several whose completions nobody had polled.
+    pub queued: bool,
     pub way: Way,
     /// Failed before it went out.
     pub error: Option<WcStatus>,
@@ -96,6 +98,7 @@ impl Inflight {
             out: false,
             done: false,
             by_ref: false,
+            queued: false,
             way: Way::Free,
             error: None,
             since,

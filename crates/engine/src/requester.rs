@@ -112,6 +112,7 @@ impl<P: Platform> Engine<P> {
         };
         let len = wqe.len();
         let mut entry = Inflight::new(number, wqe, qp.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
+        entry.queued = qp.queues(&entry);
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
             Ok(()) if self.reach(qp, &entry) => (entry.psns, entry.out, entry.done) = (0, true, true),
@@ -262,10 +263,7 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    let either = packet.dma_len >= caps.either_from && {
-                        let follows = qp.inflight.iter().take(at).any(waited_for);
-                        self.best_by_ref(link, true, follows)
-                    };
+                    let either = packet.dma_len >= caps.either_from && self.best_by_ref(link, &qp.inflight[at]);
                     let above = packet.dma_len > caps.straight_above || either;
                     by_ref = caps.straight && !qp.no_straight && above && self.list_spans(qp);
                     self.spans.clear();
@@ -290,10 +288,10 @@ impl<P: Platform> Engine<P> {
                         && rest > caps.shared_above
                         && e.way != Way::Link;
                     // What follows others that the peer has to see to, or itself, finds it awake.
-                    let follows = qp.inflight.iter().take(at).any(waited_for);
-                    let flows = e.way == Way::Mixed || follows;
+                    let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
+                    let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
                     let above = if flows { caps.flowing_above } else { caps.straight_above };
-                    let either = rest >= caps.either_from && self.best_by_ref(link, false, follows);
+                    let either = rest >= caps.either_from && self.best_by_ref(link, e);
                     let straight = may && (rest > above || either || self.is_shared(qp, at));
                     if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
@@ -456,11 +454,6 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// True for a request that the peer has to see to, and has not.
-fn waited_for(e: &Inflight) -> bool {
-    e.psns > 0 && !e.done
-}
-
 impl Inflight {
     pub fn failed(number: u64, wr_id: u64, status: WcStatus, psn: Psn) -> Self {
         Inflight {
@@ -481,6 +474,7 @@ impl Inflight {
             out: true,
             done: false,
             by_ref: false,
+            queued: false,
             way: Way::Free,
             error: Some(status),
             since: 0,

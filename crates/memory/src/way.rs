@@ -35,7 +35,7 @@ pub struct Trial {
 
 impl Default for Trial {
     fn default() -> Self {
-        Trial { contest: Contest::new(APART), bytes: 0, began: 0 }
+        Trial { contest: Contest::new(APART, APART), bytes: 0, began: 0 }
     }
 }
 
