@@ -102,7 +102,7 @@ impl<P: Platform> Engine<P> {
         qp.tally.completed(e, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
-        if let (Some(link), WcStatus::Success) = (qp.link, status) {
+        if let (Some(link), WcStatus::Success, true) = (qp.link, status, qp.init.qp_type.is_reliable()) {
             self.time_course(link, e, now);
         }
         qp.inflight.drop_front(1);

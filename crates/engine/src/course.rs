@@ -85,9 +85,14 @@ impl<P: Platform> Engine<P> {
 
     /// The oldest request was executed.
     pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, now: Nanos) {
-        if e.len >= SHORTEST && e.psns > 0 {
-            let course = self.course(link, e.opcode == Opcode::RdmaRead);
+        if e.len < SHORTEST {
+            return;
+        }
+        let course = self.course(link, e.opcode == Opcode::RdmaRead);
+        if e.psns > 0 {
             course.completed(e.len, e.by_ref, e.queued, e.since, now);
+        } else {
+            course.last = now; // executed here, by neither way
         }
     }
 }

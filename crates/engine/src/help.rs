@@ -58,6 +58,11 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// A link is gone.
+    pub(crate) fn lend_no_more(&mut self, link: LinkId) {
+        self.lent.links.retain(|id| *id != link);
+    }
+
     /// Makes a part of what peers copy for our requests.
     pub fn help(&mut self) {
         self.forget_one();
@@ -114,12 +119,5 @@ impl<P: Platform> Engine<P> {
         });
         self.spans = spans;
         lent
-    }
-
-    /// Memory is about to be given back, or a key to it: waits for peers that were to help with copies to it and may still come to that.
-    pub(crate) fn await_haunting(&mut self) {
-        if self.platform.is_haunted() {
-            self.platform.quiesce(None);
-        }
     }
 }

@@ -627,11 +627,13 @@ pub trait Platform {
     }
     /// Makes a part of this copy, if it is still offered.
     fn help(&mut self, _link: LinkId, _offer: &Offer) {}
-    /// True if a peer that was to help with a copy, and was not waited for any more, may still come to its part: memory that
-    /// is given back now may be copied to later. [`Platform::quiesce`] waits for it.
-    fn is_haunted(&mut self) -> bool {
+    /// True if the peer was to help with a copy that came over this link, was not waited for any more, and may still come to its part:
+    /// memory that is given back now may be copied to later.
+    fn is_haunted(&mut self, _link: LinkId) -> bool {
         false
     }
+    /// Waits for all such peers, as [`Platform::quiesce`] does.
+    fn await_haunting(&mut self) {}
     /// True if peers can map this memory of ours, so that [`Platform::pull`] is one plain copy there.
     fn peers_map(&self, _span: &Span) -> bool {
         false

@@ -68,7 +68,9 @@ impl<P: Platform> Engine<P> {
     /// which it will have done when it sends the message again: until then nobody else may have it.
     pub(crate) fn give_back_recv(&mut self, qp: &mut Qp) {
         let Some(progress) = qp.recv.take() else { return };
-        if progress.srq.is_some() && self.platform.is_haunted() {
+        // What is not reliable never went by reference.
+        let by_ref = qp.init.qp_type.is_reliable() && progress.srq.is_some();
+        if by_ref && self.platform.is_haunted(self.arrival) {
             self.give_back_kept(qp);
             qp.kept = Some(progress);
         } else {
@@ -84,12 +86,14 @@ impl<P: Platform> Engine<P> {
     }
 
     fn give_back(&mut self, qp: &mut Qp, progress: RecvProgress) {
-        match progress.srq.and_then(|id| self.srqs.get_mut(id)) {
-            Some(srq) => {
-                srq.queue.held += 1;
-                srq.queue.wqes.push_front(progress.wqe);
-            }
-            None => qp.rq.wqes.push_front(progress.wqe),
+        let Some(id) = progress.srq else {
+            qp.rq.wqes.push_front(progress.wqe);
+            return;
+        };
+        // It may be gone: XRC targets do not hold theirs.
+        if let Some(srq) = self.srqs.get_mut(id) {
+            srq.queue.held += 1;
+            srq.queue.wqes.push_front(progress.wqe);
         }
     }
 

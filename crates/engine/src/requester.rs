@@ -140,7 +140,7 @@ impl<P: Platform> Engine<P> {
         match e.opcode {
             Opcode::LocalInv => {
                 (e.out, e.done) = (true, true);
-                self.await_haunting();
+                self.platform.await_haunting();
                 return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
             }
             Opcode::BindMw => {
@@ -148,7 +148,7 @@ impl<P: Platform> Engine<P> {
                     return Err(WcStatus::LocQpOpErr);
                 };
                 (e.out, e.done) = (true, true);
-                self.await_haunting();
+                self.platform.await_haunting();
                 return self
                     .mem
                     .bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access)
@@ -366,10 +366,8 @@ impl<P: Platform> Engine<P> {
                 qp.inflight[at].by_ref = true;
                 self.hold_straight(&qp.inflight[at], 1);
             }
-            if by_ref
-                && (packet.len.max(packet.dma_len.min(STRAIGHT_CHUNK)) >= SHORTEST)
-                && self.bytes.len() == LIST_OF_ONE
-            {
+            let piece = if packet.op == PacketOp::ReadRequest { packet.dma_len } else { packet.len };
+            if by_ref && piece >= SHORTEST && self.bytes.len() == LIST_OF_ONE {
                 self.lend(qp, link);
             }
             let e = &mut qp.inflight[at];
@@ -436,7 +434,7 @@ impl<P: Platform> Engine<P> {
             qp.ticket.void();
             self.platform.quiesce(qp.link);
         }
-        self.await_haunting();
+        self.platform.await_haunting();
     }
 
     /// All requests of a queue pair are over.

@@ -143,6 +143,11 @@ impl Leader {
         self.stalled.is_some()
     }
 
+    /// What the peer had marked when it was given up is over, as is known from its mark ([`crate::copying`]).
+    pub fn exorcise(&mut self) {
+        self.stalled = None;
+    }
+
     /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only if [`Leader::asks`]. `copy` copies so many bytes from such an offset on. `waits` is
     /// asked again and again while the helper is at its last part, with the number of times, whether to go on waiting for it.
     ///

@@ -456,8 +456,13 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn is_haunted(&mut self) -> bool {
-        self.wire.is_haunted()
+    fn is_haunted(&mut self, link: LinkId) -> bool {
+        self.wire.is_haunted(link)
+    }
+
+    #[inline]
+    fn await_haunting(&mut self) {
+        self.wire.await_haunting();
     }
 
     #[inline]

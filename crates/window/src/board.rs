@@ -155,12 +155,14 @@ impl WindowPlatform {
     }
 
     pub(crate) fn take_row_back(&mut self, id: ShownId) {
+        // Also for what is not shown: a receive's memory.
+        self.await_haunted_links();
         let Some(board) = &mut self.board else { return };
         let shown = board.writer.take_back(tag(id));
         if let ShownId::Region(key) = id {
             board.writer.take_back(SHARED | u64::from(key));
         }
-        if !shown && !self.any_haunted() {
+        if !shown {
             return;
         }
         // Who was never permitted to copy cannot be copying, whatever its mark says.

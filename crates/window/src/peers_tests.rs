@@ -588,7 +588,7 @@ fn who_does_not_end_his_part_is_given_up() {
         over.store(true, Ordering::Relaxed);
         assert_eq!(result, Err(StraightError::Denied));
     });
-    assert!(target.is_haunted());
+    assert!(target.is_haunted(there));
     // Alone, from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
@@ -604,6 +604,8 @@ fn who_does_not_end_his_part_is_given_up() {
         mark.store(2, Ordering::SeqCst);
         assert!(waits.join().unwrap() >= ends);
     });
+    // It is over, although the peer has not said so.
+    assert!(!target.is_haunted(there));
     assert_eq!(target.link(there).unwrap().state, State::Up);
 }
 

@@ -412,9 +412,26 @@ impl WindowPlatform {
         }
     }
 
-    /// True if a peer was given up that was to help with a copy of ours.
-    pub(crate) fn any_haunted(&mut self) -> bool {
-        (0..self.live.len()).any(|at| self.link_mut(self.live[at]).is_some_and(Link::is_haunted))
+    /// Waits for peers that were to help with a copy of ours, were given up, and may still come to their parts.
+    pub(crate) fn await_haunted_links(&mut self) {
+        let mut haunted = Vec::new();
+        for at in 0..self.live.len() {
+            let id = self.live[at];
+            if self.link_mut(id).is_some_and(Link::is_haunted) {
+                haunted.push(id);
+            }
+        }
+        if haunted.is_empty() {
+            return;
+        }
+        self.kick();
+        self.quiesce_those(|_, id| haunted.contains(&id));
+        for id in haunted {
+            // A helper copies only while it is marked. One that is not has come to its end, whether it says so or not.
+            if let Some(link) = self.link_mut(id) {
+                link.leader.exorcise();
+            }
+        }
     }
 
     /// Who is to be rung must not wait for a long copy.
@@ -705,8 +722,12 @@ impl Platform for WindowPlatform {
         }
     }
 
-    fn is_haunted(&mut self) -> bool {
-        self.any_haunted()
+    fn is_haunted(&mut self, link: LinkId) -> bool {
+        self.link_mut(link).is_some_and(Link::is_haunted)
+    }
+
+    fn await_haunting(&mut self) {
+        self.await_haunted_links();
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {

@@ -252,7 +252,7 @@ impl Platform for Mock {
     fn offered(&self, _: LinkId) -> Option<Offer> {
         self.net.borrow().offer
     }
-    fn is_haunted(&mut self) -> bool {
+    fn is_haunted(&mut self, _: LinkId) -> bool {
         self.net.borrow().haunted
     }
     fn help(&mut self, _: LinkId, offer: &Offer) {
