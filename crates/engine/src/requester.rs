@@ -428,7 +428,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Gives up the requests by reference that are under way: when this returns, the peer does not reach our memory for
-    /// them any more, nor for requests of its own that it was to help with.
+    /// them any more, nor does one that was to help with a copy of ours.
     pub(crate) fn revoke(&mut self, qp: &Qp) {
         if qp.inflight.iter().any(|e| e.by_ref) {
             qp.ticket.void();

@@ -13,6 +13,15 @@ impl Shared {
     fn words(&self) -> Words<'_> {
         Words { claims: &self.claims, helped: &self.helped, terms: self.terms.each_ref() }
     }
+
+    /// A helper claims three units of 1 MiB, once.
+    fn claim_three(&self) -> Result<(), StraightError> {
+        let raw = self.claims.load(Ordering::Relaxed);
+        if raw as u16 == units(1 << 20) {
+            self.claims.store(raw - 3, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }
 
 fn terms(len: u32) -> Terms {
@@ -120,15 +129,8 @@ fn a_copy_that_fails_is_waited_for_and_leaves_nothing_to_do() {
 #[test]
 fn who_is_not_waited_for_any_more_is_not_asked_again() {
     let (shared, mut leader) = (Shared::default(), Leader::default());
-    let own = |_, _| {
-        let raw = shared.claims.load(Ordering::Relaxed);
-        if raw as u16 == units(1 << 20) {
-            shared.claims.store(raw - 3, Ordering::Relaxed);
-        }
-        Ok(())
-    };
     assert!(leader.asks() && !leader.is_stalled(&shared.words()));
-    let result = leader.lead(&shared.words(), &terms(1 << 20), own, |turn| turn < 5);
+    let result = leader.lead(&shared.words(), &terms(1 << 20), |_, _| shared.claim_three(), |turn| turn < 5);
     assert_eq!(result, Err(Failed::Stalled));
     assert!(!leader.asks() && leader.is_stalled(&shared.words()));
     shared.helped.store(1 << 32 | 2, Ordering::Relaxed);
@@ -149,18 +151,11 @@ fn who_was_slow_is_asked_again_after_some_copies() {
 #[test]
 fn who_ends_at_the_last_moment_has_ended() {
     let (shared, mut leader) = (Shared::default(), Leader::default());
-    let own = |_, _| {
-        let raw = shared.claims.load(Ordering::Relaxed);
-        if raw as u16 == units(1 << 20) {
-            shared.claims.store(raw - 3, Ordering::Relaxed);
-        }
-        Ok(())
-    };
     let waits = |_| {
         shared.helped.store(1 << 32 | 3, Ordering::Relaxed);
         false
     };
-    assert_eq!(leader.lead(&shared.words(), &terms(1 << 20), own, waits), Ok(()));
+    assert_eq!(leader.lead(&shared.words(), &terms(1 << 20), |_, _| shared.claim_three(), waits), Ok(()));
     assert!(leader.asks());
 }
 

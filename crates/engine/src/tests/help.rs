@@ -11,7 +11,6 @@ fn world() -> (World, verbs::QpId, verbs::QpId) {
     let mut w = World::new(2, 5);
     w.net.borrow_mut().straight = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
-    // The first answer shows that the other side is there.
     assert!(!w.nodes[0].engine.lends());
     (w, qa, qb)
 }
