@@ -48,6 +48,7 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
     const SLOTS: u32 = SLOTS;
     const BULK: u32 = BULK;
     const SEGMENT: u32 = 64;
+    const CLAIM: u32 = 1;
 
     fn stamp(&self, slot: u32) -> &AtomicU64 {
         &self.stamps[slot as usize]

@@ -43,6 +43,8 @@ pub trait RingMemory {
     const BULK: u32;
     /// Most bytes of one payload; at most an eighth of `BULK`, and at most 32767.
     const SEGMENT: u32;
+    /// So many slots' lines are taken back at once from the consumer who has read them: a power of two, below `SLOTS`.
+    const CLAIM: u32 = 8;
 
     /// In which line a slot lies, a number of its own below `SLOTS`: what the other functions want to know of a slot.
     #[inline(always)]
@@ -96,9 +98,6 @@ pub enum PushError {
     /// The payload is longer than a segment, or the header has no such length.
     Length,
 }
-
-/// How far ahead of the producer cache lines are fetched: far enough from the slot that the consumer waits at.
-pub(crate) const AHEAD: u32 = 4;
 
 /// Header lengths in words, by their code in the stamp.
 const HEADER_WORDS: [u8; 4] = [3, 4, 5, 7];
@@ -300,12 +299,31 @@ impl<M: RingMemory> Producer<M> {
     /// Shows the record in the next slot to the consumer.
     #[inline(always)]
     fn publish(&mut self, code: u32, len: u32, grain: Option<u32>) {
-        let (slot, line) = (self.at.slot(M::SLOTS), self.line());
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
-        self.memory.stamp(line).store(stamp.pack(), Ordering::Release);
+        self.memory.stamp(self.line()).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
-        self.memory.expect_write(M::line((slot + AHEAD) & (M::SLOTS - 1)));
+        if self.at.count.is_multiple_of(u64::from(M::CLAIM)) {
+            self.claim();
+        }
+    }
+
+    /// Takes the cache lines of some slots back from the consumer, who has read them, all at once: behind the next slot, at which
+    /// the consumer waits.
+    ///
+    /// By stores, because on some processors (AMD's of family 25) the hint to do so, `prefetchw`, does nothing for a line that is still here, if only
+    /// to be read, as all of these are. Each store would then wait for its line to come back when a record is written, one
+    /// after the other: stores become visible in order, and what waits for one record fills the processor's queue of stores. Those here wait together.
+    #[inline]
+    fn claim(&self) {
+        let next = self.at.count;
+        if next + u64::from(M::CLAIM) - self.consumed >= u64::from(M::SLOTS) {
+            return; // the last of them may still be to be read
+        }
+        for slot in self.at.slot(M::SLOTS) + 1..=self.at.slot(M::SLOTS) + M::CLAIM {
+            // A word that a record which needs it writes again, before its stamp.
+            self.memory.store_body(M::line(slot & (M::SLOTS - 1)), 6, &[0]);
+        }
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.

@@ -605,6 +605,48 @@ fn anything_in_the_window_is_survived() {
     }
 }
 
+/// Lines are taken back only of slots that have been read: a full ring loses no word, wherever in a lap it becomes full.
+#[test]
+fn what_is_claimed_has_been_read() {
+    let (_, mut producer, mut consumer) = ring();
+    let none = Payload { prefix: &[], spans: &[] };
+    let mut pushed = 0;
+    let mut taken = 0;
+    for some in 0..3 * Half::CLAIM {
+        while push(&mut producer, &[pushed; 7], &none).is_ok() {
+            pushed += 1;
+        }
+        for left in [some, 0] {
+            while taken + u64::from(left) < pushed {
+                let record = peek(&mut consumer).expect("a sound ring").expect("a record");
+                assert_eq!(record.header(), [taken; 7]);
+                let _ = consumer.release();
+                taken += 1;
+            }
+            if left > 0 {
+                let _ = consumer.publish();
+                while push(&mut producer, &[pushed; 7], &none).is_ok() {
+                    pushed += 1;
+                }
+            }
+        }
+        assert_eq!(peek(&mut consumer).expect("a sound ring").map(|record| record.len), None);
+    }
+    assert!(pushed > u64::from(3 * Half::CLAIM * Half::SLOTS));
+}
+
+/// Slots that are in use at the same time lie in different sets of a first-level cache of 64 sets.
+#[test]
+fn slots_in_a_row_do_not_compete() {
+    let (half, _, _) = ring();
+    let set = |slot: u32| std::ptr::from_ref(half.stamp(Half::line(slot % Half::SLOTS))).addr() / 64 % 64;
+    for slot in 0..Half::SLOTS {
+        let mut sets: Vec<usize> = (slot..slot + 60).map(set).collect();
+        sets.sort_unstable();
+        assert!(sets.windows(2).all(|pair| pair[0] != pair[1]), "{slot}");
+    }
+}
+
 /// Every slot has a cache line of its own.
 #[test]
 fn slots_do_not_overlap() {

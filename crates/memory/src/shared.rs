@@ -39,14 +39,13 @@ const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
 /// Where a slot lies, in cache lines from the first one. Slots that follow one another lie in different pages: a processor
 /// that reads a line may fetch others as well (its neighbour, the next ones of a stream), and so take from the producer
-/// the very lines that it is about to write. By turns in eight pages: more would be more memory for a few messages, and
-/// with fewer a line's neighbour would be one that the producer has just fetched (`ring::AHEAD`).
+/// the very lines that it is about to write. And they lie in different places of their pages: lines at the same place of pages compete
+/// for the same few places of a first-level cache (8 on many processors).
 const fn line(slot: u32) -> u32 {
-    const PAGES: u32 = 8;
     const LINES: u32 = 64;
-    const { assert!(Half::SLOTS.is_multiple_of(PAGES * LINES) && PAGES > crate::ring::AHEAD) };
-    let (block, inside) = (slot / (PAGES * LINES), slot % (PAGES * LINES));
-    block * PAGES * LINES + inside % PAGES * LINES + inside / PAGES
+    const PAGES: u32 = Half::SLOTS / LINES;
+    let (page, turn) = (slot % PAGES, slot / PAGES);
+    page * LINES + (turn + page * (LINES / PAGES)) % LINES
 }
 
 /// The lines of all slots: looking one up takes less than finding it.

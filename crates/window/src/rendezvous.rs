@@ -21,7 +21,7 @@
 use verbs::Gid;
 
 /// Version of everything that two processes must agree on: names, messages, the window's layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// QP numbers per block.
 pub const BLOCK_QPNS: u32 = 4096;
 /// Blocks that can be claimed. Not the first (QP 0 and 1 are management queue pairs), not the last (its last number
