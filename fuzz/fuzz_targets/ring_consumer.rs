@@ -22,12 +22,13 @@ fuzz_target!(|input: &[u8]| {
     let mut bytes = vec![0xa5u8; Half::SEGMENT as usize];
     for step in input.chunks_exact(10) {
         let (what, place) = (step[0], u32::from(step[1]));
+        let line = Half::line(place);
         let value = u64::from_le_bytes([step[2], step[3], step[4], step[5], step[6], step[7], step[8], step[9]]);
         match what % 12 {
-            0 => inward.stamp(place).store(value, Ordering::Release),
+            0 => inward.stamp(line).store(value, Ordering::Release),
             // The lap that the consumer waits for, and any lengths and places.
-            1 => inward.stamp(place).store(1 << 32 | value & 0xffff_ffff, Ordering::Release),
-            2 => inward.store_body(place, 0, &[value; 7]),
+            1 => inward.stamp(line).store(1 << 32 | value & 0xffff_ffff, Ordering::Release),
+            2 => inward.store_body(line, 0, &[value; 7]),
             3 => out.consumed().store(value, Ordering::Release),
             4 => out.consumed().store(value % 2048, Ordering::Release),
             5 => out.sleeping().store(value as u32, Ordering::Release),

@@ -183,6 +183,7 @@ impl<M: RingMemory> Producer<M> {
     pub fn new(memory: M) -> Self {
         const {
             assert!(M::SLOTS.is_power_of_two() && M::SLOTS >= 4 && M::SLOTS <= 1 << 16);
+            assert!(M::CLAIM.is_power_of_two() && M::CLAIM < M::SLOTS);
             assert!(M::BULK.is_multiple_of(GRAIN) && M::BULK <= 4096 * GRAIN);
             assert!(round_up(M::SEGMENT) <= M::BULK / 8 && M::SEGMENT < 1 << 15);
         }

@@ -44,6 +44,8 @@ const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 const fn line(slot: u32) -> u32 {
     const LINES: u32 = 64;
     const PAGES: u32 = Half::SLOTS / LINES;
+    // What is claimed is no neighbour of the line that the consumer waits at.
+    const { assert!(PAGES > Half::CLAIM + 1) };
     let (page, turn) = (slot % PAGES, slot / PAGES);
     page * LINES + (turn + page * (LINES / PAGES)) % LINES
 }
