@@ -71,6 +71,10 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
         self.bodies[slot as usize]
             .with_mut(|body| unsafe { (&mut (*body))[first..first + words.len()].copy_from_slice(words) });
     }
+    fn claim_bulk(&self, at: u32) {
+        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = 0 });
+    }
     fn store_bulk(&self, at: u32, payload: &Payload<'_>, _way: Way) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(&payload.prefix[..8]);

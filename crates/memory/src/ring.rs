@@ -69,6 +69,9 @@ pub trait RingMemory {
     }
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, line: u32, first: usize, words: &[u64]);
+    /// Takes a cache line of the bulk area back from the consumer, as [`Producer`] does with slots' lines: writes anything there. `at` is
+    /// below `BULK`, and a multiple of [`GRAIN`].
+    fn claim_bulk(&self, _at: u32) {}
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _line: u32) {}
     /// This slot will be read next: if the producer has written it, its cache line may come while something else is done.
@@ -169,6 +172,8 @@ pub struct Producer<M> {
     head: u64,
     /// Bulk bytes that are free again, of those.
     tail: u64,
+    /// Up to here, counted like `head`, lines were taken back, see [`Producer::claim_bulk`].
+    claimed: u64,
     /// Of the records in the bulk area that are not known to have been taken: the count behind each, and `head` after it.
     ends: VecDeque<(u64, u64)>,
     /// See [`Producer::call_for_room`].
@@ -193,6 +198,7 @@ impl<M: RingMemory> Producer<M> {
             consumed: 0,
             head: 0,
             tail: 0,
+            claimed: 0,
             // For all that there may be: no message waits for memory.
             ends: VecDeque::with_capacity(M::SLOTS as usize),
             calls: true,
@@ -251,6 +257,7 @@ impl<M: RingMemory> Producer<M> {
         }
 
         let line = self.line();
+        let mut way = Way::Through;
         let grain = if inside {
             if len > 0 {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
@@ -261,7 +268,7 @@ impl<M: RingMemory> Producer<M> {
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
-            let way = self.trial.way(len, || self.memory.nanos());
+            way = self.trial.way(len, || self.memory.nanos());
             self.memory.store_bulk(at, payload, way).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
             self.ends.push_back((self.at.count + 1, self.head));
@@ -269,6 +276,10 @@ impl<M: RingMemory> Producer<M> {
             Some(at / GRAIN)
         };
         self.publish(code, len, grain);
+        // Not behind a whole segment: most are parts of a long message, the next is written at once, and nothing is won.
+        if grain.is_some() && way == Way::Through && len < M::SEGMENT {
+            self.claim_bulk(bulk);
+        }
         Ok(len)
     }
 
@@ -325,6 +336,25 @@ impl<M: RingMemory> Producer<M> {
             // A word that a record which needs it writes again, before its stamp.
             self.memory.store_body(M::line(slot & (M::SLOTS - 1)), 6, &[0]);
         }
+    }
+
+    /// The same for the lines of the bulk area: those of the next payload, if it is as long as the last one.
+    #[inline]
+    fn claim_bulk(&mut self, bulk: u32) {
+        let start = self.place(bulk);
+        if start + u64::from(bulk) <= self.claimed {
+            return;
+        }
+        let size = u64::from(M::BULK);
+        let from = start.max(self.claimed);
+        let to = (start + u64::from(bulk)).max(from + u64::from(M::CLAIM * GRAIN)).min(start - start % size + size);
+        if to - self.tail > size {
+            return; // the last of them may still be to be read
+        }
+        for at in (from..to).step_by(GRAIN as usize) {
+            self.memory.claim_bulk((at % size) as u32);
+        }
+        self.claimed = to;
     }
 
     /// Where the next `bulk` contiguous bytes begin, counted like `head`.

@@ -654,6 +654,29 @@ fn eight_lines_are_claimed_at_once() {
     assert_eq!(claimed, (9..17).collect::<Vec<u32>>());
 }
 
+/// The same for the bulk area: only what has been read, and as much as the next payload will need, by eights at least.
+#[test]
+fn claimed_bulk_has_been_read() {
+    let header = [1; 3];
+    for len in [100, 1000, 4000, 4096, 16 * 1024] {
+        let (_, mut producer, mut consumer) = ring();
+        let mut sent = 0;
+        let mut taken = 0;
+        for some in 0..if cfg!(miri) { 2 } else { 40 } {
+            while push(&mut producer, &header, &Payload { prefix: &bytes(sent, len), spans: &[] }).is_ok() {
+                sent += 1;
+            }
+            while taken + some % 7 < sent {
+                let record = peek(&mut consumer).expect("a sound ring").expect("a record");
+                assert!(payload(&consumer, &record) == bytes(taken, len), "{len}: {taken} of {sent}");
+                let _ = consumer.release();
+                taken += 1;
+            }
+            let _ = consumer.publish();
+        }
+    }
+}
+
 /// Slots that are in use at the same time lie in different sets of a first-level cache of 64 sets.
 #[test]
 fn slots_in_a_row_do_not_compete() {

@@ -202,6 +202,11 @@ impl RingMemory for Half {
     }
 
     #[inline]
+    fn claim_bulk(&self, at: u32) {
+        self.word64(BULK_AT + (at % Self::BULK) as usize).store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
     fn expect_write(&self, line: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
