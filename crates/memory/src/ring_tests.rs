@@ -612,7 +612,7 @@ fn what_is_claimed_has_been_read() {
     let none = Payload { prefix: &[], spans: &[] };
     let mut pushed = 0;
     let mut taken = 0;
-    let rounds = if cfg!(miri) { 2 } else { 3 * Half::CLAIM };
+    let rounds = if cfg!(miri) { 1 } else { 3 * Half::CLAIM };
     for some in 0..rounds {
         while push(&mut producer, &[pushed; 7], &none).is_ok() {
             pushed += 1;
@@ -633,7 +633,7 @@ fn what_is_claimed_has_been_read() {
         }
         assert_eq!(peek(&mut consumer).expect("a sound ring").map(|record| record.len), None);
     }
-    assert!(pushed > u64::from(rounds * Half::SLOTS));
+    assert!(pushed >= u64::from(rounds * Half::SLOTS));
 }
 
 /// And they are taken back: after eight records of the second lap those of the eight behind the next, no fewer and no more.
@@ -658,11 +658,13 @@ fn eight_lines_are_claimed_at_once() {
 #[test]
 fn claimed_bulk_has_been_read() {
     let header = [1; 3];
-    for len in [100, 1000, 4000, 4096, 16 * 1024] {
+    let bytes = |n: u64, len: usize| vec![(n % 255) as u8 + 1; len];
+    for len in if cfg!(miri) { &[4000][..] } else { &[100, 1000, 4000, 4096, 12_000, 16 * 1024] } {
+        let len = *len;
         let (_, mut producer, mut consumer) = ring();
         let mut sent = 0;
         let mut taken = 0;
-        for some in 0..if cfg!(miri) { 2 } else { 40 } {
+        for some in 0..if cfg!(miri) { 1 } else { 40 } {
             while push(&mut producer, &header, &Payload { prefix: &bytes(sent, len), spans: &[] }).is_ok() {
                 sent += 1;
             }
