@@ -654,7 +654,25 @@ fn eight_lines_are_claimed_at_once() {
     assert_eq!(claimed, (9..17).collect::<Vec<u32>>());
 }
 
-/// The same for the bulk area: only what has been read, and as much as the next payload will need, by eights at least.
+/// Behind a payload eight lines of the bulk area are taken back, if the next one, as long, needs no more.
+#[test]
+fn eight_lines_of_bulk_are_claimed_at_once() {
+    let (half, mut producer, mut consumer) = ring();
+    let whole = [0xff; Half::SEGMENT as usize];
+    while push(&mut producer, &[1; 3], &Payload { prefix: &whole, spans: &[] }).is_ok() {}
+    while peek(&mut consumer).expect("a sound ring").is_some() {
+        let _ = consumer.release();
+    }
+    assert!(push(&mut producer, &[1; 3], &Payload { prefix: &whole[..100], spans: &[] }).is_ok());
+    let is_claimed = |grain: &u32| {
+        let mut word = [1; 8];
+        half.fetch(grain * GRAIN, &mut word);
+        word == [0; 8]
+    };
+    assert_eq!((0..40).filter(is_claimed).collect::<Vec<u32>>(), (2..10).collect::<Vec<u32>>());
+}
+
+/// The same for the bulk area: only what has been read.
 #[test]
 fn claimed_bulk_has_been_read() {
     let header = [1; 3];
