@@ -86,7 +86,8 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
 
 /// The `n`th record: its number in the header, and in the payload, which every `bulk_every`th time is bulk.
 fn push<M: RingMemory>(producer: &mut Producer<M>, n: u64, bulk: bool) -> Result<(), PushError> {
-    let mut bytes = [0u8; 64];
+    // Too long for a slot, and shorter than a segment: the grain of the next one is claimed behind it.
+    let mut bytes = [0u8; 40];
     bytes[..8].copy_from_slice(&(n ^ 0xff).to_ne_bytes());
     let prefix = if bulk { &bytes[..] } else { &bytes[..8] };
     producer.push(&[n, 0, 0, 0, 0, 0, 0], 3, &Payload { prefix, spans: &[] }).map(drop)

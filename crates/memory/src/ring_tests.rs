@@ -697,6 +697,34 @@ fn claimed_bulk_has_been_read() {
     }
 }
 
+/// To the line: with a full area of which so many bytes were read at its beginning, one line is written, and those behind it are claimed
+/// if all of them have been read.
+#[test]
+fn no_line_too_many_is_claimed() {
+    for (read, claims) in [(512, 0), (576, 8)] {
+        let (half, mut producer, mut consumer) = ring();
+        let full = [0xff; Half::SEGMENT as usize];
+        let mut send = |len: u32| push(&mut producer, &[1; 3], &Payload { prefix: &full[..len as usize], spans: &[] });
+        // The last one fills the area.
+        let segments = Half::BULK / Half::SEGMENT - 1;
+        assert!((0..=segments).all(|i| send(if i == 0 { read } else { Half::SEGMENT }).is_ok()));
+        assert!(send(Half::SEGMENT - read).is_ok());
+        assert!(peek(&mut consumer).expect("a sound ring").is_some());
+        let _ = consumer.release();
+        let _ = consumer.publish();
+        assert!(send(64).is_ok());
+        let is_claimed = |grain: &u32| {
+            let mut word = [1; 8];
+            half.fetch(grain * GRAIN, &mut word);
+            word == [0; 8]
+        };
+        assert_eq!(
+            (0..Half::BULK / GRAIN).filter(is_claimed).collect::<Vec<u32>>(),
+            (1..9).take(claims).collect::<Vec<u32>>()
+        );
+    }
+}
+
 /// Slots that are in use at the same time lie in different sets of a first-level cache of 64 sets.
 #[test]
 fn slots_in_a_row_do_not_compete() {
