@@ -42,7 +42,7 @@ statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and 
 Where the kernel permits it, large messages are copied once, straight from one process's memory to the other's \
 (process_vm_readv(2)), or go through shared memory if that is quicker on the machine (SOFTRNIC_STRAIGHT). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
 these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
-are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it for the program alone.",
+are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it where the value is 1, if both programs are run so.",
     },
     Section {
         command: "run",
@@ -51,7 +51,7 @@ are slower. softrnic devinfo says which of the two holds. --permit-ptrace permit
 --fault \"FAULT:KEY=VALUE,...;FAULT:...;seed=N\" makes the device misbehave: each process that uses it counts its own packets and \
 calls, and the same seed and the same sequence of them give the same faults. A packet is what the wire carries at once: a message of \
 up to 16 KiB, or a piece of a longer one. By themselves faults look at requests (SEND, RDMA, atomics, datagrams) that the process \
-sends.
+sends; corrupt at all packets with data (and it counts no others), slow at all packets, rnr at messages that come.
 
   drop            the packet is lost
   duplicate       the packet comes twice
@@ -64,7 +64,7 @@ sends.
   link-kill       nothing passes any more between the process and the one that the packet is for
   errno           a call fails with errno, and does nothing
   device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and
-                  calls that make or change anything fail with EIO
+                  verbs fail with EIO, but not those that give back, post, poll or get events
   device-removal  as device-fatal, and RDMA_CM_EVENT_DEVICE_REMOVAL for every rdma_cm_id on it
   port-down       IBV_EVENT_PORT_ERR, and nothing passes; at its end IBV_EVENT_PORT_ACTIVE
   gid-change      IBV_EVENT_GID_CHANGE
@@ -80,6 +80,8 @@ When:
                   link-kill and what happens to the device, its port and its addresses come by
                   itself
 
+Every fault but slow needs one of these; n, every and p exclude each other. Without n, every, p and count a fault comes once.
+
 Which, and how:
 
   op=OP           any, request, response, send, write, read, atomic, flush, datagram, ack or
@@ -90,6 +92,8 @@ Which, and how:
   for=T           how long rnr, link-kill and port-down last; for ever without it, rnr for one try
   call=NAME       the function: ibv_reg_mr, ibv_post_send, rdma_connect; ibv_create_* for all such
   errno=NAME      what it fails with: ENOMEM, or a number
+
+delay, slow, reorder and rnr have no side. errno has call and errno only, beside those that say when.
 
 corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
 any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied straight, so that all pass \
@@ -150,7 +154,8 @@ and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
         title: "Exit status",
         text: "  0   nothing stands in the way
   1   something waits, or is stuck
-  2   a process could not be asked: there is none, it has not opened the device, it does not answer",
+  2   neither, but a process could not be asked: there is none, it has not opened the device,
+      it does not answer",
     },
     Section {
         command: "doctor",
@@ -203,10 +208,11 @@ both the figures and the limits are those of the system's scheduler.",
   lib/libibverbs.so.1        forwards to it
   lib/librdmacm.so.1         forwards to it
   lib/libibverbs.so, lib/librdmacm.so
+  include/softrnic/dv.h      what the device can do beyond verbs.h (compile with -IDIR/include)
   lib/pkgconfig              for programs that are built against the directory
   share/man, share/bash-completion, share/zsh, share/fish
 
-Header files are not: programs are compiled with those of rdma-core (Debian: libibverbs-dev, librdmacm-dev).
+verbs.h and the other header files are not: programs are compiled with those of rdma-core (Debian: libibverbs-dev, librdmacm-dev).
 
 Vendors' libraries (libmlx5.so.1, libefa.so.1, ...) are linked to private functions of the libibverbs that they came with. \
 The libibverbs.so.1 made here has these names, too, as found in the installed one. So install again after rdma-core has been \
@@ -340,7 +346,7 @@ fn variables() -> io::Result<Vec<u8>> {
     page.control("SH", ["NAME"]).text([roman("softrnic - environment variables of the RDMA NIC in software")]);
     page.control("SH", ["DESCRIPTION"]).text([roman(
         "libsoftrnic.so reads these variables when a program first uses the device, and softrnic(1) hands them on to the \
-         programs that it runs.",
+         programs that it runs. SOFTRNIC_LIB is for softrnic(1) alone.",
     )]);
     page.control("SH", ["ENVIRONMENT"]);
     for setting in settings::SETTINGS {

@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "no_straight")]
     adopt: bool,
     /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is 1:
-    /// large messages then take one copy instead of two
+    /// large messages then take one copy instead of two. Both programs need it
     #[arg(long)]
     permit_ptrace: bool,
     /// What the device tells on stderr: nothing, or which request failed and which rule it broke

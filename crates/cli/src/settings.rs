@@ -66,7 +66,7 @@ pub const SETTINGS: &[Setting] = &[
         name: view::ptrace::PERMIT_VARIABLE,
         values: "0, 1",
         about: "1: any process of the same user may copy from and to this one's memory, where \
-                /proc/sys/kernel/yama/ptrace_scope is 1. The option --permit-ptrace of run sets it.",
+                /proc/sys/kernel/yama/ptrace_scope is 1. Both processes need it. The option --permit-ptrace of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_SIGNAL",
@@ -81,8 +81,10 @@ pub const SETTINGS: &[Setting] = &[
         about: "1: large messages go straight from process to process, where the kernel permits it. 0: all data go through \
                 shared memory; the option --no-straight of run sets it to 0. By default whichever is quicker: they go straight, \
                 but not where the kernel takes more than four times as long as a plain copy (tried when the first peer is met), unless \
-                a side sleeps and there is little room. What is straight needs no more of the sender; else one that posts \
-                more than 256 KiB and then neither polls nor posts sends the rest up to a millisecond later.",
+                a side sleeps and there is little room; and from 128 KiB on both ways are tried while data flow, and the \
+                faster is taken. A message that goes straight needs nothing more of its sender. Of what goes through shared \
+                memory 256 KiB fit in at a time: if the sender then neither polls nor posts, the rest follows up to a \
+                millisecond later.",
     },
     Setting {
         name: "SOFTRNIC_STRAIGHT_ABOVE",

@@ -289,8 +289,8 @@ pub const FAULTS: [About; 15] = [
     About {
         name: "device-fatal",
         keys: PACKETS,
-        about: "the device breaks: IBV_EVENT_DEVICE_FATAL, everything posted is flushed, calls that make or change something fail \
-                with EIO",
+        about: "the device breaks: IBV_EVENT_DEVICE_FATAL, everything posted is flushed, and verbs fail with EIO, but not \
+                those that give back, post, poll or get events",
     },
     About {
         name: "device-removal",
