@@ -1,12 +1,12 @@
 //! The short way of a small SEND: what `requester`, `responder` and `respond` would do for it and its acknowledgement,
 //! without what cannot be the case.
 //!
-//! **Out.** A request takes it at its post, if nothing stands before it: the connection is in RTS and has a link, everything posted
-//! earlier has gone out, and no retry is waited for. Its entry in the send queue is all that is kept of it: it is counted, and only
-//! listed among the requests under way ([`Qp::list_shorts`]) when something but its acknowledgement asks. Its packet is the same.
+//! **Out.** A request takes it at its post, if it is no longer than the path MTU, and so one packet, and nothing stands before it: the
+//! connection is in RTS and has a link, everything posted earlier has gone out, and no retry is waited for. Its entry in the send queue is all
+//! that is kept of it: it is counted, and only listed among the requests under way ([`Qp::list_shorts`]) when something but its acknowledgement asks. Its packet is the same.
 //!
-//! **In.** A packet takes it that is a whole message, and the expected one, for a receive with one entry, on a connection (in RTR
-//! too, but for the first packet there) where nothing but an acknowledgement is owed, and nothing under way.
+//! **In.** A packet takes it that is a whole message, no longer than the path MTU, and the expected one, for a receive with one entry,
+//! on a connection (in RTR too, but for the first packet there) where nothing but an acknowledgement is owed, and nothing under way.
 //!
 //! **Acknowledging.** Nothing else is owed or to be sent.
 //!
@@ -38,8 +38,18 @@ use crate::responder::ACK;
 use crate::run::arm;
 use crate::sq::Executed;
 
-/// The longest message, in bytes: no longer than the shortest MTU, so that it is one packet.
-const LONGEST: u32 = 256;
+/// No longer than the shortest MTU, in bytes: one packet on every connection.
+const SHORT: u32 = 256;
+
+/// Whether a message is one packet, and the wire has its data in that and nowhere else.
+#[inline(always)]
+fn is_one_packet<P: Platform>(platform: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
+    len <= SHORT
+        || len <= qp.mtu && {
+            let caps = platform.caps(link);
+            len <= caps.segment && (inline || len <= caps.shared_above)
+        }
+}
 
 /// Whether the short way may be taken, asked [`Engine::has_express`]. A build with `--cfg without_taps`, which is to show
 /// what asking costs, does not ask.
@@ -177,14 +187,15 @@ impl<P: Platform> Engine<P> {
         let len = match data {
             Data::Inline(bytes) => {
                 flags.insert(SendFlags::INLINE);
-                if bytes.len() > LONGEST.min(qp.sq.max_inline) as usize {
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                if len > qp.sq.max_inline || !is_one_packet(&self.platform, link, qp, len, true) {
                     return false;
                 }
-                bytes.len() as u32
+                len
             }
             Data::Listed(sge) => {
                 flags.remove(SendFlags::INLINE);
-                if sge.length > LONGEST || qp.sq.max_sge == 0 {
+                if qp.sq.max_sge == 0 || !is_one_packet(&self.platform, link, qp, sge.length, false) {
                     return false;
                 }
                 if sge.length > 0 {
@@ -348,7 +359,7 @@ impl<P: Platform> Engine<P> {
         loop {
             let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
                 && packet.psn() == qp.epsn
-                && packet.len() <= LONGEST
+                && packet.len() <= qp.mtu
                 && body.len(&self.platform) == packet.len();
             let Some(wqe) = qp.rq.wqes.get(if ALONE { 0 } else { n }).filter(|_| fits) else { break };
             let [sge] = wqe.sges[..] else { break };
@@ -542,7 +553,7 @@ impl<P: Platform> Engine<P> {
             for number in number..number + acked {
                 let (wr_id, flags, len) = qp.sq.executed(number);
                 ended += 1;
-                bytes += u64::from(len.min(LONGEST));
+                bytes += u64::from(len.min(qp.mtu));
                 if !end(qp, &mut self.done, number, wr_id, flags) {
                     cold_path();
                     lost = true;

@@ -16,7 +16,7 @@ use crate::platform::*;
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;
 /// Lengths around what goes the short way, and around the MTUs.
-const LENGTHS: [u32; 15] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 1000, 1024, 1025, 5000, 5000];
+const LENGTHS: [u32; 18] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 600, 1000, 1024, 1025, 4096, 4097, 5000, 5000];
 
 pub(super) fn seeds(worlds: u64) -> std::ops::Range<u64> {
     let setting = |name: &str| std::env::var(name).ok()?.parse().ok();
@@ -110,7 +110,7 @@ impl Program {
             })
             .collect();
         let attrs = QpAttr {
-            path_mtu: r.pick(&[1, 3]),
+            path_mtu: r.pick(&[1, 3, 5]),
             timeout: r.pick(&[0, 8, 14, 14]),
             retry_cnt: r.pick(&[0, 1, 7, 7]),
             rnr_retry: r.pick(&[0, 1, 7, 7]),

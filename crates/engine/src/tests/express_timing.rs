@@ -2,7 +2,9 @@
 //! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change is what
 //! programs see of requests that all succeed.
 
-use verbs::{Completion, Opcode, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr};
+use verbs::{
+    Completion, Opcode, QpAttr, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
+};
 
 use super::express::seeds;
 use super::mock::*;
@@ -367,4 +369,39 @@ fn the_short_ways_lead_to_rtr_too() {
     assert_eq!(short_ways(&w), [5, 4, 5, 5]);
     assert_eq!(w.nodes[1].notices.len(), 1);
     assert_eq!(w.poll(1).len(), 5);
+}
+
+/// A message of the path MTU is one packet, and goes the short way; a longer one does not, nor one that the wire would rather have by
+/// reference.
+#[test]
+fn the_short_way_goes_as_far_as_a_packet() {
+    for (path_mtu, shared_above, len, short) in [
+        (1, 16384, 256, [1, 1]),
+        (1, 16384, 257, [0, 0]),
+        (3, 16384, 1024, [1, 1]),
+        (3, 16384, 1025, [0, 0]),
+        (5, 16384, 4096, [1, 1]),
+        (5, 16384, 4097, [0, 0]),
+        (5, 1024, 1024, [1, 1]),
+        (5, 1024, 1025, [0, 1]),
+    ] {
+        let mut w = world(1, true);
+        w.net.borrow_mut().shared_above = Some(shared_above);
+        let ((a, a_qpn), (b, b_qpn)) = (w.qp(0, QpType::Rc), w.qp(1, QpType::Rc));
+        w.connect(0, a, QpAttr { path_mtu, ..World::attr(b_qpn, 0, 0) });
+        w.connect(1, b, QpAttr { path_mtu, ..World::attr(a_qpn, 0, 0) });
+        let mut ways = [0; 4];
+        for id in 0..2 {
+            // The first packet is for the long way in any case.
+            ways = short_ways(&w);
+            let sge = [w.sge(1, 0x8000, 5000)];
+            w.recv(1, b, &sge, id).unwrap();
+            let sge = [w.sge(0, 0, len)];
+            w.post(0, a, Opcode::Send, SendBody::Plain, &sge, id).unwrap();
+            w.settle();
+        }
+        let now = short_ways(&w);
+        assert_eq!([now[0] - ways[0], now[1] - ways[1]], short, "{len} of {path_mtu}");
+        assert_eq!(w.poll(1).iter().map(|c| c.byte_len).collect::<Vec<_>>(), [len; 2]);
+    }
 }

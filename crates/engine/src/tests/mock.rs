@@ -698,7 +698,9 @@ impl World {
         let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
-        let polled = self.polled[to].filter(|&cq| engine.hands_over(cq));
+        // Not where the oldest give way to others: what is left of several depends on the moment of the poll then.
+        let loses = |cq: &CqId| engine.done.cqs.get(*cq).is_some_and(|cq| cq.opts.ignore_overrun);
+        let polled = self.polled[to].filter(|cq| engine.hands_over(*cq) && !loses(cq));
         let outcome = match (polled.filter(|_| engine.has_express), short_packet(&packet, &payload)) {
             (Some(cq), Some(short)) => {
                 if most == 1 {
