@@ -41,14 +41,10 @@ use crate::sq::Executed;
 /// No longer than the shortest MTU, in bytes: one packet on every connection.
 const SHORT: u32 = 256;
 
-/// Whether a message is one packet, and the wire has its data in that and nowhere else.
+/// Whether a message is one packet, and the wire has its data in that and nowhere else. (No segment is shorter than an MTU.)
 #[inline(always)]
 fn is_one_packet<P: Platform>(platform: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
-    len <= SHORT
-        || len <= qp.mtu && {
-            let caps = platform.caps(link);
-            len <= caps.segment && (inline || len <= caps.shared_above)
-        }
+    len <= SHORT || len <= qp.mtu && (inline || len <= platform.caps(link).shared_above)
 }
 
 /// Whether the short way may be taken, asked [`Engine::has_express`]. A build with `--cfg without_taps`, which is to show

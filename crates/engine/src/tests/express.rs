@@ -3,8 +3,8 @@
 //! A failure names its seed: `SOFTRNIC_WORLD` repeats it, `SOFTRNIC_WORLDS` says how many there are.
 
 use verbs::{
-    CqId, LKey, MrId, Opcode, QpAttr, QpAttrMask as M, QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr, SendBody,
-    SendData, SendFlags, SendWr, Sge, SrqId, SrqInit,
+    CqId, LKey, MrId, Opcode, QpAttr, QpAttrMask as M, QpCap, QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr,
+    SendBody, SendData, SendFlags, SendWr, Sge, SrqId, SrqInit,
 };
 
 use super::mock::*;
@@ -148,7 +148,7 @@ impl Program {
                     recv_cq: Some(recv_cq),
                     srq,
                     xrcd: None,
-                    cap: cap(),
+                    cap: QpCap { max_inline_data: 1024, ..cap() },
                     sq_sig_all,
                 };
                 w.qp_of(node, &init)
@@ -164,12 +164,15 @@ impl Program {
         let ends = self.pairs[pair];
         let psns = [(); 2].map(|()| if self.r.coin() { 0xff_fff0 } else { self.r.next() as u32 & 0xff_ffff });
         let (attrs, late, msn) = (self.attrs, self.r.below(4) == 0, self.r.pick(&[0, 0xff_fffd]));
+        // Mostly the same one at both ends.
+        let mtus = [attrs.path_mtu, if self.r.below(8) == 0 { self.r.pick(&[1, 3, 5]) } else { attrs.path_mtu }];
         self.t.both(|w| {
             let reset = QpAttr { state: QpState::Reset, ..attrs };
             for (a, b) in [(0, 1), (1, 0)] {
                 let (node, qp) = (ends[a].node, ends[a].qp);
                 w.modify(node, qp, &reset, M::empty()).unwrap();
-                let attr = QpAttr { dest_qp_num: ends[b].qpn.get(), sq_psn: psns[a], rq_psn: psns[b], ..attrs };
+                let (dest_qp_num, path_mtu) = (ends[b].qpn.get(), mtus[a]);
+                let attr = QpAttr { dest_qp_num, path_mtu, sq_psn: psns[a], rq_psn: psns[b], ..attrs };
                 w.connect_up_to(if late && a == 1 { QpState::Rtr } else { QpState::Rts }, node, qp, attr);
                 w.nodes[node].engine.qps.get_mut(qp).unwrap().msn = msn;
             }
@@ -284,7 +287,7 @@ impl Program {
         let flags = SendFlags::from_bits_truncate(self.r.next() as u32 & 7);
         let imm = self.r.next() as u32;
         let reads = matches!(opcode, Opcode::RdmaRead | Opcode::FetchAndAdd);
-        let inline = (!reads && len <= 128 && self.r.below(3) == 0).then(|| {
+        let inline = (!reads && len <= 1024 && self.r.below(3) == 0).then(|| {
             let bytes: Vec<u8> = (0..len).map(|_| self.r.next() as u8).collect();
             let cut = self.r.below(u64::from(len) + 1) as usize;
             match self.r.below(4) {

@@ -698,9 +698,9 @@ impl World {
         let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.platform().inward(from);
         let engine = &mut self.nodes[to].engine;
-        // Not where the oldest give way to others: what is left of several depends on the moment of the poll then.
-        let loses = |cq: &CqId| engine.done.cqs.get(*cq).is_some_and(|cq| cq.opts.ignore_overrun);
-        let polled = self.polled[to].filter(|cq| engine.hands_over(*cq) && !loses(cq));
+        // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out before the others come.
+        let small = |cq: CqId| packet.op == PacketOp::Ack && engine.done.cqs.get(cq).is_some_and(|cq| cq.capacity < 64);
+        let polled = self.polled[to].filter(|&cq| engine.hands_over(cq) && !small(cq));
         let outcome = match (polled.filter(|_| engine.has_express), short_packet(&packet, &payload)) {
             (Some(cq), Some(short)) => {
                 if most == 1 {
