@@ -64,7 +64,8 @@ sends; corrupt at all packets with data (and it counts no others), slow at all p
   link-kill       nothing passes any more between the process and the one that the packet is for
   errno           a call fails with errno, and does nothing
   device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and
-                  verbs fail with EIO, but not those that give back, post, poll or get events
+                  verbs fail with EIO, but not ibv_query_gid and those that give back, post,
+                  poll, arm or get events
   device-removal  as device-fatal, and RDMA_CM_EVENT_DEVICE_REMOVAL for every rdma_cm_id on it
   port-down       IBV_EVENT_PORT_ERR, and nothing passes; at its end IBV_EVENT_PORT_ACTIVE
   gid-change      IBV_EVENT_GID_CHANGE
@@ -80,7 +81,7 @@ When:
                   link-kill and what happens to the device, its port and its addresses come by
                   itself
 
-Every fault but slow needs one of these; n, every and p exclude each other. Without n, every, p and count a fault comes once.
+Every fault but slow needs one of these; n, every and p exclude each other. Without n, every, p and count any other comes once.
 
 Which, and how:
 

@@ -290,7 +290,7 @@ pub const FAULTS: [About; 15] = [
         name: "device-fatal",
         keys: PACKETS,
         about: "the device breaks: IBV_EVENT_DEVICE_FATAL, everything posted is flushed, and verbs fail with EIO, but not \
-                those that give back, post, poll or get events",
+                ibv_query_gid and those that give back, post, poll, arm or get events",
     },
     About {
         name: "device-removal",
