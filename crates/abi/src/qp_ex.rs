@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 
 use libc::{c_int, c_void, size_t};
-use nic::RawBiased;
+use nic::{Ask, RawBiased};
 use parking_lot::lock_api::RawMutex as _;
 use sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_sge};
 use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge};
@@ -49,11 +49,24 @@ struct Entry {
     numbers: u64,
     opcode: Opcode,
     flags: SendFlags,
-    /// What it sends lies in the bytes, and not in the list of scatter/gather entries: from here to there.
-    inline: bool,
+    /// Where lies what it sends: from here to there.
+    data: Data,
     from: usize,
     to: usize,
+    /// For [`Data::Word`].
+    word: [u8; 8],
     body: SendBody,
+}
+
+/// Where lies what a request sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    /// In the list of scatter/gather entries.
+    Listed,
+    /// In the bytes: inline data.
+    Bytes,
+    /// Here: inline data of 8 bytes. Apart, because what is known to be that long is one load and one store.
+    Word,
 }
 
 impl Entry {
@@ -63,9 +76,10 @@ impl Entry {
             numbers: 0,
             opcode: Opcode::Send,
             flags: SendFlags::empty(),
-            inline: false,
+            data: Data::Listed,
             from: 0,
             to: 0,
+            word: [0; 8],
             body: SendBody::Plain,
         }
     }
@@ -126,7 +140,7 @@ impl Work {
             SendBody::Plain => e.body = SendBody::Plain,
             body => e.body = body,
         }
-        (e.inline, e.from, e.to) = (false, from, from);
+        (e.data, e.from, e.to) = (Data::Listed, from, from);
         self.in_use += 1;
     }
 
@@ -155,7 +169,7 @@ impl Work {
             return self.set_sges(&[sge]);
         };
         *place = sge;
-        (e.inline, e.from, e.to) = (false, at, at + 1);
+        (e.data, e.from, e.to) = (Data::Listed, at, at + 1);
         self.sges_in_use = at + 1;
     }
 
@@ -165,7 +179,7 @@ impl Work {
         let from = self.sges_in_use;
         let to = from + list.len();
         let Some(e) = self.last() else { return };
-        (e.inline, e.from, e.to) = (false, from, to);
+        (e.data, e.from, e.to) = (Data::Listed, from, to);
         let (there, lacks) = list.split_at(list.len().min(self.sges.len() - from));
         self.sges[from..from + there.len()].copy_from_slice(there);
         self.sges.extend_from_slice(lacks);
@@ -333,12 +347,10 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     // SAFETY: live and inside its section; the bytes are the caller's (man page).
     unsafe {
         let (this, work) = inside(qp);
-        // Apart, because what is known to be 8 bytes long is one load and one store.
         if length == 8 && this.cap.max_inline_data >= 8 && !addr.is_null() {
-            let start = work.bytes.len();
-            work.bytes.extend_from_slice(&addr.cast::<[u8; 8]>().read_unaligned());
             if let Some(entry) = work.last() {
-                (entry.inline, entry.from, entry.to) = (true, start, start + 8);
+                entry.data = Data::Word;
+                entry.word = addr.cast::<[u8; 8]>().read_unaligned();
             }
             return;
         }
@@ -377,7 +389,7 @@ unsafe fn append(qp: *mut ibv_qp_ex, pieces: impl Iterator<Item = (*const c_void
     }
     let end = work.bytes.len();
     if let Some(entry) = work.last() {
-        (entry.inline, entry.from, entry.to) = (true, start, end);
+        (entry.data, entry.from, entry.to) = (Data::Bytes, start, end);
     }
 }
 
@@ -424,6 +436,12 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     let now = core.time();
     // A lone request is checked by the post itself.
     if let [entry] = work.requests() {
+        if entry.data == Data::Word && matches!(entry.body, SendBody::Plain) {
+            let ask = Ask { wr_id: entry.wr_id, opcode: entry.opcode, flags: entry.flags, imm: entry.numbers as u32 };
+            if core.post_word(qp.id, ask, entry.word, now) {
+                return Ok(());
+            }
+        }
         return with_request(work, entry, |wr| core.post_send_here(qp.id, wr, now));
     }
     post_all(qp, work, &mut core, now)
@@ -446,14 +464,7 @@ fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> 
 /// Does something with a collected request.
 #[inline(always)]
 fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Result<()>) -> Result<()> {
-    let piece;
-    let data = if entry.inline {
-        piece = [&work.bytes[entry.from..entry.to]];
-        SendData::Inline(&piece)
-    } else {
-        SendData::Sges(&work.sges[entry.from..entry.to])
-    };
-    act(&SendWr {
+    let request = |data| SendWr {
         wr_id: entry.wr_id,
         opcode: entry.opcode,
         flags: entry.flags,
@@ -461,7 +472,19 @@ fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Res
         remote_srqn: (entry.numbers >> 32) as u32,
         body: &entry.body,
         data,
-    })
+    };
+    let piece;
+    act(&request(match entry.data {
+        Data::Listed => SendData::Sges(&work.sges[entry.from..entry.to]),
+        Data::Bytes => {
+            piece = [&work.bytes[entry.from..entry.to]];
+            SendData::Inline(&piece)
+        }
+        Data::Word => {
+            piece = [&entry.word[..]];
+            SendData::Inline(&piece)
+        }
+    }))
 }
 
 /// Sets the members that the header's inline functions call.

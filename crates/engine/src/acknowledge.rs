@@ -68,19 +68,8 @@ impl<P: Platform> Engine<P> {
             (e.done, e.out) = (true, true);
         }
         if any {
-            Self::progressed(qp);
+            qp.progressed();
         }
-    }
-
-    /// A request was answered: the retry counters and the timer start anew (9.7.5.1.2).
-    #[inline]
-    pub(crate) fn progressed(qp: &mut Qp) {
-        qp.proven = true;
-        qp.retries = qp.attr.retry_cnt;
-        qp.rnr_retries = qp.attr.rnr_retry;
-        qp.ack_deadline = None;
-        qp.patient_since = None;
-        qp.tally.rnr_since = None;
     }
 
     fn rnr_nak(&mut self, qp: &mut Qp, packet: &Packet, now: Nanos) {
@@ -211,7 +200,7 @@ impl<P: Platform> Engine<P> {
             qp.unacked = e.last_psn().plus(1);
             qp.reads_out -= 1;
         }
-        Self::progressed(qp);
+        qp.progressed();
     }
 
     fn atomic_ack(&mut self, qp: &mut Qp, packet: &Packet) {
@@ -232,7 +221,7 @@ impl<P: Platform> Engine<P> {
         (e.done, e.out) = (true, true);
         qp.unacked = packet.psn.plus(1);
         qp.reads_out -= 1;
-        Self::progressed(qp);
+        qp.progressed();
     }
 
     // ---- timers ----

@@ -142,6 +142,14 @@ impl<T: Default> Belt<T> {
         self.len = self.len.saturating_sub(n);
     }
 
+    /// Removes the oldest, if there is one.
+    #[inline(always)]
+    pub fn drop_first(&mut self) {
+        let next = self.head + 1;
+        self.head = if self.len <= 1 || next >= self.capacity() { 0 } else { next };
+        self.len = self.len.saturating_sub(1);
+    }
+
     /// Takes the oldest out.
     pub fn pop_front(&mut self) -> Option<T> {
         if self.len == 0 {

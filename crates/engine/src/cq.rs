@@ -100,8 +100,7 @@ pub(crate) struct Cq {
     pushed: u64,
     /// Looks for a completion so far, but for those that got one of these.
     polls: u64,
-    /// Completions that were handed to who was looking. One count and not two, which would be read at once, by a load that is wider
-    /// than the store of a look before it.
+    /// Completions of queue pairs that are gone that were handed to who was looking ([`crate::qp::Qp::handed`]).
     handed: u64,
 }
 
@@ -178,8 +177,7 @@ impl Completions {
         may
     }
 
-    /// So many were.
-    #[inline(always)]
+    /// So many were, by a queue pair that goes.
     pub fn handed_over(&mut self, id: CqId, n: u64) {
         if let Some(cq) = self.cqs.get_mut(id) {
             cq.handed += n;
@@ -303,14 +301,15 @@ impl Completions {
         Some(&mut cq.ring)
     }
 
-    /// What a queue tells about itself.
-    pub fn facts(id: CqId, cq: &Cq, now: Nanos) -> report::facts::Cq {
+    /// What a queue tells about itself, to which so many completions of queue pairs that live were handed over.
+    pub fn facts(id: CqId, cq: &Cq, handed: u64, now: Nanos) -> report::facts::Cq {
+        let handed = cq.handed + handed;
         report::facts::Cq {
             handle: id.index,
             depth: cq.capacity,
             inside: cq.ring.len() as u32,
-            pushed: cq.pushed + cq.handed,
-            polls: cq.polls + cq.handed,
+            pushed: cq.pushed + handed,
+            polls: cq.polls + handed,
             armed: match cq.armed {
                 Armed::No => report::facts::Armed::No,
                 Armed::Solicited => report::facts::Armed::Solicited,

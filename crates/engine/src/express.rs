@@ -18,9 +18,7 @@
 use std::collections::VecDeque;
 use std::hint::cold_path;
 
-use verbs::{
-    Completion, CqId, Opcode, Psn, QpId, QpState, QpType, SendBody, SendData, SendFlags, SendWr, Sge, WcOpcode,
-};
+use verbs::{Completion, CqId, Opcode, Psn, QpId, QpState, SendBody, SendData, SendFlags, SendWr, Sge, WcOpcode};
 
 use crate::Engine;
 use crate::complete::sent;
@@ -92,9 +90,24 @@ impl<P> Poller<P> for Nobody {
     }
 }
 
+/// What a SEND is asked to do, but for its data. By itself, so that it stays in registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: Opcode,
+    /// How.
+    pub flags: SendFlags,
+    /// Immediate data.
+    pub imm: u32,
+}
+
 /// What a request sends.
 #[derive(Clone, Copy)]
 enum Data<'a> {
+    /// Inline data of 8 bytes, in the order of memory. Apart, because what is known to be that long need not be asked for its length.
+    Word(u64),
     Inline(&'a [u8]),
     Listed(Sge),
 }
@@ -139,41 +152,46 @@ impl<P: Platform> Engine<P> {
     /// What `check` would refuse, and what would find no place in the queue, is not for here.
     #[inline]
     pub(crate) fn express(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
+        if matches!(wr.body, SendBody::Datagram { .. }) {
+            return false;
+        }
+        let ask = Ask { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.flags, imm: wr.imm_or_rkey };
         // One for each kind: what it need not ask and keep is not asked and kept.
         match wr.data {
-            SendData::Sges(&[sge]) => self.express_out(id, wr, Data::Listed(sge), now),
-            SendData::Inline([piece]) => self.express_out(id, wr, Data::Inline(piece), now),
-            SendData::Inline([]) => self.express_out(id, wr, Data::Inline(&[]), now),
+            SendData::Sges(&[sge]) => self.express_out(id, ask, Data::Listed(sge), now),
+            SendData::Inline([piece]) => self.express_out(id, ask, Data::Inline(piece), now),
+            SendData::Inline([]) => self.express_out(id, ask, Data::Inline(&[]), now),
             _ => false,
         }
     }
 
+    /// Posts a SEND of 8 bytes of inline data, and sends it, if that is all there is to do. If not (also for any error), nothing was
+    /// done, and [`Engine::post_send`] is to be asked.
     #[inline(always)]
-    fn express_out(&mut self, id: QpId, wr: &SendWr<'_>, data: Data<'_>, now: Nanos) -> bool {
-        let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
-            && !matches!(wr.body, SendBody::Datagram { .. })
-            && !wr.flags.contains(SendFlags::IP_CSUM)
+    pub fn post_word(&mut self, id: QpId, ask: Ask, word: [u8; 8], now: Nanos) -> bool {
+        self.done.overwritten.is_empty() && self.express_out(id, ask, Data::Word(u64::from_ne_bytes(word)), now)
+    }
+
+    #[inline(always)]
+    fn express_out(&mut self, id: QpId, ask: Ask, data: Data<'_>, now: Nanos) -> bool {
+        let asked = matches!(ask.opcode, Opcode::Send | Opcode::SendWithImm)
+            && !ask.flags.contains(SendFlags::IP_CSUM)
             && may(self.has_express)
             && self.parked.is_empty();
         if !asked {
             return false;
         }
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return long_way() };
-        let plain = qp.init.qp_type == QpType::Rc
-            && qp.state == QpState::Rts
-            && !qp.sq.is_full()
-            && qp.sq.fetched == qp.sq.posted
-            && qp.cursor == qp.inflight.len()
+        let Some(link) = qp.gate_out() else { return long_way() };
+        let plain = !qp.sq.is_full()
             && qp.inflight.len() + qp.shorts < qp.inflight.capacity()
-            && !qp.halted
-            && qp.rnr_until.is_none()
-            && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
-            && qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS;
+            && !(qp.reads_out > 0 && ask.flags.contains(SendFlags::FENCE))
+            // A few SENDs have no more than a few; larger requests are all in the list.
+            && (qp.inflight.is_empty() || qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS);
         if !plain {
             return long_way();
         }
-        let Some(link) = qp.link else { return long_way() };
-        let mut flags = wr.flags;
+        let mut flags = ask.flags;
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
         }
@@ -181,6 +199,13 @@ impl<P: Platform> Engine<P> {
         // them, the last packet's to a cache line that the peer has included.
         let (mut addr, mut guarded) = (0, false);
         let len = match data {
+            Data::Word(_) => {
+                flags.insert(SendFlags::INLINE);
+                if qp.sq.max_inline < 8 {
+                    return false;
+                }
+                8
+            }
             Data::Inline(bytes) => {
                 flags.insert(SendFlags::INLINE);
                 let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -204,12 +229,12 @@ impl<P: Platform> Engine<P> {
                 sge.length
             }
         };
-        let (dst, src, psn, imm) = (verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn, wr.imm_or_rkey);
+        let (dst, src, psn, imm) = (verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, qp.next_psn, ask.imm);
         let mut bits = flag::FIRST | flag::LAST | flag::ACK_REQ;
         if flags.contains(SendFlags::SOLICITED) {
             bits |= flag::SOLICITED;
         }
-        if wr.opcode == Opcode::SendWithImm {
+        if ask.opcode == Opcode::SendWithImm {
             bits |= flag::IMM;
         }
         // For each that sends a packet of its own: most need it in registers only.
@@ -220,6 +245,7 @@ impl<P: Platform> Engine<P> {
         };
         // The packet first: while its cache line is on its way, there is time for the rest.
         let sent = match data {
+            Data::Word(word) => self.platform.send_short(link, &packet(), &word.to_ne_bytes()),
             Data::Inline(bytes) if len <= 8 => self.platform.send_short(link, &packet(), bytes),
             Data::Listed(_) if len == 0 => self.platform.send_short(link, &packet(), &[]),
             // Apart, because what is known to be 8 bytes long is one load.
@@ -237,8 +263,9 @@ impl<P: Platform> Engine<P> {
             }
         };
         let Some(mark) = sent else { return long_way() };
-        let first = Executed { wr_id: wr.wr_id, opcode: wr.opcode, flags, imm: wr.imm_or_rkey, since: now };
+        let first = Executed { wr_id: ask.wr_id, opcode: ask.opcode, flags, imm: ask.imm, since: now };
         match &data {
+            Data::Word(word) => qp.sq.write_inline(first, &word.to_ne_bytes()),
             Data::Listed(sge) => qp.sq.write_sge(first, sge),
             Data::Inline(bytes) => qp.sq.write_inline(first, bytes),
         }
@@ -273,7 +300,7 @@ impl<P: Platform> Engine<P> {
                 if self.prompt {
                     self.platform.expect_send(link); // mostly it is his and ours
                 }
-                self.express_send_in::<true, _>(id, link, (packet, Body::Rx(rx)), now, None, (&mut Nobody, |_| None))
+                self.express_send_in(id, link, (packet, Body::Rx(rx)), now, None, (&mut Nobody, |_| None))
             }
             PacketOp::Ack => self.express_ack_in(id, link, packet, now, None, &mut Nobody),
             _ => return false,
@@ -283,12 +310,12 @@ impl<P: Platform> Engine<P> {
 
     /// A short packet has come over a link, and this queue is being polled, which hands completions over ([`Engine::hands_over`]), for
     /// so many at most (but for one at least). What completes there is handed out; other completions go into their queues. SENDs that lie
-    /// behind the first one, for the same queue pair, are taken, too, unless it is only one that is wanted (`ALONE`, known beforehand: what
-    /// need not be counted stays in registers). [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is to be asked.
+    /// behind the first one, for the same queue pair, are taken, too. [`Short::LongWay`]: nothing was done, and [`Engine::receive`] is
+    /// to be asked.
     ///
     /// Not for engines without the short ways ([`Engine::set_express`]), which is not asked here.
     #[inline(always)]
-    pub fn receive_short<const ALONE: bool>(
+    pub fn receive_short(
         &mut self,
         link: LinkId,
         short: ShortPacket,
@@ -296,7 +323,7 @@ impl<P: Platform> Engine<P> {
         polled: (CqId, usize),
         poller: &mut impl Poller<P>,
     ) -> Short {
-        debug_assert!(self.has_express && self.hands_over(polled.0) && (!ALONE || polled.1 == 1));
+        debug_assert!(self.has_express && self.hands_over(polled.0));
         self.arrival = link;
         let Some(id) = self.qpns.find(short.dst()) else {
             cold_path();
@@ -310,20 +337,97 @@ impl<P: Platform> Engine<P> {
             return outcome;
         }
         let body = |short: ShortPacket| (short, Body::Word(short.payload(), short.received()));
-        self.express_send_in::<ALONE, _>(
-            id,
-            link,
-            body(short),
-            now,
-            Some(polled),
-            (poller, |next| next.follows(&short).then(|| body(next))),
-        )
+        let next = |next: ShortPacket| next.follows(&short).then(|| body(next));
+        self.express_send_in(id, link, body(short), now, Some(polled), (poller, next))
+    }
+
+    /// The same of a SEND, for who wants one completion: straight on, so that it stays in registers. [`Short::LongWay`]:
+    /// [`Engine::receive_short`] is to be asked.
+    #[inline(always)]
+    pub fn receive_send_alone(
+        &mut self,
+        link: LinkId,
+        short: ShortPacket,
+        now: Nanos,
+        polled: CqId,
+        poller: &mut impl Poller<P>,
+    ) -> Short {
+        debug_assert!(self.has_express && self.hands_over(polled) && !short.is_ack());
+        self.arrival = link;
+        let Some(id) = self.qpns.find(short.dst()) else {
+            cold_path();
+            return Short::LongWay;
+        };
+        let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
+        let len = short.len();
+        let fits = qp.takes_sends(link)
+            && qp.init.recv_cq == Some(polled)
+            && short.src().get() == qp.attr.dest_qp_num
+            && short.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
+            && short.psn() == qp.epsn
+            && len <= qp.mtu
+            && short.received() == len;
+        let Some(wqe) = qp.rq.wqes.front().filter(|_| fits) else { return the_long_way() };
+        let [sge] = &wqe.sges[..] else { return the_long_way() };
+        if sge.length < len {
+            return the_long_way();
+        }
+        let Ok(mut span) = self.mem.local_here(qp.init.pd, sge, true) else { return the_long_way() };
+        span.len = len;
+        if span.addr == NULL_ADDR || !Body::<P::Rx>::Word(short.payload(), len).put(&mut self.platform, &span) {
+            return the_long_way();
+        }
+        let wr_id = wqe.wr_id;
+        qp.epsn = short.psn().plus(1);
+        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        if short.has(flag::ACK_REQ) {
+            // At once, before the completion is made of it: who sends one message after the other waits for this.
+            let owed = (short.psn(), qp.msn);
+            let _sent = Self::answer(&mut self.platform, &mut self.ready, self.prompt, qp, owed);
+            #[cfg(test)]
+            (self.short_ways[3] += u64::from(_sent));
+        }
+        poller.completed(&Completion { timestamp: now, ..received(qp, short, wr_id, WcOpcode::Recv, len) });
+        qp.rq.wqes.drop_first();
+        qp.rq.held = qp.rq.held.saturating_sub(1);
+        qp.fed_at = Some(now);
+        qp.nak_sent = false;
+        qp.tally.received_bytes(1, u64::from(len));
+        qp.handed.receives += 1;
+        #[cfg(test)]
+        (self.short_ways[1] += 1);
+        let expects = !qp.rq.wqes.is_empty() || qp.expects_sends();
+        poller.taken(&mut self.platform, short);
+        Short::Completed { expects }
+    }
+
+    /// [`Engine::receive_short`] of an acknowledgement, for who wants one completion.
+    #[inline(always)]
+    pub fn receive_ack_alone(
+        &mut self,
+        link: LinkId,
+        short: ShortPacket,
+        now: Nanos,
+        polled: CqId,
+        poller: &mut impl Poller<P>,
+    ) -> Short {
+        debug_assert!(self.has_express && self.hands_over(polled) && short.is_ack());
+        self.arrival = link;
+        let Some(id) = self.qpns.find(short.dst()) else {
+            cold_path();
+            return Short::LongWay;
+        };
+        let outcome = self.express_ack_in(id, link, short, now, Some(polled), poller);
+        if outcome != Short::LongWay {
+            poller.taken(&mut self.platform, short);
+        }
+        outcome
     }
 
     /// Takes a SEND in, and those behind it that come to the same queue pair, if who polls is handed their completions and wants more.
     /// What they change together is written once.
     #[inline(always)]
-    fn express_send_in<const ALONE: bool, H: Head>(
+    fn express_send_in<H: Head>(
         &mut self,
         id: QpId,
         link: LinkId,
@@ -333,15 +437,7 @@ impl<P: Platform> Engine<P> {
         (poller, follower): (&mut impl Poller<P>, impl Fn(ShortPacket) -> Option<(H, Body<P::Rx>)>),
     ) -> Short {
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
-        let plain = qp.init.qp_type == QpType::Rc
-            && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.comm_est)
-            && qp.from == Some(link)
-            && packet.src().get() == qp.attr.dest_qp_num
-            && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
-            && qp.recv.is_none()
-            && qp.write.is_none()
-            && qp.init.srq.is_none();
-        if !plain {
+        if !qp.takes_sends(link) || packet.src().get() != qp.attr.dest_qp_num {
             return the_long_way();
         }
         let Some(cq) = qp.init.recv_cq else { return the_long_way() };
@@ -357,7 +453,7 @@ impl<P: Platform> Engine<P> {
                 && packet.psn() == qp.epsn
                 && packet.len() <= qp.mtu
                 && body.len(&self.platform) == packet.len();
-            let Some(wqe) = qp.rq.wqes.get(if ALONE { 0 } else { n }).filter(|_| fits) else { break };
+            let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
             let [sge] = wqe.sges[..] else { break };
             if sge.length < packet.len() {
                 break;
@@ -377,14 +473,6 @@ impl<P: Platform> Engine<P> {
                 owed = Some((packet.psn(), n as u32));
             }
             holds = true;
-            if ALONE
-                && most > 0
-                && let Some((psn, nth)) = owed.take()
-            {
-                // At once, before the completion is made of it: who sends one message after the other waits for this.
-                let msn = qp.msn.wrapping_add(nth) & 0xff_ffff;
-                _sent |= Self::answer(&mut self.platform, &mut self.ready, self.prompt, qp, (psn, msn));
-            }
             if most == 0 {
                 let fill = |cqe: &mut Cqe| {
                     cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
@@ -395,7 +483,7 @@ impl<P: Platform> Engine<P> {
             }
             poller
                 .completed(&Completion { timestamp: now, ..received(qp, packet, wr_id, WcOpcode::Recv, packet.len()) });
-            if ALONE || n >= most {
+            if n >= most {
                 break;
             }
             packet.taken(&mut self.platform, poller);
@@ -414,7 +502,7 @@ impl<P: Platform> Engine<P> {
         qp.tally.received_bytes(n as u64, bytes);
         let mut outcome = Short::Taken;
         if most > 0 {
-            self.done.handed_over(cq, n as u64);
+            qp.handed.receives += n as u64;
             qp.rq.held = qp.rq.held.saturating_sub(n as u32);
             outcome = Short::Completed { expects: !qp.rq.wqes.is_empty() || qp.expects_sends() };
         }
@@ -437,14 +525,10 @@ impl<P: Platform> Engine<P> {
     /// it was; else it is owed.
     #[inline(always)]
     fn answer(platform: &mut P, ready: &mut VecDeque<QpId>, prompt: bool, qp: &mut Qp, (psn, msn): (Psn, u32)) -> bool {
-        let alone = prompt
-            && qp.responses.is_empty()
-            && !qp.queued
-            && !qp.parked
-            && qp.cursor == qp.inflight.len()
-            && qp.sq.fetched == qp.sq.posted;
+        let alone = prompt && qp.responses.is_empty() && !qp.queued && !qp.parked;
         // Behind whatever else was sent to the peer: over our own link, which may be another than his.
-        if let Some(link) = qp.link.filter(|_| alone)
+        if alone
+            && let Some(link) = qp.gate_of_answers()
             && platform.send_short(link, &acknowledgement(qp, psn, msn), &[]).is_some()
         {
             return true;
@@ -491,17 +575,27 @@ impl<P: Platform> Engine<P> {
     ) -> Short {
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
         let plain = packet.syndrome() >> 5 == 0
-            && qp.init.qp_type == QpType::Rc
-            && qp.state == QpState::Rts
-            && qp.from == Some(link)
+            && qp.takes_acks(link)
             && packet.src().get() == qp.attr.dest_qp_num
-            && qp.cursor == qp.inflight.len()
-            && qp.sq.fetched == qp.sq.posted
-            && packet.psn().since(qp.next_psn) < 0
-            && matches!((qp.responses.len(), qp.responses.front()), (0, _) | (1, Some(Response::Ack { .. })))
-            && qp.rnr_until.is_none();
+            && packet.psn().since(qp.next_psn) < 0;
         if !plain {
             return the_long_way();
+        }
+        if qp.inflight.is_empty()
+            && packet.psn() == qp.first_short()
+            && let Some(polled) = polled
+            && let Some(completion) = qp.end_first_short(polled, now)
+        {
+            poller.completed(&completion);
+            if qp.shorts > 0
+                && let Some(timeout) = timeout_nanos(qp.attr.timeout)
+            {
+                qp.ack_deadline = Some(now + timeout);
+                arm(&mut self.timed, &mut self.timers, qp, now + timeout);
+            }
+            #[cfg(test)]
+            (self.short_ways[2] += 1);
+            return Short::Completed { expects: qp.shorts > 0 || !qp.rq.wqes.is_empty() };
         }
         let (mut ended, mut bytes) = (0, 0);
         let (mut lost, mut rest) = (false, false);
@@ -510,7 +604,7 @@ impl<P: Platform> Engine<P> {
         let mut end = |qp: &mut Qp, done: &mut Completions, number, wr_id, flags: SendFlags| {
             let Some(cq) = qp.init.send_cq.filter(|_| flags.contains(SendFlags::SIGNALED)) else { return true };
             if polled.take_if(|polled| *polled == cq).is_some() {
-                done.handed_over(cq, 1);
+                qp.handed.sends += 1;
                 poller.completed(&Completion { timestamp: now, ..sent(qp, number, wr_id).wc });
                 qp.sq.retired = qp.sq.retired.max(number + 1);
                 outcome = Short::Completed { expects: false };
@@ -565,7 +659,7 @@ impl<P: Platform> Engine<P> {
         qp.shorts -= ended - listed;
         qp.tally.sent(ended as u64, bytes);
         qp.unacked = packet.psn().plus(1);
-        Self::progressed(qp);
+        qp.progressed();
         // What is left was looked at above, if there was no more to be done: the oldest of it waits for an answer.
         let waits = !qp.inflight.is_empty() || qp.shorts > 0;
         if waits

@@ -49,7 +49,7 @@ use platform::{LinkId, Platform, Span};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 
 pub use cq::{CqOpts, Notice};
-pub use express::{Poller, Short};
+pub use express::{Ask, Poller, Short};
 pub use qpn::BLOCK as QPN_BLOCK;
 pub use region::{MrInfo, MwKind};
 

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use verbs::{CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus};
+use verbs::{
+    Completion, CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, SrqId,
+    WcStatus,
+};
 
 use crate::backlog::Held;
 use crate::belt::Belt;
+use crate::complete::sent;
 use crate::platform::{LinkId, Nanos, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
@@ -202,6 +206,35 @@ pub(crate) enum Response {
     },
 }
 
+/// No link has this name.
+const NOWHERE: LinkId = LinkId(u32::MAX);
+
+/// What the short ways (`express`) ask of a queue pair, and nothing but the long ways changes: worked out when it is asked for the first
+/// time, and forgotten whenever the queue pair is lent out ([`crate::Engine::lend_qp`]). Each is a link, or nothing while that way is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gates {
+    /// Over which requests go out at their post.
+    out: LinkId,
+    /// Over which SENDs come in.
+    sends: LinkId,
+    /// Over which acknowledgements come in.
+    acks: LinkId,
+    /// Over which acknowledgements go out, if nothing else is owed.
+    answers: LinkId,
+}
+
+impl Gates {
+    /// All shut.
+    pub const SHUT: Gates = Gates { out: NOWHERE, sends: NOWHERE, acks: NOWHERE, answers: NOWHERE };
+}
+
+/// Completions that were handed to who polled, and never lay in a queue. Counted here and not there: the queue pair is at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Handed {
+    pub sends: u64,
+    pub receives: u64,
+}
+
 pub(crate) struct Qp {
     pub id: QpId,
     pub ctx: CtxId,
@@ -217,6 +250,7 @@ pub(crate) struct Qp {
     /// Over which link the peer's packets come: two processes that looked for each other at once have two, and each sends over
     /// its own.
     pub from: Option<LinkId>,
+    pub gates: Gates,
     /// When to look for the peer again, and the last pause before that (`seek`).
     pub seek_at: Option<Nanos>,
     pub seek_pause: Nanos,
@@ -294,6 +328,7 @@ pub(crate) struct Qp {
     pub parked: bool,
 
     pub tally: Tally,
+    pub handed: Handed,
 }
 
 impl Qp {
@@ -351,6 +386,68 @@ impl Qp {
         (self.link, self.from) = (None, None);
     }
 
+    /// To which queues completions were handed over, and how many.
+    pub fn handed_to(&self) -> impl Iterator<Item = (CqId, u64)> {
+        let queues = [(self.init.send_cq, self.handed.sends), (self.init.recv_cq, self.handed.receives)];
+        queues.into_iter().filter_map(|(cq, n)| Some((cq?, n)))
+    }
+
+    /// The link over which a request goes out at its post, if nothing stands in front of it.
+    #[inline(always)]
+    pub fn gate_out(&mut self) -> Option<LinkId> {
+        self.gate(|gates| gates.out != NOWHERE).then_some(self.gates.out)
+    }
+
+    /// The link over which an acknowledgement goes out, if nothing stands in front of it and nothing else is owed.
+    #[inline(always)]
+    pub fn gate_of_answers(&mut self) -> Option<LinkId> {
+        self.gate(|gates| gates.answers != NOWHERE).then_some(self.gates.answers)
+    }
+
+    /// True if SENDs over this link may be taken: from the peer, and while no message or WRITE is being received.
+    #[inline(always)]
+    pub fn takes_sends(&mut self, link: LinkId) -> bool {
+        self.gate(|gates| gates.sends == link)
+    }
+
+    /// True if acknowledgements over this link may be taken: from the peer, and all that was posted has gone out.
+    #[inline(always)]
+    pub fn takes_acks(&mut self, link: LinkId) -> bool {
+        self.gate(|gates| gates.acks == link)
+    }
+
+    #[inline(always)]
+    fn gate(&mut self, is_open: impl Fn(&Gates) -> bool) -> bool {
+        if !is_open(&self.gates) {
+            cold_path();
+            self.gates = self.look_at_gates();
+        }
+        debug_assert!(self.gates == Gates::SHUT || self.gates == self.look_at_gates(), "{:?}", self.gates);
+        is_open(&self.gates)
+    }
+
+    #[inline(never)]
+    fn look_at_gates(&self) -> Gates {
+        let rc = self.init.qp_type == QpType::Rc;
+        let sends = self.state == QpState::Rts;
+        // The short ways owe nothing but one acknowledgement.
+        let owes_little =
+            matches!((self.responses.len(), self.responses.front()), (0, _) | (1, Some(Response::Ack { .. })));
+        let all_out = self.cursor == self.inflight.len() && self.sq.fetched == self.sq.posted;
+        let receives = (sends || self.state == QpState::Rtr && self.comm_est)
+            && owes_little
+            && self.recv.is_none()
+            && self.write.is_none()
+            && self.init.srq.is_none();
+        let over = |link: Option<LinkId>, open: bool| link.filter(|_| rc && open).unwrap_or(NOWHERE);
+        Gates {
+            out: over(self.link, sends && all_out && !self.halted && self.rnr_until.is_none()),
+            sends: over(self.from, receives),
+            acks: over(self.from, sends && all_out && owes_little && self.rnr_until.is_none()),
+            answers: over(self.link, all_out),
+        }
+    }
+
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
         !self.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
@@ -365,6 +462,34 @@ impl Qp {
     #[inline(always)]
     pub fn first_short(&self) -> Psn {
         Psn::new(self.next_psn.get().wrapping_sub(self.shorts as u32))
+    }
+
+    /// Ends the oldest request, which went the short way, if its completion goes to the queue that is polled.
+    #[inline(always)]
+    pub fn end_first_short(&mut self, polled: CqId, now: Nanos) -> Option<Completion> {
+        let number = self.sq.fetched - self.shorts as u64;
+        let (wr_id, flags, len) = self.sq.executed(number);
+        if self.shorts == 0 || !flags.contains(SendFlags::SIGNALED) || self.init.send_cq != Some(polled) {
+            return None;
+        }
+        self.unacked = self.first_short().plus(1);
+        self.shorts -= 1;
+        self.handed.sends += 1;
+        self.sq.retired = self.sq.retired.max(number + 1);
+        self.tally.sent(1, u64::from(len.min(self.mtu)));
+        self.progressed();
+        Some(Completion { timestamp: now, ..sent(self, number, wr_id).wc })
+    }
+
+    /// A request was answered: the retry counters and the timer start anew (IBTA vol. 1, 9.7.5.1.2).
+    #[inline]
+    pub fn progressed(&mut self) {
+        self.proven = true;
+        self.retries = self.attr.retry_cnt;
+        self.rnr_retries = self.attr.rnr_retry;
+        self.ack_deadline = None;
+        self.patient_since = None;
+        self.tally.rnr_since = None;
     }
 
     /// Lists the requests that went the short way like all others. True if one of them makes no sense any more.

@@ -121,14 +121,52 @@ const fn place(key: u32) -> usize {
     (key >> 8) as usize % RECENT
 }
 
+/// What is asked of a remembered region, with the answers ready.
+#[derive(Clone, Copy)]
+struct Recent {
+    /// Its lkey; 0, which is none, if no region is remembered here.
+    key: u32,
+    writable: bool,
+    guarded: bool,
+    pd: PdId,
+    iova: u64,
+    length: u64,
+    /// From its own space to this process's.
+    shift: u64,
+}
+
+impl Recent {
+    const NONE: Recent = Recent {
+        key: 0,
+        writable: false,
+        guarded: true,
+        pd: PdId { index: u32::MAX, generation: 0 },
+        iova: 0,
+        length: 0,
+        shift: 0,
+    };
+
+    fn new(info: &MrInfo, backing: Backing) -> Recent {
+        Recent {
+            key: info.key,
+            writable: info.access.contains(Access::LOCAL_WRITE),
+            guarded: backing == Backing::OnDemand,
+            pd: info.pd,
+            iova: info.iova,
+            length: info.length,
+            shift: info.addr.wrapping_sub(info.iova),
+        }
+    }
+}
+
 /// All regions and windows of a process.
 pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
-    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Copies, which take less to
-    /// look at; forgotten when their region goes or changes.
-    recent: [Cell<Option<(MrInfo, Backing)>>; RECENT],
+    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Forgotten when their
+    /// region goes or changes.
+    recent: [Cell<Recent>; RECENT],
     /// Where the youngest region is remembered. The next one goes elsewhere: who has two mostly uses them by turns.
     placed: usize,
 }
@@ -142,7 +180,7 @@ impl Regions {
             mrs: Slab::new(limits::MAX_MR),
             mws: Slab::new(limits::MAX_MW),
             keys: KeyMap::default(),
-            recent: [const { Cell::new(None) }; RECENT],
+            recent: [const { Cell::new(Recent::NONE) }; RECENT],
             placed: 0,
         }
     }
@@ -185,14 +223,14 @@ impl Regions {
     /// Gives a region other bounds or rights (`ibv_rereg_mr(3)`).
     pub fn change_mr(&mut self, id: MrId, info: MrInfo, backing: Backing) -> Result<()> {
         let mr = self.mrs.get_mut(id).ok_or(Errno::EINVAL)?;
-        self.recent[place(mr.info.key)].set(None);
+        self.recent[place(mr.info.key)].set(Recent::NONE);
         (mr.info, mr.backing) = (info, backing);
         Ok(())
     }
 
     pub fn remove_mr(&mut self, id: MrId) -> Option<Mr> {
         let mr = self.mrs.remove(id)?;
-        self.recent[place(mr.info.key)].set(None);
+        self.recent[place(mr.info.key)].set(Recent::NONE);
         self.keys.remove(&(mr.info.key >> 8));
         Some(mr)
     }
@@ -238,19 +276,25 @@ impl Regions {
     /// was written.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
-        if let Some((info, backing)) = self.recent[place(sge.lkey.0)].get()
-            && info.key == sge.lkey.0
+        let recent = self.recent[place(sge.lkey.0)].get();
+        if recent.key == sge.lkey.0
+            && pd == Some(recent.pd)
+            && (recent.writable || !write)
+            && covers(recent.iova, recent.length, sge.addr, u64::from(sge.length))
         {
-            return info.local(backing, pd, sge, write);
+            let addr = sge.addr.wrapping_add(recent.shift);
+            return Ok(Span { addr, len: sge.length, guarded: recent.guarded });
         }
         self.recall(pd, sge, write)
     }
 
-    /// The same for a region that is not remembered.
+    /// The same for a region that is not remembered, or does not allow it.
     #[cold]
     fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;
-        self.recent[place(sge.lkey.0)].set(Some((mr.info, mr.backing)));
+        if mr.backing != Backing::Null {
+            self.recent[place(sge.lkey.0)].set(Recent::new(&mr.info, mr.backing));
+        }
         mr.info.local(mr.backing, pd, sge, write)
     }
 
@@ -417,11 +461,16 @@ impl Regions {
     }
 }
 
+/// True if the region of so many bytes from `iova` on has these.
+#[inline(always)]
+fn covers(iova: u64, length: u64, addr: u64, len: u64) -> bool {
+    addr >= iova && length >= len && addr - iova <= length - len
+}
+
 impl MrInfo {
     #[inline]
     fn covers(&self, addr: u64, length: u64) -> bool {
-        let Some(offset) = addr.checked_sub(self.iova) else { return false };
-        offset.checked_add(length).is_some_and(|end| end <= self.length)
+        covers(self.iova, self.length, addr, length)
     }
 
     #[inline(always)]

@@ -48,13 +48,12 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
         self.len as usize
     }
 
-    fn place(&self, handle: H) -> Option<&Place<T>> {
-        let (index, generation) = handle.into();
-        self.places.get(index as usize).filter(|p| p.generation == generation)
-    }
-
     pub fn get(&self, handle: H) -> Option<&T> {
-        self.place(handle)?.value.as_ref()
+        let (index, generation) = handle.into();
+        match self.places.get(index as usize) {
+            Some(Place { generation: current, value: Some(value) }) if *current == generation => Some(value),
+            _ => None,
+        }
     }
 
     pub fn get_mut(&mut self, handle: H) -> Option<&mut T> {

@@ -1,7 +1,9 @@
 //! What the adapter tells about itself: facts for reports. Nothing here changes anything but how it is written down.
 
+use std::collections::HashMap;
+
 use report::facts::{AckWait, Adapter, Head, Link, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
-use verbs::{Opcode, QpState, QpType, SendFlags};
+use verbs::{CqId, Opcode, QpState, QpType, SendFlags};
 
 use crate::Engine;
 use crate::cq::Completions;
@@ -34,7 +36,7 @@ impl<P: Platform> Engine<P> {
             ahs: self.ahs.iter().count() as u32,
             xrcds: self.xrcds.iter().count() as u32,
             qps: self.qps.iter().map(|(_, qp)| self.tell_qp(qp, now)).collect(),
-            cqs: self.done.cqs.iter().map(|(id, cq)| Completions::facts(id, cq, now)).collect(),
+            cqs: self.tell_cqs(now),
             srqs: self
                 .srqs
                 .iter()
@@ -61,6 +63,17 @@ impl<P: Platform> Engine<P> {
         ids.sort_unstable();
         ids.dedup();
         ids.into_iter().map(|id| Link { id, ..Link::default() }).collect()
+    }
+
+    pub(crate) fn tell_cqs(&self, now: Nanos) -> Vec<report::facts::Cq> {
+        let mut handed: HashMap<CqId, u64> = HashMap::new();
+        for (_, qp) in self.qps.iter() {
+            for (cq, n) in qp.handed_to() {
+                *handed.entry(cq).or_default() += n;
+            }
+        }
+        let told = |(id, cq)| Completions::facts(id, cq, handed.get(&id).copied().unwrap_or_default(), now);
+        self.done.cqs.iter().map(told).collect()
     }
 
     fn tell_qp(&self, qp: &Qp, now: Nanos) -> QpFacts {

@@ -323,9 +323,11 @@ impl RawBiased {
         true
     }
 
+    /// Apart, so that the owner's way out is short enough to be part of who lets go.
+    ///
     /// # Safety
     /// The calling thread holds it, by way of `inner`.
-    #[inline]
+    #[inline(never)]
     unsafe fn release_slow(&self) {
         let owner = if self.row.is_complete() { self.give() } else { NOBODY };
         // Release: for a thread with the pointer of one that has ended. From here on a signal handler may enter.

@@ -347,7 +347,7 @@ fn laps_wrap_and_skip_zero() {
     let count = u64::from(u32::MAX - 1) * u64::from(Half::SLOTS) - 2;
     let late = Position { count, lap: u32::MAX - 1 };
     (producer.at, producer.consumed, consumer.at, consumer.published) = (late, count, late, count);
-    consumer.line = Half::line(count as u32 % Half::SLOTS);
+    (producer.line, consumer.line) = (Half::line(count as u32 % Half::SLOTS), Half::line(count as u32 % Half::SLOTS));
     half.consumed().store(count, Ordering::Relaxed);
     let mut seen = Vec::new();
     for n in 0..if cfg!(miri) { 6 } else { 3000 } {

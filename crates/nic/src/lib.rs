@@ -35,7 +35,7 @@ use window::WindowPlatform;
 pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
-pub use engine::{CqOpts, MrInfo, MwKind};
+pub use engine::{Ask, CqOpts, MrInfo, MwKind};
 /// For sections of the C interface that one thread enters all the time.
 pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;

@@ -9,7 +9,7 @@ use memory::biased::MutexGuard;
 
 use crate::context::{Object, UNKNOWN};
 use crate::core::{Core, Guard, Mode};
-use crate::progress::{Finds, Polled};
+use crate::progress::{Alone, Finds, Polled};
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
@@ -202,28 +202,39 @@ impl Nic {
         let mut core = self.core.lock();
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
-            let polled = if most == 1 { core.poll_alone(cq, &mut out) } else { core.poll_several(cq, most, &mut out) };
-            match polled {
-                Polled::Completions { n, more } => {
-                    if !(more && core.is_settled_shortly()) {
-                        self.settle_poll(core);
-                    }
-                    return n;
-                }
-                Polled::Nothing => {
-                    let give_way = core.found_nothing();
-                    if core.is_settled_shortly() {
-                        core.kick_late();
-                        drop(core);
-                    } else {
-                        drop(Guard::new(self, core));
-                    }
-                    return empty_handed(give_way);
-                }
-                Polled::Packets => {}
+            let polled = match most {
+                1 => match core.poll_alone(cq, &mut out) {
+                    Alone::Nothing => Polled::Nothing,
+                    Alone::Packets => Polled::Packets,
+                    Alone::One => Polled::Completions { n: 1, more: true },
+                    Alone::Last => Polled::Completions { n: 1, more: false },
+                },
+                _ => core.poll_several(cq, most, &mut out),
+            };
+            if polled != Polled::Packets {
+                return self.polled_shortly(core, polled);
             }
         }
         self.poll_the_long_way(core, finds, cq, most, out)
+    }
+
+    /// The end of a poll that went the short way.
+    #[inline(always)]
+    fn polled_shortly(&self, mut core: MutexGuard<'_, Core>, polled: Polled) -> usize {
+        if let Polled::Completions { n, more } = polled {
+            if !(more && core.is_settled_shortly()) {
+                self.settle_poll(core);
+            }
+            return n;
+        }
+        let give_way = core.found_nothing();
+        if core.is_settled_shortly() {
+            core.kick_late();
+            drop(core);
+        } else {
+            drop(Guard::new(self, core));
+        }
+        empty_handed(give_way)
     }
 
     /// The end of a poll that found completions and left something to be done.

@@ -36,8 +36,8 @@ pub trait Wire: Platform {
     fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }
-    /// Gives back what [`Wire::peek_short`] gave on this link, with so many bytes of payload.
-    fn release_short(&mut self, link: LinkId, _len: u32) {
+    /// Gives back what [`Wire::peek_short`] gave on this link.
+    fn release_short(&mut self, link: LinkId) {
         self.release(link);
     }
     /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
@@ -125,10 +125,10 @@ impl<W: Wire> Tapped<W> {
         self.wire.peek_short(link, prompt)
     }
 
-    /// Gives back what [`Tapped::peek_short`] gave on this link, with so many bytes of payload.
+    /// Gives back what [`Tapped::peek_short`] gave on this link.
     #[inline(always)]
-    pub fn release_short(&mut self, link: LinkId, len: u32) {
-        self.wire.release_short(link, len);
+    pub fn release_short(&mut self, link: LinkId) {
+        self.wire.release_short(link);
     }
 
     // What follows is kept out of the functions that the message path goes through: without taps it costs them one

@@ -31,12 +31,8 @@ pub struct Stats {
     pub links: usize,
     /// Packets sent.
     pub sent_packets: u64,
-    /// Payload bytes sent through the windows.
-    pub sent_bytes: u64,
     /// Packets received.
     pub received_packets: u64,
-    /// Payload bytes received through the windows.
-    pub received_bytes: u64,
     /// Bytes copied straight, by this process.
     pub straight_bytes: u64,
     /// Bytes copied straight by this process where a peer executes its requests: a part of what that one counts.
@@ -249,13 +245,12 @@ impl WindowPlatform {
         self.link(id)?.peek_short(prompt)
     }
 
-    /// Gives back what [`WindowPlatform::peek_short`] gave on this link, with so many bytes of payload.
+    /// Gives back what [`WindowPlatform::peek_short`] gave on this link.
     #[inline(always)]
-    pub fn release_short(&mut self, id: LinkId, len: u32) {
+    pub fn release_short(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else { return };
         link.release_short();
         self.stats.received_packets += 1;
-        self.stats.received_bytes += u64::from(len);
     }
 
     /// Gives back what [`WindowPlatform::peek`] gave on this link.
@@ -263,10 +258,11 @@ impl WindowPlatform {
     #[inline(always)]
     pub fn release(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else { return };
-        let Some(len) = link.consumer.peeked().map(|record| record.len) else { return };
+        if link.consumer.peeked().is_none() {
+            return;
+        }
         let alive = link.release();
         self.stats.received_packets += 1;
-        self.stats.received_bytes += u64::from(len);
         if !alive {
             cold_path();
             self.bury(id);
@@ -510,14 +506,13 @@ impl Platform for WindowPlatform {
         }
         let (words, used) = codec::encode(packet);
         match link.producer.push(&words, used, &payload) {
-            Ok(len) => {
+            Ok(_) => {
                 let (clean, sleeps) = (!std::mem::replace(&mut link.dirty, true), link.producer.peer_sleeps());
                 if clean {
                     self.dirty.push(id);
                 }
                 self.urgent |= sleeps;
                 self.stats.sent_packets += 1;
-                self.stats.sent_bytes += u64::from(len);
                 Ok(())
             }
             Err(PushError::Full) => {
@@ -551,7 +546,6 @@ impl Platform for WindowPlatform {
             }
             self.urgent |= sleeps;
             self.stats.sent_packets += 1;
-            self.stats.sent_bytes += prefix.len() as u64;
             return Some(mark);
         }
         cold_path();
@@ -765,8 +759,8 @@ impl taps::Wire for WindowPlatform {
     }
 
     #[inline(always)]
-    fn release_short(&mut self, link: LinkId, len: u32) {
-        WindowPlatform::release_short(self, link, len);
+    fn release_short(&mut self, link: LinkId) {
+        WindowPlatform::release_short(self, link);
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use verbs::{
 use crate::Engine;
 use crate::belt::Belt;
 use crate::platform::{Nanos, Platform};
-use crate::qp::{Qp, Ticket};
+use crate::qp::{Gates, Handed, Qp, Ticket};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
 use crate::tally::Tally;
@@ -44,6 +44,8 @@ impl<P: Platform> Engine<P> {
                     mtu: 4096,
                     link: None,
                     from: None,
+                    gates: Gates::SHUT,
+                    handed: Handed::default(),
                     seek_at: None,
                     seek_pause: 0,
                     sq,
@@ -195,6 +197,9 @@ impl<P: Platform> Engine<P> {
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, id);
         }
+        for (cq, n) in qp.handed_to() {
+            self.done.handed_over(cq, n);
+        }
         self.mem.qp_gone(id);
         self.qpns.release(qp.qpn);
         self.count_users(&qp.init, -1);
@@ -205,6 +210,7 @@ impl<P: Platform> Engine<P> {
     #[inline]
     pub(crate) fn lend_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
         let mut qp = self.qps.lend(id)?;
+        qp.gates = Gates::SHUT;
         if qp.list_shorts() {
             // Whoever can write to the send queue has done so. It completes when it is the oldest.
             cold_path();

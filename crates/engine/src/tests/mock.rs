@@ -425,6 +425,24 @@ impl Poller<Mock> for Polls {
     }
 }
 
+/// What a poll for one completion does.
+fn take_alone(
+    engine: &mut Engine<Mock>,
+    link: LinkId,
+    short: ShortPacket,
+    now: Nanos,
+    cq: CqId,
+    poller: &mut Polls,
+) -> Short {
+    if short.is_ack() {
+        return engine.receive_ack_alone(link, short, now, cq, poller);
+    }
+    match engine.receive_send_alone(link, short, now, cq, poller) {
+        Short::LongWay => engine.receive_short(link, short, now, (cq, 1), poller),
+        taken => taken,
+    }
+}
+
 /// The packet, if it can be a short one.
 fn short_packet(p: &Packet, payload: &[u8]) -> Option<ShortPacket> {
     let mut word = [0xcc; 8];
@@ -687,7 +705,7 @@ impl World {
         let mut poller = Polls::new(self, from, to);
         let node = &mut self.nodes[to];
         let link = node.engine.platform().inward(from);
-        let outcome = node.engine.receive_short::<true>(link, short, self.now, (node.cq, 1), &mut poller);
+        let outcome = take_alone(&mut node.engine, link, short, self.now, node.cq, &mut poller);
         assert!(poller.taken == usize::from(outcome != Short::LongWay) && poller.found.len() <= 1);
         (outcome, poller.found.pop(), poller.answers)
     }
@@ -704,9 +722,9 @@ impl World {
         let outcome = match (polled.filter(|_| engine.has_express), short_packet(&packet, &payload)) {
             (Some(cq), Some(short)) => {
                 if most == 1 {
-                    engine.receive_short::<true>(link, short, self.now, (cq, most), &mut poller)
+                    take_alone(engine, link, short, self.now, cq, &mut poller)
                 } else {
-                    engine.receive_short::<false>(link, short, self.now, (cq, most), &mut poller)
+                    engine.receive_short(link, short, self.now, (cq, most), &mut poller)
                 }
             }
             _ => Short::LongWay,

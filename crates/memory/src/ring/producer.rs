@@ -13,6 +13,8 @@ use crate::way::{Trial, Way};
 pub struct Producer<M> {
     memory: M,
     pub(super) at: Position,
+    /// The line of the slot there.
+    pub(super) line: u32,
     /// The consumer's count when last read: never more than `at.count`, never less than before.
     pub(super) consumed: u64,
     /// Bulk bytes ever given out, skipped ones included.
@@ -42,6 +44,7 @@ impl<M: RingMemory> Producer<M> {
         Producer {
             memory,
             at: Position::START,
+            line: M::line(0),
             consumed: 0,
             head: 0,
             tail: 0,
@@ -103,7 +106,7 @@ impl<M: RingMemory> Producer<M> {
             self.wait_for(bulk)?;
         }
 
-        let line = self.line();
+        let line = self.line;
         let mut way = Way::Through;
         let grain = if inside {
             if len > 0 {
@@ -138,7 +141,7 @@ impl<M: RingMemory> Producer<M> {
             cold_path();
             return false;
         }
-        self.memory.store_body(self.line(), 0, body);
+        self.memory.store_body(self.line, 0, body);
         self.publish(u32::from(four), len, None);
         true
     }
@@ -146,13 +149,7 @@ impl<M: RingMemory> Producer<M> {
     /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, who waits at it.
     #[inline(always)]
     pub fn expect_push(&self) {
-        self.memory.expect_write(self.line());
-    }
-
-    /// The line of the next slot.
-    #[inline(always)]
-    fn line(&self) -> u32 {
-        M::line(self.at.slot(M::SLOTS))
+        self.memory.expect_write(self.line);
     }
 
     /// Shows the record in the next slot to the consumer.
@@ -160,8 +157,9 @@ impl<M: RingMemory> Producer<M> {
     fn publish(&mut self, code: u32, len: u32, grain: Option<u32>) {
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
         // Release: whoever sees the stamp sees the body and the payload.
-        self.memory.stamp(self.line()).store(stamp.pack(), Ordering::Release);
+        self.memory.stamp(self.line).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
+        self.line = M::line(self.at.slot(M::SLOTS));
         if self.at.count.is_multiple_of(u64::from(M::CLAIM)) {
             self.claim();
         }
