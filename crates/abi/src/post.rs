@@ -4,6 +4,7 @@ use core::mem::{MaybeUninit, offset_of, size_of};
 use core::ops::DerefMut;
 
 use libc::c_int;
+use nic::Ask;
 use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
 
@@ -126,8 +127,55 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
     core.post_send(qp.id, &request, now)
 }
 
+/// A lone SEND of 8 bytes of inline data, which needs nothing that must be looked for.
+///
+/// # Safety
+/// As [`send_one`].
+#[inline(always)]
+unsafe fn word(wr: &ibv_send_wr) -> Option<(Ask, [u8; 8])> {
+    let opcode = match wr.opcode {
+        sys::IBV_WR_SEND => Opcode::Send,
+        sys::IBV_WR_SEND_WITH_IMM => Opcode::SendWithImm,
+        _ => return None,
+    };
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    if !wr.next.is_null() || wr.num_sge != 1 || !flags.contains(SendFlags::INLINE) {
+        return None;
+    }
+    // SAFETY: the list has one entry (caller).
+    let entry = unsafe { wr.sg_list.as_ref() }?;
+    if entry.length != 8 {
+        return None;
+    }
+    // SAFETY: it names readable memory (caller).
+    let word = unsafe { (entry.addr as usize as *const [u8; 8]).read_unaligned() };
+    // SAFETY: the immediate value: 32 bits, passed on as they are.
+    let imm = unsafe { wr.anon_1.imm_data };
+    Some((Ask { wr_id: wr.wr_id, opcode, flags, imm }, word))
+}
+
 /// `ibv_post_send(3)`.
 pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: live or NULL (man page); requests as it describes them.
+    unsafe {
+        if let (Ok(this), Some(one)) = (Qp::of(qp), wr.as_ref())
+            && this.nic.alive()
+            && let Some((ask, word)) = word(one)
+        {
+            let mut core = this.nic.lock();
+            let now = core.time();
+            if core.post_word(this.id, ask, word, now) {
+                return 0;
+            }
+        }
+        post_send_list(qp, wr, bad)
+    }
+}
+
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_send_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: live or NULL (man page).
     let qp = unsafe { Qp::of(qp) };
     // SAFETY: a list as the man page describes it.
@@ -149,6 +197,25 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 
 /// `ibv_post_recv(3)`.
 pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // Mostly it is one, and that is all there is to do.
+    // SAFETY: live or NULL (man page); lists as it describes them.
+    unsafe {
+        if let (Ok(this), Some(one)) = (Qp::of(qp), wr.as_ref())
+            && one.next.is_null()
+            && this.nic.alive()
+            && let Ok(sges) = sges(one.sg_list, one.num_sge)
+            && this.nic.post_recv_shortly(this.id, &RecvWr { wr_id: one.wr_id, sges })
+        {
+            return 0;
+        }
+        post_recv_list(qp, wr, bad)
+    }
+}
+
+/// # Safety
+/// As [`post_recv`].
+#[inline(never)]
+unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: live or NULL (man page).
     let qp = unsafe { Qp::of(qp) };
     // SAFETY: a list as the man page describes it.

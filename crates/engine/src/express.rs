@@ -586,7 +586,9 @@ impl<P: Platform> Engine<P> {
             && let Some(polled) = polled
             && let Some(completion) = qp.end_first_short(polled, now)
         {
-            poller.completed(&completion);
+            if let Some(completion) = &completion {
+                poller.completed(completion);
+            }
             if qp.shorts > 0
                 && let Some(timeout) = timeout_nanos(qp.attr.timeout)
             {
@@ -595,7 +597,10 @@ impl<P: Platform> Engine<P> {
             }
             #[cfg(test)]
             (self.short_ways[2] += 1);
-            return Short::Completed { expects: qp.shorts > 0 || !qp.rq.wqes.is_empty() };
+            return match completion {
+                Some(_) => Short::Completed { expects: qp.shorts > 0 || !qp.rq.wqes.is_empty() },
+                None => Short::Taken,
+            };
         }
         let (mut ended, mut bytes) = (0, 0);
         let (mut lost, mut rest) = (false, false);

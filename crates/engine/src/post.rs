@@ -160,6 +160,17 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
+    /// [`Engine::post_recv`], if there is nothing else to do. If not (also for any error), nothing was done, and that is to be asked.
+    #[inline(always)]
+    pub fn post_recv_shortly(&mut self, id: QpId, wr: &RecvWr<'_>) -> bool {
+        if !self.done.overwritten.is_empty() || !self.starving.is_empty() {
+            return false;
+        }
+        let Some(qp) = self.qps.get_mut(id) else { return false };
+        let takes = !matches!(qp.state, QpState::Reset | QpState::Err) && qp.init.qp_type.receives();
+        takes && qp.init.srq.is_none() && qp.rq.push(wr).is_ok()
+    }
+
     /// Queues a receive request of a shared receive queue.
     pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>, now: Nanos) -> Result<()> {
         self.srqs.get_mut(id).ok_or(Errno::EINVAL)?.queue.push(wr)?;

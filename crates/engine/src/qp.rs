@@ -464,21 +464,26 @@ impl Qp {
         Psn::new(self.next_psn.get().wrapping_sub(self.shorts as u32))
     }
 
-    /// Ends the oldest request, which went the short way, if its completion goes to the queue that is polled.
+    /// Ends the oldest request, which went the short way, if it has no completion, or that goes to the queue that is polled. Gives it, or
+    /// `None` within for none.
     #[inline(always)]
-    pub fn end_first_short(&mut self, polled: CqId, now: Nanos) -> Option<Completion> {
+    pub fn end_first_short(&mut self, polled: CqId, now: Nanos) -> Option<Option<Completion>> {
         let number = self.sq.fetched - self.shorts as u64;
         let (wr_id, flags, len) = self.sq.executed(number);
-        if self.shorts == 0 || !flags.contains(SendFlags::SIGNALED) || self.init.send_cq != Some(polled) {
+        let completes = flags.contains(SendFlags::SIGNALED) && self.init.send_cq.is_some();
+        if self.shorts == 0 || completes && self.init.send_cq != Some(polled) {
             return None;
         }
         self.unacked = self.first_short().plus(1);
         self.shorts -= 1;
-        self.handed.sends += 1;
-        self.sq.retired = self.sq.retired.max(number + 1);
         self.tally.sent(1, u64::from(len.min(self.mtu)));
         self.progressed();
-        Some(Completion { timestamp: now, ..sent(self, number, wr_id).wc })
+        if !completes {
+            return Some(None);
+        }
+        self.handed.sends += 1;
+        self.sq.retired = self.sq.retired.max(number + 1);
+        Some(Some(Completion { timestamp: now, ..sent(self, number, wr_id).wc }))
     }
 
     /// A request was answered: the retry counters and the timer start anew (IBTA vol. 1, 9.7.5.1.2).

@@ -20,11 +20,19 @@ struct Block {
     next: u32,
 }
 
-#[derive(Default)]
 pub(crate) struct QpnTable {
     blocks: Vec<Block>,
     /// The numbers that were found last, each in the place that its last bits say: mostly one of them is the next.
-    recent: [Cell<Option<(Qpn, QpId)>>; RECENT],
+    recent: [Cell<(u32, QpId)>; RECENT],
+}
+
+/// In a place where no number is remembered: it has more bits than they.
+const NONE: (u32, QpId) = (u32::MAX, QpId { index: u32::MAX, generation: 0 });
+
+impl Default for QpnTable {
+    fn default() -> Self {
+        QpnTable { blocks: Vec::new(), recent: [const { Cell::new(NONE) }; RECENT] }
+    }
 }
 
 impl QpnTable {
@@ -51,29 +59,28 @@ impl QpnTable {
 
     #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<QpId> {
-        match self.recent(qpn).get() {
-            Some((recent, id)) if recent == qpn => Some(id),
-            _ => {
-                cold_path();
-                self.look_up(qpn)
-            }
+        let (recent, id) = self.recent(qpn).get();
+        if recent == qpn.get() {
+            return Some(id);
         }
+        cold_path();
+        self.look_up(qpn)
     }
 
     #[inline(always)]
-    fn recent(&self, qpn: Qpn) -> &Cell<Option<(Qpn, QpId)>> {
+    fn recent(&self, qpn: Qpn) -> &Cell<(u32, QpId)> {
         &self.recent[qpn.get() as usize % RECENT]
     }
 
     fn look_up(&self, qpn: Qpn) -> Option<QpId> {
         let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
         let id = block.qps[(qpn.get() - block.first) as usize]?;
-        self.recent(qpn).set(Some((qpn, id)));
+        self.recent(qpn).set((qpn.get(), id));
         Some(id)
     }
 
     pub fn release(&mut self, qpn: Qpn) {
-        self.recent(qpn).set(None);
+        self.recent(qpn).set(NONE);
         if let Some(block) = self.blocks.iter_mut().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)
             && block.qps[(qpn.get() - block.first) as usize].take().is_some()
         {

@@ -309,6 +309,13 @@ impl Nic {
         core.post_recv(qp, wr, now)
     }
 
+    /// [`Nic::post_recv`], if there is nothing else to do: without looking at the clock, and nothing is left to be settled. If not
+    /// (also for any error), nothing was done, and that is to be asked.
+    #[inline(always)]
+    pub fn post_recv_shortly(&self, qp: QpId, wr: &RecvWr<'_>) -> bool {
+        self.core.lock().engine.post_recv_shortly(qp, wr)
+    }
+
     /// Posts one receive request to a shared queue.
     ///
     /// # Errors

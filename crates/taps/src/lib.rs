@@ -32,7 +32,7 @@ pub trait Wire: Platform {
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
     /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`: who polls
-    /// goes on with the answer to it, or to what it acknowledges: a hint.
+    /// goes on with the acknowledgement: a hint.
     fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }

@@ -321,10 +321,10 @@ impl Link {
             return None;
         }
         let short = codec::decode_short(&self.consumer.peek_short()?)?;
+        // Not the line behind an acknowledgement, for the answer to what it acknowledges: fetched so early it is taken from the peer, who
+        // is about to write it.
         if prompt && short.asks_for_ack() {
             self.producer.expect_push();
-        } else if prompt {
-            self.consumer.expect_next();
         }
         Some(short)
     }

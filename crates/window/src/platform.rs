@@ -238,8 +238,7 @@ impl WindowPlatform {
     }
 
     /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then, there may follow
-    /// [`WindowPlatform::release_short`]. `prompt`: who polls goes on with the answer to it, or to what it acknowledges, and the places of
-    /// those are fetched.
+    /// [`WindowPlatform::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the place of that is fetched.
     #[inline(always)]
     pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
         self.link(id)?.peek_short(prompt)

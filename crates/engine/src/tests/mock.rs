@@ -477,6 +477,8 @@ pub struct World {
     pub directly: u64,
     /// Packets that were taken behind others, by the same poll.
     pub in_runs: u64,
+    /// Requests that were posted as words ([`Engine::post_word`]).
+    pub words: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -545,7 +547,16 @@ impl World {
                 Node { engine, ctx, pd, cq, key: key.0, notices: Vec::new() }
             })
             .collect();
-        World { net, nodes, now: 1_000_000, polled: vec![None; count], handed: Vec::new(), directly: 0, in_runs: 0 }
+        World {
+            net,
+            nodes,
+            now: 1_000_000,
+            polled: vec![None; count],
+            handed: Vec::new(),
+            directly: 0,
+            in_runs: 0,
+            words: 0,
+        }
     }
 
     pub fn qp(&mut self, node: usize, ty: QpType) -> (QpId, Qpn) {

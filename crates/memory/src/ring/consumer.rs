@@ -180,14 +180,6 @@ impl<M: RingMemory> Consumer<M> {
         Some(Short { four: code == 1, len, words: self.memory.load_short(self.line) })
     }
 
-    /// The record behind the next one will be looked at very soon: it is mostly the answer to what the next one acknowledges.
-    #[inline(always)]
-    pub fn expect_next(&self) {
-        let mut at = self.at;
-        at.step(M::SLOTS);
-        self.memory.expect_read(M::line(at.slot(M::SLOTS)));
-    }
-
     /// Gives the place of a record back that [`Consumer::peek_short`] gave. True if the producer waits for room and must be rung now.
     #[inline(always)]
     #[must_use]
