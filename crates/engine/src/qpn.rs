@@ -94,6 +94,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nothing_is_remembered_at_first() {
+        let table = QpnTable::default();
+        assert!((0..1 << 24).step_by(977).chain([0, 0xff_ffff]).all(|qpn| table.find(Qpn::new(qpn)).is_none()));
+    }
+
+    #[test]
     fn a_number_that_is_given_back_is_forgotten() {
         let mut table = QpnTable::default();
         table.add_block(BLOCK);

@@ -3,15 +3,15 @@
 //! programs see of requests that all succeed.
 
 use verbs::{
-    Completion, Opcode, QpAttr, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
+    Completion, Opcode, QpAttr, QpCap, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
 };
 
 use super::express::seeds;
 use super::mock::*;
 use super::random::Random;
 use super::twins::{short_ways, world};
-use crate::Short;
 use crate::platform::*;
+use crate::{Ask, Short};
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
 const STEPS: u64 = 400;
@@ -403,5 +403,37 @@ fn the_short_way_goes_as_far_as_a_packet() {
         let now = short_ways(&w);
         assert_eq!([now[0] - ways[0], now[1] - ways[1]], short, "{len} of {path_mtu}");
         assert_eq!(w.poll(1).iter().map(|c| c.byte_len).collect::<Vec<_>>(), [len; 2]);
+    }
+}
+
+/// What a post of 8 bytes as a word refuses, has not happened, and the ordinary post says why.
+#[test]
+fn a_word_is_posted_where_inline_data_fit() {
+    for (max_inline_data, fits) in [(4, false), (7, false), (8, true)] {
+        let mut w = world(1, true);
+        let (a, a_qpn) = w.qp_with(0, QpType::Rc, None, QpCap { max_inline_data, ..cap() }, false);
+        let (b, b_qpn) = w.qp(1, QpType::Rc);
+        w.connect(0, a, World::attr(b_qpn, 0, 0));
+        w.connect(1, b, World::attr(a_qpn, 0, 0));
+        let (sge, now) = ([w.sge(1, 0x8000, 8)], w.now);
+        w.recv(1, b, &sge, 1).unwrap();
+        let ask = Ask { wr_id: 7, opcode: Opcode::Send, flags: SendFlags::SIGNALED, imm: 0 };
+        assert_eq!(w.nodes[0].engine.post_word(a, ask, [9; 8], now), fits, "{max_inline_data}");
+        let piece: [&[u8]; 1] = [&[9; 8]];
+        let wr = SendWr {
+            wr_id: 7,
+            opcode: ask.opcode,
+            flags: ask.flags,
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: &SendBody::Plain,
+            data: SendData::Inline(&piece),
+        };
+        if !fits {
+            assert_eq!(w.post_wr(0, a, &wr), Err(verbs::Errno::EINVAL));
+        }
+        w.settle();
+        assert_eq!(w.poll(0).len(), usize::from(fits), "{max_inline_data}");
+        assert_eq!(w.poll(1).len(), usize::from(fits), "{max_inline_data}");
     }
 }
