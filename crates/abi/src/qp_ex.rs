@@ -438,7 +438,7 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let [entry] = work.requests() {
         if entry.data == Data::Word && matches!(entry.body, SendBody::Plain) {
             let ask = Ask { wr_id: entry.wr_id, opcode: entry.opcode, flags: entry.flags, imm: entry.numbers as u32 };
-            if core.post_word(qp.id, ask, entry.word, now) {
+            if core.post_word(qp.id, ask, &entry.word, now) {
                 return Ok(());
             }
         }

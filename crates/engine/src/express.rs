@@ -106,8 +106,8 @@ pub struct Ask {
 /// What a request sends.
 #[derive(Clone, Copy)]
 enum Data<'a> {
-    /// Inline data of 8 bytes, in the order of memory. Apart, because what is known to be that long need not be asked for its length.
-    Word(u64),
+    /// Inline data of 8 bytes. Apart, because what is known to be that long need not be asked for its length.
+    Word(&'a [u8; 8]),
     Inline(&'a [u8]),
     Listed(Sge),
 }
@@ -166,10 +166,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Posts a SEND of 8 bytes of inline data, and sends it, if that is all there is to do. If not (also for any error), nothing was
-    /// done, and [`Engine::post_send`] is to be asked.
+    /// done, not even the bytes were looked at, and [`Engine::post_send`] is to be asked.
     #[inline(always)]
-    pub fn post_word(&mut self, id: QpId, ask: Ask, word: [u8; 8], now: Nanos) -> bool {
-        self.done.overwritten.is_empty() && self.express_out(id, ask, Data::Word(u64::from_ne_bytes(word)), now)
+    pub fn post_word(&mut self, id: QpId, ask: Ask, word: &[u8; 8], now: Nanos) -> bool {
+        self.done.overwritten.is_empty() && self.express_out(id, ask, Data::Word(word), now)
     }
 
     #[inline(always)]
@@ -245,7 +245,7 @@ impl<P: Platform> Engine<P> {
         };
         // The packet first: while its cache line is on its way, there is time for the rest.
         let sent = match data {
-            Data::Word(word) => self.platform.send_short(link, &packet(), &word.to_ne_bytes()),
+            Data::Word(word) => self.platform.send_short(link, &packet(), word),
             Data::Inline(bytes) if len <= 8 => self.platform.send_short(link, &packet(), bytes),
             Data::Listed(_) if len == 0 => self.platform.send_short(link, &packet(), &[]),
             // Apart, because what is known to be 8 bytes long is one load.
@@ -265,7 +265,7 @@ impl<P: Platform> Engine<P> {
         let Some(mark) = sent else { return long_way() };
         let first = Executed { wr_id: ask.wr_id, opcode: ask.opcode, flags, imm: ask.imm, since: now };
         match &data {
-            Data::Word(word) => qp.sq.write_inline(first, &word.to_ne_bytes()),
+            Data::Word(word) => qp.sq.write_inline(first, *word),
             Data::Listed(sge) => qp.sq.write_sge(first, sge),
             Data::Inline(bytes) => qp.sq.write_inline(first, bytes),
         }

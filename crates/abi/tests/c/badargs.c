@@ -328,6 +328,12 @@ static void pairs(void)
 	CHECK(bad_send == &send);
 	NUMBER(EINVAL, ibv_post_recv(qp, &recv, &bad_recv));
 	CHECK(bad_recv == &recv);
+	/* What is refused is not read. */
+	struct ibv_sge nowhere = { .addr = 16, .length = 8 };
+	struct ibv_send_wr inl = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE, .sg_list = &nowhere, .num_sge = 1 };
+
+	NUMBER(EINVAL, ibv_post_send(qp, &inl, &bad_send));
+	CHECK(bad_send == &inl);
 	NUMBER(0, ibv_destroy_qp(qp));
 }
 

@@ -25,6 +25,74 @@ static void nothing_sent(void)
 		NUMBER(0, ibv_poll_cq(side[i].cq, 1, &wc));
 }
 
+/* A message as it was received. */
+static void expect(int place, const char *text, unsigned long long wr_id)
+{
+	struct ibv_wc sent = next_wc(side[0].cq), got = next_wc(side[1].cq);
+
+	CHECK(sent.status == IBV_WC_SUCCESS && sent.wr_id == wr_id);
+	CHECK(got.status == IBV_WC_SUCCESS && got.byte_len == strlen(text) && !got.wc_flags);
+	CHECK(!memcmp(data + 2048 + 64 * place, text, strlen(text)));
+}
+
+/* Inline data of 8 bytes have a way of their own: alone, among others, and where the last setter is another. */
+static void words(void)
+{
+	char word[8];
+
+	memcpy(data, "listed", 6);
+	post_recvs(6);
+	for (int i = 0; i < 2; i++) {
+		memcpy(word, i ? "eight by" : "8 bytes!", 8);
+		ibv_wr_start(qpx);
+		qpx->wr_flags = IBV_SEND_SIGNALED;
+		qpx->wr_id = 10 + i;
+		ibv_wr_send(qpx);
+		ibv_wr_set_inline_data(qpx, word, 8);
+		memset(word, 'x', 8); /* copied already */
+		NUMBER(0, ibv_wr_complete(qpx));
+		expect(i, i ? "eight by" : "8 bytes!", 10 + i);
+	}
+	ibv_wr_start(qpx);
+	qpx->wr_id = 12;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, "12345678", 8);
+	ibv_wr_set_sge(qpx, mr->lkey, (uintptr_t)data, 6);
+	NUMBER(0, ibv_wr_complete(qpx));
+	expect(2, "listed", 12);
+	ibv_wr_start(qpx);
+	qpx->wr_id = 13;
+	ibv_wr_send(qpx);
+	ibv_wr_set_sge(qpx, mr->lkey, (uintptr_t)data, 6);
+	ibv_wr_set_inline_data(qpx, "seven..", 7);
+	ibv_wr_set_inline_data(qpx, "12345678", 8);
+	NUMBER(0, ibv_wr_complete(qpx));
+	expect(3, "12345678", 13);
+	ibv_wr_start(qpx);
+	qpx->wr_id = 14;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, "abcdefgh", 8);
+	qpx->wr_id = 15;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, "ijklmnop", 8);
+	nothing_sent();
+	NUMBER(0, ibv_wr_complete(qpx));
+	expect(4, "abcdefgh", 14);
+	expect(5, "ijklmnop", 15);
+	/* Not every operation with 8 bytes is a SEND. */
+	ibv_wr_start(qpx);
+	qpx->wr_id = 16;
+	ibv_wr_rdma_write(qpx, mr->rkey, (uintptr_t)data + 1024);
+	ibv_wr_set_inline_data(qpx, "written!", 8);
+	NUMBER(0, ibv_wr_complete(qpx));
+	CHECK(next_wc(side[0].cq).wr_id == 16 && !memcmp(data + 1024, "written!", 8));
+	/* None before there is a request. */
+	ibv_wr_start(qpx);
+	ibv_wr_set_inline_data(qpx, "12345678", 8);
+	NUMBER(EINVAL, ibv_wr_complete(qpx));
+	nothing_sent();
+}
+
 static void sends(void)
 {
 	struct ibv_sge list[2] = { { (uintptr_t)data, 3, mr->lkey }, { (uintptr_t)data + 3, 2, mr->lkey } };
@@ -169,6 +237,7 @@ int main(void)
 	MUST(qpx != NULL);
 	for (int i = 0; i < 3; i++) { /* the lists are used again */
 		sends();
+		words();
 		one_sided();
 		errors();
 	}

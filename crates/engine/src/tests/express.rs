@@ -49,7 +49,7 @@ impl Request {
             && let SendData::Inline([piece]) = data
             && let Some(word) = piece.as_array::<8>()
             && matches!(body, SendBody::Plain)
-            && engine.post_word(qp, Ask { wr_id, opcode, flags, imm: self.imm }, *word, now)
+            && engine.post_word(qp, Ask { wr_id, opcode, flags, imm: self.imm }, word, now)
         {
             w.words += 1;
             return Ok(());

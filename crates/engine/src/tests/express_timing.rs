@@ -418,7 +418,7 @@ fn a_word_is_posted_where_inline_data_fit() {
         let (sge, now) = ([w.sge(1, 0x8000, 8)], w.now);
         w.recv(1, b, &sge, 1).unwrap();
         let ask = Ask { wr_id: 7, opcode: Opcode::Send, flags: SendFlags::SIGNALED, imm: 0 };
-        assert_eq!(w.nodes[0].engine.post_word(a, ask, [9; 8], now), fits, "{max_inline_data}");
+        assert_eq!(w.nodes[0].engine.post_word(a, ask, &[9; 8], now), fits, "{max_inline_data}");
         let piece: [&[u8]; 1] = [&[9; 8]];
         let wr = SendWr {
             wr_id: 7,
