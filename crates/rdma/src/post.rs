@@ -173,6 +173,7 @@ impl Qp {
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         match wr.data {
             Data::Sges(sges) => self.post_raw(wr, sges.as_ptr().cast_mut().cast(), sges.len(), 0),
+            Data::Inline([piece]) => self.post_raw(wr, &mut inline_entry(piece), 1, IBV_SEND_INLINE),
             Data::Inline(pieces) if pieces.len() <= FEW => {
                 let mut list = [ibv_sge { addr: 0, length: 0, lkey: 0 }; FEW];
                 for (entry, piece) in list.iter_mut().zip(pieces) {
