@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod adopt;
+mod alone;
 mod channel;
 mod context;
 mod core;

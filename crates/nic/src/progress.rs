@@ -81,26 +81,6 @@ pub(crate) enum Polled {
     },
 }
 
-/// What a poll for one completion found, as [`Polled`]; small, so that it comes back in a register.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Alone {
-    /// [`Polled::Nothing`]
-    Nothing,
-    /// [`Polled::Packets`]
-    Packets,
-    /// A completion, and more can be expected for sure.
-    One,
-    /// A completion.
-    Last,
-}
-
-impl Alone {
-    #[inline(always)]
-    fn completed(more: bool) -> Alone {
-        if more { Alone::One } else { Alone::Last }
-    }
-}
-
 /// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
 /// gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
 #[derive(Debug, Default)]
@@ -114,7 +94,7 @@ pub(crate) struct Turns {
 impl Turns {
     /// The index of the first of so many links.
     #[inline]
-    fn first(&mut self, links: usize) -> usize {
+    pub(crate) fn first(&mut self, links: usize) -> usize {
         if self.polls >= BUDGET || self.link >= links {
             self.polls = 0;
             self.link = if self.link + 1 < links { self.link + 1 } else { 0 };
@@ -130,7 +110,7 @@ impl Turns {
 
     /// A poll found on this link all that it wanted.
     #[inline]
-    fn took(&mut self, at: usize) {
+    pub(crate) fn took(&mut self, at: usize) {
         if at != self.link {
             *self = Turns { link: at, polls: 0 };
         }
@@ -139,10 +119,10 @@ impl Turns {
 }
 
 /// Who polls, on the short way: takes packets from this link, and has been given so many completions.
-struct Taker<'a, O> {
-    link: LinkId,
-    out: &'a mut O,
-    n: usize,
+pub(crate) struct Taker<'a, O> {
+    pub(crate) link: LinkId,
+    pub(crate) out: &'a mut O,
+    pub(crate) n: usize,
 }
 
 impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
@@ -229,103 +209,6 @@ impl Core {
         self.progress(now);
     }
 
-    /// [`Core::poll_short`] for who wants one completion, which the next packet mostly brings. Without a loop, and apart: what one prepares
-    /// for its next turn, and what others need, would be written to the stack and read again.
-    #[inline(never)]
-    pub(crate) fn poll_alone(&mut self, cq: CqId, out: &mut impl FnMut(usize, &Completion)) -> Alone {
-        let first = self.turns.first(self.engine.platform().links().len());
-        let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
-        let Some(short) = self.engine.platform().peek_short(link, true) else {
-            if self.engine.platform().any_ready() {
-                return Alone::Packets;
-            }
-            self.polls += 1;
-            self.engine.count_poll(cq);
-            return Alone::Nothing;
-        };
-        if self.clock_uses == 0 {
-            return Alone::Packets;
-        }
-        self.engine.set_prompt(true);
-        if short.is_ack() {
-            return self.poll_ack(cq, first, short, out);
-        }
-        let now = self.use_time();
-        match self.engine.receive_send_alone(link, short, now, cq, &mut Taker { link, out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
-            _ => self.poll_else(cq, first, short, out),
-        }
-    }
-
-    /// The same of an acknowledgement.
-    #[inline(never)]
-    fn poll_ack(
-        &mut self,
-        cq: CqId,
-        first: usize,
-        short: ShortPacket,
-        out: &mut impl FnMut(usize, &Completion),
-    ) -> Alone {
-        let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
-        let now = self.use_time();
-        match self.engine.receive_ack_alone(link, short, now, cq, &mut Taker { link, out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
-            Short::Taken => self.poll_on(cq, first, out),
-            Short::LongWay => Alone::Packets,
-        }
-    }
-
-    /// The same of a SEND that completes elsewhere, or is for none of the short ways.
-    #[inline(never)]
-    fn poll_else(
-        &mut self,
-        cq: CqId,
-        first: usize,
-        short: ShortPacket,
-        out: &mut impl FnMut(usize, &Completion),
-    ) -> Alone {
-        let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
-        let now = self.clock;
-        match self.engine.receive_short(link, short, now, (cq, 1), &mut Taker { link, out: &mut *out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
-            Short::Taken => self.poll_on(cq, first, out),
-            Short::LongWay => Alone::Packets,
-        }
-    }
-
-    /// Goes on behind a packet of the first link that brought this poll nothing.
-    #[inline(never)]
-    fn poll_on(&mut self, cq: CqId, first: usize, out: &mut impl FnMut(usize, &Completion)) -> Alone {
-        if self.engine.hands_over(cq) {
-            return match self.poll_short(cq, 1, out) {
-                Polled::Packets => Alone::Packets,
-                Polled::Completions { n: 1.., more } => Alone::completed(more),
-                Polled::Nothing | Polled::Completions { .. } => Alone::Nothing,
-            };
-        }
-        // Not handed over, but put in.
-        let n = self.engine.poll(cq, 1, out);
-        self.polls += 1;
-        self.turns.took(first);
-        self.empty_polls = 0;
-        if n > 0 { Alone::Last } else { Alone::Nothing }
-    }
-
     /// [`Core::poll_short`], apart, so that who wants one has the registers for himself.
     #[inline(never)]
     pub(crate) fn poll_several(&mut self, cq: CqId, most: usize, out: impl FnMut(usize, &Completion)) -> Polled {
@@ -336,7 +219,7 @@ impl Core {
     /// completions that they bring to this queue, so many at most, to `out` with their numbers. It ends at the first packet that is out of
     /// the ordinary.
     #[inline(always)]
-    fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
+    pub(crate) fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
         let first = self.turns.first(self.engine.platform().links().len());
         let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
         let (mut more, mut now, mut left) = (false, None, BUDGET as usize);

@@ -7,9 +7,10 @@ use ::verbs::{
 
 use memory::biased::MutexGuard;
 
+use crate::alone::Alone;
 use crate::context::{Object, UNKNOWN};
 use crate::core::{Core, Guard, Mode};
-use crate::progress::{Alone, Finds, Polled};
+use crate::progress::{Finds, Polled};
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
