@@ -326,11 +326,7 @@ impl<P: Platform> Engine<P> {
         poller: &mut impl Poller<P>,
     ) -> Short {
         debug_assert!(self.has_express && self.hands_over(polled.0));
-        self.arrival = link;
-        let Some(id) = self.qpns.find(short.dst()) else {
-            cold_path();
-            return Short::LongWay;
-        };
+        let Some(id) = self.arrives(link, &short) else { return the_long_way() };
         if short.is_ack() {
             let outcome = self.express_ack_in(id, link, short, now, Some(polled.0), poller);
             if outcome != Short::LongWay {
@@ -341,6 +337,13 @@ impl<P: Platform> Engine<P> {
         let body = |short: ShortPacket| (short, Body::Word(short.payload(), short.received()));
         let next = |next: ShortPacket| next.follows(&short).then(|| body(next));
         self.express_send_in(id, link, body(short), now, Some(polled), (poller, next))
+    }
+
+    /// A short packet has come over a link: for whom.
+    #[inline(always)]
+    fn arrives(&mut self, link: LinkId, short: &ShortPacket) -> Option<QpId> {
+        self.arrival = link;
+        self.qpns.find(short.dst())
     }
 
     /// Takes a SEND in, and those behind it that come to the same queue pair, if who polls is handed their completions and wants more.

@@ -51,12 +51,7 @@ impl Core {
         }
         let now = self.use_time();
         match self.engine.receive_send_alone(link, short, now, cq, &mut Taker { link, out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
+            Short::Completed { expects } => self.found(first, expects),
             _ => self.poll_else(cq, first, short, out),
         }
     }
@@ -72,16 +67,8 @@ impl Core {
     ) -> Alone {
         let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
         let now = self.use_time();
-        match self.engine.receive_ack_alone(link, short, now, cq, &mut Taker { link, out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
-            Short::Taken => self.poll_on(cq, first, out),
-            Short::LongWay => Alone::Packets,
-        }
+        let outcome = self.engine.receive_ack_alone(link, short, now, cq, &mut Taker { link, out: &mut *out, n: 0 });
+        self.came(outcome, cq, first, out)
     }
 
     /// The same of a SEND that completes elsewhere, or is for none of the short ways.
@@ -95,16 +82,27 @@ impl Core {
     ) -> Alone {
         let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
         let now = self.clock;
-        match self.engine.receive_short(link, short, now, (cq, 1), &mut Taker { link, out: &mut *out, n: 0 }) {
-            Short::Completed { expects } => {
-                self.polls += 1;
-                self.turns.took(first);
-                self.empty_polls = 0;
-                Alone::completed(expects)
-            }
+        let outcome = self.engine.receive_short(link, short, now, (cq, 1), &mut Taker { link, out: &mut *out, n: 0 });
+        self.came(outcome, cq, first, out)
+    }
+
+    /// What a packet of the first link has come to.
+    #[inline(always)]
+    fn came(&mut self, outcome: Short, cq: CqId, first: usize, out: &mut impl FnMut(usize, &Completion)) -> Alone {
+        match outcome {
+            Short::Completed { expects } => self.found(first, expects),
             Short::Taken => self.poll_on(cq, first, out),
             Short::LongWay => Alone::Packets,
         }
+    }
+
+    /// A packet of the first link brought the completion.
+    #[inline(always)]
+    fn found(&mut self, first: usize, expects: bool) -> Alone {
+        self.polls += 1;
+        self.turns.took(first);
+        self.empty_polls = 0;
+        Alone::completed(expects)
     }
 
     /// Goes on behind a packet of the first link that brought this poll nothing.

@@ -1,7 +1,5 @@
 //! Short packets for who polls for one completion: straight on, with nothing that would be counted or prepared for a next one.
 
-use std::hint::cold_path;
-
 use verbs::{Completion, CqId, WcOpcode};
 
 use super::{Body, Poller, Short, the_long_way};
@@ -23,11 +21,7 @@ impl<P: Platform> Engine<P> {
         poller: &mut impl Poller<P>,
     ) -> Short {
         debug_assert!(self.has_express && self.hands_over(polled) && !short.is_ack());
-        self.arrival = link;
-        let Some(id) = self.qpns.find(short.dst()) else {
-            cold_path();
-            return Short::LongWay;
-        };
+        let Some(id) = self.arrives(link, &short) else { return the_long_way() };
         let Some(qp) = self.qps.get_mut(id).map(Box::as_mut) else { return the_long_way() };
         let len = short.len();
         let fits = qp.takes_sends(link)
@@ -82,11 +76,7 @@ impl<P: Platform> Engine<P> {
         poller: &mut impl Poller<P>,
     ) -> Short {
         debug_assert!(self.has_express && self.hands_over(polled) && short.is_ack());
-        self.arrival = link;
-        let Some(id) = self.qpns.find(short.dst()) else {
-            cold_path();
-            return Short::LongWay;
-        };
+        let Some(id) = self.arrives(link, &short) else { return the_long_way() };
         let outcome = self.express_ack_in(id, link, short, now, Some(polled), poller);
         if outcome != Short::LongWay {
             poller.taken(&mut self.platform, short);
