@@ -7,10 +7,10 @@
 use engine::platform::Nanos;
 
 /// How far apart looks should be, in nanoseconds: less than the shortest time that is kept (RNR timers, 10 us).
-const WANTED: Nanos = 4_000;
+const WANTED: Nanos = 8_000;
 /// Steps from one look to the next: at least, and at first; and at most.
 pub(crate) const LEAST: u32 = 32;
-const MOST: u32 = 256;
+const MOST: u32 = 512;
 
 /// The number of steps from one look to the next.
 #[derive(Debug)]
