@@ -234,6 +234,34 @@ fn what_was_put_in_is_not_overtaken_by_one() {
     assert_eq!(found, [(WcOpcode::RdmaWrite, 1), (WcOpcode::Recv, 9)]);
 }
 
+/// An acknowledgement without completion does not end a poll: the answer behind it comes with it, also where the clock is to be read
+/// in between.
+#[test]
+fn the_answer_behind_acknowledgements() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    for (acks, uses) in [(1, 10), (3, 10), (1, 1), (3, 1)] {
+        pair.receive(0, 9);
+        for id in 0..acks {
+            pair.receive(1, id);
+            pair.send(0, id, false);
+            assert_eq!(pair.poll(1, 1).len(), 1);
+        }
+        pair.send(1, 5, true);
+        assert!(pair.poll(1, 1).is_empty());
+        {
+            let mut core = pair.nic(0).core.lock();
+            (core.mode, core.clock_uses) = (Mode::Polled, uses);
+            core.looks_at = core.polls + 100;
+        }
+        let mut found = Vec::new();
+        let n = pair.nic(0).poll_cq(pair.ends[0].cq, 1, |_, wc| found.push((wc.opcode, wc.wr_id)));
+        assert_eq!((n, found), (1, vec![(WcOpcode::Recv, 9)]), "{acks} acknowledgements, {uses} uses of the clock");
+        assert_eq!(pair.nic(0).core.lock().empty_polls, 0);
+        assert_eq!(pair.poll(1, 1).len(), 1, "and is acknowledged");
+    }
+}
+
 /// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or not.
 #[test]
 fn a_poll_without_result_rings() {
