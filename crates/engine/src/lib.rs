@@ -118,6 +118,12 @@ pub struct Engine<P: Platform> {
     has_express: bool,
     /// Acknowledgements of small SENDs do not wait for others.
     prompt: bool,
+    foresight: express::foresight::Foresight,
+    /// The queue pair that took the last SEND for who polls for one completion.
+    took: QpId,
+    /// How often a SEND was the one that was foreseen.
+    #[cfg(test)]
+    foreseen: u64,
     /// How often each short way was taken: out, in, acknowledged, acknowledging.
     #[cfg(test)]
     short_ways: [u64; 4],
@@ -170,6 +176,10 @@ impl<P: Platform> Engine<P> {
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
             has_express: true,
+            foresight: express::foresight::Foresight::NONE,
+            took: QpId { index: u32::MAX, generation: u32::MAX },
+            #[cfg(test)]
+            foreseen: 0,
             prompt: false,
             #[cfg(test)]
             short_ways: [0; 4],

@@ -1,8 +1,8 @@
 //! The short way of a poll, over the loopback link.
 
 use ::verbs::{
-    Access, AhAttr, LKey, Opcode, QpAttr, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, RecvWr, SendBody, SendData,
-    SendFlags, SendWr, Sge, WcOpcode, state,
+    Access, AhAttr, LKey, MrId, Opcode, QpAttr, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, RecvWr, SendBody,
+    SendData, SendFlags, SendWr, Sge, WcOpcode, WcStatus, state,
 };
 
 use super::*;
@@ -20,6 +20,7 @@ struct End {
     nic: usize,
     cq: CqId,
     qp: QpId,
+    mr: MrId,
     sges: [Sge; 1],
 }
 
@@ -31,20 +32,20 @@ impl Pair {
             let pd = nic.lock().alloc_pd(ctx).unwrap();
             let memory = Box::leak(vec![7u64; 64].into_boxed_slice());
             let addr = memory.as_ptr() as u64;
-            let (_, key, _) = nic.reg_mr(pd, addr, 512, addr, Access::LOCAL_WRITE).unwrap();
+            let (mr, key, _) = nic.reg_mr(pd, addr, 512, addr, Access::LOCAL_WRITE).unwrap();
             let (cq, _) = nic.lock().create_cq(ctx, 256, 1, engine::CqOpts::default()).unwrap();
-            (ctx, pd, cq, [Sge { addr, length: 8, lkey: LKey(key.0) }])
+            (ctx, pd, (cq, mr), [Sge { addr, length: 8, lkey: LKey(key.0) }])
         });
         let made: Vec<_> = made.collect();
         let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let qps = [0, 1].map(|end| {
             let nic = end % nics.len();
-            let (ctx, pd, cq, sges) = made[nic];
+            let (ctx, pd, (cq, mr), sges) = made[nic];
             let (pd, cqs, qp_type) = (Some(pd), Some(cq), QpType::Rc);
             let init =
                 QpInit { pd, qp_type, send_cq: cqs, recv_cq: cqs, srq: None, xrcd: None, cap, sq_sig_all: false };
             let (qp, created) = nics[nic].create_qp(ctx, &init, 0).unwrap();
-            (End { nic, cq, qp, sges }, created.qpn)
+            (End { nic, cq, qp, mr, sges }, created.qpn)
         });
         for (end, peer) in [(qps[0].0, qps[1].1), (qps[1].0, qps[0].1)] {
             let nic = &nics[end.nic];
@@ -260,6 +261,42 @@ fn the_answer_behind_acknowledgements() {
         assert_eq!(pair.nic(0).core.lock().empty_polls, 0);
         assert_eq!(pair.poll(1, 1).len(), 1, "and is acknowledged");
     }
+}
+
+/// A poll that finds nothing works out what the next SEND will be. It is taken as any other; what is done to the adapter in between is not overlooked.
+#[test]
+fn a_send_is_foreseen() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    let foresees = || pair.nic(0).core.lock().engine.foresees();
+    // (The first is not: which queue pair it will come to tells the last one.)
+    for id in 0..3 {
+        pair.receive(0, id);
+        assert!(!foresees(), "forgotten when something is posted");
+        assert!(pair.poll(0, 1).is_empty());
+        assert_eq!(foresees(), id > 0);
+        pair.send(1, id, true);
+        let found: Vec<_> = pair.poll(0, 1).iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
+        assert_eq!(found, [(id, WcStatus::Success, 8)]);
+        assert_eq!(pair.poll(1, 1).len(), 1, "and is acknowledged");
+    }
+    // A receive behind others leaves it as it is, an acknowledgement too.
+    pair.receive(0, 3);
+    pair.receive(1, 3);
+    pair.send(0, 3, true);
+    assert!(pair.poll(0, 1).is_empty() && foresees());
+    assert_eq!((pair.poll(1, 1).len(), pair.poll(0, 1).len()), (1, 1));
+    let End { qp, sges, mr, .. } = &pair.ends[0];
+    assert!(pair.nic(0).post_recv_shortly(*qp, &RecvWr { wr_id: 4, sges }) && foresees());
+    pair.send(1, 3, true);
+    assert_eq!((pair.poll(0, 1).len(), pair.poll(1, 1).len()), (1, 1));
+    // Its memory is taken away (IBTA vol. 1, 10.6.3.1).
+    assert!(pair.poll(0, 1).is_empty() && foresees());
+    pair.nic(0).dereg_mr(*mr).unwrap();
+    assert!(!foresees());
+    pair.send(1, 4, true);
+    let found: Vec<_> = pair.poll(0, 1).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(found, [(4, WcStatus::LocProtErr)]);
 }
 
 /// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or not.

@@ -1,10 +1,14 @@
 //! Short packets for who polls for one completion: straight on, with nothing that would be counted or prepared for a next one.
 
-use verbs::{Completion, CqId, WcOpcode};
+use std::collections::VecDeque;
 
+use verbs::{Completion, CqId, QpId, WcOpcode};
+
+use super::foresight::Foresight;
 use super::{Body, Poller, Short, the_long_way};
 use crate::Engine;
 use crate::platform::{Head, LinkId, Nanos, Platform, ShortPacket, packet_flags as flag};
+use crate::qp::Qp;
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 
@@ -41,28 +45,46 @@ impl<P: Platform> Engine<P> {
         if span.addr == NULL_ADDR || !Body::<P::Rx>::Word(short.payload(), len).put(&mut self.platform, &span) {
             return the_long_way();
         }
-        let wr_id = wqe.wr_id;
+        let done = received(qp, short, wqe.wr_id, WcOpcode::Recv, len);
+        self.foresight = Foresight::NONE;
+        self.took = id;
+        let _sent =
+            Self::take_alone(&mut self.platform, (&mut self.ready, self.prompt), qp, short, (done, now), poller);
+        let expects = !qp.rq.wqes.is_empty() || qp.expects_sends();
+        #[cfg(test)]
+        self.count_alone(_sent);
+        Short::Completed { expects }
+    }
+
+    /// What a SEND means whose payload is where it belongs. True if it was acknowledged.
+    #[inline(always)]
+    pub(super) fn take_alone(
+        platform: &mut P,
+        (ready, prompt): (&mut VecDeque<QpId>, bool),
+        qp: &mut Qp,
+        short: ShortPacket,
+        (done, now): (Completion, Nanos),
+        poller: &mut impl Poller<P>,
+    ) -> bool {
         qp.epsn = short.psn().plus(1);
         qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        if short.has(flag::ACK_REQ) {
-            // At once, before the completion is made of it: who sends one message after the other waits for this.
-            let owed = (short.psn(), qp.msn);
-            let _sent = Self::answer(&mut self.platform, &mut self.ready, self.prompt, qp, owed);
-            #[cfg(test)]
-            (self.short_ways[3] += u64::from(_sent));
-        }
-        poller.completed(&Completion { timestamp: now, ..received(qp, short, wr_id, WcOpcode::Recv, len) });
+        // At once, before the completion is made of it: who sends one message after the other waits for this.
+        let sent = short.has(flag::ACK_REQ) && Self::answer(platform, ready, prompt, qp, (short.psn(), qp.msn));
+        poller.completed(&Completion { timestamp: now, ..done });
         qp.rq.wqes.drop_first();
         qp.rq.held = qp.rq.held.saturating_sub(1);
         qp.fed_at = Some(now);
         qp.nak_sent = false;
-        qp.tally.received_bytes(1, u64::from(len));
+        qp.tally.received_bytes(1, u64::from(short.len()));
         qp.handed.receives += 1;
-        #[cfg(test)]
-        (self.short_ways[1] += 1);
-        let expects = !qp.rq.wqes.is_empty() || qp.expects_sends();
-        poller.taken(&mut self.platform, short);
-        Short::Completed { expects }
+        poller.taken(platform, short);
+        sent
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_alone(&mut self, sent: bool) {
+        self.short_ways[1] += 1;
+        self.short_ways[3] += u64::from(sent);
     }
 
     /// [`Engine::receive_short`] of an acknowledgement, for who wants one completion.

@@ -574,7 +574,7 @@ impl Program {
 /// are the same after every step.
 #[test]
 fn short_and_long_way() {
-    let (mut taken, mut handed, mut in_runs, mut words) = ([0; 4], 0, 0, 0);
+    let (mut taken, mut handed, mut in_runs, mut words, mut foreseen) = ([0; 4], 0, 0, 0, 0);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -582,8 +582,8 @@ fn short_and_long_way() {
         for number in 0..STEPS {
             program.step(number);
         }
-        let (ways, [directly, behind, straight]) = program.t.finish();
-        words += straight;
+        let (ways, [directly, behind, straight, known]) = program.t.finish();
+        (words, foreseen) = (words + straight, foreseen + known);
         handed += directly;
         in_runs += behind;
         for (sum, n) in taken.iter_mut().zip(ways) {
@@ -593,7 +593,12 @@ fn short_and_long_way() {
     // Acknowledgements of a lone request are rare here.
     let least = [1000, 1000, 200, 1000];
     assert!(
-        alone || handed > 100 && in_runs > 100 && words > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
-        "the short ways were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others, {words} words"
+        alone
+            || handed > 100
+                && in_runs > 100
+                && words > 100
+                && foreseen > 100
+                && taken.iter().zip(least).all(|(n, least)| *n > least),
+        "the short ways were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others, {words} words, {foreseen} foreseen"
     );
 }

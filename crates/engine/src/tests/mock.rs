@@ -437,6 +437,17 @@ fn take_alone(
     if short.is_ack() {
         return engine.receive_ack_alone(link, short, now, cq, poller);
     }
+    // Some have been foreseen, while nothing came.
+    engine.forget();
+    if !Head::psn(short).get().is_multiple_of(3) {
+        engine.took = engine.qpns.find(short.dst()).unwrap_or(engine.took);
+        engine.foresee();
+        assert!(!engine.may_foresee());
+    }
+    let foreseen = engine.receive_foreseen(link, short, now, cq, poller);
+    if foreseen != Short::LongWay {
+        return foreseen;
+    }
     match engine.receive_send_alone(link, short, now, cq, poller) {
         Short::LongWay => engine.receive_short(link, short, now, (cq, 1), poller),
         taken => taken,

@@ -138,11 +138,12 @@ impl Twins {
     }
 
     /// The worlds end. How often the short ways were taken, how many completions were handed out without having been in a
-    /// queue, and how many packets polls took behind others; how many requests were words.
-    pub fn finish(self) -> ([u64; 4], [u64; 3]) {
+    /// queue, how many packets polls took behind others, how many requests were words, and how many SENDs were foreseen.
+    pub fn finish(self) -> ([u64; 4], [u64; 4]) {
         let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
         assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);
         assert_eq!((short_ways(&self.long), self.long.directly, self.long.in_runs), ([0; 4], 0, 0));
-        (short_ways(&self.short), [self.short.directly, self.short.in_runs, self.short.words])
+        let foreseen = self.short.nodes.iter().map(|node| node.engine.foreseen).sum();
+        (short_ways(&self.short), [self.short.directly, self.short.in_runs, self.short.words, foreseen])
     }
 }
