@@ -118,6 +118,7 @@ pub struct Engine<P: Platform> {
     has_express: bool,
     /// Acknowledgements of small SENDs do not wait for others.
     prompt: bool,
+    /// The next SEND, worked out while there was nothing else to do.
     foresight: express::foresight::Foresight,
     /// The queue pair that took the last SEND for who polls for one completion.
     took: QpId,

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use verbs::{Completion, CqId, QpId, WcOpcode};
 
-use super::foresight::Foresight;
 use super::{Body, Poller, Short, the_long_way};
 use crate::Engine;
 use crate::platform::{Head, LinkId, Nanos, Platform, ShortPacket, packet_flags as flag};
@@ -46,7 +45,7 @@ impl<P: Platform> Engine<P> {
             return the_long_way();
         }
         let done = received(qp, short, wqe.wr_id, WcOpcode::Recv, len);
-        self.foresight = Foresight::NONE;
+        self.foresight.forget();
         self.took = id;
         let _sent =
             Self::take_alone(&mut self.platform, (&mut self.ready, self.prompt), qp, short, (done, now), poller);

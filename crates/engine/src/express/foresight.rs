@@ -39,13 +39,19 @@ impl Foresight {
         addr: 0,
         wr_id: 0,
     };
+
+    /// It does not hold any more.
+    #[inline(always)]
+    pub(super) fn forget(&mut self) {
+        self.words[0] = FORGOTTEN;
+    }
 }
 
 impl<P: Platform> Engine<P> {
     /// What was worked out does not hold any more.
     #[inline(always)]
     pub fn forget(&mut self) {
-        self.foresight.words[0] = FORGOTTEN;
+        self.foresight.forget();
     }
 
     /// True if [`Engine::foresee`] has not been asked since the last [`Engine::forget`].
@@ -109,7 +115,7 @@ impl<P: Platform> Engine<P> {
         }
         // Nothing but what it says that it is, so no immediate value.
         let done = Completion { flags: WcFlags::empty(), ..received(qp, short, wr_id, WcOpcode::Recv, len) };
-        self.foresight.words[0] = FORGOTTEN;
+        self.foresight.forget();
         let _sent =
             Self::take_alone(&mut self.platform, (&mut self.ready, self.prompt), qp, short, (done, now), poller);
         let expects = !qp.rq.wqes.is_empty() || qp.expects_sends();
