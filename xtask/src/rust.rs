@@ -209,7 +209,7 @@ pub fn loom(suite: &mut Suite, _: &Options) {
 }
 
 /// A short run of every fuzz target in `fuzz/`. libFuzzer needs the coverage instrumentation, which the pinned compiler
-/// has; no nightly and no cargo-fuzz is needed for that.
+/// has; no nightly and no cargo-fuzz is needed for that. `--locked`: a test must not change a file that git knows.
 pub fn fuzz(suite: &mut Suite, options: &Options) {
     let folder = root().join("fuzz");
     let targets = fuzz_targets(&folder);
@@ -222,7 +222,7 @@ pub fn fuzz(suite: &mut Suite, options: &Options) {
         -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks";
     let program = cargo("fuzz-build")
         .dir(&folder)
-        .args(["build", "--release", "--target", HOST])
+        .args(["build", "--release", "--locked", "--target", HOST])
         .env("RUSTFLAGS", COVERAGE)
         .env("CARGO_TARGET_DIR", &built);
     match one(suite, "build the fuzz targets", program, BUILD) {
