@@ -291,8 +291,14 @@ impl ShortPacket {
     /// `None` if it is no SEND and no acknowledgement.
     #[inline(always)]
     pub fn new(words: [u64; 3], received: u32, payload: u64) -> Option<ShortPacket> {
-        let op = words[0] as u8;
-        (op == PacketOp::Send as u8 || op == PacketOp::Ack as u8).then_some(ShortPacket { words, received, payload })
+        Self::is_short(words[0]).then_some(ShortPacket { words, received, payload })
+    }
+
+    /// True for the first word of a SEND or of an acknowledgement.
+    #[inline(always)]
+    pub(crate) const fn is_short(word: u64) -> bool {
+        let op = word as u8;
+        op == PacketOp::Send as u8 || op == PacketOp::Ack as u8
     }
 
     /// True for an acknowledgement; the others are SENDs.

@@ -7,6 +7,8 @@ use ::verbs::{
 
 use super::*;
 use crate::verbs_calls::last_words;
+use ::verbs::{Psn, Qpn};
+use engine::platform::{PacketOp, Payload};
 
 /// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process would.
 struct Pair {
@@ -298,6 +300,51 @@ fn a_send_is_foreseen() {
     pair.send(1, 4, true);
     let found: Vec<_> = pair.poll(0, 1).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(found, [(4, WcStatus::LocProtErr)]);
+}
+
+/// A packet whose header is nothing but the numbers of the last SEND: what was foreseen and has come is not foreseen any more, whatever a peer
+/// writes into its ring. (Such a header is a SEND's to nobody, without a beginning and an end.)
+#[test]
+fn what_was_foreseen_comes_once() {
+    for gone in [false, true] {
+        let pair = Pair::new(2);
+        pair.acquaint();
+        let End { sges: [sge], mr, .. } = pair.ends[0];
+        for id in 0..4 {
+            pair.receive(0, id);
+        }
+        // The first shows which queue pair they come to.
+        for id in 0..2 {
+            pair.send(1, id, true);
+            assert_eq!((pair.poll(0, 1).len(), pair.poll(0, 1).len()), (1, 0));
+            assert_eq!(pair.poll(1, 1).len(), 1);
+        }
+        assert!(pair.nic(0).core.lock().engine.foresees());
+        pair.send(1, 2, true);
+        assert_eq!(pair.poll(0, 1).len(), 1);
+        if gone {
+            pair.nic(0).dereg_mr(mr).unwrap();
+        }
+        let number = |end: usize| pair.nic(end).core.lock().query_qp(pair.ends[end].qp).unwrap().0;
+        let (src, psn) = (number(0).dest_qp_num, number(1).sq_psn.wrapping_sub(1) & 0xff_ffff);
+        for first in [0, 1, 2] {
+            let mut packet = Packet::new(PacketOp::Send, Qpn::new(0), Qpn::new(src), Psn::new(psn));
+            (packet.flags, packet.len) = (first, 8);
+            let mut core = pair.nic(1).lock();
+            let links = core.engine.platform().links().to_vec();
+            let payload = Payload { prefix: &[9; 8], spans: &[] };
+            let sent = links
+                .iter()
+                .filter(|&&link| link != LinkId::LOOPBACK)
+                .filter(|&&link| core.engine.platform_mut().send(link, &packet, payload).is_ok());
+            assert!(sent.count() > 0);
+            drop(core);
+            assert!(pair.poll(0, 1).is_empty(), "flags {first}, deregistered {gone}");
+            let mut memory = [0; 8];
+            memory::local::load(sge.addr, false, &mut memory).unwrap();
+            assert_eq!(memory, 7u64.to_ne_bytes());
+        }
+    }
 }
 
 /// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or not.

@@ -275,7 +275,8 @@ impl Stranger {
             } & 0xff_ffff;
             let len = random.below(56 - 24 + 1);
             let words = [
-                op | flags << 8 | random.below(256) << 16 | u64::from(own) << 24,
+                // Also what could stand for nothing.
+                if random.below(8) > 0 { op | flags << 8 | random.below(256) << 16 | u64::from(own) << 24 } else { 0 },
                 u64::from(peer) | u64::from(psn) << 24,
                 random.below(1 << 32) | if random.below(2) == 0 { len } else { random.any() & 0xffff_ffff } << 32,
                 u64::from(place.rkey) | (random.any() & 0xffff_ffff) << 32,

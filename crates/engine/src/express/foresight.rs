@@ -9,10 +9,13 @@ use crate::platform::{Head, LinkId, Nanos, Platform, ShortPacket, Span};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 
-/// Nothing has been worked out since that was forgotten. No SEND's first word.
-const FORGOTTEN: u64 = 0;
-/// Nothing can be told. No SEND's first word either.
-const VAIN: u64 = 1;
+/// Nothing has been worked out since that was forgotten. No short packet's first word, whatever a peer writes: its operation is none of theirs.
+const FORGOTTEN: u64 = 1;
+/// Nothing can be told. No short packet's first word either.
+const VAIN: u64 = 2;
+
+// The other fields are left as they are when it is forgotten, so nothing else tells.
+const _: () = assert!(!ShortPacket::is_short(FORGOTTEN) && !ShortPacket::is_short(VAIN));
 
 /// The next SEND to a queue pair, and its receive. It holds for as long as nothing is done to the adapter but to acknowledge requests and
 /// to post receives behind others; whatever else is done forgets it ([`Engine::forget`]).
