@@ -42,7 +42,7 @@ pub struct Options {
     /// Faults to be met by the program: for instance "drop:n=100;delay:t=5ms,p=0.1;seed=42"
     ///
     /// What there is, and how to say when, is described below. Every fault that happens is told on stderr, of slow packets the
-    /// first and their number. Without seed=N a seed is chosen, and told.
+    /// first and their number, and at the end what has not happened. Without seed=N a seed is chosen, and told.
     #[arg(long, value_name = "SPEC", value_parser = faults)]
     fault: Option<String>,
     /// The library, instead of the libsoftrnic.so beside this program

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::core::Guard;
 use crate::progress::LOCK_PATIENCE;
-use crate::{NIC, fork};
+use crate::{NIC, faults, fork};
 
 /// How long to wait for room on a link that is full, in nanoseconds: its peer may be stopped.
 const LONGEST: u64 = 1_000_000_000;
@@ -23,6 +23,7 @@ extern "C" fn at_exit() {
         let (due, now) = (core.engine.platform_mut().flush(), core.read_time());
         if due.is_none_or(|due| *until.get_or_insert(due.min(now + LONGEST)) <= now) {
             core.engine.platform().sum_up();
+            faults::sum_up();
             return;
         }
         drop(core);

@@ -108,6 +108,13 @@ pub fn port_is_down() -> bool {
     current().is_some_and(|setup| setup.port_down.load(Ordering::Relaxed))
 }
 
+/// Tells of calls that were to fail and have not.
+pub(crate) fn sum_up() {
+    if let Some(setup) = current() {
+        setup.calls.sum_up(tell_on_stderr);
+    }
+}
+
 /// What was asked for, and the seed.
 pub(crate) fn told() -> Option<String> {
     current().map(|setup| setup.text.clone())

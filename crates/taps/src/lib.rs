@@ -204,7 +204,7 @@ impl<W: Wire> Tapped<W> {
         self.flush_faulty()
     }
 
-    /// Tells how often those faults struck that were told only once.
+    /// Tells how often those faults struck that were told only once, and which have not happened.
     pub fn sum_up(&self) {
         if let Some(faults) = self.taps.as_ref().and_then(|taps| taps.faults.as_ref()) {
             faults.sum_up();

@@ -186,15 +186,16 @@ pub fn busy_sample(suite: &mut Suite, options: &Options) {
 }
 
 /// What forbids straight copies without a word of ours: other namespaces, and a filter on the system calls. One side is
-/// surrounded, or both; the other way may still be allowed.
+/// surrounded, or both; the other way may still be allowed. And no room in /dev/shm, where nothing of ours lies.
 pub fn surroundings(suite: &mut Suite, options: &Options) {
-    use Around::{Namespaces, NoProcessVm, Plain};
+    use Around::{FullShm, Namespaces, NoProcessVm, Plain};
     let places = [
         ([Namespaces, Plain], "server in other namespaces"),
         ([Plain, Namespaces], "client in other namespaces"),
         ([NoProcessVm, Plain], "server without process_vm"),
         ([Plain, NoProcessVm], "client without process_vm"),
         ([NoProcessVm, NoProcessVm], "both without process_vm"),
+        ([FullShm, FullShm], "both with a full /dev/shm"),
     ];
     let Some(stage) = Mode::Every.stage(suite) else {
         return;
@@ -208,7 +209,7 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
         for mut case in some {
             case.name = format!("{}, {place}", case.name);
             case.around = around;
-            if !namespaces && around.contains(&Namespaces) {
+            if !namespaces && around.iter().any(|around| matches!(around, Namespaces | FullShm)) {
                 suite
                     .skip(case.name, "an ordinary user may not make a user namespace here (chroot, container, sysctl)");
             } else {

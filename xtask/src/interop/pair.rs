@@ -30,6 +30,8 @@ pub enum Around {
     Plain,
     /// Another user namespace, and another process namespace: its process numbers mean nothing to the peer.
     Namespaces,
+    /// `/dev/shm` is full.
+    FullShm,
     /// No copies between processes: a seccomp filter, as in some containers.
     NoProcessVm,
     /// No `softrnic run`: LD_LIBRARY_PATH names what `softrnic install` made ([`Stage::install`]).

@@ -16,6 +16,18 @@ use super::pair::Around;
 /// `nobody`: owns nothing.
 const NOBODY: u32 = 65534;
 
+/// Runs what follows where /dev/shm has no room at all.
+const FULL_SHM: &[&str] = &[
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "sh",
+    "-c",
+    "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero >/dev/shm/full && exec \"$@\"",
+    "sh",
+];
+
 /// Runs what follows in other user and process namespaces.
 const NAMESPACES: &[&str] = &["unshare", "--user", "--map-root-user", "--pid", "--fork"];
 
@@ -109,6 +121,7 @@ impl Stage {
         let wrapper = match around {
             Around::Plain => vec![],
             Around::Namespaces => NAMESPACES.to_vec(),
+            Around::FullShm => FULL_SHM.to_vec(),
             Around::NoProcessVm => vec!["/usr/bin/python3", &forbid],
             Around::Directory => {
                 return self.alone(log, program, args).env("LD_LIBRARY_PATH", self.installed().join("lib"));

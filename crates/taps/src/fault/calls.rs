@@ -64,8 +64,8 @@ pub const CALLS: &[(&str, Fails)] = &[
     ("rdma_write_cm_event", MinusOne),
 ];
 
-/// What verbs.h makes of some calls: the name that the program wrote.
-const WRITTEN: [(&str, &str); 1] = [("ibv_reg_mr_iova2", "ibv_reg_mr")];
+/// Calls that go by a second name: verbs.h makes one of what the program wrote, and send requests are posted in two ways.
+const ALSO: [(&str, &str); 2] = [("ibv_reg_mr_iova2", "ibv_reg_mr"), ("ibv_wr_complete", "ibv_post_send")];
 
 /// Rules about calls.
 #[derive(Debug)]
@@ -123,12 +123,17 @@ impl CallFaults {
 
     fn names(armed: &Armed, name: &str) -> bool {
         let Fault::Errno(pattern, _) = &armed.rule.fault else { return false };
-        pattern.covers(name) || WRITTEN.iter().any(|(called, written)| *called == name && pattern.covers(written))
+        pattern.covers(name) || ALSO.iter().any(|(called, other)| *called == name && pattern.covers(other))
     }
 
     /// True if a rule may want this function to fail. Only then the data path has to look.
     pub fn watches(&self, name: &str) -> bool {
         self.rules.iter().any(|armed| Self::names(armed, name))
+    }
+
+    /// Tells of rules that have not struck.
+    pub fn sum_up(&self, tell: impl Fn(&str)) {
+        self.rules.iter().filter_map(|armed| armed.idle("calls")).for_each(|line| tell(&line));
     }
 
     /// From now on calls that need the device fail.

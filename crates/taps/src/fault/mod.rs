@@ -193,8 +193,9 @@ impl Faults {
         (self.tell)(&format!("fault {} (seed {}), {n}: {what}", fault.name(), self.seed));
     }
 
-    /// Tells how many packets were slow, of which only the first was told.
+    /// Tells how many packets were slow, of which only the first was told, and what has not happened.
     pub(crate) fn sum_up(&self) {
+        self.rules.iter().filter_map(|armed| armed.idle("packets")).for_each(|line| (self.tell)(&line));
         for armed in self.rules.iter().filter(|armed| matches!(armed.rule.fault, Fault::Slow(_))) {
             let (name, struck) = (armed.rule.fault.name(), armed.struck());
             if struck > 1 {

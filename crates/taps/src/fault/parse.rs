@@ -204,7 +204,7 @@ fn rule(item: Piece<'_>) -> Result<Rule> {
     if !any && !matches!(fault, Fault::Slow(_)) {
         return name.fail(format!("when? {} needs one of {}", about.name, names(WHEN.iter())));
     }
-    Ok(Rule { fault, when: said.when, only: said.only, lasts: said.lasts })
+    Ok(Rule { text: item.text.to_owned(), fault, when: said.when, only: said.only, lasts: said.lasts })
 }
 
 fn take(said: &mut Said, key: Key, value: Piece<'_>) -> Result<()> {

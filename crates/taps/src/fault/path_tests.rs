@@ -96,8 +96,23 @@ fn what_is_slow_is_told_once_and_summed_up() {
     };
     let sum = |packets: u32| format!("fault slow (seed 42): {packets} packets in all");
     assert_eq!(TOLD.take(), [about("slow", 1), about("slow", 2), about("drop", 4), sum(10), sum(3)]);
-    tapped("slow:t=10us").sum_up();
-    assert_eq!(TOLD.take(), [""; 0]);
+}
+
+#[test]
+fn what_has_not_happened_is_told() {
+    let mut wire = tapped("slow:t=10us;drop:n=4;drop:n=3;drop:p=0,op=ack;qp-error:after=1s");
+    (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
+    TOLD.take();
+    wire.sum_up();
+    assert_eq!(
+        TOLD.take(),
+        [
+            "fault drop:n=4 has not happened; packets that it looks at: 3",
+            "fault drop:p=0,op=ack has not happened; packets that it looks at: 0",
+            "fault qp-error:after=1s has not happened; the process ended before",
+            "fault slow (seed 42): 3 packets in all",
+        ]
+    );
 }
 
 #[test]

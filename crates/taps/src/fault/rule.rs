@@ -71,6 +71,16 @@ impl Armed {
         self.struck.load(Ordering::Relaxed).min(self.limit())
     }
 
+    /// What is told at the end of a rule that has never struck, so that nobody takes what he saw for the fault's work. `what`: it looks at those.
+    pub fn idle(&self, what: &str) -> Option<String> {
+        let (text, seen) = (&self.rule.text, self.seen.load(Ordering::Relaxed));
+        let none = match self.is_by_time() {
+            true => "the process ended before".to_owned(),
+            false => format!("{what} that it looks at: {seen}"),
+        };
+        (self.struck() == 0).then(|| format!("fault {text} has not happened; {none}"))
+    }
+
     /// 64 bits that are always the same for this seed, this rule and its n-th hit.
     pub fn choice(&self, seed: u64, n: u64) -> u64 {
         chance(!seed, self.index, n)

@@ -17,6 +17,8 @@ pub struct Spec {
 /// One fault: what happens, to what, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
+    /// As it was written.
+    pub text: String,
     /// What happens.
     pub fault: Fault,
     /// When.
@@ -285,7 +287,11 @@ pub const FAULTS: [About; 15] = [
         keys: STATE,
         about: "nothing passes any more between this process and the one that the packet is for; by after alone: any other",
     },
-    About { name: "errno", keys: &[Key::Call, Key::Errno], about: "a call fails with this errno, and does nothing" },
+    About {
+        name: "errno",
+        keys: &[Key::Call, Key::Errno],
+        about: "a call fails with this errno, and does nothing; ibv_post_send is every posting of send requests, by ibv_wr_complete too",
+    },
     About {
         name: "device-fatal",
         keys: PACKETS,

@@ -142,9 +142,25 @@ fn calls_fail_by_name_and_count() {
     assert_eq!(faults.call("ibv_reg_mr_iova2", 0), None);
     assert_eq!(faults.call("ibv_reg_mr", 0), Some(Failure::Struck(2, Errno::ENOMEM)));
     assert_eq!(faults.call("ibv_reg_mr", 0), None);
+    let told = std::cell::RefCell::new(Vec::new());
+    faults.sum_up(|line| told.borrow_mut().push(line.to_owned()));
+    assert_eq!(
+        told.take(),
+        ["fault errno:call=ibv_create_*,n=3,errno=ENOSPC has not happened; calls that it looks at: 0"]
+    );
     assert_eq!(faults.call("ibv_create_cq", 0), None);
     assert_eq!(faults.call("ibv_create_qp", 0), None);
     assert_eq!(faults.call("ibv_create_cq", 0), Some(Failure::Struck(3, Errno::ENOSPC)));
+}
+
+/// Send requests are posted by ibv_post_send or ibv_wr_complete; who means one of them only names the second.
+#[test]
+fn posts_fail_however_they_are_made() {
+    let faults = CallFaults::new(&spec("errno:call=ibv_post_send,n=2,errno=ENOMEM"), 1);
+    assert!(faults.watches("ibv_post_send") && faults.watches("ibv_wr_complete"));
+    assert_eq!(faults.call("ibv_post_send", 0), None);
+    assert_eq!(faults.call("ibv_wr_complete", 0), Some(Failure::Struck(2, Errno::ENOMEM)));
+    assert!(!CallFaults::new(&spec("errno:call=ibv_wr_complete,n=2,errno=EIO"), 1).watches("ibv_post_send"));
 }
 
 #[test]
