@@ -107,7 +107,7 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
 }
 
 /// The conformance tests that are about load and about peers that die or stand still, in a short form.
-pub fn test_load(suite: &mut Suite, options: &Options) {
+pub fn test_load(suite: &mut Suite, options: &Options, name: &str, (key, value): (&str, &str)) {
     // `cargo test` alone does not build the library that they load.
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
         return;
@@ -118,20 +118,22 @@ pub fn test_load(suite: &mut Suite, options: &Options) {
     }
     words.extend(options.test_filter());
     words.extend(SHOWN);
-    let (key, value) = crate::interop::STRAIGHT_ALWAYS;
-    let program = cargo("test-load").args(words).env(key, value);
+    let program = cargo(name).args(words).env(key, value);
     let program = program.env("SOFTRNIC_KILL_ROUNDS", "60").env("SOFTRNIC_CHURN_SECONDS", "5");
-    tests(suite, "test-load", program);
+    // A filter is about more than these tests.
+    if !take_any_tests(suite, name, program, BUILD) && options.filter.is_none() {
+        suite.fail(name, "no test was run");
+    }
 }
 
-/// The long form of what is about peers that are killed and objects that come and go; not in `test`. The variables can
+/// The long form of what is about peers that are killed, objects that come and go, and load; not in `test`. The variables can
 /// be set to other numbers.
 pub fn stress(suite: &mut Suite, options: &Options) {
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
         return;
     }
-    let long = [("SOFTRNIC_KILL_ROUNDS", "5000"), ("SOFTRNIC_CHURN_SECONDS", "600")];
-    for test in ["kill", "churn"] {
+    let long = [("SOFTRNIC_KILL_ROUNDS", "5000"), ("SOFTRNIC_CHURN_SECONDS", "600"), ("SOFTRNIC_LOAD_FACTOR", "20")];
+    for test in ["kill", "churn", "load"] {
         let mut words = vec!["test", "-p", "softrnic-conformance", "--test", test];
         words.extend(options.test_filter());
         words.extend(SHOWN);
@@ -147,12 +149,22 @@ fn tests(suite: &mut Suite, name: &str, program: Program) {
     take_tests(suite, name, program, BUILD);
 }
 
-/// Runs `cargo test` and takes every test as a case.
+/// Runs `cargo test` and takes every test as a case. It is a failure if there is none.
 pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) {
+    if !take_any_tests(suite, name, program, limit) {
+        suite.fail(name, "no test was run");
+    }
+}
+
+/// The same; false if there was none.
+fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> bool {
     let cases = suite.cases.len();
     let done = match program.run(limit) {
         Ok(done) => done,
-        Err(e) => return suite.fail(name, e.to_string()),
+        Err(e) => {
+            suite.fail(name, e.to_string());
+            return true;
+        }
     };
     let before = suite.count().failed;
     for (test, outcome) in test_lines(&done.stdout) {
@@ -162,10 +174,9 @@ pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
         println!("   {counted}");
     }
     if !done.ok() && suite.count().failed == before {
-        suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log.clone()));
-    } else if suite.cases.len() == cases {
-        suite.fail(name, "no test was run");
+        suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log));
     }
+    suite.cases.len() > cases
 }
 
 /// The cases in the output of Rust's test harness: `test NAME ... ok`.

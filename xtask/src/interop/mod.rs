@@ -25,6 +25,7 @@ use std::time::Duration;
 use crate::Options;
 use crate::report::{Outcome, Suite};
 use crate::run::Program;
+use crate::rust;
 pub use bench::bench;
 pub use faults::faults;
 pub use infiniband::infiniband;
@@ -150,6 +151,7 @@ pub fn adopted(suite: &mut Suite, options: &Options) {
         return;
     };
     pyverbs::run(suite, &stage, options, Mode::Adopted);
+    rust::test_load(suite, options, "test-adopted", ("SOFTRNIC_ADOPT", "1"));
 }
 
 /// All of it with the window as the only way.

@@ -8,10 +8,11 @@ use rdma::{Cq, Mr, Qp, RecvWr, Status, Wc};
 use serde::{Deserialize, Serialize};
 
 use crate::accounts::{self, HEAD, Ledger};
+use crate::each;
 
 const PROCESSES: usize = 64;
 /// Messages of each process to each other.
-const EACH: u64 = 12;
+const SHORT: u64 = 12;
 /// Receives posted on each queue pair, and requests of it under way.
 const DEPTH: u64 = 4;
 /// Longer than what goes through the window, so that every path is used.
@@ -29,7 +30,7 @@ struct Counts {
 }
 
 fn length(number: u64) -> usize {
-    match number % EACH {
+    match number % SHORT {
         0 => LARGEST,
         1 => 5000,
         _ => HEAD + (number as usize * 11) % 500,
@@ -97,11 +98,11 @@ pub fn far(mut wire: Wire) {
     let () = wire.exchange(&());
     let others = PROCESSES as u64 - 1;
     let (sent, received) =
-        (Ledger::new("sent", PROCESSES as u64, EACH), Ledger::new("received", PROCESSES as u64, EACH));
+        (Ledger::new("sent", PROCESSES as u64, each(SHORT)), Ledger::new("received", PROCESSES as u64, each(SHORT)));
     let (mut s, mut r) = (sent.reader(), received.reader());
     let mut pace = Pace::default();
     let own = own as u64;
-    for number in 0..EACH {
+    for number in 0..each(SHORT) {
         // Each begins with the one behind it, so that not all send to the same.
         for peer in (1..PROCESSES as u64).map(|step| (own + step) % PROCESSES as u64) {
             let Some(qp) = &end.qps[peer as usize] else { continue };
@@ -117,10 +118,10 @@ pub fn far(mut wire: Wire) {
             side::send(qp, peer << 32 | number, &sges);
         }
     }
-    while sent.count() < others * EACH {
+    while sent.count() < others * each(SHORT) {
         end.poll(&mut s, &mut r, own, &mut pace);
     }
-    while received.count() < others * EACH {
+    while received.count() < others * each(SHORT) {
         end.poll(&mut s, &mut r, own, &mut pace);
     }
     let grown = Footprint::own().since(&before);
@@ -162,6 +163,6 @@ fn sixty_four_processes_all_to_all() {
         sum.grown.descriptors
     );
     assert_eq!(failed, 0, "of {PROCESSES} processes");
-    assert_eq!((sum.sent, sum.received), (2 * pairs * EACH, 2 * pairs * EACH));
+    assert_eq!((sum.sent, sum.received), (2 * pairs * each(SHORT), 2 * pairs * each(SHORT)));
     assert!(sum.grown.bytes / pairs < PAIR);
 }

@@ -7,10 +7,11 @@ use conformance::{Bed, Far, Joint, Wire, collect, until};
 use rdma::{Data, Gid, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger};
+use crate::each;
 
 const SENDERS: usize = 64;
 /// Messages of each.
-const EACH: u64 = 100;
+const SHORT: u64 = 100;
 /// Receives posted: far fewer than messages under way, so that senders meet RNR NAKs.
 const RECEIVES: usize = 48;
 const LARGEST: usize = 2000;
@@ -30,7 +31,7 @@ pub fn far(mut wire: Wire) {
     side::up(&side.qp, &peer);
     let () = wire.exchange(&());
     let mut done = 0;
-    for number in 0..EACH {
+    for number in 0..each(SHORT) {
         if number - done == DEEP {
             assert_eq!(collect(&side.cq, 1)[0].status(), Status::SUCCESS);
             done += 1;
@@ -42,7 +43,7 @@ pub fn far(mut wire: Wire) {
         let sges = [mr.sge(at, message.len())];
         side.qp.post_send(&SendWr::new(number, SendOp::Send, Data::Sges(&sges))).expect("ibv_post_send");
     }
-    let rest = collect(&side.cq, (EACH - done) as usize);
+    let rest = collect(&side.cq, (each(SHORT) - done) as usize);
     assert!(rest.iter().all(|wc| wc.status() == Status::SUCCESS), "{rest:?}");
     let () = wire.exchange(&());
 }
@@ -80,7 +81,7 @@ fn a_shared_receive_queue_with_sixty_four_senders() {
     for far in &mut fars {
         let () = far.wire.exchange(&());
     }
-    let received = Ledger::new("received", SENDERS as u64, EACH);
+    let received = Ledger::new("received", SENDERS as u64, each(SHORT));
     let mut reader = received.reader();
     let mut out = [Wc::default(); 16];
     while !received.is_complete() {

@@ -8,12 +8,13 @@ use conformance::{Bed, Far, Footprint, Pace, Wire};
 use rdma::{Cq, Mr, Qp, RecvWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger};
+use crate::each;
 
 const QPS: usize = 1000;
 /// Requests that each queue holds: the default of perftest's and many others' send queues.
 const DEPTH: u32 = 128;
 /// Messages of each queue pair: more than its queues hold, so that every entry has been used.
-const EACH: u64 = 150;
+const SHORT: u64 = 150;
 /// Of each queue pair under way.
 const BATCH: u64 = 10;
 const LEN: usize = 64;
@@ -95,7 +96,8 @@ fn play(wire: &mut Wire) -> Footprint {
     let cq = bed.context.create_cq(2 * QPS as u32 * BATCH as u32, None, 0).expect("ibv_create_cq");
     let mr = side::buffer(&bed, QPS * PLACES * LEN);
     mr.write(0, &vec![1; QPS * PLACES * LEN]); // the program's own pages do not count
-    let (sent, received) = (Ledger::new("sent", QPS as u64, EACH), Ledger::new("received", QPS as u64, EACH));
+    let (sent, received) =
+        (Ledger::new("sent", QPS as u64, each(SHORT)), Ledger::new("received", QPS as u64, each(SHORT)));
     let before = Footprint::own();
     let () = wire.exchange(&());
     let qps: Vec<Arc<Qp>> = (0..QPS).map(|_| side::create_qp(&bed, &cq, DEPTH)).collect();
@@ -109,7 +111,7 @@ fn play(wire: &mut Wire) -> Footprint {
     let () = wire.exchange(&());
     let idle = Footprint::own().since(&before);
     let start = Instant::now();
-    for number in (0..EACH).step_by(BATCH as usize) {
+    for number in (0..each(SHORT)).step_by(BATCH as usize) {
         end.batch(number, &sent, &received);
         let () = wire.exchange(&());
     }

@@ -7,10 +7,11 @@ use conformance::{Bed, Far, Pace, Wire};
 use rdma::{Cq, Data, Errno, Mr, Qp, RecvWr, SendOp, SendWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger, Reader};
+use crate::each;
 
 const THREADS: u64 = 16;
 /// Messages of each thread.
-const EACH: u64 = 1500;
+const SHORT: u64 = 1500;
 /// Requests that a queue holds; as many receives are posted at any time.
 const DEPTH: u64 = 256;
 /// Places for messages that one thread has under way.
@@ -78,9 +79,9 @@ impl End<'_> {
             self.poll(&mut sent, &mut received);
             let (s, r) = (self.sent.count(), self.received.count());
             // Of sixteen, another may have found it.
-            pace.look((s, r) != before, || format!("{s} sent, {r} received of {}", THREADS * EACH));
+            pace.look((s, r) != before, || format!("{s} sent, {r} received of {}", THREADS * each(SHORT)));
         };
-        for number in 0..EACH {
+        for number in 0..each(SHORT) {
             let len = length(thread, number);
             let at = ((thread * PLACES + number % PLACES) as usize) * LARGEST;
             // The place's last message has been acknowledged.
@@ -110,7 +111,7 @@ fn play(wire: &mut Wire) {
     let qp = side::create_qp(&bed, &cq, DEPTH as u32);
     let receives = side::buffer(&bed, DEPTH as usize * LARGEST);
     let sends = side::buffer(&bed, (THREADS * PLACES) as usize * LARGEST);
-    let (sent, received) = (Ledger::new("sent", THREADS, EACH), Ledger::new("received", THREADS, EACH));
+    let (sent, received) = (Ledger::new("sent", THREADS, each(SHORT)), Ledger::new("received", THREADS, each(SHORT)));
     let end = End { qp: &qp, cq: &cq, receives: &receives, sends: &sends, sent: &sent, received: &received };
     let peer: Place = wire.exchange(&side::place(&bed, &qp));
     side::up(&qp, &peer);
