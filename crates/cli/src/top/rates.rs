@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use report::facts::{Cq, Qp, QpCounters};
+use report::facts::{Adapter, Cq, Qp, QpCounters};
 use report::{Report, Severity, Situation, rules, text};
 use serde::Serialize;
 
@@ -80,6 +80,45 @@ pub struct CqRow {
     pub polled: bool,
 }
 
+/// A process's device in the table. Every process has one of its own, with one port.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Device {
+    /// Its name.
+    pub name: &'static str,
+    /// Open contexts.
+    pub contexts: u32,
+    /// Memory regions, and bytes in them.
+    pub mrs: u32,
+    /// See [`Device::mrs`].
+    pub mr_bytes: u64,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Processes that it is connected to.
+    pub peers: Vec<u32>,
+    /// The program polls and moves its own data; else the NIC thread does.
+    pub polled: bool,
+}
+
+impl Device {
+    fn new(adapter: &Adapter) -> Device {
+        let mut peers: Vec<u32> = adapter.links.iter().filter(|l| !l.loopback && l.pid != 0).map(|l| l.pid).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        Device {
+            name: view::tree::DEVICE,
+            contexts: adapter.contexts,
+            mrs: adapter.mrs,
+            mr_bytes: adapter.mr_bytes,
+            qps: adapter.qps.len(),
+            cqs: adapter.cqs.len(),
+            peers,
+            polled: adapter.polled,
+        }
+    }
+}
+
 /// A process in the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Process {
@@ -95,6 +134,8 @@ pub struct Process {
     pub verdict: &'static str,
     /// The gravest of its reasons.
     pub reason: Option<String>,
+    /// Its device; `None` if there is nothing to see.
+    pub device: Option<Device>,
     /// All its queue pairs together, those that are gone included.
     pub rates: Rates,
     /// The busiest first.
@@ -122,6 +163,7 @@ impl Process {
             seconds,
             verdict: text::verdict(&found),
             reason: reason.map(|finding| text::clean(&format!("{}: {}", finding.object, finding.text))),
+            device: Some(Device::new(&now.adapter)),
             // Without the look before, what has happened since the process began says nothing about now.
             rates: before.map_or(Rates::default(), |old| Rates::between(&total(old), &total(now), seconds)),
             qps,
@@ -138,6 +180,7 @@ impl Process {
             seconds: 0.0,
             verdict: "silent",
             reason: None,
+            device: None,
             rates: Rates::default(),
             qps: Vec::new(),
             cqs: Vec::new(),

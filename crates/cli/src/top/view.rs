@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use super::rates::{Process, Rates};
+use report::text;
+
+use super::rates::{Device, Process, Rates};
 
 /// Queue pairs of one process that are shown.
 const MOST_QPS: usize = 12;
@@ -20,6 +22,9 @@ pub fn lines(processes: &[Process]) -> Vec<String> {
         }
         let name = format!("{:<10}{}", process.pid, clip(&process.program, 17));
         out.push(row(&name, "", "", &process.rates, &stalls(&process.rates)));
+        if let Some(device) = &process.device {
+            out.push(format!("  {}", about(device)));
+        }
         if let Some(reason) = &process.reason {
             out.push(format!("    {}: {reason}", process.verdict));
         }
@@ -40,6 +45,21 @@ pub fn lines(processes: &[Process]) -> Vec<String> {
         }
     }
     out
+}
+
+/// The device, in a line.
+fn about(device: &Device) -> String {
+    let of = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mrs = format!("{} ({})", of(device.mrs as usize, "MR"), text::bytes(device.mr_bytes));
+    let parts = [
+        of(device.contexts as usize, "context"),
+        of(device.qps, "QP"),
+        of(device.cqs, "CQ"),
+        mrs,
+        of(device.peers.len(), "peer"),
+    ];
+    let mover = if device.polled { "the program's polls" } else { "the NIC thread" };
+    format!("{}: {}; data moved by {mover}", device.name, parts.join(", "))
 }
 
 fn heading() -> String {
@@ -103,6 +123,16 @@ mod tests {
         for (n, text) in all {
             assert_eq!(rate(n), text);
         }
+    }
+
+    #[test]
+    fn a_device_is_a_line() {
+        let device =
+            Device { name: "d", contexts: 1, mrs: 2, mr_bytes: 8192, qps: 3, cqs: 1, peers: vec![7], polled: true };
+        assert_eq!(
+            about(&device),
+            "d: 1 context, 3 QPs, 1 CQ, 2 MRs (8.0 KiB), 1 peer; data moved by the program's polls"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ fn top_shows_what_moves() {
     let (a, b) = pair(&conformance::Joint::default(), &Wish::default());
     let stop = AtomicBool::new(false);
     let pid = std::process::id().to_string();
-    let (status, text) = std::thread::scope(|scope| {
+    let ((status, text), (_, table)) = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 b.recv();
@@ -22,8 +22,9 @@ fn top_shows_what_moves() {
             }
         });
         let shown = softrnic(&["top", "--once", "--json", "--interval", "0.5", &pid]);
+        let table = softrnic(&["top", "--once", "--interval", "0.5", &pid]);
         stop.store(true, Ordering::Relaxed);
-        shown
+        (shown, table)
     });
     assert_eq!(status, 0, "{text}");
     let look: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -42,5 +43,17 @@ fn top_shows_what_moves() {
     assert!((rate(out, "bytes_out") / messages - 8.0).abs() < 1e-9, "{text}");
     assert!(rate(into, "messages_in") > 0.0 && rate(into, "messages_out") == 0.0, "{text}");
     assert!(rate(process, "messages_out") >= messages, "{text}");
+    let device = &process["device"];
+    assert_eq!((&device["name"], &device["contexts"]), (&"softrnic0".into(), &2.into()), "{text}");
+    assert_eq!(device["qps"], process["qps"].as_array().map_or(0, Vec::len), "{text}");
+    // The same in words: the process, its device, and both queue pairs with what they move.
+    let line = |with: &str| table.lines().find(|line| line.contains(with)).unwrap_or_else(|| panic!("{with}: {table}"));
+    assert!(line(&pid).split_whitespace().nth(2).is_some_and(|rate| rate != "0"), "{table}");
+    assert!(line("softrnic0: ").contains("2 contexts, 2 QPs, 4 CQs, ") && line("PID").contains("STALLS"), "{table}");
+    for (qp, moves) in [(&a.qp, 6), (&b.qp, 7)] {
+        let row = line(&format!("QP {:#08x} RC RTS", qp.number()));
+        let cells: Vec<&str> = row.split_whitespace().skip(1).filter(|word| !word.starts_with('>')).collect();
+        assert_ne!(cells[moves], "0", "{row}");
+    }
     assert!(process["cqs"].as_array().into_iter().flatten().any(|cq| cq["polled"] == true), "{text}");
 }

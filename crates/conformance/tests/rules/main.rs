@@ -6,6 +6,18 @@ mod pair;
 
 mod datagrams;
 mod events;
+mod log;
 mod order;
 mod windows;
 mod words;
+
+/// The other process of these tests.
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((part, wire)) = conformance::Wire::to_test() else { return };
+    match part.as_str() {
+        "log" => log::far(wire),
+        other => panic!("no such part: {other}"),
+    }
+}
