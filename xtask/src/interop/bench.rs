@@ -99,14 +99,18 @@ fn all(home: &Path) -> Result<(), String> {
     for name in ["limits", "queue_pairs", "process_pairs", "summary"] {
         rows(&results, name)?;
     }
-    // Three sizes of SEND, WRITE, READ and SEND by events over RC, two atomics, SEND and WRITE over UC, one datagram.
-    expect("latencies", count(&results, "latency", |_| true), 4 * 3 + 2 + 2 * 3 + 1)?;
-    // The same without events and atomics, and three that walk.
-    expect("bandwidths", count(&results, "bandwidth", |_| true), 3 * 3 + 2 * 3 + 1 + 3)?;
+    let (polling, events) = (|row: &Value| row["waiting"] == "polling", |row: &Value| row["waiting"] == "events");
+    // Three sizes of SEND, WRITE, READ over RC, two atomics, SEND and WRITE over UC, one datagram; by events without WRITE.
+    expect("latencies", count(&results, "latency", polling), 3 * 3 + 2 + 2 * 3 + 1)?;
+    expect("latencies by events", count(&results, "latency", events), 2 * 3 + 2 + 3 + 1)?;
+    // The same without atomics, and three that walk.
+    expect("bandwidths", count(&results, "bandwidth", polling), 3 * 3 + 2 * 3 + 1 + 3)?;
+    expect("bandwidths by events", count(&results, "bandwidth", events), 3 * 3 + 2 * 3 + 1)?;
     expect("walking", count(&results, "bandwidth", |row| row["walking"] == true), 3)?;
-    expect("pairs of processes", count(&results, "process_pairs", |row| row["pairs"] == 3), 4)?;
+    let beside = |row: &Value| row["pairs"] == 3 && row["limit"]["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0);
+    expect("pairs of processes", count(&results, "process_pairs", beside), 4)?;
     expect("idle connections", count(&results, "queue_pairs", |row| row["idle"] == 19), 1)?;
-    ["latency.svg", "bandwidth.svg"].iter().try_for_each(|file| svg(&home.join("plots").join(file)))
+    ["latency.svg", "bandwidth.svg", "rate.svg"].iter().try_for_each(|file| svg(&home.join("plots").join(file)))
 }
 
 fn ud(home: &Path) -> Result<(), String> {
@@ -129,7 +133,7 @@ fn page(home: &Path) -> Result<(), String> {
             return Err(format!("no latency by {by}"));
         }
     }
-    ["latency.svg", "bandwidth.svg", "latency-others.svg", "bandwidth-others.svg"]
+    ["latency.svg", "bandwidth.svg", "rate.svg", "latency-others.svg", "bandwidth-others.svg"]
         .iter()
         .try_for_each(|file| svg(&home.join(file)))?;
     let text = fs::read_to_string(home.join("page.md")).map_err(|e| e.to_string())?;

@@ -10,7 +10,7 @@ use super::case::{Case, Operation, Transport, Waiting};
 use super::end::{End, Lane, RECEIVES, Room};
 use super::limits;
 use super::measure::{Sender, mark};
-use super::wait::{SILENCE, Watch, poll_for, reap, sleep_for};
+use super::wait::{SILENCE, Watch, poll_for, reap};
 use crate::bed::{Endpoint, text};
 use crate::link::Link;
 
@@ -102,9 +102,9 @@ fn pong_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
 /// Waits for the `turn`th message.
 #[inline]
 pub fn wait(lane: &Lane, case: &Case, received: u64, turn: u64) -> Result<u64, String> {
-    let now = match (case.waiting, &lane.channel) {
-        (Waiting::Events, Some(channel)) => sleep_for(channel, &lane.receives, received, turn)?,
-        _ => poll_for(&lane.receives, received, turn)?,
+    let now = match case.waiting {
+        Waiting::Events => lane.sleep_for_receives(received, turn)?,
+        Waiting::Polling => poll_for(&lane.receives, received, turn)?,
     };
     lane.ready.set(lane.ready.get() - (now - received));
     Ok(now)
@@ -141,6 +141,10 @@ fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
     let lane = end.lane(case)?;
     end.mr.word(end.room.over()).store(0, Ordering::SeqCst);
     end.fill(lane, RECEIVES)?;
+    let sleeps = case.waiting == Waiting::Events;
+    if sleeps {
+        lane.receives.arm(false).map_err(text)?;
+    }
     link.send(&())?;
     let (mut received, mut quiet) = (0, None);
     let mut watch = Watch::new();
@@ -154,6 +158,9 @@ fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
                     if since.elapsed() > SILENCE {
                         return Ok(received);
                     }
+                }
+                if sleeps {
+                    lane.doze()?;
                 }
             }
             more => {

@@ -10,6 +10,7 @@ use rdma::{
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Transport, Waiting};
+use super::wait::{SILENCE, is_readable, sleep_for};
 use crate::bed::{Bed, DeviceOptions, Endpoint, PORT, text};
 
 /// Largest message.
@@ -88,15 +89,19 @@ pub enum Use {
     Uc,
     /// UD, polling.
     Ud,
-    /// RC, with a completion channel.
+    /// RC, with completion channels.
     Events,
+    /// UC, with completion channels.
+    UcEvents,
+    /// UD, with completion channels.
+    UdEvents,
     /// RC, polling; its receives walk.
     Walk,
 }
 
 impl Use {
     /// All, in the order in which endpoints are told.
-    const ALL: [Use; 5] = [Use::Rc, Use::Uc, Use::Ud, Use::Events, Use::Walk];
+    const ALL: [Use; 7] = [Use::Rc, Use::Uc, Use::Ud, Use::Events, Use::UcEvents, Use::UdEvents, Use::Walk];
 
     /// Which one serves a case; `None` if there is none.
     pub fn of(case: &Case) -> Option<Use> {
@@ -106,16 +111,22 @@ impl Use {
             (Transport::Rc, Waiting::Events, false) => Some(Use::Events),
             (Transport::Uc, Waiting::Polling, false) => Some(Use::Uc),
             (Transport::Ud, Waiting::Polling, false) => Some(Use::Ud),
+            (Transport::Uc, Waiting::Events, false) => Some(Use::UcEvents),
+            (Transport::Ud, Waiting::Events, false) => Some(Use::UdEvents),
             _ => None,
         }
     }
 
     fn transport(self) -> Transport {
         match self {
-            Use::Uc => Transport::Uc,
-            Use::Ud => Transport::Ud,
-            _ => Transport::Rc,
+            Use::Uc | Use::UcEvents => Transport::Uc,
+            Use::Ud | Use::UdEvents => Transport::Ud,
+            Use::Rc | Use::Events | Use::Walk => Transport::Rc,
         }
+    }
+
+    fn by_events(self) -> bool {
+        matches!(self, Use::Events | Use::UcEvents | Use::UdEvents)
     }
 }
 
@@ -129,8 +140,8 @@ pub struct Lane {
     pub sends: Arc<Cq>,
     /// Completions of receives.
     pub receives: Arc<Cq>,
-    /// Where events come, if it has any.
-    pub channel: Option<Arc<CompChannel>>,
+    /// Where their events come, if there are any: of sends, and of receives.
+    channels: Option<[Arc<CompChannel>; 2]>,
     /// Datagrams: to whom.
     to: Option<(Arc<Ah>, u32)>,
     /// Messages up to this many bytes go inline.
@@ -141,6 +152,34 @@ pub struct Lane {
     pub ready: Cell<u64>,
     /// Receives that were ever posted.
     filled: Cell<u64>,
+}
+
+impl Lane {
+    /// Sleeps until `wanted` sends are done. Their queue is armed.
+    pub fn sleep_for_sends(&self, done: u64, wanted: u64) -> Result<u64, String> {
+        let [channel, _] = self.channels.as_ref().ok_or("no completion channel")?;
+        sleep_for(channel, &self.sends, self.loses(), done, wanted)
+    }
+
+    /// The same of receives.
+    pub fn sleep_for_receives(&self, done: u64, wanted: u64) -> Result<u64, String> {
+        let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
+        sleep_for(channel, &self.receives, self.loses(), done, wanted)
+    }
+
+    /// Sleeps until a receive may be done, for a moment at most.
+    pub fn doze(&self) -> Result<(), String> {
+        let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
+        if is_readable(channel, SILENCE)? {
+            channel.event().map_err(text)?;
+        }
+        self.receives.arm(false).map_err(text)
+    }
+
+    /// What is sent may be lost.
+    fn loses(&self) -> bool {
+        self.purpose.transport() != Transport::Rc
+    }
 }
 
 /// One end.
@@ -164,7 +203,7 @@ struct Loose {
     purpose: Use,
     qp: Arc<Qp>,
     cqs: [Arc<Cq>; 2],
-    channel: Option<Arc<CompChannel>>,
+    channels: Option<[Arc<CompChannel>; 2]>,
     inline: usize,
 }
 
@@ -187,12 +226,11 @@ impl End {
         let cqs = [cq(None)?, cq(None)?];
         let mut loose = Vec::new();
         for purpose in Use::ALL {
-            let (cqs, channel) = match purpose {
-                Use::Events => {
-                    let channel = bed.context.create_comp_channel().map_err(text)?;
-                    ([cqs[0].clone(), cq(Some(&channel))?], Some(channel))
-                }
-                _ => (cqs.clone(), None),
+            let channel = || bed.context.create_comp_channel().map_err(text);
+            let channels = if purpose.by_events() { Some([channel()?, channel()?]) } else { None };
+            let cqs = match &channels {
+                Some([sends, receives]) => [cq(Some(sends))?, cq(Some(receives))?],
+                None => cqs.clone(),
             };
             let (qp, inline) = queue_pair(&bed, purpose.transport().qp_type(), &cqs, DEPTH)?;
             let access = if purpose.transport() == Transport::Rc {
@@ -201,7 +239,7 @@ impl End {
                 access - Access::REMOTE_ATOMIC - Access::REMOTE_READ
             };
             qp.init(purpose.transport().qp_type(), PORT, access, QKEY).map_err(text)?;
-            loose.push(Loose { purpose, qp, cqs, channel, inline });
+            loose.push(Loose { purpose, qp, cqs, channels, inline });
         }
         let mut end = End { bed, mr, room, atomics, idle: Vec::new(), cqs, lanes: Vec::new() };
         let peers = talk(loose.iter().map(|lane| end.endpoint(&lane.qp)).collect())?;
@@ -216,9 +254,9 @@ impl End {
     }
 
     fn join(&self, lane: Loose, peer: Endpoint) -> Result<Lane, String> {
-        let Loose { purpose, qp, cqs: [sends, receives], channel, inline } = lane;
+        let Loose { purpose, qp, cqs: [sends, receives], channels, inline } = lane;
         let mut to = None;
-        if purpose == Use::Ud {
+        if purpose.transport() == Transport::Ud {
             qp.activate_ud(PSN).map_err(text)?;
             let dgid = Gid(peer.gid);
             let attr = AhAttr {
@@ -234,7 +272,8 @@ impl End {
         } else {
             qp.connect(purpose.transport().qp_type(), &self.bed.connect(PSN, &peer)).map_err(text)?;
         }
-        Ok(Lane { purpose, qp, sends, receives, channel, to, inline, peer, ready: Cell::new(0), filled: Cell::new(0) })
+        let (ready, filled) = (Cell::new(0), Cell::new(0));
+        Ok(Lane { purpose, qp, sends, receives, channels, to, inline, peer, ready, filled })
     }
 
     fn endpoint(&self, qp: &Qp) -> Endpoint {

@@ -191,6 +191,10 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
 
 /// READ and atomics.
 fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
+    let sleeps = case.waiting == Waiting::Events;
+    if sleeps {
+        lane.sends.arm(false).map_err(text)?;
+    }
     begin(link, &Job::Sleep)?;
     let rkey = lane.peer.rkey;
     let (addr, word) = (lane.peer.addr + end.room.sink() as u64, lane.peer.addr + end.room.word() as u64);
@@ -203,7 +207,11 @@ fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Re
             _ => SendOp::Read { addr, rkey },
         };
         end.post(lane, op, Room::SOURCE, case.bytes, 1)?;
-        poll_for(&lane.sends, 0, 1)?;
+        if sleeps {
+            lane.sleep_for_sends(0, 1)?;
+        } else {
+            poll_for(&lane.sends, 0, 1)?;
+        }
         stamps.now();
     }
     link.send(&())?;
@@ -216,6 +224,10 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
     debug_assert_eq!(case.quantity, Quantity::Bandwidth);
     let lane = end.lane(case)?;
     let send = case.operation == Operation::Send;
+    let sleeps = case.waiting == Waiting::Events;
+    if sleeps {
+        lane.sends.arm(false).map_err(text)?;
+    }
     begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
     // A completion for every 16th of small messages.
     let (batch, depth) = match (case.operation, case.bytes) {
@@ -250,13 +262,20 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
             let stands_for = if posted.is_multiple_of(batch) { batch as u32 } else { 0 };
             end.post(lane, op, Room::SOURCE + offset, case.bytes, stands_for)?;
         }
+        if sleeps {
+            done = lane.sleep_for_sends(done, (posted + batch).saturating_sub(depth))?;
+        }
         while posted + batch - done > depth {
             done += reap(&lane.sends)?;
             watch.tick()?;
         }
         watch = Watch::new();
     }
-    poll_for(&lane.sends, done, posted)?;
+    if sleeps {
+        lane.sleep_for_sends(done, posted)?;
+    } else {
+        poll_for(&lane.sends, done, posted)?;
+    }
     let time = start.elapsed();
     let arrived = match send {
         true => {

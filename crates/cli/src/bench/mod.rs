@@ -70,7 +70,7 @@ pub struct Options {
     /// Write plots into this folder, as SVG
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// Write a page in Markdown, and plots beside it; sets --sizes all, --rounds 5 and --peer
+    /// Write a page in Markdown, and plots beside it; sets --sizes all, --rounds 5, --pairs 4 and --peer
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Run other programs as well, as far as they are installed: perftest, UCX, libfabric, qperf
@@ -78,6 +78,7 @@ pub struct Options {
     peer: bool,
     /// Run so many pairs of processes at the same time, besides
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(default_value_if("page", ArgPredicate::IsPresent, "4"))]
     pairs: u32,
     /// Leave it to the system which cores the processes use
     #[arg(long)]
@@ -195,7 +196,7 @@ mod tests {
         let plain = options("");
         assert_eq!((plain.sizes, plain.rounds, plain.peer), (Sizes::Few, 3, false));
         let page = options("--page x.md");
-        assert_eq!((page.sizes, page.rounds, page.peer), (Sizes::All, 5, true));
+        assert_eq!((page.sizes, page.rounds, page.peer, page.pairs), (Sizes::All, 5, true, 4));
         let page = options("--page x.md --sizes 8 --rounds 1");
         assert_eq!((page.sizes, page.rounds, page.peer), (Sizes::These(vec![8]), 1, true));
     }
@@ -216,7 +217,20 @@ mod tests {
         assert!(cases("--only READ,SEND", true).iter().all(|case| ["READ", "SEND"].contains(&case.operation.name())));
         assert!(cases("--transports uc", true).iter().all(|case| case.transport == Transport::Uc));
         assert!(cases("--waiting events", true).iter().all(|case| case.waiting == Waiting::Events));
-        assert_eq!(cases("--only FETCH_ADD --sizes 1M", true).len(), 1, "atomics have one size");
+        assert_eq!(cases("--only FETCH_ADD --waiting polling --sizes 1M,8M", true).len(), 1, "atomics have one size");
+    }
+
+    #[test]
+    fn events_are_waited_for_wherever_there_are_any() {
+        let cases = |line: &str| {
+            let options = options(line);
+            plan::Plan::new(&options, &options.sizes, true, |_| end::LARGEST).cases
+        };
+        let events = cases("--sizes 8 --waiting events");
+        assert!(events.iter().all(|case| !case.walking));
+        // SEND over three services, READ, two atomics; the bandwidth of SEND over three, WRITE over two, READ.
+        assert_eq!(events.len(), 3 + 1 + 2 + 3 + 2 + 1);
+        assert_eq!(cases("--sizes 8").len(), cases("--sizes 8 --waiting polling").len() + events.len());
     }
 
     #[test]

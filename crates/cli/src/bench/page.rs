@@ -9,7 +9,7 @@ use super::results::Results;
 use super::{adopted, write};
 
 /// Sizes in the tables; the plots have all.
-const SIZES: [usize; 7] = [8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
+const SIZES: [usize; 8] = [1, 8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
 
 /// What stands below it was written by hand, and stays when the page is made anew.
 const BY_HAND: &str = "<!-- Below this line the page is written by hand. -->";

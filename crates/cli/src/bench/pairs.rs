@@ -53,7 +53,7 @@ struct Told {
 }
 
 /// Starts `options.pairs` pairs and measures.
-pub fn run(options: &Options, cores: Option<[usize; 2]>) -> Result<Vec<ProcessPairRow>, String> {
+pub fn run(options: &Options, cores: Option<[usize; 2]>) -> Result<Vec<(Case, ProcessPairRow)>, String> {
     let pairs = options.pairs as usize;
     let mut firsts = Vec::new();
     for number in 0..pairs {
@@ -76,7 +76,7 @@ pub fn run(options: &Options, cores: Option<[usize; 2]>) -> Result<Vec<ProcessPa
             firsts.iter_mut().map(|first| first.link.receive()).collect();
         let told: Vec<Told> =
             told?.into_iter().collect::<Result<_, _>>().map_err(|error| format!("{case}: {error}"))?;
-        rows.push(row(pairs, &case, &told));
+        rows.push((case, row(pairs, &case, &told)));
     }
     for first in &mut firsts {
         first.link.send(&None::<Go>)?;
@@ -95,6 +95,7 @@ fn row(pairs: usize, case: &Case, told: &[Told]) -> ProcessPairRow {
         microseconds: (!latencies.is_empty()).then(|| Spread::of(&latencies)),
         gigabytes_per_second: rate.map(|rate| rate * case.bytes as f64 / 1e9),
         million_messages_per_second: rate.map(|rate| rate / 1e6),
+        limit: None,
     }
 }
 

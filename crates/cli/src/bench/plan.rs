@@ -89,8 +89,14 @@ impl Plan {
                             cases.insert(Case::bandwidth(transport, operation, *size));
                         }
                     }
-                    if wanted(Waiting::Events) && transport == Transport::Rc && operation == Operation::Send {
-                        cases.insert(latency.by_events());
+                    if wanted(Waiting::Events) {
+                        // Who looks for a WRITE in his memory gets no event.
+                        if operation != Operation::Write {
+                            cases.insert(latency.by_events());
+                        }
+                        if !operation.is_atomic() {
+                            cases.insert(Case::bandwidth(transport, operation, *size).by_events());
+                        }
                     }
                 }
                 let walks = transport == Transport::Rc && !operation.is_atomic() && sizes.contains(&WALKED);

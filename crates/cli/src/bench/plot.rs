@@ -56,6 +56,11 @@ pub fn plots(results: &Results) -> Vec<Plot> {
             chart(results, Quantity::Bandwidth, false),
         ),
     ];
+    plots.push(plot(
+        "rate.svg",
+        "Messages a second over message size: RC, UC and UD beside the limits of the machine",
+        rates(results),
+    ));
     if results.latency.iter().any(|row| row.by != SELF) {
         plots.push(plot(
             "latency-others.svg",
@@ -130,6 +135,39 @@ fn ours(results: &Results, quantity: Quantity, others: bool) -> Vec<Line> {
         lines.push(line("SEND, waking a sleeper", SKY, Send, Waiting::Events));
     }
     lines
+}
+
+/// Messages a second, over all services.
+fn rates(results: &Results) -> Chart {
+    use Operation::{Read, Send, Write};
+    use Transport::{Rc, Uc, Ud};
+    let lines = [
+        ("SEND, RC", BLUE, Rc, Send),
+        ("SEND, UC", SKY, Uc, Send),
+        ("SEND, UD", AMBER, Ud, Send),
+        ("WRITE, RC", RED, Rc, Write),
+        ("READ, RC", GREEN, Rc, Read),
+    ];
+    let ours = lines.map(|(name, color, transport, operation)| {
+        let row = |bytes| results.bandwidth_of(SELF, &Case::bandwidth(transport, operation, bytes));
+        let points = sizes(results).filter_map(|bytes| Some((bytes, row(bytes)?.million_messages_per_second)));
+        Line { name: name.into(), color, stroke: Stroke::Solid, points: points.collect() }
+    });
+    let limit = |name: &str, color, limit| {
+        let rate = |bytes| results.limit(LimitCase::of(limit, bytes)).map(|us| 1.0 / us);
+        let points = sizes(results).filter_map(|bytes| Some((bytes, rate(bytes)?))).collect();
+        Line { name: name.into(), color, stroke: Stroke::Dashed, points }
+    };
+    let limits = vec![
+        limit("memcpy, one after the other", BLACK, Limit::Memcpy),
+        limit("process_vm_writev, one after the other", PINK, Limit::ProcessVmWritev),
+    ];
+    Chart {
+        title: "softrnic: messages a second, beside the limits of the machine".into(),
+        vertical: "Millions of messages a second".into(),
+        note: results.machine.to_string(),
+        groups: vec![("softrnic, higher is better".into(), ours.into()), ("limits of the machine".into(), limits)],
+    }
 }
 
 /// Sizes that were measured, in order.
@@ -216,7 +254,7 @@ mod tests {
     fn every_plot_is_well_formed_and_names_its_lines() {
         let results = sample();
         let plots = plots(&results);
-        assert_eq!(plots.len(), 4);
+        assert_eq!(plots.len(), 5);
         for plot in &plots {
             let svg = plot.chart.svg().unwrap().expect("something to show");
             let texts = texts(&svg);

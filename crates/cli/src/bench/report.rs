@@ -163,7 +163,7 @@ fn latency(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
         heading: "Latency: one message at a time",
         intro: vec![
             "Microseconds. SEND, WRITE: one way, to a program that polls its completion queue, or its memory for WRITE.".into(),
-            "READ, atomics: until the answer is there; the other program sleeps. \"events\": both sleep until an event comes."
+            "READ, atomics: until the answer is there; the other program sleeps. \"events\": who waits sleeps until an event comes."
                 .into(),
             "\"ratio\" is the time over the limit's, the median of the rounds' ratios: 1 is the best that this machine could do by that means.".into(),
         ],
@@ -203,6 +203,7 @@ fn bandwidth(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
         intro: vec![
             "GB/s (10^9 bytes a second), and millions of messages a second (M/s); one buffer on either side, or 64 MiB of them."
                 .into(),
+            "Both programs poll; \"events\": both sleep until an event comes.".into(),
             "\"ratio\" is GB/s over the limit: more than 1 is faster than the kernel's copy from process to process.".into(),
         ],
         table,
@@ -212,7 +213,7 @@ fn bandwidth(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
 
 fn bandwidth_row(table: &mut Table, row: &BandwidthRow) {
     let walking = if row.walking { ", 64 MiB" } else { "" };
-    table.cell(format!("{}{walking}", title(&row.by, &row.what, Waiting::Polling)));
+    table.cell(format!("{}{walking}", title(&row.by, &row.what, row.waiting)));
     table.cell(row.bytes);
     table.cell(digits(row.gigabytes_per_second.median));
     table.cell(spread(&row.gigabytes_per_second));
@@ -245,7 +246,7 @@ fn queue_pairs(results: &Results) -> Part {
 }
 
 fn process_pairs(results: &Results) -> Part {
-    let mut table = Table::new(["", "pairs", "bytes", "us", "GB/s", "M/s"]);
+    let mut table = Table::new(["", "pairs", "bytes", "us", "GB/s", "M/s", "limit", "", "ratio"]);
     for row in &results.process_pairs {
         let cell = |figure: Option<f64>| figure.map_or("-".to_owned(), digits);
         table.cell(&row.what);
@@ -254,11 +255,19 @@ fn process_pairs(results: &Results) -> Part {
         table.cell(cell(row.microseconds.map(|spread| spread.median)));
         table.cell(cell(row.gigabytes_per_second));
         table.cell(cell(row.million_messages_per_second));
+        if let Some(limit) = &row.limit {
+            table.cell(digits(limit.value));
+            table.cell(&limit.name);
+            table.cell(digits(limit.ratio));
+        }
         table.end_row();
     }
     Part {
         heading: "Several pairs of processes at the same time",
-        intro: vec!["Latency is the median of the pairs'; bandwidth and messages are those of all together.".into()],
+        intro: vec![
+            "Latency is the median of the pairs'; bandwidth and messages are those of all together. The limit is what one pair".into(),
+            "could do, with the cores to itself; the pairs share them.".into(),
+        ],
         table,
         notes: Vec::new(),
     }

@@ -149,6 +149,8 @@ pub struct BandwidthRow {
     pub transport: Option<Transport>,
     /// Operation; null for what is not verbs.
     pub operation: Option<Operation>,
+    /// How completions were waited for.
+    pub waiting: Waiting,
     /// Through 64 MiB of memory, instead of the same again and again.
     pub walking: bool,
     /// Bytes of a message.
@@ -195,6 +197,8 @@ pub struct ProcessPairRow {
     pub gigabytes_per_second: Option<f64>,
     /// 10^6 messages a second, of all pairs together; null where latency was measured.
     pub million_messages_per_second: Option<f64>,
+    /// The limit, of one pair.
+    pub limit: Option<Beside>,
 }
 
 impl Results {
@@ -251,6 +255,7 @@ impl Results {
             row.by == by
                 && row.transport == Some(case.transport)
                 && row.operation == Some(case.operation)
+                && row.waiting == case.waiting
                 && row.walking == case.walking
                 && row.bytes == case.bytes
         })
@@ -312,6 +317,7 @@ pub fn sample() -> Results {
             microseconds: Some(spread(1.0)),
             gigabytes_per_second: None,
             million_messages_per_second: None,
+            limit: beside(),
         }],
         summary: Vec::new(),
         missing: vec!["something is not installed".into()],
@@ -338,6 +344,7 @@ pub fn sample() -> Results {
                     what: operation.name().into(),
                     transport,
                     operation: Some(operation),
+                    waiting: Waiting::Polling,
                     walking: false,
                     bytes,
                     gigabytes_per_second: spread(bytes as f64 / 1e5),

@@ -61,7 +61,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut end = open(options, room, link)?;
     let plan = Plan::new(options, &options.sizes, end.atomics, |transport| end.largest(transport));
     if plan.cases.is_empty() {
-        return Err("nothing is left to measure: RC knows all operations, UC SEND and WRITE, UD SEND; events are for SEND over RC".into());
+        return Err("nothing is left to measure: RC knows all operations, UC SEND and WRITE, UD SEND; who looks for a WRITE in his memory has no events".into());
     }
     let limits = LimitCase::all(&plan.limit_sizes());
     let (ours, theirs) = end.places()?;
@@ -142,7 +142,13 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     drop((stand, end, other));
     if options.pairs > 1 {
         progress.set_message(pairs::about(options));
-        results.process_pairs = pairs::run(options, results.setup.cores)?;
+        for (case, mut row) in pairs::run(options, results.setup.cores)? {
+            let figure = row.microseconds.map(|spread| spread.median).or(row.gigabytes_per_second);
+            let bytes = (case.quantity == Quantity::Bandwidth).then_some(case.bytes);
+            let bound = results.bound(&case, false);
+            row.limit = bound.zip(figure).map(|(bound, figure)| bound.beside(figure, &[], bytes));
+            results.process_pairs.push(row);
+        }
     }
     if let Some(peers) = peers {
         peers.finish(&mut results);
@@ -306,6 +312,7 @@ fn bandwidth_row(results: &Results, case: &Case, rates: &[f64]) -> BandwidthRow 
         what: format!("{} {}", case.transport.name(), case.operation.name()),
         transport: Some(case.transport),
         operation: Some(case.operation),
+        waiting: case.waiting,
         walking: case.walking,
         bytes: case.bytes,
         gigabytes_per_second,

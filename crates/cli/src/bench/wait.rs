@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rdma::{CompChannel, Cq, Status, Wc};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::bed::{PATIENCE, text};
 
@@ -39,9 +40,12 @@ pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
     Ok(done)
 }
 
-/// Sleeps until `wanted` requests are done: the queue is armed.
-pub fn sleep_for(channel: &CompChannel, cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
+/// Sleeps until `wanted` requests are done: the queue is armed. `loses`: what is waited for may never come, so not for ever.
+pub fn sleep_for(channel: &CompChannel, cq: &Cq, loses: bool, mut done: u64, wanted: u64) -> Result<u64, String> {
     while done < wanted {
+        if loses && !is_readable(channel, PATIENCE)? {
+            return Err(format!("no event for {} s", PATIENCE.as_secs()));
+        }
         channel.event().map_err(text)?;
         cq.arm(false).map_err(text)?;
         loop {
@@ -52,6 +56,17 @@ pub fn sleep_for(channel: &CompChannel, cq: &Cq, mut done: u64, wanted: u64) -> 
         }
     }
     Ok(done)
+}
+
+/// Sleeps until the channel has an event, so long at most.
+pub fn is_readable(channel: &CompChannel, longest: Duration) -> Result<bool, String> {
+    let mut fds = [PollFd::new(channel, PollFlags::IN)];
+    let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+    match rustix::event::poll(&mut fds, Some(&longest)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(text(error)),
+    }
 }
 
 /// Ends a wait that takes too long, at little cost.

@@ -263,6 +263,7 @@ fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthR
         what: trial.what.clone(),
         transport: trial.transport,
         operation: Some(trial.case.operation),
+        waiting: trial.case.waiting,
         walking: false,
         bytes,
         gigabytes_per_second,
