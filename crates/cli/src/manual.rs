@@ -62,7 +62,8 @@ sends; corrupt at all packets with data (and it counts no others), slow at all p
   rnr             a message that comes for a reliable queue pair finds no receive posted
   qp-error        the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL)
   link-kill       nothing passes any more between the process and the one that the packet is for
-  errno           a call fails with errno, and does nothing
+  errno           a call fails with errno, and does nothing; ibv_post_send is every posting of send
+                  requests, by ibv_wr_complete too
   device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and
                   verbs fail with EIO, but not ibv_query_gid and those that give back, post,
                   poll, arm or get events

@@ -29,7 +29,9 @@ impl Wire {
     /// If there are no descriptors left.
     pub fn new(stream: UnixStream) -> Self {
         // Whoever waits longer than a hang is judged by waits for a process that hangs.
-        stream.set_read_timeout(Some(PATIENCE * 2)).expect("a socket");
+        // The more there is to do, the longer nothing is said.
+        let factor = crate::setting("SOFTRNIC_LOAD_FACTOR").unwrap_or(1).clamp(1, 1000) as u32;
+        stream.set_read_timeout(Some(PATIENCE * 2 * factor)).expect("a socket");
         let lines = BufReader::new(stream.try_clone().expect("a descriptor"));
         Wire { stream, lines }
     }

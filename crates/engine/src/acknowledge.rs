@@ -165,7 +165,11 @@ impl<P: Platform> Engine<P> {
         if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus(e.received / qp.mtu) {
             return;
         }
-        let bad = if packet.has(flag::BY_REF) {
+        // All but the last are full packets (9.7.5): none is without data, by which a READ could be kept from its end.
+        let whole = packet.has(flag::LAST) || packet.len > 0 && packet.len.is_multiple_of(qp.mtu);
+        let bad = if !whole {
+            Some(WcStatus::BadRespErr)
+        } else if packet.has(flag::BY_REF) {
             // The data have been put in place.
             if packet.remote_addr != u64::from(e.received) {
                 return;

@@ -9,6 +9,7 @@ use crate::backlog::Source;
 use crate::platform::{AtomicOp, Nanos, Packet, PacketOp, Platform, StraightError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
+use crate::requester::STRAIGHT_CHUNK;
 
 /// NAK codes (IBTA vol. 1, table 46).
 pub(crate) const NAK_SEQUENCE: u8 = 0;
@@ -318,10 +319,12 @@ impl<P: Platform> Engine<P> {
             }
             return self.scatter(rx, 0).map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
-        let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
-        if !qp.init.qp_type.is_reliable() {
-            return Err(INVALID); // it may have waited, and its link is not known any more
+        // As much as one packet may bring: the copy is made in one go. And what is unreliable may have waited, so that its link is not known
+        // any more.
+        if packet.len > STRAIGHT_CHUNK || !qp.init.qp_type.is_reliable() {
+            return Err(INVALID);
         }
+        let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
             // A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
             return Err(Refused::Source(NAK_STRAIGHT));

@@ -108,6 +108,13 @@ pub fn port_is_down() -> bool {
     current().is_some_and(|setup| setup.port_down.load(Ordering::Relaxed))
 }
 
+/// In a forked child: it counts its calls for itself. Async-signal-safe.
+pub(crate) fn begin_anew() {
+    if let Some(setup) = current() {
+        setup.calls.begin_anew();
+    }
+}
+
 /// Tells of calls that were to fail and have not.
 pub(crate) fn sum_up() {
     if let Some(setup) = current() {

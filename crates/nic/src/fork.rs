@@ -25,6 +25,7 @@ extern "C" fn in_child() {
             nic.moved.part(unsafe { BorrowedFd::borrow_raw(file) });
         }
         memory::apart::forget();
+        crate::faults::begin_anew();
         nic.fds.close_all();
     }
 }

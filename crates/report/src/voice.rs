@@ -36,6 +36,10 @@ fn speak(to: std::os::fd::BorrowedFd<'_>, line: &str) -> bool {
     if rustix::event::poll(&mut fds, Some(&now)) == Ok(0) {
         return false;
     }
+    // Nobody will ever hear it, and a signal would end the program that we only speak beside.
+    if fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL) {
+        return true;
+    }
     // Not through the library's lock, which may be held by somebody who waits for room. One write keeps a line whole.
     let _ = rustix::io::write(to, line.as_bytes());
     true

@@ -147,7 +147,16 @@ impl Stage {
 
     /// True if the user may make the namespaces of [`Around::Namespaces`].
     pub fn may_have_namespaces(&self) -> bool {
-        let program = self.command(NAMESPACES, "namespaces").args(["true"]);
+        self.may_be(NAMESPACES)
+    }
+
+    /// True if he may have what [`Around::FullShm`] needs.
+    pub fn may_fill_shm(&self) -> bool {
+        self.may_be(FULL_SHM)
+    }
+
+    fn may_be(&self, wrapper: &[&str]) -> bool {
+        let program = self.command(wrapper, "namespaces").args(["true"]);
         program.run(Duration::from_secs(20)).is_ok_and(|done| done.ok())
     }
 

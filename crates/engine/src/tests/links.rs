@@ -77,6 +77,44 @@ fn strangers_answer_nothing() {
     assert_eq!(w.read(0, 0, 100), [3; 100]);
 }
 
+/// Answers to a READ that bring nothing, or less than a packet, do not keep it from its end (IBTA vol. 1, 9.7.5).
+#[test]
+fn a_response_without_data_is_none() {
+    for (len, last) in [(0, false), (1, false), (100, true)] {
+        let mut w = World::new(2, 5);
+        let (qa, _) = w.pair(0, 1, QpType::Rc);
+        let (body, into) = (w.rdma(1, 0), [w.sge(0, 0, 4096)]);
+        w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
+        let mut data = forged(&w, 0, qa, PacketOp::ReadResponse);
+        (data.len, data.flags) = (len, if last { flag::FIRST | flag::LAST } else { flag::FIRST });
+        w.inject(1, 0, data, vec![0xee; len as usize]);
+        w.run_all();
+        assert_eq!(statuses(&mut w, 0), [St::BadRespErr], "{len} bytes, last: {last}");
+    }
+}
+
+/// One packet brings a megabyte at most, whatever a peer says: it is copied in one go.
+#[test]
+fn more_than_a_packet_may_bring_is_refused() {
+    for (len, refused) in [(1 << 20, false), ((1 << 20) + 1, true), (1 << 30, true)] {
+        let mut w = World::new(2, 5);
+        w.net.borrow_mut().straight = true;
+        let (_, qb) = w.pair(0, 1, QpType::Rc);
+        let n = &mut w.nodes[1];
+        let (_, key, _) = n.engine.reg_mr(n.pd, BASE, 1 << 31, BASE, ALL).unwrap();
+        let mut write = forged(&w, 1, qb, PacketOp::Write);
+        (write.remote_addr, write.rkey, write.len, write.dma_len) = (BASE, key.0, len, len);
+        write.flags |= flag::BY_REF;
+        let place = [BASE.to_le_bytes(), u64::from(len).to_le_bytes()].concat();
+        w.inject(0, 1, write, [vec![0; 16], place].concat());
+        let said = w.nodes[1].engine.query_qp(qb).unwrap().0.state;
+        // What may be copied fails here, too, for want of memory, and as another thing.
+        w.run_all();
+        let nak = w.net.borrow().queues[&(1, 0)].back().map(|msg| msg.packet.syndrome);
+        assert_eq!(nak == Some(3 << 5 | 1), refused, "{len} bytes: {nak:?}, {said:?}");
+    }
+}
+
 /// Two processes that connect to each other at once have two links, and each sends over its own.
 #[test]
 fn a_second_link_of_the_peer_is_the_peer() {

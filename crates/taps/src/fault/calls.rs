@@ -131,6 +131,11 @@ impl CallFaults {
         self.rules.iter().any(|armed| Self::names(armed, name))
     }
 
+    /// In a forked child: it counts for itself. Async-signal-safe.
+    pub fn begin_anew(&self) {
+        self.rules.iter().for_each(Armed::begin_anew);
+    }
+
     /// Tells of rules that have not struck.
     pub fn sum_up(&self, tell: impl Fn(&str)) {
         self.rules.iter().filter_map(|armed| armed.idle("calls")).for_each(|line| tell(&line));

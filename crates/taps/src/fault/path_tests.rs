@@ -100,7 +100,7 @@ fn what_is_slow_is_told_once_and_summed_up() {
 
 #[test]
 fn what_has_not_happened_is_told() {
-    let mut wire = tapped("slow:t=10us;drop:n=4;drop:n=3;drop:p=0,op=ack;qp-error:after=1s");
+    let mut wire = tapped("slow:t=10us;drop:n=4;drop:n=3;drop:p=0,op=ack;qp-error:after=1s;drop:n=1,after=1s");
     (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
     TOLD.take();
     wire.sum_up();
@@ -110,6 +110,7 @@ fn what_has_not_happened_is_told() {
             "fault drop:n=4 has not happened; packets that it looks at: 3",
             "fault drop:p=0,op=ack has not happened; packets that it looks at: 0",
             "fault qp-error:after=1s has not happened; the process ended before",
+            "fault drop:n=1,after=1s has not happened; packets that it looks at, from then on: 0",
             "fault slow (seed 42): 3 packets in all",
         ]
     );

@@ -74,9 +74,10 @@ impl Armed {
     /// What is told at the end of a rule that has never struck, so that nobody takes what he saw for the fault's work. `what`: it looks at those.
     pub fn idle(&self, what: &str) -> Option<String> {
         let (text, seen) = (&self.rule.text, self.seen.load(Ordering::Relaxed));
-        let none = match self.is_by_time() {
-            true => "the process ended before".to_owned(),
-            false => format!("{what} that it looks at: {seen}"),
+        let none = match self.rule.when.after {
+            Some(_) if self.is_by_time() => "the process ended before".to_owned(),
+            Some(_) => format!("{what} that it looks at, from then on: {seen}"),
+            None => format!("{what} that it looks at: {seen}"),
         };
         (self.struck() == 0).then(|| format!("fault {text} has not happened; {none}"))
     }
@@ -99,6 +100,12 @@ impl Armed {
     /// When it comes by itself, counted from the device's beginning, if it has not come yet.
     pub fn due(&self) -> Option<Nanos> {
         self.rule.when.after.filter(|_| self.is_by_time() && self.struck.load(Ordering::Relaxed) == 0)
+    }
+
+    /// A process begins that has a copy of this, and has seen nothing.
+    pub fn begin_anew(&self) {
+        self.seen.store(0, Ordering::Relaxed);
+        self.struck.store(0, Ordering::Relaxed);
     }
 
     /// It has come.

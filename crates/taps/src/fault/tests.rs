@@ -151,6 +151,10 @@ fn calls_fail_by_name_and_count() {
     assert_eq!(faults.call("ibv_create_cq", 0), None);
     assert_eq!(faults.call("ibv_create_qp", 0), None);
     assert_eq!(faults.call("ibv_create_cq", 0), Some(Failure::Struck(3, Errno::ENOSPC)));
+    // A forked child counts for itself.
+    faults.begin_anew();
+    assert_eq!(faults.call("ibv_reg_mr", 0), None);
+    assert_eq!(faults.call("ibv_reg_mr", 0), Some(Failure::Struck(2, Errno::ENOMEM)));
 }
 
 /// Send requests are posted by ibv_post_send or ibv_wr_complete; who means one of them only names the second.
