@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rdma::SendOp;
+use rdma::{SendOp, Status, Wc};
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Operation, Transport, Waiting};
 use super::end::{End, Lane, RECEIVES, Room};
 use super::limits;
-use super::measure::{Sender, mark};
+use super::measure::{LAST, Sender, mark};
 use super::wait::{SILENCE, Watch, poll_for, reap};
 use crate::bed::{Endpoint, text};
 use crate::link::Link;
@@ -85,9 +85,6 @@ fn pong(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<(), Strin
 
 fn pong_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<(), String> {
     end.fill(lane, RECEIVES)?;
-    if case.waiting == Waiting::Events {
-        lane.receives.arm(false).map_err(text)?;
-    }
     link.send(&())?;
     let mut sender = Sender::new(count);
     let mut received = 0;
@@ -140,11 +137,10 @@ pub fn watch(end: &End, at: usize, mark: u8) -> Result<(), String> {
 fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
     let lane = end.lane(case)?;
     end.mr.word(end.room.over()).store(0, Ordering::SeqCst);
-    end.fill(lane, RECEIVES)?;
-    let sleeps = case.waiting == Waiting::Events;
-    if sleeps {
-        lane.receives.arm(false).map_err(text)?;
+    if case.waiting == Waiting::Events {
+        return sink_by_events(end, link, case, lane);
     }
+    end.fill(lane, RECEIVES)?;
     link.send(&())?;
     let (mut received, mut quiet) = (0, None);
     let mut watch = Watch::new();
@@ -159,15 +155,58 @@ fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
                         return Ok(received);
                     }
                 }
-                if sleeps {
-                    lane.doze()?;
-                }
             }
             more => {
                 received += more;
                 (quiet, watch) = (None, Watch::new());
                 lane.ready.set(lane.ready.get() - more);
                 end.fill(lane, RECEIVES)?;
+            }
+        }
+    }
+}
+
+/// The same, asleep while nothing comes. The last message, over the reliable connection, has an immediate value; an unreliable one that was
+/// sent before it may still be on its way.
+fn sink_by_events(end: &End, link: &mut Link, case: &Case, lane: &Lane) -> Result<u64, String> {
+    let reliable = end.lane(&LAST)?;
+    end.fill(lane, RECEIVES)?;
+    end.fill(reliable, RECEIVES)?;
+    link.send(&())?;
+    let (mut received, mut armed, mut over, mut quiet) = (0, false, false, Instant::now());
+    loop {
+        let mut out = [Wc::default(); 16];
+        let count = lane.receives.poll(&mut out).map_err(text)?;
+        for wc in &out[..count] {
+            if wc.status() != Status::SUCCESS {
+                return Err(format!("a receive failed with {}", wc.status()));
+            }
+            let last = wc.imm().is_some();
+            over |= last;
+            received += u64::from(!last);
+            let of = if last { reliable } else { lane };
+            of.ready.set(of.ready.get() - 1);
+        }
+        if count > 0 {
+            end.fill(lane, RECEIVES)?;
+            quiet = Instant::now();
+        }
+        if over {
+            if case.transport == Transport::Rc || quiet.elapsed() > SILENCE {
+                // An event that nobody else should find.
+                return lane.take_event().map(|()| received);
+            }
+            continue;
+        }
+        match (count, armed) {
+            (1.., _) => {}
+            (0, true) => {
+                lane.next_event()?;
+                armed = false;
+            }
+            (0, false) => {
+                lane.receives.arm(false).map_err(text)?;
+                armed = true;
             }
         }
     }

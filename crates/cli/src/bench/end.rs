@@ -10,7 +10,7 @@ use rdma::{
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Transport, Waiting};
-use super::wait::{SILENCE, is_readable, sleep_for};
+use super::wait::{await_event, has_event, sleep_for};
 use crate::bed::{Bed, DeviceOptions, Endpoint, PORT, text};
 
 /// Largest message.
@@ -140,7 +140,7 @@ pub struct Lane {
     pub sends: Arc<Cq>,
     /// Completions of receives.
     pub receives: Arc<Cq>,
-    /// Where their events come, if there are any: of sends, and of receives.
+    /// Where their events come, if there are any: of sends, and of receives. All lanes by events have them and the queues in common.
     channels: Option<[Arc<CompChannel>; 2]>,
     /// Datagrams: to whom.
     to: Option<(Arc<Ah>, u32)>,
@@ -158,27 +158,28 @@ impl Lane {
     /// Sleeps until `wanted` sends are done. Their queue is armed.
     pub fn sleep_for_sends(&self, done: u64, wanted: u64) -> Result<u64, String> {
         let [channel, _] = self.channels.as_ref().ok_or("no completion channel")?;
-        sleep_for(channel, &self.sends, self.loses(), done, wanted)
+        // Also what is lost has been sent.
+        sleep_for(channel, &self.sends, false, done, wanted)
     }
 
     /// The same of receives.
     pub fn sleep_for_receives(&self, done: u64, wanted: u64) -> Result<u64, String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
-        sleep_for(channel, &self.receives, self.loses(), done, wanted)
+        let loses = self.purpose.transport() != Transport::Rc;
+        sleep_for(channel, &self.receives, loses, done, wanted)
     }
 
-    /// Sleeps until a receive may be done, for a moment at most.
-    pub fn doze(&self) -> Result<(), String> {
+    /// Takes an event of receives that has come already.
+    pub fn take_event(&self) -> Result<(), String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
-        if is_readable(channel, SILENCE)? {
-            channel.event().map_err(text)?;
-        }
-        self.receives.arm(false).map_err(text)
+        if has_event(channel)? { channel.event().map(|_| ()).map_err(text) } else { Ok(()) }
     }
 
-    /// What is sent may be lost.
-    fn loses(&self) -> bool {
-        self.purpose.transport() != Transport::Rc
+    /// Sleeps until the next event of receives, for which their queue is armed.
+    pub fn next_event(&self) -> Result<(), String> {
+        let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
+        await_event(channel)?;
+        channel.event().map(|_| ()).map_err(text)
     }
 }
 
@@ -224,13 +225,14 @@ impl End {
         let mr = bed.pd.reg_mr(room.bytes(), access).map_err(text)?;
         let cq = |channel: Option<&Arc<CompChannel>>| bed.context.create_cq(2 * DEPTH, channel, 0).map_err(text);
         let cqs = [cq(None)?, cq(None)?];
+        let channel = || bed.context.create_comp_channel().map_err(text);
+        let channels = [channel()?, channel()?];
+        let event_cqs = [cq(Some(&channels[0]))?, cq(Some(&channels[1]))?];
         let mut loose = Vec::new();
         for purpose in Use::ALL {
-            let channel = || bed.context.create_comp_channel().map_err(text);
-            let channels = if purpose.by_events() { Some([channel()?, channel()?]) } else { None };
-            let cqs = match &channels {
-                Some([sends, receives]) => [cq(Some(sends))?, cq(Some(receives))?],
-                None => cqs.clone(),
+            let (cqs, channels) = match purpose.by_events() {
+                true => (event_cqs.clone(), Some(channels.clone())),
+                false => (cqs.clone(), None),
             };
             let (qp, inline) = queue_pair(&bed, purpose.transport().qp_type(), &cqs, DEPTH)?;
             let access = if purpose.transport() == Transport::Rc {

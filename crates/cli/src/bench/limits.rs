@@ -105,8 +105,10 @@ impl LimitCase {
         match (case.quantity, case.operation, case.waiting) {
             (Quantity::Bandwidth, Operation::Read, _) => vec![vec![read], vec![copy]],
             (Quantity::Bandwidth, ..) => vec![vec![write], vec![copy]],
-            // Of what the initiator waits for, nobody needs to be woken: its own adapter executes it.
-            (_, Operation::Send, Waiting::Events) => vec![vec![LimitCase::plain(Limit::EventfdEpoll)]],
+            // A READ's initiator may execute it, and wake nobody.
+            (_, Operation::Send | Operation::FetchAdd | Operation::CompareSwap, Waiting::Events) => {
+                vec![vec![LimitCase::plain(Limit::EventfdEpoll)]]
+            }
             // The line that says that there is a message has room for a small one.
             (_, Operation::Send, _) if case.bytes <= 64 => vec![vec![LimitCase::plain(Limit::CacheLine)]],
             (_, Operation::Send, _) => vec![vec![LimitCase::plain(Limit::CacheLine), copy]],

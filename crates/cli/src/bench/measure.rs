@@ -8,11 +8,10 @@ use quanta::Clock;
 use rdma::SendOp;
 
 use super::answer::{Job, wait, watch};
-use super::case::{Case, Operation, Quantity, Waiting};
+use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::end::{DEPTH, End, Lane, RECEIVES, Room, walk};
 use super::wait::{Watch, poll_for, reap};
 use super::{begin, finish};
-use crate::bed::text;
 use crate::link::Link;
 
 /// Of so many small requests one asks for a completion, as programs do that care.
@@ -139,9 +138,6 @@ impl Stamps {
 
 fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     end.fill(lane, RECEIVES)?;
-    if case.waiting == Waiting::Events {
-        lane.receives.arm(false).map_err(text)?;
-    }
     begin(link, &Job::Pong { case: *case, count })?;
     let mut stamps = Stamps::new(count);
     let mut sender = Sender::new(count);
@@ -192,9 +188,6 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
 /// READ and atomics.
 fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     let sleeps = case.waiting == Waiting::Events;
-    if sleeps {
-        lane.sends.arm(false).map_err(text)?;
-    }
     begin(link, &Job::Sleep)?;
     let rkey = lane.peer.rkey;
     let (addr, word) = (lane.peer.addr + end.room.sink() as u64, lane.peer.addr + end.room.word() as u64);
@@ -225,9 +218,6 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
     let lane = end.lane(case)?;
     let send = case.operation == Operation::Send;
     let sleeps = case.waiting == Waiting::Events;
-    if sleeps {
-        lane.sends.arm(false).map_err(text)?;
-    }
     begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
     // A completion for every 16th of small messages.
     let (batch, depth) = match (case.operation, case.bytes) {
@@ -294,9 +284,24 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
     Ok(Rate { messages: arrived, time })
 }
 
-/// Tells a polling target that it was the last one: by a byte in its memory, over the reliable connection.
+/// What brings the last message to a target that sleeps: whatever was measured, it arrives.
+pub const LAST: Case = Case {
+    quantity: Quantity::Bandwidth,
+    transport: Transport::Rc,
+    operation: Operation::Send,
+    waiting: Waiting::Events,
+    walking: false,
+    bytes: 1,
+};
+
+/// Tells a target that it was the last one, over the reliable connection: one that polls by a byte in its memory, one that sleeps by a message.
 fn say_over(end: &End, case: &Case) -> Result<(), String> {
-    let lane = end.lane(&Case::latency(super::case::Transport::Rc, Operation::Write, case.bytes))?;
+    if case.waiting == Waiting::Events {
+        let lane = end.lane(&LAST)?;
+        end.post(lane, SendOp::SendImm(0), Room::SOURCE, LAST.bytes, 1)?;
+        return lane.sleep_for_sends(0, 1).map(|_| ());
+    }
+    let lane = end.lane(&Case::latency(Transport::Rc, Operation::Write, case.bytes))?;
     let over = end.room.over();
     end.mr.store(over, 1);
     let op = SendOp::Write { addr: lane.peer.addr + over as u64, rkey: lane.peer.rkey };

@@ -203,7 +203,8 @@ fn bandwidth(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
         intro: vec![
             "GB/s (10^9 bytes a second), and millions of messages a second (M/s); one buffer on either side, or 64 MiB of them."
                 .into(),
-            "Both programs poll; \"events\": both sleep until an event comes.".into(),
+            "Who waits for completions polls, or sleeps until an event comes (\"events\"): of SEND both programs; of WRITE and READ one, the other sleeps."
+                .into(),
             "\"ratio\" is GB/s over the limit: more than 1 is faster than the kernel's copy from process to process.".into(),
         ],
         table,

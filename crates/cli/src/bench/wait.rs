@@ -40,32 +40,59 @@ pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
     Ok(done)
 }
 
-/// Sleeps until `wanted` requests are done: the queue is armed. `loses`: what is waited for may never come, so not for ever.
+/// Sleeps until `wanted` requests are done. `loses`: what is waited for may never come, so not for ever.
+///
+/// The queue is armed only where there is something to wait for, and its event is taken: a queue that stays armed is an event that
+/// somebody waits for, and would be felt by what is measured next.
 pub fn sleep_for(channel: &CompChannel, cq: &Cq, loses: bool, mut done: u64, wanted: u64) -> Result<u64, String> {
-    while done < wanted {
-        if loses && !is_readable(channel, PATIENCE)? {
-            return Err(format!("no event for {} s", PATIENCE.as_secs()));
-        }
-        channel.event().map_err(text)?;
-        cq.arm(false).map_err(text)?;
-        loop {
+    let drain = |done: &mut u64| {
+        while *done < wanted {
             match reap(cq)? {
-                0 => break,
-                more => done += more,
+                0 => return Ok(false),
+                more => *done += more,
             }
         }
+        Ok::<_, String>(true)
+    };
+    while !drain(&mut done)? {
+        cq.arm(false).map_err(text)?;
+        // What has come before is no event.
+        if drain(&mut done)? && !has_event(channel)? {
+            return Ok(done);
+        }
+        if loses {
+            await_event(channel)?;
+        }
+        channel.event().map_err(text)?;
     }
     Ok(done)
 }
 
+/// True if the channel has an event.
+pub fn has_event(channel: &CompChannel) -> Result<bool, String> {
+    is_readable(channel, Duration::ZERO)
+}
+
+/// Sleeps until the channel has an event, but not for ever.
+pub fn await_event(channel: &CompChannel) -> Result<(), String> {
+    match is_readable(channel, PATIENCE)? {
+        true => Ok(()),
+        false => Err(format!("no event for {} s", PATIENCE.as_secs())),
+    }
+}
+
 /// Sleeps until the channel has an event, so long at most.
-pub fn is_readable(channel: &CompChannel, longest: Duration) -> Result<bool, String> {
-    let mut fds = [PollFd::new(channel, PollFlags::IN)];
-    let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-    match rustix::event::poll(&mut fds, Some(&longest)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(text(error)),
+fn is_readable(channel: &CompChannel, longest: Duration) -> Result<bool, String> {
+    let until = Instant::now() + longest;
+    loop {
+        let mut fds = [PollFd::new(channel, PollFlags::IN)];
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(text(error)),
+        }
     }
 }
 
