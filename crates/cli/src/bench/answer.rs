@@ -85,22 +85,25 @@ fn pong(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<(), Strin
 
 fn pong_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<(), String> {
     end.fill(lane, RECEIVES)?;
+    if case.waiting == Waiting::Events {
+        lane.receives.arm(false).map_err(text)?;
+    }
     link.send(&())?;
     let mut sender = Sender::new(count);
     let mut received = 0;
     for turn in 1..=u64::from(count) {
-        received = wait(lane, case, received, turn)?;
+        received = wait(lane, case, received, turn, count.into())?;
         sender.post(end, lane, SendOp::Send, case.bytes)?;
         end.fill(lane, RECEIVES)?;
     }
     sender.finish(lane)
 }
 
-/// Waits for the `turn`th message.
+/// Waits for the `turn`th message of so many.
 #[inline]
-pub fn wait(lane: &Lane, case: &Case, received: u64, turn: u64) -> Result<u64, String> {
+pub fn wait(lane: &Lane, case: &Case, received: u64, turn: u64, count: u64) -> Result<u64, String> {
     let now = match case.waiting {
-        Waiting::Events => lane.sleep_for_receives(received, turn)?,
+        Waiting::Events => lane.sleep_for_receives(turn == count, received, turn)?,
         Waiting::Polling => poll_for(&lane.receives, received, turn)?,
     };
     lane.ready.set(lane.ready.get() - (now - received));

@@ -155,18 +155,18 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Sleeps until `wanted` sends are done. Their queue is armed.
-    pub fn sleep_for_sends(&self, done: u64, wanted: u64) -> Result<u64, String> {
+    /// Sleeps until `wanted` sends are done. Their queue is armed; `last`: and need not be any more.
+    pub fn sleep_for_sends(&self, last: bool, done: u64, wanted: u64) -> Result<u64, String> {
         let [channel, _] = self.channels.as_ref().ok_or("no completion channel")?;
         // Also what is lost has been sent.
-        sleep_for(channel, &self.sends, false, done, wanted)
+        sleep_for(channel, &self.sends, false, last, done, wanted)
     }
 
     /// The same of receives.
-    pub fn sleep_for_receives(&self, done: u64, wanted: u64) -> Result<u64, String> {
+    pub fn sleep_for_receives(&self, last: bool, done: u64, wanted: u64) -> Result<u64, String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
         let loses = self.purpose.transport() != Transport::Rc;
-        sleep_for(channel, &self.receives, loses, done, wanted)
+        sleep_for(channel, &self.receives, loses, last, done, wanted)
     }
 
     /// Takes an event of receives that has come already.

@@ -12,6 +12,7 @@ use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::end::{DEPTH, End, Lane, RECEIVES, Room, walk};
 use super::wait::{Watch, poll_for, reap};
 use super::{begin, finish};
+use crate::bed::text;
 use crate::link::Link;
 
 /// Of so many small requests one asks for a completion, as programs do that care.
@@ -138,6 +139,9 @@ impl Stamps {
 
 fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     end.fill(lane, RECEIVES)?;
+    if case.waiting == Waiting::Events {
+        lane.receives.arm(false).map_err(text)?;
+    }
     begin(link, &Job::Pong { case: *case, count })?;
     let mut stamps = Stamps::new(count);
     let mut sender = Sender::new(count);
@@ -148,7 +152,7 @@ fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
             sender.post(end, lane, SendOp::Send, case.bytes)?;
             // While the message travels.
             end.fill(lane, RECEIVES)?;
-            received = wait(lane, case, received, turn)?;
+            received = wait(lane, case, received, turn, count.into())?;
             stamps.now();
         }
         sender.finish(lane)
@@ -188,6 +192,9 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
 /// READ and atomics.
 fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     let sleeps = case.waiting == Waiting::Events;
+    if sleeps {
+        lane.sends.arm(false).map_err(text)?;
+    }
     begin(link, &Job::Sleep)?;
     let rkey = lane.peer.rkey;
     let (addr, word) = (lane.peer.addr + end.room.sink() as u64, lane.peer.addr + end.room.word() as u64);
@@ -201,7 +208,7 @@ fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Re
         };
         end.post(lane, op, Room::SOURCE, case.bytes, 1)?;
         if sleeps {
-            lane.sleep_for_sends(0, 1)?;
+            lane.sleep_for_sends(turn == u64::from(count), 0, 1)?;
         } else {
             poll_for(&lane.sends, 0, 1)?;
         }
@@ -218,6 +225,9 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
     let lane = end.lane(case)?;
     let send = case.operation == Operation::Send;
     let sleeps = case.waiting == Waiting::Events;
+    if sleeps {
+        lane.sends.arm(false).map_err(text)?;
+    }
     begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
     // A completion for every 16th of small messages.
     let (batch, depth) = match (case.operation, case.bytes) {
@@ -253,7 +263,7 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
             end.post(lane, op, Room::SOURCE + offset, case.bytes, stands_for)?;
         }
         if sleeps {
-            done = lane.sleep_for_sends(done, (posted + batch).saturating_sub(depth))?;
+            done = lane.sleep_for_sends(false, done, (posted + batch).saturating_sub(depth))?;
         }
         while posted + batch - done > depth {
             done += reap(&lane.sends)?;
@@ -262,7 +272,7 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
         watch = Watch::new();
     }
     if sleeps {
-        lane.sleep_for_sends(done, posted)?;
+        lane.sleep_for_sends(true, done, posted)?;
     } else {
         poll_for(&lane.sends, done, posted)?;
     }
@@ -299,7 +309,7 @@ fn say_over(end: &End, case: &Case) -> Result<(), String> {
     if case.waiting == Waiting::Events {
         let lane = end.lane(&LAST)?;
         end.post(lane, SendOp::SendImm(0), Room::SOURCE, LAST.bytes, 1)?;
-        return lane.sleep_for_sends(0, 1).map(|_| ());
+        return poll_for(&lane.sends, 0, 1).map(|_| ());
     }
     let lane = end.lane(&Case::latency(Transport::Rc, Operation::Write, case.bytes))?;
     let over = end.room.over();

@@ -40,30 +40,39 @@ pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
     Ok(done)
 }
 
-/// Sleeps until `wanted` requests are done. `loses`: what is waited for may never come, so not for ever.
+/// Sleeps until `wanted` requests are done, as ibv_get_cq_event(3) has it: an event, the queue armed anew, and emptied. The queue is armed
+/// already. `loses`: what is waited for may never come, so not for ever.
 ///
-/// The queue is armed only where there is something to wait for, and its event is taken: a queue that stays armed is an event that
-/// somebody waits for, and would be felt by what is measured next.
-pub fn sleep_for(channel: &CompChannel, cq: &Cq, loses: bool, mut done: u64, wanted: u64) -> Result<u64, String> {
-    let drain = |done: &mut u64| {
-        while *done < wanted {
+/// `last`: nobody waits after this, so it is not armed anew: a queue that stays armed is an event that somebody waits for, and would be felt
+/// by what is measured next.
+pub fn sleep_for(
+    channel: &CompChannel,
+    cq: &Cq,
+    loses: bool,
+    last: bool,
+    mut done: u64,
+    wanted: u64,
+) -> Result<u64, String> {
+    let empty = |done: &mut u64| {
+        loop {
             match reap(cq)? {
-                0 => return Ok(false),
+                0 => return Ok::<_, String>(()),
                 more => *done += more,
             }
         }
-        Ok::<_, String>(true)
     };
-    while !drain(&mut done)? {
-        cq.arm(false).map_err(text)?;
-        // What has come before is no event.
-        if drain(&mut done)? && !has_event(channel)? {
-            return Ok(done);
-        }
+    while done < wanted {
         if loses {
             await_event(channel)?;
         }
         channel.event().map_err(text)?;
+        if last {
+            empty(&mut done)?;
+        }
+        if done < wanted || !last {
+            cq.arm(false).map_err(text)?;
+            empty(&mut done)?;
+        }
     }
     Ok(done)
 }
