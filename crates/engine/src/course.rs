@@ -83,9 +83,12 @@ impl<P: Platform> Engine<P> {
         self.course(link, e.opcode == Opcode::RdmaRead).by_ref(e.queued)
     }
 
-    /// The oldest request was executed.
-    pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, now: Nanos) {
+    /// The oldest request was executed. `alone`: nothing is behind it.
+    pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
         if e.len < SHORTEST {
+            if alone && e.psns > 0 && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
+                self.platform.answered(link, e.len, now.saturating_sub(e.since));
+            }
             return;
         }
         let course = self.course(link, e.opcode == Opcode::RdmaRead);

@@ -685,6 +685,9 @@ pub trait Platform {
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false
     }
+    /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so quick, or so slow, is that
+    /// way at the moment.
+    fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
 }
 
 #[cfg(test)]

@@ -498,4 +498,9 @@ impl<W: Wire> Platform for Tapped<W> {
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         !self.tapped() && self.wire.shares(link, rkey, addr, len)
     }
+
+    #[inline]
+    fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
+        self.wire.answered(link, len, took);
+    }
 }

@@ -17,7 +17,7 @@ use crate::peers::monotonic;
 use crate::shared::{PLACES, Place};
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
-const SMALL: u32 = 1024;
+pub(crate) const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 8_000_000;
 /// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
@@ -255,7 +255,8 @@ impl WindowPlatform {
 
 /// Whether the way is worth while for a request of this length, if it has to be a system call.
 fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
-    !matches!(request.op, ReachOp::Atomic(_)) && (request.len > SMALL || link.producer.peer_sleeps())
+    !matches!(request.op, ReachOp::Atomic(_))
+        && (request.len > SMALL || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
 }
 
 /// `by_memory`: only as a copy in memory, not by a system call.

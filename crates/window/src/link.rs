@@ -244,6 +244,8 @@ pub(crate) struct Link {
     pub pace: Pace,
     /// They were a stream when last seen: until then, what nothing stands in front of is part of it. 0: they were none.
     pub streams_until: engine::platform::Nanos,
+    /// Whether small requests are taken from the ring soon.
+    pub small: crate::pace::Small,
 }
 
 /// Which half of a window is whose.
@@ -282,6 +284,7 @@ impl Link {
             full: false,
             pace: Pace::default(),
             streams_until: 0,
+            small: crate::pace::Small::default(),
         }
     }
 

@@ -90,6 +90,39 @@ impl Pace {
     }
 }
 
+/// How soon small requests are taken that go as packets. A peer that is awake polls, or has polled a moment ago and now watches its memory, or
+/// computes: then nobody takes what comes until its NIC thread looks, within a millisecond, and a system call would have been better.
+#[derive(Default)]
+pub(crate) struct Small {
+    /// The last one was late, and none is to be sent until then.
+    until: Nanos,
+    /// So long; 0: it was not.
+    pause: Nanos,
+}
+
+impl Small {
+    /// Longer than who polls needs, by more than a clock is behind that is read every 8 us.
+    const LATE: Nanos = 12_000;
+    /// The first pause, and the longest: so many times as long as the next late one at most may hold somebody up.
+    const PAUSES: std::ops::RangeInclusive<Nanos> = 4_000_000..=256_000_000;
+
+    /// One that was sent has been answered after this time.
+    pub fn answered(&mut self, took: Nanos, now: impl Fn() -> Nanos) {
+        if took < Self::LATE {
+            *self = Small::default();
+            return;
+        }
+        self.pause = (2 * self.pause).clamp(*Self::PAUSES.start(), *Self::PAUSES.end());
+        self.until = now() + self.pause;
+    }
+
+    /// True if the next would be late, too.
+    #[inline]
+    pub fn are_late(&self, now: impl Fn() -> Nanos) -> bool {
+        self.pause > 0 && now() < self.until
+    }
+}
+
 fn class_of(len: u32) -> usize {
     CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default()
 }
@@ -127,6 +160,26 @@ mod tests {
         assert_eq!(until_stream(&[1 << 20], 1400, |_| 150), Some(2));
         // Who has paused begins anew.
         assert_eq!(until_stream(&[8], 1300, |i| if i == 5 { 20_000 } else { 150 }), Some(48));
+    }
+
+    #[test]
+    fn who_was_late_is_not_trusted_for_a_while_and_ever_longer() {
+        const MS: Nanos = 1_000_000;
+        let (mut small, clock) = (Small::default(), Cell::new(5 * MS));
+        let now = || clock.get();
+        assert!(!small.are_late(now));
+        for pause in [4, 8, 16, 32, 64, 128, 256, 256] {
+            small.answered(900_000, now);
+            clock.set(clock.get() + pause * MS - 1);
+            assert!(small.are_late(now), "{pause} ms");
+            clock.set(clock.get() + 1);
+            assert!(!small.are_late(now), "{pause} ms");
+        }
+        // Once in time, and all is forgotten.
+        small.answered(8_000, now);
+        small.answered(900_000, now);
+        clock.set(clock.get() + 4 * MS);
+        assert!(!small.are_late(now));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, epoll};
 use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
-use crate::board::Board;
+use crate::board::{Board, SMALL, coarse_time};
 use crate::codec;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
@@ -662,6 +662,12 @@ impl Platform for WindowPlatform {
     #[inline]
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         self.region_is_shared(link, rkey, addr, len)
+    }
+
+    fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
+        if let Some(link) = self.link_mut(link).filter(|_| len <= SMALL) {
+            link.small.answered(took, coarse_time);
+        }
     }
 
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {

@@ -62,6 +62,8 @@ pub struct Net {
     pub shares: bool,
     /// Requests that initiators executed.
     pub reached: u64,
+    /// Lone RDMA requests that were answered, and after which time.
+    pub answered: Vec<(u32, Nanos)>,
     /// Packets arrive over a second link to the same node.
     pub twin: bool,
     /// These nodes have died, and nobody has noticed.
@@ -333,6 +335,9 @@ impl Platform for Mock {
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
     }
+    fn answered(&mut self, _: LinkId, len: u32, took: Nanos) {
+        self.net.borrow_mut().answered.push((len, took));
+    }
     fn pull(
         &mut self,
         link: LinkId,
@@ -532,6 +537,7 @@ impl World {
             reach: false,
             shares: false,
             reached: 0,
+            answered: Vec::new(),
             twin: false,
             dead: Vec::new(),
             lonely: Vec::new(),

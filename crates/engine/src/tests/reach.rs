@@ -32,6 +32,34 @@ fn proven() -> (World, verbs::QpId, verbs::QpId) {
     (w, qa, qb)
 }
 
+/// How long a lone request took that was sent is told; not that of several, nor of what was executed here, nor of a SEND.
+#[test]
+fn how_soon_requests_are_answered_is_told() {
+    let mut w = World::new(2, 9);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (body, one) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    let later = |w: &mut World, time| {
+        w.now += time;
+        w.settle();
+        std::mem::take(&mut w.net.borrow_mut().answered)
+    };
+    w.post(0, qa, Opcode::RdmaWrite, body, &one, 0).unwrap();
+    assert_eq!(later(&mut w, 500), [(8, 500)]);
+    w.post(0, qa, Opcode::RdmaRead, body, &one, 1).unwrap();
+    assert_eq!(later(&mut w, 20_000), [(8, 20_000)]);
+    let into = [w.sge(1, 0, 8)];
+    w.recv(1, qb, &into, 7).unwrap();
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &one, 2).unwrap();
+    assert_eq!(later(&mut w, 500), []);
+    for id in 3..5 {
+        w.post(0, qa, Opcode::RdmaWrite, body, &one, id).unwrap();
+    }
+    assert_eq!(later(&mut w, 500), [(8, 500)], "the last of two");
+    w.net.borrow_mut().reach = true;
+    w.post(0, qa, Opcode::RdmaWrite, body, &one, 5).unwrap();
+    assert_eq!((later(&mut w, 500), w.net.borrow().reached), (vec![], 1));
+}
+
 #[test]
 fn writes_and_reads() {
     let (mut w, qa, _) = proven();
