@@ -243,7 +243,9 @@ impl Flow {
         if before(next, self.cursor) {
             self.next = Some(self.cursor);
         }
-        Ok(self.seen.insert(psn, packet.time).is_none())
+        self.seen.insert(psn, packet.time);
+        // Also what was never seen to begin there: a READ comes again from where its answers ended.
+        Ok(psn == next)
     }
 
     /// The highest sequence number so far.
@@ -366,6 +368,17 @@ mod tests {
         let mut bad = sends(&[1], 1);
         bad[0].icrc_is_right = false;
         assert!(check(&bad, false).unwrap_err().contains("ICRC"));
+    }
+
+    #[test]
+    fn a_read_that_comes_again_in_part_is_no_other() {
+        let mut flow = Flow::default();
+        let read = |psn, time| Packet { time, ..packet(port_of(1), 2, 0x0c, psn, 0) };
+        assert_eq!(flow.take(&read(10, 0), 16), Ok(true));
+        assert_eq!(flow.take(&read(26, 1), 16), Ok(true));
+        assert_eq!(flow.take(&read(14, TIMEOUT + 1), 12), Ok(false));
+        assert_eq!(flow.take(&read(26, TIMEOUT + 2), 16), Ok(false));
+        assert_eq!(flow.take(&read(42, TIMEOUT + 3), 16), Ok(true));
     }
 
     #[test]
