@@ -34,6 +34,11 @@ const UVERBS_MAJOR: u32 = 231;
 /// Minor number of the first of them.
 const UVERBS_MINOR: u32 = 192;
 
+/// What an attribute of an empty GID entry leads to. Linux shows a file for every index and fails the read with EINVAL
+/// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c); a plain file cannot, and this one does: nsfs has no read,
+/// and every process may open its own.
+const UNREADABLE: &str = "/proc/self/ns/net";
+
 /// Port counters that monitoring programs read; static, because nothing in a file can count.
 const COUNTERS: [&str; 21] = [
     "VL15_dropped",
@@ -252,13 +257,17 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
         b.file(&format!("{at}/gids/{n}"), entry.gid);
         // InfiniBand's GIDs share a name with RoCE's first ones (ib_cache_gid_type_str in Linux).
         b.file(&format!("{at}/gid_attrs/types/{n}"), if infiniband { "IB/RoCE v1" } else { "RoCE v2" });
-        if !entry.ifname.is_empty() {
-            b.file(&format!("{at}/gid_attrs/ndevs/{n}"), &entry.ifname);
+        let ndev = format!("{at}/gid_attrs/ndevs/{n}");
+        match entry.ifname.is_empty() {
+            true => b.link(&ndev, UNREADABLE),
+            false => b.file(&ndev, &entry.ifname),
         }
     }
-    // Empty entries have a zero GID and no attributes.
+    // Empty entries have a zero GID, and attributes that cannot be read.
     for n in info.gids.len()..hostaddr::table_len(info.gids.len()) {
         b.file(&format!("{at}/gids/{n}"), Gid::ZERO);
+        b.link(&format!("{at}/gid_attrs/types/{n}"), UNREADABLE);
+        b.link(&format!("{at}/gid_attrs/ndevs/{n}"), UNREADABLE);
     }
     for n in 0..verbs::limits::PKEYS {
         b.file(&format!("{at}/pkeys/{n}"), format_args!("{:#06x}", verbs::limits::DEFAULT_PKEY));

@@ -63,9 +63,30 @@ fn a_port_of_infiniband_has_a_lid_and_no_interface_behind_its_gid() {
     assert_eq!(text("lid"), "0x3b7\n");
     assert_eq!(text("sm_lid"), "0x1\n");
     assert_eq!(text("gid_attrs/types/0"), "IB/RoCE v1\n");
-    let has = |end: &str| entries.iter().any(|entry| entry.path.ends_with(end));
-    assert!(!has("gid_attrs/ndevs/0"));
-    assert!(has("device/net/eth0"), "the interfaces that the device serves");
+    let found = |end: &str| entries.iter().find(|entry| entry.path.ends_with(end)).map(|entry| &entry.kind);
+    assert_eq!(found("gid_attrs/ndevs/0"), Some(&Kind::Link(UNREADABLE.into())));
+    assert!(found("device/net/eth0").is_some(), "the interfaces that the device serves");
+}
+
+/// As Linux has it: a file for each index of the table, and EINVAL from reading that of an empty entry.
+#[test]
+fn attributes_of_empty_gids_are_there_and_cannot_be_read() {
+    let info = info();
+    let entries = entries(&info);
+    for dir in ["types", "ndevs"] {
+        for n in 0..hostaddr::table_len(info.gids.len()) {
+            let path = format!("class/infiniband/softrnic0/ports/1/gid_attrs/{dir}/{n}");
+            let kind = entries.iter().find(|entry| entry.path == path).map(|entry| &entry.kind);
+            match (n < info.gids.len(), kind) {
+                (true, Some(Kind::File(_))) => {}
+                (false, Some(Kind::Link(target))) => {
+                    let error = std::fs::read(target).expect_err(&path);
+                    assert_eq!(error.raw_os_error(), Some(io::Errno::INVAL.raw_os_error()), "{path}");
+                }
+                (_, other) => panic!("{path}: {other:?}"),
+            }
+        }
+    }
 }
 
 #[test]
