@@ -14,7 +14,7 @@ mod taps_cost;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use report::{Report, Suite};
 
@@ -30,6 +30,7 @@ Options:
   --quick         fewer cases and shorter runs: a few minutes
   --filter TEXT   only cases whose name contains TEXT
   --no-setup      do not install anything; what is missing fails
+  --minutes N     the whole of `test` may take that long; at the end, what has not run has failed. 75 if not given
   --busy          two runnable threads per core in the background; programs may take longer
   --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
 
@@ -87,7 +88,12 @@ pub struct Options {
     no_setup: bool,
     bless: bool,
     busy: bool,
+    minutes: Option<u64>,
 }
+
+/// How long all suites together may take if `--minutes` does not say it. They are held to an hour on two cores; CI ends a
+/// run after an hour and a half without a report.
+const MINUTES: u64 = 75;
 
 impl Options {
     /// True if a case of this name is wanted.
@@ -118,6 +124,10 @@ fn main() -> ExitCode {
             "--bless" => options.bless = true,
             "--busy" => options.busy = true,
             "--filter" => options.filter = args.next(),
+            "--minutes" => match args.next().and_then(|n| n.parse().ok()) {
+                Some(minutes) => options.minutes = Some(minutes),
+                None => return usage("--minutes wants a number"),
+            },
             "-h" | "--help" => words.push("help".to_owned()),
             option if option.starts_with('-') => return usage(&format!("unknown option {option}")),
             _ => words.push(arg),
@@ -150,7 +160,11 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        ["test"] => test(STEPS.iter().filter(|step| !(options.quick && step.slow)), &options),
+        ["test"] => {
+            let minutes = options.minutes.unwrap_or(MINUTES * u64::from(options.patience()));
+            run::end_at(Instant::now() + Duration::from_secs(minutes * 60));
+            test(STEPS.iter().filter(|step| !(options.quick && step.slow)), &options)
+        }
         names => match names.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
             Some(name) => usage(&format!("no suite {name}")),
             None => test(STEPS.iter().filter(|step| names.contains(&step.name)), &options),
@@ -179,7 +193,11 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
         println!("== {}: {}", step.name, step.about);
         let mut suite = Suite::new(step.name);
         let started = Instant::now();
-        (step.run)(&mut suite, options);
+        if run::is_over() {
+            suite.fail(step.name, run::OVER);
+        } else {
+            (step.run)(&mut suite, options);
+        }
         suite.took = started.elapsed();
         let n = suite.count();
         println!(

@@ -6,10 +6,28 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+
+/// When the whole run has to be over. Unset: never.
+static END: OnceLock<Instant> = OnceLock::new();
+
+/// Bounds the whole run: programs that run at `end` are killed, and later ones are not started, so that the report with
+/// what took so long still comes.
+pub fn end_at(end: Instant) {
+    let _ = END.set(end);
+}
+
+/// True once the time of the whole run is used up.
+pub fn is_over() -> bool {
+    END.get().is_some_and(|end| Instant::now() >= *end)
+}
+
+/// Why programs are not started once [`is_over`].
+pub const OVER: &str = "not run: the time for the whole run is used up (`--minutes`)";
 
 /// A program to run, and where what it says goes: `LOG.out`, `LOG.err`, and `LOG.stacks` if it hangs.
 #[derive(Debug)]
@@ -81,6 +99,9 @@ impl Program {
 
     /// Starts it in a process group of its own, so that a hang can be ended with all its children.
     pub fn spawn(mut self) -> io::Result<Running> {
+        if is_over() {
+            return Err(io::Error::other(OVER));
+        }
         if let Some(folder) = self.log.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -123,6 +144,7 @@ impl Running {
 
     /// True when it has ended before the deadline.
     pub fn wait(&mut self, deadline: Instant) -> io::Result<bool> {
+        let deadline = END.get().map_or(deadline, |end| deadline.min(*end));
         loop {
             if self.ended()? {
                 return Ok(true);
