@@ -20,6 +20,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-engine", &["softrnic-verbs", "softrnic-report"]),
     // All unsafe access to memory, on behalf of what the engine asks for.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
+    // Asking other processes for their reports.
+    ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
     // Middleware on the message path: taps and faults, the same for every wire.
     ("softrnic-taps",   &["softrnic-verbs", "softrnic-report", "softrnic-engine"]),
     // The wire between processes of one host.
@@ -41,7 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What the machine itself can do: knows nothing of the device, or it would not be a limit.
     ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands: stand apart.

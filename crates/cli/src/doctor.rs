@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ask::{ask, processes, state};
 use clap::Args;
 use report::{Finding, Report, Severity, Situation, rules, text};
 use serde::Serialize;
 
-use crate::ask::{ask, processes, state};
 use crate::out::say;
 
 /// Exit statuses, beside 0: nothing stands in the way.

@@ -1,7 +1,6 @@
 //! `softrnic`: run programs on the NIC in software, look at it, measure it, test it.
 #![forbid(unsafe_code)]
 
-mod ask;
 mod bed;
 mod bench;
 mod devinfo;

@@ -9,10 +9,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ask::{ask, processes, state};
 use clap::Args;
 use report::Report;
 
-use crate::ask::{ask, processes, state};
 use crate::out::say;
 use rates::Process;
 

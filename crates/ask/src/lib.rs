@@ -1,10 +1,11 @@
-//! Asking running processes for their reports.
+//! Asking running processes for their reports, as `softrnic doctor`, `softrnic top` and the answers to NETLINK_RDMA do.
+#![forbid(unsafe_code)]
 
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use report::Report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,11 +27,24 @@ pub fn processes() -> Vec<u32> {
 /// # Errors
 /// In words for the user: why there is none.
 pub fn ask(pid: u32) -> Result<Report, String> {
-    let socket = connect(pid)?;
+    await_report(pid, connect(pid), Instant::now() + PATIENCE)
+}
+
+/// The reports of several processes, which work on them at the same time, and of those only that came within `patience`.
+pub fn ask_all(pids: &[u32], patience: Duration) -> Vec<Report> {
+    let deadline = Instant::now() + patience;
+    let asked: Vec<_> = pids.iter().map(|pid| (*pid, connect(*pid))).collect();
+    asked.into_iter().filter_map(|(pid, socket)| await_report(pid, socket, deadline).ok()).collect()
+}
+
+/// Waits for what a process answers over the connection to it.
+fn await_report(pid: u32, socket: Result<OwnedFd, String>, deadline: Instant) -> Result<Report, String> {
+    let socket = socket?;
     if let Some(why) = stopped(pid) {
         return Err(why);
     }
-    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit));
     if ready.is_ok_and(|n| n == 0) {
         let silent =
@@ -50,12 +64,15 @@ pub fn ask(pid: u32) -> Result<Report, String> {
 
 /// A connection to the process with this number, which the kernel vouches for.
 fn connect(pid: u32) -> Result<OwnedFd, String> {
-    let flags = SocketFlags::CLOEXEC;
+    // Nobody waits for room in the queue of a process that accepts nothing.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| format!("no socket: {error}"))?;
     let name = SocketAddrUnix::new_abstract_name(report::socket_name(pid).as_bytes()).map_err(|e| e.to_string())?;
-    if rustix::net::connect(&socket, &name).is_err() {
+    if let Err(error) = rustix::net::connect(&socket, &name) {
         return Err(match state(pid) {
+            Some('T' | 't') => stopped(pid).unwrap_or_default(),
+            _ if error == rustix::io::Errno::AGAIN => format!("process {pid} is asked by too many at once"),
             None => format!("there is no process {pid}"),
             Some('Z') => format!("process {pid} has ended (nobody has waited for it yet)"),
             Some(_) => format!("process {pid} has not opened softrnic0"),
