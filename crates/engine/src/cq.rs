@@ -98,10 +98,32 @@ pub(crate) struct Cq {
     owed: Option<(u16, Nanos)>,
     /// Completions it ever got, but for those below.
     pushed: u64,
+    /// What that was when the last event was raised: those up to there were covered by an event, whether they were polled or not.
+    covered: u64,
+    /// What that was after the last completion that counts as solicited.
+    solicited: u64,
     /// Looks for a completion so far, but for those that got one of these.
     polls: u64,
     /// Completions of queue pairs that are gone that were handed to who was looking ([`crate::qp::Qp::handed`]).
     handed: u64,
+}
+
+impl Cq {
+    /// Completions that wait and that no event has covered: the youngest ones.
+    fn fresh(&self) -> usize {
+        usize::try_from(self.pushed - self.covered).map_or(self.ring.len(), |n| n.min(self.ring.len()))
+    }
+
+    /// Takes the completions of a queue pair out.
+    fn forget(&mut self, qp: QpId) {
+        let (fresh, solicited) = (self.fresh(), self.solicited > self.covered);
+        let covered = self.ring.len() - fresh;
+        let stays = self.ring.iter().skip(covered).filter(|cqe| cqe.qp != qp).count();
+        self.ring.retain(|cqe| cqe.qp != qp);
+        // Those that stay have other numbers now. Which of them is solicited is not known any more: an event too many is none too few.
+        self.covered = self.pushed - stays as u64;
+        self.solicited = if solicited && stays > 0 { self.pushed } else { self.covered };
+    }
 }
 
 /// All completion queues, and the notices that arise.
@@ -141,6 +163,8 @@ impl Completions {
             moderate_period: 0,
             owed: None,
             pushed: 0,
+            covered: 0,
+            solicited: 0,
             polls: 0,
             handed: 0,
         })
@@ -206,6 +230,9 @@ impl Completions {
         fill(cqe);
         cqe.wc.timestamp = now;
         cq.pushed += 1;
+        if solicited {
+            cq.solicited = cq.pushed;
+        }
         if cq.armed != Armed::No {
             cold_path();
             self.announce(id, solicited, now);
@@ -257,6 +284,7 @@ impl Completions {
     fn fire(cq: &mut Cq, id: CqId, notices: &mut Vec<Notice>) {
         cq.armed = Armed::No;
         cq.owed = None;
+        cq.covered = cq.pushed;
         notices.push(Notice::Completion { cq: id, user: cq.user });
     }
 
@@ -277,12 +305,31 @@ impl Completions {
         next
     }
 
+    /// Asks for an event. It comes at once if a completion waits that would have given one, and that no event has covered: who has
+    /// read an event need not poll once more after asking for the next one, and an adapter, which is given the consumer's index with the
+    /// request, does not lose such a completion either. What an event has covered gives no other one, though it was not polled.
     pub fn arm(&mut self, id: CqId, solicited_only: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return false };
         // 11.4.2.2: asking for any completion is not weakened by asking for solicited ones later
         if !(solicited_only && cq.armed == Armed::Any) {
             cq.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
+        let fresh = cq.fresh();
+        let matches = match cq.armed {
+            Armed::Any => fresh > 0,
+            _ => cq.solicited > cq.pushed - fresh as u64,
+        };
+        // A moderated event that is owed already comes when it is due.
+        if !matches || cq.owed.is_some() {
+            return true;
+        }
+        if cq.moderate_count > 1 && cq.moderate_period > 0 && fresh < usize::from(cq.moderate_count) {
+            let first = cq.ring.get(cq.ring.len() - fresh).map_or(0, |cqe| cqe.wc.timestamp);
+            cq.owed = Some((fresh as u16, first.saturating_add(cq.moderate_period)));
+            self.owing.push(id);
+            return true;
+        }
+        Self::fire(cq, id, &mut self.notices);
         true
     }
 
@@ -360,9 +407,137 @@ impl Completions {
     /// Takes the completions of a queue pair out (it is destroyed or reset).
     pub fn forget(&mut self, id: CqId, qp: QpId) {
         if let Some(cq) = self.cqs.get_mut(id) {
-            cq.ring.retain(|cqe| cqe.qp != qp);
+            cq.forget(qp);
         }
         // Their places are those of the queues before.
         self.overwritten.retain(|cqe| cqe.qp != qp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Nanos = 100_000;
+    const ONE: QpId = QpId { index: 1, generation: 1 };
+    const OTHER: QpId = QpId { index: 2, generation: 1 };
+
+    struct Queue {
+        done: Completions,
+        id: CqId,
+    }
+
+    impl Queue {
+        fn new() -> Queue {
+            let mut done = Completions::new();
+            let id = done.create(CtxId { index: 0, generation: 0 }, 8, 0, CqOpts::default()).unwrap();
+            Queue { done, id }
+        }
+
+        fn push(&mut self, qp: QpId, solicited: bool, now: Nanos) {
+            assert!(self.done.push(self.id, Cqe { qp, ..Cqe::default() }, solicited, now));
+        }
+
+        fn arm(&mut self, solicited_only: bool) -> usize {
+            assert!(self.done.arm(self.id, solicited_only));
+            self.events()
+        }
+
+        fn poll(&mut self) {
+            self.done.look(self.id).unwrap().drop_front(1);
+        }
+
+        /// Events since this was asked last.
+        fn events(&mut self) -> usize {
+            std::mem::take(&mut self.done.notices).len()
+        }
+    }
+
+    #[test]
+    fn what_no_event_has_covered_gives_one_when_it_is_asked_for() {
+        let mut q = Queue::new();
+        assert_eq!(q.arm(false), 0);
+        q.push(ONE, false, 1);
+        assert_eq!(q.events(), 1);
+        assert_eq!(q.arm(false), 0, "an event has covered it, though nobody has polled");
+        q.push(ONE, false, 2);
+        assert_eq!(q.events(), 1);
+        q.push(ONE, false, 3);
+        q.push(ONE, false, 4);
+        assert_eq!((q.events(), q.arm(false)), (0, 1), "two came that no event has covered");
+        assert_eq!(q.arm(false), 0);
+        (0..4).for_each(|_| q.poll());
+        q.push(ONE, false, 5);
+        assert_eq!(q.events(), 1, "it was armed still");
+        q.push(ONE, false, 6);
+        (0..2).for_each(|_| q.poll());
+        assert_eq!(q.arm(false), 0, "all were polled");
+    }
+
+    #[test]
+    fn only_a_solicited_one_is_an_event_for_who_asks_for_those() {
+        let mut q = Queue::new();
+        q.push(ONE, false, 1);
+        assert_eq!(q.arm(true), 0);
+        assert_eq!(q.arm(false), 1, "more is asked for");
+        q.push(ONE, true, 2);
+        q.push(ONE, false, 3);
+        assert_eq!(q.arm(true), 1);
+        assert_eq!(q.arm(true), 0);
+        (0..3).for_each(|_| q.poll());
+        q.push(ONE, true, 4);
+        assert_eq!(q.events(), 1);
+        let failed = Cqe { wc: Completion { status: WcStatus::LocLenErr, ..Completion::default() }, ..Cqe::default() };
+        assert!(q.done.push(q.id, failed, false, 5));
+        assert_eq!(q.arm(true), 1, "11.4.2.2: an error counts as solicited");
+        q.push(ONE, true, 6);
+        (0..3).for_each(|_| q.poll());
+        q.push(ONE, false, 7);
+        assert_eq!(q.arm(true), 0, "the solicited one was polled");
+    }
+
+    /// `ibv_modify_cq(3)`: what waits when an event is asked for counts, and the time runs from the first of them.
+    #[test]
+    fn a_moderated_event_keeps_its_time() {
+        let mut q = Queue::new();
+        assert!(q.done.moderate(q.id, 3, (PERIOD / 1000) as u16));
+        assert_eq!(q.arm(false), 0);
+        q.push(ONE, false, 1000);
+        assert_eq!((q.arm(false), q.done.fire_due(2000)), (0, Some(1000 + PERIOD)), "asked for anew");
+        assert_eq!((q.done.fire_due(1000 + PERIOD), q.events()), (None, 1));
+        q.push(ONE, false, PERIOD + 2000);
+        assert_eq!(q.arm(false), 0);
+        q.push(ONE, false, PERIOD + 3000);
+        assert_eq!((q.events(), q.done.fire_due(0)), (0, Some(2 * PERIOD + 2000)));
+        q.push(ONE, false, PERIOD + 4000);
+        assert_eq!(q.events(), 1, "the third");
+        (0..3).for_each(|n| q.push(ONE, false, 2 * PERIOD + n));
+        assert_eq!(q.arm(false), 1);
+    }
+
+    /// Completions of a queue pair that is destroyed are covered by nothing, and cover nothing.
+    #[test]
+    fn what_is_taken_out_leaves_the_rest_as_it_was() {
+        for covered in [false, true] {
+            let mut q = Queue::new();
+            q.push(OTHER, false, 1);
+            q.push(ONE, false, 2);
+            assert_eq!(q.arm(false), 1);
+            q.push(OTHER, true, 3);
+            if !covered {
+                q.push(ONE, false, 4);
+            }
+            q.done.forget(q.id, OTHER);
+            assert_eq!(q.arm(false), usize::from(!covered));
+        }
+    }
+
+    #[test]
+    fn what_a_full_queue_has_lost_is_no_event() {
+        let mut q = Queue::new();
+        q.done.cqs.get_mut(q.id).unwrap().opts.ignore_overrun = true;
+        (0..30).for_each(|n| q.push(ONE, n == 0, n));
+        assert_eq!(q.arm(true), 0, "the solicited one is gone");
+        assert_eq!(q.arm(false), 1);
     }
 }

@@ -83,6 +83,28 @@ fn arming_for_less_does_not_disarm() {
     rig.fired();
 }
 
+/// A completion that waits, and that no event has covered, gives one as soon as it is asked for; what an event has covered gives no
+/// other one, though it was not polled.
+#[test]
+fn what_came_before_arming_is_not_lost() {
+    let rig = Rig::new();
+    let good = [rig.mr.sge(0, 8)];
+    rig.message(&good, SendFlags::empty());
+    rig.receives.arm(true).expect("ibv_req_notify_cq");
+    rig.is_quiet();
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    rig.fired();
+    rig.receives.arm(false).expect("ibv_req_notify_cq");
+    rig.is_quiet();
+    rig.message(&good, SendFlags::empty());
+    rig.fired();
+    rig.message(&good, SendFlags::SOLICITED);
+    rig.is_quiet();
+    rig.receives.arm(true).expect("ibv_req_notify_cq");
+    rig.fired();
+    conformance::collect(&rig.receives, 3);
+}
+
 /// One event for several completions, or when the time is over.
 #[test]
 fn moderation_gathers_completions() {

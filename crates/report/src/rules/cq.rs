@@ -39,14 +39,15 @@ fn solicited(_: &Situation<'_>, cq: &Cq) -> Said {
         return None;
     }
     let n = u64::from(cq.inside);
-    let inside = format!("{} inside that {} not", count(n, "completion"), verb(n, "is", "are"));
+    let inside =
+        format!("{} inside that {} not, or came before the last event", count(n, "completion"), verb(n, "is", "are"));
     let text = format!(
         "armed for solicited completions only, {inside}: no event comes before a SEND with IBV_SEND_SOLICITED, or an error"
     );
     Some((if cq.channel.is_some() { Severity::Stuck } else { Severity::Note }, text))
 }
 
-/// `ibv_req_notify_cq(3)`: the event is for completions that are added after it.
+/// `ibv_req_notify_cq(3)`: what came before the last event gives no other one, though it was not polled.
 fn armed_late(situation: &Situation<'_>, cq: &Cq) -> Said {
     if cq.armed != Armed::Any || cq.inside == 0 || situation.unpolled(cq) == Some(false) {
         return None;
@@ -56,7 +57,7 @@ fn armed_late(situation: &Situation<'_>, cq: &Cq) -> Said {
         return Some((Severity::Note, text.into()));
     }
     let text = format!(
-        "armed, and {} came before that: an event comes only with the next completion; poll once more after ibv_req_notify_cq",
+        "armed, and {} came before the last event: another comes only with the next completion; poll until nothing is left",
         count(u64::from(cq.inside), "completion")
     );
     Some((Severity::Stuck, text))

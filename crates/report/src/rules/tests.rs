@@ -179,7 +179,7 @@ const CASES: &[Case] = &[
         (w.cq().armed, w.cq().inside) = (Armed::Solicited, 2);
     }, "armed for solicited completions only, 2 completions inside that are not"),
     ("cq-armed-late", Stuck, |w| (w.cq().armed, w.cq().inside) = (Armed::Any, 1),
-        "armed, and one completion came before that"),
+        "armed, and one completion came before the last event"),
     ("cq-armed-late", Note, |w| (w.cq().armed, w.cq().inside, w.cq().moderated_ns) = (Armed::Any, 1, Some(1000)),
         "held back by moderation"),
     ("cq-not-armed", Stuck, |w| { w.channel().waiters = 1; w.cq().inside = 2 },
