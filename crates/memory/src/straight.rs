@@ -225,12 +225,6 @@ fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// True if this process may read the memory of `pid`: its 64 bytes at `addr` are `cookie`.
-pub fn permitted(pid: u32, addr: u64, cookie: &[u8; 64]) -> bool {
-    let mut seen = [0u8; 64];
-    peek(pid, addr, &mut seen).is_ok() && seen == *cookie
-}
-
 #[cfg(all(test, not(loom), not(miri)))]
 #[path = "straight_tests.rs"]
 mod tests;

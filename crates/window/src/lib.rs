@@ -4,7 +4,8 @@
 //!   they say on the socket. `socket` holds the system calls for it.
 //! * `codec`: a packet as the words of a ring record.
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
-//! * `peers`: connecting, accepting, events. `multicast`: finding the members of a group. `sleep`: doorbells.
+//! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
+//! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `paths`: when large messages go straight, and when through the window.
 //! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
@@ -17,6 +18,7 @@ mod board;
 mod codec;
 mod config;
 mod link;
+mod meeting;
 mod multicast;
 mod pace;
 mod paths;

@@ -19,7 +19,7 @@ use verbs::Errno;
 
 use crate::codec;
 use crate::pace::Pace;
-use crate::rendezvous::Message;
+use crate::rendezvous::{Message, NONCE};
 use crate::socket;
 
 /// Names the payload of the packet that [`crate::WindowPlatform::peek`] gave, until it is released.
@@ -103,14 +103,24 @@ pub(crate) struct Remote {
     pub same_user: bool,
     /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
     pub pidfd: Option<TrackedFd>,
-    /// The eventfd that wakes it. Only between processes of one user: whoever holds an eventfd can make writing to it
-    /// block.
+    /// What it has to read from our memory, until it has answered; `None` for another user's process.
+    pub nonce: Option<Box<[u8; NONCE]>>,
+    /// It has read that: it may trace us.
+    pub proved: bool,
+    /// It does not refuse straight copies.
+    pub straight: bool,
+    /// It has given us what it gives to those that may trace it.
+    pub given: bool,
+    /// Our eventfd that it rings, and nobody else. Only for a peer that has proved that it may trace us: whoever holds an
+    /// eventfd can read the rings of others, and make writing to it block.
+    pub bell: Option<TrackedFd>,
+    /// The eventfd that wakes it, under the same condition; else it is rung by the socket.
     pub doorbell: Option<TrackedFd>,
     /// We have sent HELLO and wait for WELCOME.
     pub awaits_welcome: bool,
-    /// We can copy straight from and to its memory.
+    /// We can copy straight from and to its memory: it has seen our proof, and neither side refuses.
     pub we_permitted: bool,
-    /// It can copy straight from and to ours, as it says.
+    /// It can copy straight from and to ours: it has proved so, and neither side refuses.
     pub it_permitted: bool,
     /// Where we may choose, large messages should go through the window.
     pub favours_window: bool,

@@ -1,24 +1,19 @@
 //! Claiming blocks, connecting to peers, accepting them, and noticing their deaths.
 
 use std::fmt::Display;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use engine::platform::{LinkId, Nanos};
-use memory::apart;
 use memory::backing::{Backing, Memfd};
-use memory::board::Reader;
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
-use memory::straight;
-use memory::{ForeignSheet, Half};
+use memory::{Half, apart};
 use rustix::event::{Timespec, epoll};
-use rustix::io::IoSliceMut;
 use verbs::Errno;
 
 use crate::WindowPlatform;
 use crate::link::{Link, Remote, Side, State};
-use crate::paths;
-use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Greeting, Message};
+use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Message};
 use crate::socket::{self, Received, errno};
 
 /// Links of one process, dead ones that wait to be taken included.
@@ -32,7 +27,7 @@ const CLOSED: Nanos = 100_000_000;
 /// How often it is told at most that peers could not come in, in nanoseconds.
 const TELL_AGAIN: Nanos = 1_000_000_000;
 /// Connections accepted, and messages of one peer read, before others have their turn.
-const TURN: usize = 64;
+pub(crate) const TURN: usize = 64;
 /// Pauses between attempts to connect to a block that nobody answers for.
 const RETRY_FIRST: Nanos = 1_000_000;
 const RETRY_LAST: Nanos = 50_000_000;
@@ -59,21 +54,21 @@ pub(crate) struct HalfOpen {
 /// What an epoll event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    Doorbell,
     Listener(u16),
     HalfOpen(u32),
     Socket(LinkId),
     Process(LinkId),
+    Bell(LinkId),
 }
 
 impl Token {
     fn pack(self) -> u64 {
         let (kind, value) = match self {
-            Token::Doorbell => (0, 0),
             Token::Listener(block) => (1, u32::from(block)),
             Token::HalfOpen(serial) => (2, serial),
             Token::Socket(id) => (3, id.0),
             Token::Process(id) => (4, id.0),
+            Token::Bell(id) => (5, id.0),
         };
         kind << 32 | u64::from(value)
     }
@@ -81,11 +76,11 @@ impl Token {
     fn unpack(raw: u64) -> Option<Token> {
         let value = raw as u32;
         Some(match raw >> 32 {
-            0 => Token::Doorbell,
             1 => Token::Listener(value as u16),
             2 => Token::HalfOpen(value),
             3 => Token::Socket(LinkId(value)),
             4 => Token::Process(LinkId(value)),
+            5 => Token::Bell(LinkId(value)),
             _ => return None,
         })
     }
@@ -95,8 +90,12 @@ pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<()
     epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
 }
 
-/// A doorbell and a board.
-type Gifts = (Option<OwnedFd>, Option<OwnedFd>);
+/// Hears each ring of a doorbell once. Edge-triggered, so nobody has to read it: a read could block, or take the ring of
+/// somebody else.
+pub(crate) fn watch_bell(epoll: &TrackedFd, bell: impl AsFd, id: LinkId) -> Result<(), Errno> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(epoll, bell, epoll::EventData::new_u64(Token::Bell(id).pack()), flags).map_err(errno)
+}
 
 /// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
 pub(crate) fn unwatch(epoll: &TrackedFd, fd: impl AsFd) {
@@ -189,7 +188,7 @@ impl WindowPlatform {
     }
 
     /// [`WindowPlatform::tell_obstacle`] where peers decide how often: once in a second.
-    fn tell_visitors(&mut self, what: impl Display) {
+    pub(crate) fn tell_visitors(&mut self, what: impl Display) {
         let now = monotonic();
         if self.told_at.is_none_or(|at| now.saturating_sub(at) >= TELL_AGAIN) {
             self.told_at = Some(now);
@@ -244,64 +243,14 @@ impl WindowPlatform {
             }
         }
         let (window, memfd) = Memfd::create(Half::WINDOW)?;
-        self.make_board();
-        let hello = Message::Hello(self.greeting(same_user));
-        let (fds, count) = self.own_fds(same_user);
-        let mut all = vec![memfd.as_fd()];
-        all.extend_from_slice(&fds[..count]);
-        socket::send(&socket, &hello, &all)?;
-        let remote = self.remote(socket, pid, same_user, true);
+        let mut remote = self.remote(socket, pid, same_user);
+        remote.awaits_welcome = true;
+        socket::send(&remote.socket, &Message::Hello(self.greeting(&remote)), &[memfd.as_fd()])?;
         self.install(Arc::new(window), Side::Maker, remote)
     }
 
-    /// What a peer gets from us, beside a window: the doorbell and the board, if it is of our user.
-    fn own_fds(&self, same_user: bool) -> ([BorrowedFd<'_>; 2], usize) {
-        let doorbell = self.doorbell.as_fd();
-        match &self.board {
-            _ if !same_user => ([doorbell; 2], 0),
-            Some(board) => ([doorbell, board.fd.as_fd()], 2),
-            None => ([doorbell; 2], 1),
-        }
-    }
-
-    fn greeting(&self, same_user: bool) -> Greeting {
-        Greeting {
-            instance: self.instance,
-            cookie_addr: self.cookie.as_ptr().expose_provenance() as u64,
-            cookie: *self.cookie,
-            straight: self.config.straight,
-            board: same_user && self.board.is_some(),
-        }
-    }
-
-    fn remote(&mut self, socket: TrackedFd, pid: u32, same_user: bool, awaits_welcome: bool) -> Remote {
-        let pidfd = i32::try_from(pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
-            .map(|fd| TrackedFd::new(fd, &self.fds));
-        Remote {
-            socket,
-            pid,
-            peer: self.peer_number(pid),
-            instance: None,
-            same_user,
-            pidfd,
-            doorbell: None,
-            awaits_welcome,
-            we_permitted: false,
-            it_permitted: false,
-            favours_window: false,
-            board: None,
-            arena: None,
-            arena_failed: false,
-            alive_at: 0,
-            ran_at: 0,
-        }
-    }
-
     /// The number of the process that the kernel calls `pid` now: that of a living link to it, or a new one.
-    fn peer_number(&mut self, pid: u32) -> u64 {
+    pub(crate) fn peer_number(&mut self, pid: u32) -> u64 {
         let known = self.live.iter().find_map(|&id| {
             let remote = self.link(id)?.remote.as_ref()?;
             (pid != 0 && remote.pid == pid && !remote.gone()).then_some(remote.peer)
@@ -312,7 +261,7 @@ impl WindowPlatform {
         })
     }
 
-    fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
+    pub(crate) fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
         let id = self.add_link(Link::new(window, side, remote)?)?;
         let watched = match self.link(id).and_then(|l| l.remote.as_ref()) {
             Some(remote) => {
@@ -346,12 +295,12 @@ impl WindowPlatform {
             for event in &events[..n] {
                 let (data, flags) = (event.data, event.flags);
                 match Token::unpack(data.u64()) {
-                    Some(Token::Doorbell) => self.drain_doorbell(),
                     Some(Token::Listener(block)) => self.accept(block, now),
                     Some(Token::HalfOpen(serial)) => self.hear_half_open(serial),
                     Some(Token::Socket(id)) => self.hear(id, flags),
                     Some(Token::Process(id)) => self.lose(id),
-                    None => {}
+                    // Whoever waits is awake.
+                    Some(Token::Bell(_)) | None => {}
                 }
             }
             if n < events.len() {
@@ -368,18 +317,8 @@ impl WindowPlatform {
         });
     }
 
-    fn drain_doorbell(&self) {
-        let mut count = [0u8; 8];
-        // NOWAIT: a peer holds this eventfd too, and could have cleared its O_NONBLOCK.
-        let mut into = [IoSliceMut::new(&mut count)];
-        let read = rustix::io::preadv2(&self.doorbell, &mut into, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT);
-        if matches!(read, Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::SPIPE)) {
-            let _ = rustix::io::read(&self.doorbell, &mut count);
-        }
-    }
-
     /// The peer of this link is gone, or has broken the rules of the socket.
-    fn lose(&mut self, id: LinkId) {
+    pub(crate) fn lose(&mut self, id: LinkId) {
         let epoll = &self.epoll;
         let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
             return;
@@ -393,10 +332,7 @@ impl WindowPlatform {
         link.drain();
         if let Some(remote) = &link.remote {
             // Level-triggered: it would be reported for ever.
-            unwatch(epoll, &remote.socket);
-            if let Some(pidfd) = &remote.pidfd {
-                unwatch(epoll, pidfd);
-            }
+            remote.unwatch(epoll);
         }
     }
 
@@ -481,128 +417,6 @@ impl WindowPlatform {
                 }
             }
         }
-    }
-
-    /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<OwnedFd>) {
-        let mut fds = fds.into_iter();
-        let Some(memfd) = fds.next() else { return };
-        let Some((doorbell, board)) = Self::gifts(fds, same_user, hello) else { return };
-        let Ok(window) = Memfd::adopt(&memfd, Half::WINDOW) else {
-            return;
-        };
-        let mut remote = self.remote(socket, pid, same_user, false);
-        self.make_board();
-        let answer = Message::Welcome(self.greeting(same_user));
-        let (own, count) = self.own_fds(same_user);
-        // A peer that is gone already is taken in all the same: what it has sent lies in the window.
-        let _ = socket::send(&remote.socket, &answer, &own[..count]);
-        self.meet(&mut remote, hello, doorbell, board);
-        let _ = self.install(Arc::new(window), Side::Taker, remote);
-    }
-
-    /// The doorbell and the board that come with a greeting; `None` if they are not as they must be.
-    fn gifts(mut fds: impl Iterator<Item = OwnedFd>, same_user: bool, greeting: &Greeting) -> Option<Gifts> {
-        let doorbell = fds.next();
-        let board = if greeting.board { Some(fds.next()?) } else { None };
-        (doorbell.is_some() == same_user && fds.next().is_none()).then_some((doorbell, board))
-    }
-
-    /// What both sides do with the other's greeting: keep its doorbell and board, find out about straight copies and
-    /// say so.
-    fn meet(&self, remote: &mut Remote, greeting: &Greeting, doorbell: Option<OwnedFd>, board: Option<OwnedFd>) {
-        remote.instance = Some(greeting.instance);
-        remote.doorbell = doorbell
-            .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
-            .map(|fd| TrackedFd::new(fd, &self.fds));
-        remote.we_permitted = self.config.straight
-            && greeting.straight
-            && remote.same_user
-            && remote.pid != 0
-            && straight::permitted(remote.pid, greeting.cookie_addr, &greeting.cookie);
-        if remote.we_permitted {
-            remote.favours_window = self.config.straight_above.is_none() && paths::window_is_quicker();
-            // A board that is not as it must be is none: then requests are sent.
-            remote.board = board.and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);
-        }
-        // If it does not get through, the peer never sends by reference. Nothing else depends on it.
-        let _ = socket::send(&remote.socket, &Message::Probed(remote.we_permitted), &[]);
-    }
-
-    /// Takes the answer to our HELLO, if it is there, before its turn has come.
-    pub(crate) fn hear_greeting(&mut self, id: LinkId) {
-        if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.awaits_welcome) {
-            self.hear(id, epoll::EventFlags::empty());
-        }
-    }
-
-    /// Messages of a peer that we have a link to.
-    fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
-        for _ in 0..TURN {
-            let Some(remote) = self.link(id).and_then(|l| l.remote.as_ref()) else {
-                return;
-            };
-            match socket::receive(&remote.socket) {
-                Received::Nothing if flags.contains(epoll::EventFlags::HUP) => {
-                    return self.lose(id);
-                }
-                Received::Nothing => return,
-                Received::Message(message, fds) => {
-                    if !self.obey(id, &message, fds) {
-                        return self.lose(id);
-                    }
-                }
-                Received::Cut(message) => {
-                    self.tell_visitors("a peer's descriptors could not be taken");
-                    // The window is there already, and may have been used: the link goes on without the rest. The peer
-                    // is rung by the socket then.
-                    if !matches!(&message, Some(Message::Welcome(greeting)) if self.welcomed(id, greeting, Some((None, None))))
-                    {
-                        return self.lose(id);
-                    }
-                }
-                Received::Closed | Received::Garbage => return self.lose(id),
-            }
-        }
-    }
-
-    /// Does what a message says. False if it has no place here.
-    fn obey(&mut self, id: LinkId, message: &Message, fds: Vec<OwnedFd>) -> bool {
-        match message {
-            Message::Ring => fds.is_empty(),
-            Message::Probed(ok) => {
-                let Some(remote) = self.link_mut(id).and_then(|l| l.remote.as_mut()) else {
-                    return false;
-                };
-                remote.it_permitted = *ok;
-                fds.is_empty()
-            }
-            Message::Welcome(greeting) => {
-                let Some(same_user) = self.link(id).and_then(|l| l.remote.as_ref()).map(|remote| remote.same_user)
-                else {
-                    return false;
-                };
-                self.welcomed(id, greeting, Self::gifts(fds.into_iter(), same_user, greeting))
-            }
-            Message::Hello(_) => false,
-        }
-    }
-
-    /// The peer has taken our window. False if it had done so before, or its gifts are not as they must be.
-    fn welcomed(&mut self, id: LinkId, greeting: &Greeting, gifts: Option<Gifts>) -> bool {
-        // Out of its link for a moment: the greeting is answered with what is the platform's.
-        let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
-            return false;
-        };
-        let gifts = gifts.filter(|_| std::mem::take(&mut remote.awaits_welcome));
-        let expected = gifts.is_some();
-        if let Some((doorbell, board)) = gifts {
-            self.meet(&mut remote, greeting, doorbell, board);
-        }
-        if let Some(link) = self.link_mut(id) {
-            link.remote = Some(remote);
-        }
-        expected
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use verbs::{Gid, Psn, Qpn};
 use super::*;
 use crate::Config;
 use crate::pace::Pace;
+use crate::rendezvous::Greeting;
 
 fn platform() -> WindowPlatform {
     WindowPlatform::new(Config::default()).unwrap()
@@ -20,7 +22,7 @@ fn linked() -> (WindowPlatform, WindowPlatform, LinkId, Qpn) {
     let (mut platform, mut other) = (platform(), platform());
     let qpn = Qpn::new(other.claim_block().unwrap());
     let link = platform.resolve(&gid("::1"), qpn).unwrap();
-    for _ in 0..2 {
+    for _ in 0..3 {
         other.handle_events(monotonic());
         platform.handle_events(monotonic());
     }
@@ -267,7 +269,7 @@ fn settings() {
 #[test]
 fn tokens_survive_packing() {
     for token in [
-        Token::Doorbell,
+        Token::Bell(LinkId(9)),
         Token::Listener(0xffe),
         Token::HalfOpen(u32::MAX),
         Token::Socket(LinkId(u32::MAX)),
@@ -293,24 +295,28 @@ fn what_a_descriptor_is() {
     assert!(!socket::is_eventfd(&file));
 }
 
+/// A doorbell need not be read: it wakes once for each ring, whether the count is 0 or not.
 #[test]
 fn a_doorbell_wakes_once() {
-    let mut platform = platform();
-    let readable = |platform: &WindowPlatform| {
+    let (mut platform, mut other, link, _) = linked();
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let wakes = |platform: &WindowPlatform| {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(platform.epoll_fd(), rustix::event::PollFlags::IN)];
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&zero)).unwrap() > 0
     };
-    assert!(!readable(&platform));
-    for _ in 0..3 {
-        rustix::io::write(platform.doorbell_fd(), &1u64.to_ne_bytes()).unwrap();
-    }
-    assert!(readable(&platform));
     platform.handle_events(0);
-    assert!(!readable(&platform));
-    // A peer that holds it could have made it blocking.
-    rustix::io::ioctl_fionbio(platform.doorbell_fd(), false).unwrap();
-    platform.drain_doorbell();
+    assert!(!wakes(&platform));
+    let theirs = other.links()[1];
+    assert!(other.link(theirs).unwrap().remote.as_ref().unwrap().doorbell.is_some());
+    assert!(platform.link(link).unwrap().remote.as_ref().unwrap().doorbell.is_some());
+    for _ in 0..3 {
+        for _ in 0..3 {
+            other.link_mut(theirs).unwrap().ring();
+        }
+        assert!(wakes(&platform));
+        platform.handle_events(0);
+        assert!(!wakes(&platform));
+    }
 }
 
 #[test]
@@ -362,12 +368,11 @@ fn copies_without_end() {
 /// As when descriptors run out between the acceptance and its arrival: here more come than there is room for, which the
 /// kernel cuts off too.
 #[test]
-fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
+fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     // There is room for 3, and for another 3 where the sizes are rounded up.
     const MANY: usize = 16;
-    let greeting = Greeting { instance: [1; 16], cookie_addr: 0, cookie: [0; 64], straight: false, board: false };
-    let bytes = rendezvous::emit(&Message::Welcome(greeting));
-    let welcome = |socket: &OwnedFd| {
+    let bytes = rendezvous::emit(&Message::Table { board: true });
+    let table = |socket: &OwnedFd| {
         let fds = [socket.as_fd(); MANY];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
         let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
@@ -382,18 +387,20 @@ fn a_welcome_whose_descriptors_are_cut_off_ends_no_link() {
     let (block, listener) = other.own_blocks.pop().unwrap();
 
     let near = socket::connect(&rendezvous::block_name(block)).unwrap();
-    welcome(&socket::accept(&listener).unwrap());
-    assert!(matches!(socket::receive(&near), Received::Cut(Some(Message::Welcome(_)))), "the descriptors came through");
+    table(&socket::accept(&listener).unwrap());
+    assert!(matches!(socket::receive(&near), Received::Cut(Some(Message::Table { board: true }))), "they came through");
 
     let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
     let peer = socket::accept(&listener).unwrap();
-    welcome(&peer);
+    let greeting = Greeting { instance: [1; 16], nonce_addr: 0, straight: false };
+    socket::send(&peer, &Message::Welcome(greeting), &[]).unwrap();
+    table(&peer);
     platform.handle_events(monotonic());
     assert!(platform.is_up(link));
     let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
     assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.board.is_none());
     // Once.
-    welcome(&peer);
+    table(&peer);
     platform.handle_events(monotonic());
     assert!(!platform.is_up(link));
 }
@@ -442,9 +449,8 @@ fn large_messages_go_the_quicker_way() {
 fn room_in_a_window_is_announced_to_sleepers() {
     let (mut platform, mut other, link, qpn) = linked();
     let rung = |platform: &WindowPlatform| {
-        let mut fds = [rustix::event::PollFd::new(&platform.doorbell, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+        let bell = platform.link(link).unwrap().remote.as_ref().unwrap().bell.as_ref().unwrap();
+        rustix::io::read(bell, &mut [0; 8]).is_ok()
     };
     let packet = Packet::new(PacketOp::Send, qpn, Qpn::new(1), Psn::new(0));
     for sleeps in [false, true, false] {

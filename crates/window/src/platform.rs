@@ -12,7 +12,7 @@ use memory::fds::{FdSet, TrackedFd};
 use memory::local;
 use memory::ring::{PushError, wake_fence};
 use memory::{Half, joint};
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::epoll;
 use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
@@ -53,12 +53,9 @@ pub struct WindowPlatform {
     pub(crate) config: Config,
     /// 128 random bits that name this device.
     pub(crate) instance: [u8; 16],
-    /// Peers read it to find out whether they can read our memory. Never moves.
-    pub(crate) cookie: Box<[u8; 64]>,
     pub(crate) uid: u32,
     pub(crate) fds: Arc<FdSet>,
     pub(crate) epoll: TrackedFd,
-    pub(crate) doorbell: TrackedFd,
     /// Kept for the moment when descriptors run out, see `peers`.
     pub(crate) spare: Option<TrackedFd>,
 
@@ -105,17 +102,12 @@ impl WindowPlatform {
     pub fn new(config: Config) -> Result<Self, Errno> {
         let fds = FdSet::new();
         let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let doorbell = TrackedFd::new(rustix::event::eventfd(0, flags).map_err(errno)?, &fds);
-        peers::watch(&epoll, &doorbell, peers::Token::Doorbell)?;
         let spare = peers::spare_fd(&fds);
         let mut platform = WindowPlatform {
             config,
             instance: [0; 16],
-            cookie: Box::new([0; 64]),
             uid: rustix::process::geteuid().as_raw(),
             epoll,
-            doorbell,
             spare,
             entries: vec![Entry { id: LinkId::LOOPBACK, link: Some(Box::new(Link::loopback()?)) }],
             live: vec![LinkId::LOOPBACK],
@@ -146,9 +138,6 @@ impl WindowPlatform {
         let mut instance = [0; 16];
         platform.fill_random(&mut instance);
         platform.instance = instance;
-        let mut cookie = Box::new([0; 64]);
-        platform.fill_random(&mut cookie[..]);
-        platform.cookie = cookie;
         Ok(platform)
     }
 
@@ -352,10 +341,7 @@ impl WindowPlatform {
             };
             entry.id = LinkId(entry.id.0.wrapping_add(1 << 16));
             if let Some(remote) = entry.link.take().and_then(|link| link.remote) {
-                peers::unwatch(&self.epoll, &remote.socket);
-                if let Some(pidfd) = &remote.pidfd {
-                    peers::unwatch(&self.epoll, pidfd);
-                }
+                remote.unwatch(&self.epoll);
             }
         }
         let gone = &dead[before..];

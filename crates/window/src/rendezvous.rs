@@ -9,59 +9,69 @@
 //!
 //! ```text
 //!  0  magic "softrnic"      8  version u32      12  kind u8      13  flags u8      14  0 u16
-//! 16  instance, 16 bytes   32  address of the cookie u64        40  cookie, 64 bytes        (HELLO and WELCOME only)
+//! 16  instance, 16 bytes   32  address of the nonce u64                               (HELLO and WELCOME only)
+//! 16  nonce, 32 bytes                                                                 (PROOF only)
 //! ```
 //!
-//! * HELLO, from who connects: descriptors of the window and (between processes of one user) of its doorbell.
-//!   Flag 1: straight copies are not refused. Flag 2: the last descriptor is that of the sender's board.
-//! * WELCOME, the answer: the descriptor of the doorbell. Flags likewise.
-//! * PROBED, from both: flag 1 if the sender could read the receiver's cookie, so straight copies by it work.
-//! * RING: a doorbell for those who have no eventfd of the receiver.
+//! * HELLO, from the side that connects, with the descriptor of the window. Flag 1: straight copies are not refused.
+//! * WELCOME, the answer. Flag likewise.
+//! * PROOF, from each side that could read the other one's nonce, 32 random bytes at the address that the greeting
+//!   names: the kernel lets it trace the other side (`process_vm_readv` makes the check of ptrace(2)), so whatever the
+//!   other side tells it could be read from that one's memory anyway.
+//! * TABLE, the answer to a right PROOF, with descriptors: an eventfd that is this link's doorbell, and with flag 2 the
+//!   sender's board. Without PROOF there is none, and everything travels through the window.
+//! * RING: a doorbell for the side that has no eventfd of the receiver.
 
 use verbs::Gid;
 
 /// Version of everything that two processes must agree on: names, messages, the window's layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// QP numbers per block.
 pub const BLOCK_QPNS: u32 = 4096;
 /// Blocks that can be claimed. Not the first (QP 0 and 1 are management queue pairs), not the last (its last number
 /// addresses multicast groups).
 pub const BLOCKS: core::ops::RangeInclusive<u16> = 1..=0xffe;
+/// Bytes of a nonce.
+pub const NONCE: usize = 32;
 /// Length of HELLO and WELCOME.
-pub const GREETING_BYTES: usize = 104;
+pub const GREETING_BYTES: usize = NOTE_BYTES + 24;
+/// Length of PROOF, the longest message.
+pub const PROOF_BYTES: usize = NOTE_BYTES + NONCE;
 /// Length of the other messages.
 pub const NOTE_BYTES: usize = 16;
 
 const MAGIC: [u8; 8] = *b"softrnic";
 const KIND_HELLO: u8 = 1;
 const KIND_WELCOME: u8 = 2;
-const KIND_PROBED: u8 = 3;
+const KIND_PROOF: u8 = 3;
 const KIND_RING: u8 = 4;
+const KIND_TABLE: u8 = 5;
 
-/// Who speaks, and how to probe straight copies from it.
+/// Who speaks, and how it is found out who may trace whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// 128 random bits that name the process's device.
     pub instance: [u8; 16],
-    /// Where the cookie lies in the sender's memory.
-    pub cookie_addr: u64,
-    /// What lies there.
-    pub cookie: [u8; 64],
+    /// Where the nonce for the receiver lies in the sender's memory.
+    pub nonce_addr: u64,
     /// The sender does not refuse straight copies.
     pub straight: bool,
-    /// The descriptor of the sender's board comes with it.
-    pub board: bool,
 }
 
 /// A message on the socket between two processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first message of who connects.
+    /// The first message of the side that connects.
     Hello(Greeting),
     /// The answer.
     Welcome(Greeting),
-    /// Whether the sender can copy straight.
-    Probed(bool),
+    /// The receiver's nonce, read from its memory.
+    Proof([u8; NONCE]),
+    /// What a process gets that may trace the sender.
+    Table {
+        /// The descriptor of the sender's board comes behind that of the doorbell.
+        board: bool,
+    },
     /// Wake up.
     Ring,
 }
@@ -79,43 +89,45 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let [magic @ .., v0, v1, v2, v3, kind, flags, 0, 0] = *head else {
         return Err(Malformed);
     };
-    if magic != MAGIC || u32::from_le_bytes([v0, v1, v2, v3]) != VERSION || flags > 3 {
+    if magic != MAGIC || u32::from_le_bytes([v0, v1, v2, v3]) != VERSION {
         return Err(Malformed);
     }
-    let (flag, board) = (flags & 1 != 0, flags & 2 != 0);
-    match (kind, rest.is_empty()) {
-        (KIND_HELLO, false) => Ok(Message::Hello(greeting(rest, flag, board)?)),
-        (KIND_WELCOME, false) => Ok(Message::Welcome(greeting(rest, flag, board)?)),
-        (KIND_PROBED, true) if !board => Ok(Message::Probed(flag)),
-        (KIND_RING, true) if flags == 0 => Ok(Message::Ring),
+    match (kind, flags) {
+        (KIND_HELLO, 0 | 1) => Ok(Message::Hello(greeting(rest, flags == 1)?)),
+        (KIND_WELCOME, 0 | 1) => Ok(Message::Welcome(greeting(rest, flags == 1)?)),
+        (KIND_PROOF, 0) => rest.try_into().map(Message::Proof).map_err(|_| Malformed),
+        (KIND_TABLE, 0 | 2) if rest.is_empty() => Ok(Message::Table { board: flags == 2 }),
+        (KIND_RING, 0) if rest.is_empty() => Ok(Message::Ring),
         _ => Err(Malformed),
     }
 }
 
-fn greeting(rest: &[u8], straight: bool, board: bool) -> Result<Greeting, Malformed> {
+fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
-    let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
-    let cookie = <[u8; 64]>::try_from(rest).map_err(|_| Malformed)?;
-    Ok(Greeting { instance: *instance, cookie_addr: u64::from_le_bytes(*addr), cookie, straight, board })
+    let addr = <[u8; 8]>::try_from(rest).map_err(|_| Malformed)?;
+    Ok(Greeting { instance: *instance, nonce_addr: u64::from_le_bytes(addr), straight })
 }
 
 /// Writes a message.
 pub fn emit(message: &Message) -> Vec<u8> {
-    let greeting = |g: &Greeting| u8::from(g.straight) | u8::from(g.board) << 1;
-    let (kind, flags, body) = match message {
-        Message::Hello(g) => (KIND_HELLO, greeting(g), Some(g)),
-        Message::Welcome(g) => (KIND_WELCOME, greeting(g), Some(g)),
-        Message::Probed(ok) => (KIND_PROBED, u8::from(*ok), None),
-        Message::Ring => (KIND_RING, 0, None),
+    let (kind, flags) = match message {
+        Message::Hello(g) => (KIND_HELLO, u8::from(g.straight)),
+        Message::Welcome(g) => (KIND_WELCOME, u8::from(g.straight)),
+        Message::Proof(_) => (KIND_PROOF, 0),
+        Message::Table { board } => (KIND_TABLE, u8::from(*board) << 1),
+        Message::Ring => (KIND_RING, 0),
     };
-    let mut out = Vec::with_capacity(GREETING_BYTES);
+    let mut out = Vec::with_capacity(PROOF_BYTES);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&[kind, flags, 0, 0]);
-    if let Some(g) = body {
-        out.extend_from_slice(&g.instance);
-        out.extend_from_slice(&g.cookie_addr.to_le_bytes());
-        out.extend_from_slice(&g.cookie);
+    match message {
+        Message::Hello(g) | Message::Welcome(g) => {
+            out.extend_from_slice(&g.instance);
+            out.extend_from_slice(&g.nonce_addr.to_le_bytes());
+        }
+        Message::Proof(nonce) => out.extend_from_slice(nonce),
+        Message::Table { .. } | Message::Ring => {}
     }
     out
 }

@@ -1,27 +1,26 @@
 use super::*;
 
 fn greeting() -> Greeting {
-    Greeting {
-        instance: core::array::from_fn(|i| i as u8),
-        cookie_addr: 0x0102_0304_0506_0708,
-        cookie: [0xcc; 64],
-        straight: true,
-        board: false,
-    }
+    Greeting { instance: core::array::from_fn(|i| i as u8), nonce_addr: 0x0102_0304_0506_0708, straight: true }
 }
+
+const NONCE_SEEN: [u8; NONCE] = [0xcc; NONCE];
 
 #[test]
 fn bytes_of_each_message() {
-    let note = |kind, flags| [&b"softrnic\x04\0\0\0"[..], &[kind, flags, 0, 0]].concat();
+    let note = |kind, flags| [&b"softrnic\x05\0\0\0"[..], &[kind, flags, 0, 0]].concat();
     assert_eq!(emit(&Message::Ring), note(4, 0));
-    assert_eq!(emit(&Message::Probed(true)), note(3, 1));
-    assert_eq!(emit(&Message::Probed(false)), note(3, 0));
+    assert_eq!(emit(&Message::Table { board: false }), note(5, 0));
+    assert_eq!(emit(&Message::Table { board: true }), note(5, 2));
+    let proof = emit(&Message::Proof(NONCE_SEEN));
+    assert_eq!(proof.len(), PROOF_BYTES);
+    assert_eq!(proof[..16], note(3, 0));
+    assert_eq!(proof[16..], NONCE_SEEN);
     let hello = emit(&Message::Hello(greeting()));
     assert_eq!(hello.len(), GREETING_BYTES);
     assert_eq!(hello[..16], note(1, 1));
     assert_eq!(hello[16..32], greeting().instance);
-    assert_eq!(hello[32..40], [8, 7, 6, 5, 4, 3, 2, 1]);
-    assert_eq!(hello[40..], [0xcc; 64]);
+    assert_eq!(hello[32..], [8, 7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(emit(&Message::Welcome(greeting()))[12], 2);
 }
 
@@ -33,10 +32,9 @@ fn what_is_written_can_be_read() {
         Message::Hello(refused.clone()),
         Message::Welcome(greeting()),
         Message::Welcome(refused),
-        Message::Hello(Greeting { board: true, ..greeting() }),
-        Message::Welcome(Greeting { board: true, straight: false, ..greeting() }),
-        Message::Probed(true),
-        Message::Probed(false),
+        Message::Proof(NONCE_SEEN),
+        Message::Table { board: false },
+        Message::Table { board: true },
         Message::Ring,
     ] {
         let bytes = emit(&message);
@@ -63,16 +61,18 @@ fn every_bit_of_the_head_counts() {
         bad[13] = flags;
         assert_eq!(parse(&bad), Err(Malformed));
     }
-    let mut bad = emit(&Message::Probed(true));
-    bad[13] = 3;
-    assert_eq!(parse(&bad), Err(Malformed));
+    for message in [Message::Hello(greeting()), Message::Proof(NONCE_SEEN), Message::Table { board: true }] {
+        let mut bad = emit(&message);
+        bad[13] = 3;
+        assert_eq!(parse(&bad), Err(Malformed));
+    }
 }
 
 #[test]
 fn names() {
-    assert_eq!(block_name(0x0ab), "softrnic/4/qpn/0ab");
+    assert_eq!(block_name(0x0ab), "softrnic/5/qpn/0ab");
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
-    assert_eq!(member_name(&group, 0xffe), "softrnic/4/mc/ff0e0000000000000000ffffe0000005/ffe");
+    assert_eq!(member_name(&group, 0xffe), "softrnic/5/mc/ff0e0000000000000000ffffe0000005/ffe");
 }
 
 #[test]
@@ -80,16 +80,16 @@ fn members_of_a_group() {
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
     let text = "\
 Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/4/qpn/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/4/mc/ff0e0000000000000000ffffe0000006/00d
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/000
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/fff
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/+12
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/4/mc/ff0e0000000000000000ffffe0000005/1234
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/4/mc/ff0e0000000000000000ffffe0000005/010
+0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/5/qpn/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000006/00d
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/000
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/fff
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/+12
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/1234
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/5/mc/ff0e0000000000000000ffffe0000005/010
 0000000000000000: 00000003 00000000 00000000 0001 03 21040
 ";
     assert_eq!(members(text, &group), [0x00c, 0x0ab]);

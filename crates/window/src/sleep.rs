@@ -14,12 +14,6 @@ impl WindowPlatform {
         self.epoll.as_fd()
     }
 
-    /// The doorbell that peers ring. It is part of [`WindowPlatform::epoll_fd`]; writing 8 bytes (a `u64` of 1) to it
-    /// wakes whoever waits there.
-    pub fn doorbell_fd(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
-    }
-
     /// Tells whether this program may sleep until an event comes, even while it has much under way. Else its sleep is taken for a
     /// pause between two polls.
     pub fn set_awaits_events(&mut self, may: bool) {

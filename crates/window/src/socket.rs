@@ -10,7 +10,7 @@ use rustix::net::{
 };
 use verbs::Errno;
 
-use crate::rendezvous::{self, GREETING_BYTES, Message};
+use crate::rendezvous::{self, Message, PROOF_BYTES};
 
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
@@ -81,7 +81,7 @@ pub(crate) enum Received {
 /// sizes are rounded up; those beyond are closed by the kernel.
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
-    let mut bytes = [0u8; GREETING_BYTES + 1];
+    let mut bytes = [0u8; PROOF_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

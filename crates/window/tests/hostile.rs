@@ -13,11 +13,11 @@ use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use verbs::{Access, PdId, Qpn, RKey};
-use window::rendezvous::{self, Greeting, Message};
+use window::rendezvous::{self, Greeting, Message, NONCE};
 
 /// A reproducible source of bytes.
 struct Random(u64);
@@ -53,14 +53,71 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
 }
 
+fn greeting() -> Greeting {
+    Greeting { instance: [9; 16], nonce_addr: 0, straight: true }
+}
+
 fn hello() -> Vec<u8> {
-    rendezvous::emit(&Message::Hello(Greeting {
-        instance: [9; 16],
-        cookie_addr: 0,
-        cookie: [9; 64],
-        straight: true,
-        board: false,
-    }))
+    rendezvous::emit(&Message::Hello(greeting()))
+}
+
+/// A peer that has been let in, and has proved that it may trace the victim: the victim is this process.
+struct Proven {
+    socket: OwnedFd,
+    window: OwnedFd,
+    /// What rings the victim.
+    bell: OwnedFd,
+}
+
+impl Proven {
+    /// Its own nonce is `nonce`.
+    fn new(node: &mut Node, nonce: &[u8; NONCE]) -> Proven {
+        let (_, window) = Memfd::create(Half::WINDOW).unwrap();
+        let socket = connect(node);
+        let own = Greeting { nonce_addr: nonce.as_ptr().expose_provenance() as u64, ..greeting() };
+        assert!(send(&socket, &rendezvous::emit(&Message::Hello(own)), &[window.as_fd()]));
+        assert_eq!(peers(node), 1);
+        let (Some(Message::Welcome(greeting)), _) = receive(&socket) else { panic!("no WELCOME") };
+        let (Some(Message::Proof(seen)), _) = receive(&socket) else { panic!("no PROOF") };
+        assert_eq!(&seen, nonce);
+        let proof = Message::Proof(read_nonce(&greeting));
+        assert!(send(&socket, &rendezvous::emit(&proof), &[]));
+        assert_eq!(peers(node), 1);
+        let (Some(Message::Table { board }), fds) = receive(&socket) else { panic!("no TABLE") };
+        assert_eq!(fds.len(), 1 + usize::from(board));
+        Proven { socket, window, bell: fds.into_iter().next().unwrap() }
+    }
+
+    /// Gives the victim this as a board, and a doorbell.
+    fn give(&self, bell: &OwnedFd, board: Option<&OwnedFd>) {
+        let table = rendezvous::emit(&Message::Table { board: board.is_some() });
+        let fds: Vec<_> = [Some(bell.as_fd()), board.map(|board| board.as_fd())].into_iter().flatten().collect();
+        assert!(send(&self.socket, &table, &fds));
+    }
+}
+
+fn read_nonce(greeting: &Greeting) -> [u8; NONCE] {
+    let mut nonce = [0; NONCE];
+    memory::straight::peek(std::process::id(), greeting.nonce_addr, &mut nonce).unwrap();
+    nonce
+}
+
+/// What the victim says next, and the descriptors.
+fn receive(socket: &OwnedFd) -> (Option<Message>, Vec<OwnedFd>) {
+    let mut bytes = [0; 200];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let Ok(got) = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) else {
+        return (None, Vec::new());
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    (rendezvous::parse(&bytes[..got.bytes]).ok(), fds)
 }
 
 fn eventfd() -> OwnedFd {
@@ -105,7 +162,7 @@ fn closed(socket: &OwnedFd) -> bool {
 #[test]
 fn hostile_peers() {
     let mut node = Node::new();
-    let honest = Node::new();
+    let mut honest = Node::new();
     // It has something to show, so its own board counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
     node.platform.show(&Shown::Region { key: 5, pd, access, addr: 0, length: 1, iova: 0 });
@@ -114,10 +171,12 @@ fn hostile_peers() {
     silence(&mut node);
     nonsense_after_hello(&mut node);
     a_doorbell_that_is_none(&mut node);
+    a_doorbell_of_the_unproven(&mut node);
     boards_that_are_none(&mut node);
     let taken: u32 = (1..=40).map(|seed| scribbler(&mut node, seed)).sum();
     assert!(taken > 1000, "{taken}");
     foreign_answers();
+    a_thief_of_rings(&mut node, &mut honest);
     still_works(node, honest);
 }
 
@@ -125,14 +184,6 @@ fn hostile_peers() {
 fn boards_that_are_none(node: &mut Node) {
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let bytes = 32 * 1024 * 64 + 4096;
-    let cookie = Box::new([7u8; 64]);
-    let offer = Greeting {
-        instance: [9; 16],
-        cookie_addr: cookie.as_ptr().expose_provenance() as u64, // ours, as this process is its own peer here
-        cookie: *cookie,
-        straight: true,
-        board: true,
-    };
     // Every row odd, or even and about nothing, or full of bytes.
     let wild = |seed: u64| {
         let fd = memfd(bytes, all);
@@ -146,13 +197,9 @@ fn boards_that_are_none(node: &mut Node) {
     let boards =
         [eventfd(), memfd(bytes - 4096, all), memfd(bytes, SealFlags::SHRINK), memfd(bytes, all), wild(1), wild(2)];
     for board in &boards {
-        let (window, fd) = Memfd::create(Half::WINDOW).unwrap();
-        let bell = eventfd();
-        let socket = connect(node);
-        let hello = rendezvous::emit(&Message::Hello(offer.clone()));
-        assert!(send(&socket, &hello, &[fd.as_fd(), bell.as_fd(), board.as_fd()]));
-        assert_eq!(peers(node), 1);
-        assert!(send(&socket, &rendezvous::emit(&Message::Probed(true)), &[]));
+        let nonce = Box::new([7; NONCE]);
+        let peer = Proven::new(node, &nonce);
+        peer.give(&eventfd(), Some(board));
         let link = node.platform.links()[1];
         node.until("straight", |node| {
             node.platform.caps(link).straight || std::env::var_os("SOFTRNIC_STRAIGHT").is_some()
@@ -172,7 +219,7 @@ fn boards_that_are_none(node: &mut Node) {
             };
             assert_eq!(node.platform.reach(link, &request), None);
         }
-        drop((window, fd, bell, socket));
+        drop(peer);
         node.until("the end", |node| node.platform.stats().links == 1);
     }
 }
@@ -198,7 +245,7 @@ fn offers_that_are_refused(node: &mut Node) {
     ];
     for window in &windows {
         let socket = connect(node);
-        assert!(send(&socket, &hello(), &[window.as_fd(), bell.as_fd()]));
+        assert!(send(&socket, &hello(), &[window.as_fd()]));
         assert_eq!(peers(node), 0);
         assert!(closed(&socket));
     }
@@ -206,7 +253,7 @@ fn offers_that_are_refused(node: &mut Node) {
     drop(window);
     for fds in [
         &[] as &[BorrowedFd<'_>],
-        &[fd.as_fd()],
+        &[fd.as_fd(), bell.as_fd()],
         &[bell.as_fd()],
         &[bell.as_fd(), fd.as_fd()],
         &[fd.as_fd(), bell.as_fd(), bell.as_fd()],
@@ -239,11 +286,11 @@ fn garbage(node: &mut Node) {
                 let at = random.below(16) as usize;
                 bytes[at] ^= 1 << random.below(8);
                 if at == 13 {
-                    bytes[at] = 4; // and 2, a board, needs its descriptor
+                    bytes[at] = 4;
                 }
             }
-            2 => bytes.truncate(random.below(104) as usize),
-            _ => bytes.resize(105 + random.below(9000) as usize, 0),
+            2 => bytes.truncate(random.below(40) as usize),
+            _ => bytes.resize(41 + random.below(9000) as usize, 0),
         }
         let fds = [fd.as_fd(), bell.as_fd(), fd.as_fd()];
         send(&socket, &bytes, &fds[..random.below(4) as usize]);
@@ -273,47 +320,75 @@ fn silence(node: &mut Node) {
     assert!(!closed(&sockets[299]));
     // One that speaks in time is heard.
     let (_window, fd) = Memfd::create(Half::WINDOW).unwrap();
-    let bell = eventfd();
-    assert!(send(&sockets[299], &hello(), &[fd.as_fd(), bell.as_fd()]));
+    assert!(send(&sockets[299], &hello(), &[fd.as_fd()]));
     node.platform.handle_events(5_999_999_999);
     assert_eq!(node.platform.stats().links, 2);
     node.platform.handle_events(6_000_000_000);
     assert_eq!(sockets.iter().filter(|s| !closed(s)).count(), 1);
     assert_eq!(node.platform.deadline(), None);
-    drop((sockets, _window, fd, bell));
+    drop((sockets, _window, fd));
     node.until("the end", |node| node.platform.stats().links == 1);
     assert_eq!(open_fds(), before);
 }
 
 fn nonsense_after_hello(node: &mut Node) {
-    let greeting = Greeting { instance: [9; 16], cookie_addr: 0, cookie: [9; 64], straight: true, board: false };
     let bell = eventfd();
-    for (bytes, fds) in [
-        (hello(), 0),
-        (rendezvous::emit(&Message::Welcome(greeting.clone())), 0),
-        (rendezvous::emit(&Message::Welcome(greeting.clone())), 1),
-        (rendezvous::emit(&Message::Welcome(Greeting { board: true, ..greeting })), 1),
-        (rendezvous::emit(&Message::Ring), 1),
-        (rendezvous::emit(&Message::Probed(true)), 2),
-        (vec![0; 16], 0),
-        (vec![1], 0),
-        (Vec::new(), 0),
+    for (message, fds) in [
+        (Some(Message::Hello(greeting())), 0),
+        (Some(Message::Welcome(greeting())), 0),
+        (Some(Message::Welcome(greeting())), 1),
+        (Some(Message::Table { board: false }), 0),
+        (Some(Message::Table { board: true }), 1),
+        (Some(Message::Table { board: false }), 2),
+        (Some(Message::Ring), 1),
+        // There is one try, and it was wrong.
+        (Some(Message::Proof([0; NONCE])), 0),
+        (None, 16),
+        (None, 1),
+        (None, 0),
     ] {
         let (_window, fd) = Memfd::create(Half::WINDOW).unwrap();
         let socket = connect(node);
-        assert!(send(&socket, &hello(), &[fd.as_fd(), bell.as_fd()]));
+        assert!(send(&socket, &hello(), &[fd.as_fd()]));
         assert_eq!(peers(node), 1);
-        // These two are fine.
+        let (Some(Message::Welcome(its)), fds_then) = receive(&socket) else { panic!("no WELCOME") };
+        assert!(fds_then.is_empty());
+        // These are fine. It says that it can copy from us, and has not read what is to be read.
         assert!(send(&socket, &rendezvous::emit(&Message::Ring), &[]));
-        assert!(send(&socket, &rendezvous::emit(&Message::Probed(true)), &[]));
+        assert!(send(&socket, &rendezvous::emit(&Message::Proof([1; NONCE])), &[]));
         assert_eq!(peers(node), 1);
         let link = node.platform.links()[1];
-        // It says that it can copy from us; we cannot from it (its cookie is not where it says), so nobody does.
         assert!(!node.platform.caps(link).straight);
-        assert!(send(&socket, &bytes, &[bell.as_fd(), bell.as_fd()][..fds]));
+        // Neither a doorbell nor the board, also when the right answer comes behind a wrong one.
+        let (heard, fds_then) = receive(&socket);
+        assert_eq!((heard, fds_then.len()), (None, 0));
+        let bytes = match &message {
+            Some(Message::Proof(_)) => rendezvous::emit(&Message::Proof(read_nonce_or_zeros(&its))),
+            Some(message) => rendezvous::emit(message),
+            None => vec![0; fds],
+        };
+        assert!(send(&socket, &bytes, &[bell.as_fd(), bell.as_fd()][..if message.is_some() { fds } else { 0 }]));
         node.until("the end", |node| node.platform.stats().links == 1);
-        assert!(closed(&socket));
+        assert!(receive(&socket).1.is_empty() && closed(&socket));
     }
+}
+
+/// What lies where a nonce was, if anything does.
+fn read_nonce_or_zeros(greeting: &Greeting) -> [u8; NONCE] {
+    let mut nonce = [0; NONCE];
+    let _ = memory::straight::peek(std::process::id(), greeting.nonce_addr, &mut nonce);
+    nonce
+}
+
+/// A packet for a peer that sleeps, so that it is rung.
+fn ring(node: &mut Node, peer: &Proven) {
+    let link = node.platform.links()[1];
+    // The peer sleeps (the word is in the half towards it).
+    rustix::io::pwrite(&peer.window, &1u32.to_ne_bytes(), (Half::BYTES + 128) as u64).unwrap();
+    node.platform.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
+    let rings = node.platform.stats().rings;
+    node.platform.kick();
+    assert_eq!(node.platform.stats().rings, rings + 1);
 }
 
 fn a_doorbell_that_is_none(node: &mut Node) {
@@ -321,28 +396,77 @@ fn a_doorbell_that_is_none(node: &mut Node) {
     let (rx, tx) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     while rustix::io::write(&tx, &[0; 4096]).is_ok() {}
     rustix::io::ioctl_fionbio(&tx, false).unwrap();
-    let (window, fd) = Memfd::create(Half::WINDOW).unwrap();
-    let socket = connect(node);
-    assert!(send(&socket, &hello(), &[fd.as_fd(), tx.as_fd()]));
+    let peer = Proven::new(node, &[3; NONCE]);
+    peer.give(&tx, None);
     assert_eq!(peers(node), 1);
-    let link = node.platform.links()[1];
-    // We sleep (the word is in the half towards us), so it wants to ring.
-    rustix::io::pwrite(&fd, &1u32.to_ne_bytes(), (Half::BYTES + 128) as u64).unwrap();
-    node.platform.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
-    let rings = node.platform.stats().rings;
-    node.platform.kick();
-    assert_eq!(node.platform.stats().rings, rings + 1);
-    drop((rx, tx, window, fd, socket));
+    ring(node, &peer);
+    // By the socket.
+    assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
+    drop((rx, tx, peer));
     node.until("the end", |node| node.platform.stats().links == 1);
+}
+
+/// A peer that has proved nothing gives an eventfd whose counter is full, and that blocks: nobody writes to it.
+fn a_doorbell_of_the_unproven(node: &mut Node) {
+    let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let (_, window) = Memfd::create(Half::WINDOW).unwrap();
+    let peer = Proven { socket: connect(node), window, bell: eventfd() };
+    assert!(send(&peer.socket, &hello(), &[peer.window.as_fd()]));
+    assert_eq!(peers(node), 1);
+    peer.give(&full, None);
+    assert_eq!(peers(node), 1);
+    assert!(matches!(receive(&peer.socket).0, Some(Message::Welcome(_))));
+    let began = Instant::now();
+    ring(node, &peer);
+    assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    drop(peer);
+    node.until("the end", |node| node.platform.stats().links == 1);
+}
+
+/// Each peer has a doorbell of its own: one that reads it, or makes it block, hears nothing of the others' rings and holds
+/// up nobody.
+fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
+    let thief = Proven::new(node, &[4; NONCE]);
+    let link = honest.resolve(node.qpn);
+    for _ in 0..10 {
+        node.round(|_, _, _, _| {});
+        honest.round(|_, _, _, _| {});
+    }
+    rustix::io::ioctl_fionbio(&thief.bell, false).unwrap();
+    for n in 0..20 {
+        assert!(node.platform.announce_sleep());
+        let p = packet(node.qpn, honest.qpn, n, 0);
+        honest.platform.send(link, &p, Payload::default()).unwrap();
+        honest.platform.kick();
+        // What there is to steal.
+        let mut none = [rustix::event::PollFd::new(&thief.bell, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut none, Some(&now)), Ok(0), "the ring of another peer");
+        let epoll = node.platform.epoll_fd();
+        let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "not woken");
+        // Its own ring is heard, too, and nobody waits when it is gone again.
+        rustix::io::write(&thief.bell, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::read(&thief.bell, &mut [0; 8]).unwrap();
+        let began = Instant::now();
+        let mut got = 0;
+        node.round(|_, _, _, _| got += 1);
+        assert!(got == 1 && began.elapsed() < Duration::from_secs(2), "{got} in {:?}", began.elapsed());
+        node.platform.suppress_doorbells();
+    }
+    drop(thief);
+    node.until("the end", |node| node.platform.stats().links == 2);
 }
 
 /// Writes anything anywhere into the window while the victim uses it. Gives the packets that were taken for good.
 fn scribbler(node: &mut Node, seed: u64) -> u32 {
     let mut taken = 0;
     let (window, fd) = Memfd::create(Half::WINDOW).unwrap();
-    let bell = eventfd();
     let socket = connect(node);
-    assert!(send(&socket, &hello(), &[fd.as_fd(), bell.as_fd()]));
+    assert!(send(&socket, &hello(), &[fd.as_fd()]));
     assert_eq!(peers(node), 1);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -396,7 +520,7 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    drop((window, fd, bell, socket));
+    drop((window, fd, socket));
     node.until("the end", |node| node.platform.stats().links == 1);
     node.dead.clear();
     taken
@@ -421,11 +545,12 @@ fn foreign_answers() {
     assert_eq!(node.platform.resolve(&common::LOCALHOST, qpn), None);
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();
-    let greeting = Greeting { instance: [9; 16], cookie_addr: 8, cookie: [9; 64], straight: true, board: false };
     for (bytes, fds) in [
-        (rendezvous::emit(&Message::Welcome(greeting.clone())), 0),
-        (rendezvous::emit(&Message::Welcome(greeting.clone())), 2),
-        (hello(), 1),
+        (rendezvous::emit(&Message::Welcome(greeting())), 1),
+        (rendezvous::emit(&Message::Welcome(greeting())), 2),
+        (rendezvous::emit(&Message::Proof([0; NONCE])), 0),
+        (rendezvous::emit(&Message::Table { board: false }), 1),
+        (hello(), 0),
         (vec![7; 50], 1),
     ] {
         let link = node.resolve(qpn);
@@ -438,10 +563,10 @@ fn foreign_answers() {
     // A good one, twice.
     let link = node.resolve(qpn);
     let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
-    let welcome = rendezvous::emit(&Message::Welcome(greeting));
-    assert!(send(&socket, &welcome, &[bell.as_fd()]));
+    let welcome = rendezvous::emit(&Message::Welcome(greeting()));
+    assert!(send(&socket, &welcome, &[]));
     assert_eq!(peers(&mut node), 1);
-    assert!(send(&socket, &welcome, &[bell.as_fd()]));
+    assert!(send(&socket, &welcome, &[]));
     node.until("the end", |node| node.dead == [link]);
 }
 

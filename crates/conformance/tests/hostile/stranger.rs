@@ -28,7 +28,9 @@ const SLOTS: u64 = Half::SLOTS as u64;
 const HALF: u64 = Half::BYTES as u64;
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
-/// The flag that says that a board comes with a greeting.
+const PROOF: u8 = 3;
+const TABLE: u8 = 5;
+/// The flag that says that a board comes with a table.
 const BOARD: u8 = 2;
 
 fn name(block: u32) -> SocketAddrUnix {
@@ -51,8 +53,8 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags);
 }
 
-/// What came: its kind, and its descriptors.
-fn receive(socket: &OwnedFd) -> Option<(u8, Vec<OwnedFd>)> {
+/// What came: its bytes, and its descriptors.
+fn receive_all(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = [0; 256];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -64,18 +66,40 @@ fn receive(socket: &OwnedFd) -> Option<(u8, Vec<OwnedFd>)> {
             fds.extend(rights);
         }
     }
-    (got.bytes > 12).then(|| (bytes[12], fds))
+    (got.bytes > 12).then(|| (bytes[..got.bytes].to_vec(), fds))
+}
+
+/// What came: its kind, and its descriptors.
+fn receive(socket: &OwnedFd) -> Option<(u8, Vec<OwnedFd>)> {
+    receive_all(socket).map(|(bytes, fds)| (bytes[12], fds))
 }
 
 /// A message with the right head.
 fn message(random: &mut Random, kind: u8) -> Vec<u8> {
     let version = rendezvous::VERSION.to_le_bytes();
     let mut bytes = [&b"softrnic"[..], &version, &[kind, random.below(2) as u8, 0, 0]].concat();
-    if matches!(kind, HELLO | WELCOME) {
-        // The cookie's address may be anything: it is read from our memory, not from the victim's.
-        bytes.extend(random.bytes(16 + 8 + 64));
+    match kind {
+        // The nonce's address may be anything: it is read from our memory, not from the victim's.
+        HELLO | WELCOME => bytes.extend(random.bytes(16 + 8)),
+        PROOF => {
+            bytes[13] = 0;
+            bytes.extend(random.bytes(32));
+        }
+        _ => {}
     }
     bytes
+}
+
+/// Proves that we may trace the victim, whose greeting this is. False if the kernel does not let us.
+fn prove(socket: &OwnedFd, greeting: &[u8]) -> bool {
+    let Some(addr) = greeting.get(32..40).and_then(|addr| addr.try_into().ok()) else { return false };
+    let (victim, mut nonce) = (std::os::unix::process::parent_id(), [0; 32]);
+    if memory::straight::peek(victim, u64::from_le_bytes(addr), &mut nonce).is_err() {
+        return false;
+    }
+    let head = [&b"softrnic"[..], &rendezvous::VERSION.to_le_bytes(), &[PROOF, 0, 0, 0]].concat();
+    send(socket, &[head, nonce.to_vec()].concat(), &[]);
+    true
 }
 
 fn window(len: u64, seals: SealFlags) -> File {
@@ -112,11 +136,15 @@ struct Stranger {
 /// Is taken in as anybody is, once: if the protocol is not what this test thinks it is, this fails.
 fn be_welcome(random: &mut Random, block: u32) {
     let (socket, window) = (seqpacket(), window(2 * HALF, SEALS));
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     rustix::net::connect(&socket, &name(block)).expect("the victim listens");
-    send(&socket, &message(random, HELLO), &[window.as_fd(), bell.as_fd()]);
-    let (kind, fds) = until("a WELCOME", || receive(&socket));
-    assert!(kind == WELCOME && !fds.is_empty());
+    send(&socket, &message(random, HELLO), &[window.as_fd()]);
+    let (welcome, fds) = until("a WELCOME", || receive_all(&socket));
+    assert!(welcome[12] == WELCOME && fds.is_empty());
+    if prove(&socket, &welcome) {
+        // Its own answer to our greeting may come first.
+        let (_, fds) = until("a TABLE", || receive(&socket).filter(|(kind, _)| *kind == TABLE));
+        assert!(!fds.is_empty());
+    }
 }
 
 pub fn run(mut wire: Wire, seed: u64) {
@@ -192,22 +220,18 @@ impl Stranger {
                     null,
                 ];
                 let bad = &some[random.below(some.len() as u64) as usize];
-                send(&socket, &message(random, HELLO), &[bad.as_fd(), bell.as_fd()]);
+                send(&socket, &message(random, HELLO), &[bad.as_fd()]);
                 let _ = bad.set_len(0);
             }
-            5 => send(&socket, &message(random, HELLO), &[bell.as_fd(), bell.as_fd()]),
+            5 => {
+                let bells = [bell.as_fd(), bell.as_fd()];
+                send(&socket, &message(random, HELLO), &bells[..1 + random.below(2) as usize]);
+            }
             // A good one.
             _ => {
                 let window = window(2 * HALF, SEALS);
                 self.forge(&window, 0);
-                let mut hello = message(&mut self.random, HELLO);
-                if self.random.coin() {
-                    hello[13] |= BOARD;
-                    let board = board(&mut self.random);
-                    send(&socket, &hello, &[window.as_fd(), bell.as_fd(), board.as_fd()]);
-                } else {
-                    send(&socket, &hello, &[window.as_fd(), bell.as_fd()]);
-                }
+                send(&socket, &message(&mut self.random, HELLO), &[window.as_fd()]);
                 self.chat(&socket, &window, 0);
             }
         }
@@ -220,24 +244,39 @@ impl Stranger {
             return;
         };
         self.blows += 1;
-        let Some((HELLO, fds)) = receive(&socket) else { return };
+        let Some((hello, fds)) = receive_all(&socket).filter(|(hello, _)| hello[12] == HELLO) else { return };
         let Some(window) = fds.into_iter().next() else { return };
         let window = File::from(window);
-        let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         if self.random.below(4) > 0 {
-            send(&socket, &message(&mut self.random, WELCOME), &[bell.as_fd()]);
+            send(&socket, &message(&mut self.random, WELCOME), &[]);
+            if self.random.coin() && prove(&socket, &hello) {
+                self.give(&socket);
+            }
         }
         self.forge(&window, HALF);
         self.chat(&socket, &window, HALF);
         open.push(socket);
     }
 
+    /// Gives the victim a doorbell, and a board that shows anything.
+    fn give(&mut self, socket: &OwnedFd) {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let board = board(&mut self.random);
+        let mut table = message(&mut self.random, TABLE);
+        table[13] = BOARD;
+        send(socket, &table, &[bell.as_fd(), board.as_fd()]);
+    }
+
     /// Goes on talking, and writing into the window, for a while.
     fn chat(&mut self, socket: &OwnedFd, window: &File, half: u64) {
         for _ in 0..self.random.below(20) {
-            if let Some((WELCOME, fds)) = receive(socket) {
-                // The victim's doorbell is ours to ring, as often as we like.
+            if let Some((heard, fds)) = receive_all(socket) {
+                if heard[12] == WELCOME && self.random.coin() && prove(socket, &heard) {
+                    self.give(socket);
+                }
+                // The victim's doorbell is ours to ring, as often as we like, and to make it block.
                 for fd in &fds {
+                    let _ = rustix::io::ioctl_fionbio(fd, self.random.coin());
                     let _ = rustix::io::write(fd, &u64::MAX.wrapping_sub(1).to_ne_bytes());
                 }
             }

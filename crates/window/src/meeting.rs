@@ -1,0 +1,217 @@
+//! What two processes say when they meet: greetings, proofs, and what a process gets that may trace us.
+//!
+//! The kernel's word comes first (SO_PEERCRED: process and user). Beyond the window, a process gets nothing of ours
+//! before it has read a nonce from our memory and returned it: the keys and addresses on the board, and a descriptor that
+//! it could make block, are for those that could read and stop us anyway. A process that may not trace us, because Yama,
+//! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use engine::platform::LinkId;
+use memory::backing::Memfd;
+use memory::board::Reader;
+use memory::fds::TrackedFd;
+use memory::{ForeignSheet, Half, straight};
+use rustix::event::{EventfdFlags, epoll};
+
+use crate::WindowPlatform;
+use crate::link::{Remote, Side};
+use crate::paths;
+use crate::peers::{TURN, unwatch, watch_bell};
+use crate::rendezvous::{Greeting, Message, NONCE};
+use crate::socket::{self, Received};
+
+impl Remote {
+    /// Takes all descriptors of the peer out of the epoll instance.
+    pub(crate) fn unwatch(&self, epoll: &TrackedFd) {
+        for fd in [Some(&self.socket), self.pidfd.as_ref(), self.bell.as_ref()].into_iter().flatten() {
+            unwatch(epoll, fd);
+        }
+    }
+}
+
+impl WindowPlatform {
+    /// A peer that nothing is known of but what the kernel says.
+    pub(crate) fn remote(&mut self, socket: TrackedFd, pid: u32, same_user: bool) -> Remote {
+        let pidfd = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+            .map(|fd| TrackedFd::new(fd, &self.fds));
+        let nonce = same_user.then(|| {
+            let mut nonce = Box::new([0; NONCE]);
+            self.fill_random(&mut nonce[..]);
+            nonce
+        });
+        Remote {
+            socket,
+            pid,
+            peer: self.peer_number(pid),
+            instance: None,
+            same_user,
+            pidfd,
+            nonce,
+            proved: false,
+            straight: false,
+            given: false,
+            bell: None,
+            doorbell: None,
+            awaits_welcome: false,
+            we_permitted: false,
+            it_permitted: false,
+            favours_window: false,
+            board: None,
+            arena: None,
+            arena_failed: false,
+            alive_at: 0,
+            ran_at: 0,
+        }
+    }
+
+    pub(crate) fn greeting(&self, remote: &Remote) -> Greeting {
+        Greeting {
+            instance: self.instance,
+            nonce_addr: remote.nonce.as_ref().map_or(0, |nonce| nonce.as_ptr().expose_provenance() as u64),
+            straight: self.config.straight,
+        }
+    }
+
+    /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
+    pub(crate) fn welcome(
+        &mut self,
+        socket: TrackedFd,
+        pid: u32,
+        same_user: bool,
+        hello: &Greeting,
+        fds: Vec<OwnedFd>,
+    ) {
+        let [memfd] = &fds[..] else { return };
+        let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
+            return;
+        };
+        let mut remote = self.remote(socket, pid, same_user);
+        // A peer that is gone already is taken in all the same: what it has sent lies in the window.
+        let _ = socket::send(&remote.socket, &Message::Welcome(self.greeting(&remote)), &[]);
+        Self::meet(&mut remote, hello);
+        let _ = self.install(Arc::new(window), Side::Taker, remote);
+    }
+
+    /// What both sides do with the other's greeting: read its nonce, if the kernel permits it, and return it.
+    fn meet(remote: &mut Remote, greeting: &Greeting) {
+        (remote.instance, remote.straight) = (Some(greeting.instance), greeting.straight);
+        let mut nonce = [0; NONCE];
+        if remote.same_user && remote.pid != 0 && straight::peek(remote.pid, greeting.nonce_addr, &mut nonce).is_ok() {
+            // If it does not get through, the peer gives us nothing. Nothing else depends on it.
+            let _ = socket::send(&remote.socket, &Message::Proof(nonce), &[]);
+        }
+    }
+
+    /// Takes the answer to our HELLO, if it is there, before its turn has come.
+    pub(crate) fn hear_greeting(&mut self, id: LinkId) {
+        if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.awaits_welcome) {
+            self.hear(id, epoll::EventFlags::empty());
+        }
+    }
+
+    /// Messages of a peer that we have a link to.
+    pub(crate) fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
+        for _ in 0..TURN {
+            let Some(remote) = self.link(id).and_then(|l| l.remote.as_ref()) else {
+                return;
+            };
+            match socket::receive(&remote.socket) {
+                Received::Nothing if flags.contains(epoll::EventFlags::HUP) => {
+                    return self.lose(id);
+                }
+                Received::Nothing => return,
+                Received::Message(message, fds) => {
+                    if !self.obey(id, &message, Some(fds)) {
+                        return self.lose(id);
+                    }
+                }
+                Received::Cut(message) => {
+                    self.tell_visitors("a peer's descriptors could not be taken");
+                    // The window is there already, and may have been used: the link goes on without the rest. The peer
+                    // is rung by the socket then.
+                    let table = message.filter(|message| matches!(message, Message::Table { .. }));
+                    if !table.is_some_and(|table| self.obey(id, &table, None)) {
+                        return self.lose(id);
+                    }
+                }
+                Received::Closed | Received::Garbage => return self.lose(id),
+            }
+        }
+    }
+
+    /// Does what a message says; its descriptors are `None` if they were lost. False if it has no place here.
+    fn obey(&mut self, id: LinkId, message: &Message, fds: Option<Vec<OwnedFd>>) -> bool {
+        // Out of its link for a moment: what is said is answered with what is the platform's.
+        let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
+            return false;
+        };
+        let none = fds.as_ref().is_some_and(Vec::is_empty);
+        let awaits_welcome = remote.awaits_welcome;
+        let fits = match message {
+            Message::Ring => none,
+            Message::Welcome(greeting) if none && awaits_welcome => {
+                remote.awaits_welcome = false;
+                Self::meet(&mut remote, greeting);
+                true
+            }
+            Message::Proof(nonce) => none && !awaits_welcome && self.check_proof(id, &mut remote, nonce),
+            Message::Table { board } => !awaits_welcome && self.take_table(&mut remote, *board, fds),
+            Message::Hello(_) | Message::Welcome(_) => false,
+        };
+        if let Some(link) = self.link_mut(id) {
+            link.remote = Some(remote);
+        }
+        fits
+    }
+
+    /// A peer that has read the right nonce may trace us, and gets what that is worth: a doorbell of its own and the
+    /// board. False if it was not asked. It may answer once: nobody comes to the right answer by trying.
+    fn check_proof(&mut self, id: LinkId, remote: &mut Remote, nonce: &[u8; NONCE]) -> bool {
+        let Some(own) = remote.nonce.take() else { return false };
+        remote.proved = *own == *nonce;
+        if !remote.proved {
+            return true;
+        }
+        remote.it_permitted = self.config.straight && remote.straight;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, &self.fds));
+        // For want of a descriptor it gets nothing, and rings by the socket.
+        let Some(bell) = bell.filter(|bell| watch_bell(&self.epoll, bell, id).is_ok()) else { return true };
+        self.make_board();
+        let board = self.board.as_ref().filter(|_| remote.it_permitted);
+        let message = Message::Table { board: board.is_some() };
+        let fds = [Some(bell.as_fd()), board.map(|board| board.fd.as_fd())];
+        let fds: Vec<_> = fds.into_iter().flatten().collect();
+        let _ = socket::send(&remote.socket, &message, &fds);
+        remote.bell = Some(bell);
+        true
+    }
+
+    /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: whoever holds an
+    /// eventfd can make writing to it block.
+    fn take_table(&mut self, remote: &mut Remote, board: bool, fds: Option<Vec<OwnedFd>>) -> bool {
+        let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(board));
+        if !complete || !remote.same_user || std::mem::replace(&mut remote.given, true) {
+            return false;
+        }
+        remote.we_permitted = self.config.straight && remote.straight && remote.pid != 0;
+        if remote.we_permitted {
+            remote.favours_window = self.config.straight_above.is_none() && paths::window_is_quicker();
+        }
+        let mut fds = fds.filter(|_| remote.proved).unwrap_or_default().into_iter();
+        remote.doorbell = fds
+            .next()
+            .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
+            .map(|fd| TrackedFd::new(fd, &self.fds));
+        if remote.we_permitted {
+            // A board that is not as it must be is none: then requests are sent.
+            remote.board = fds.next().and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);
+        }
+        true
+    }
+}
