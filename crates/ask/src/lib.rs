@@ -2,17 +2,14 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use report::Report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::fs::SealFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// How long a process may take to answer: it may wait for locks, and for its turn on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -90,18 +87,14 @@ fn connect(pid: u32) -> Result<OwnedFd, String> {
     Ok(socket)
 }
 
-/// The descriptor that an answer brings.
+/// The descriptor that an answer brings: a memfd whose bytes and length can change no more.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut byte = [0u8; 2];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags).ok()?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-        _ => None,
-    });
-    fd.filter(|_| got.bytes == 1 && byte[0] == report::ANSWER)
+    let heard = memory::gifts::receive(socket, &mut byte).ok()?;
+    let memfd = heard.gifts.into_iter().next().filter(|_| heard.len == 1 && byte[0] == report::ANSWER)?;
+    let seals = rustix::fs::fcntl_get_seals(&memfd).ok()?;
+    let still = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    seals.contains(still).then(|| memfd.keep())
 }
 
 fn stopped(pid: u32) -> Option<String> {

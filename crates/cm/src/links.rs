@@ -140,7 +140,7 @@ impl State {
             };
             match socket::connect(&socket, &name) {
                 Ok(()) => {
-                    socket.is_connected(rustix::process::geteuid().as_raw());
+                    socket.is_connected();
                     let pid = socket::peer(&socket, self.any_user).ok_or(Errno::EACCES)?;
                     // One link to a process is enough, however many ports it listens at.
                     let known = self.links.by_pid.get(&pid).copied().filter(|key| !ends(key));
@@ -289,11 +289,11 @@ impl State {
             };
             let accepted = match socket.map(socket::accept) {
                 Some(Ok(accepted)) => accepted,
-                Some(Err(Errno::EINTR | Errno(103))) => continue, // he has gone meanwhile
+                Some(Err(Errno::EINTR | Errno(103))) => continue, // it has gone meanwhile
                 None | Some(Err(Errno::EAGAIN)) => return true,
                 Some(Err(_)) => return false,
             };
-            let accepted = TrackedFd::connection(accepted, self.fds(), rustix::process::geteuid().as_raw());
+            let accepted = TrackedFd::connection(accepted, self.fds());
             if socket::peer(&accepted, self.any_user).is_some() {
                 let _ = self.add_link(accepted);
             }

@@ -4,10 +4,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use memory::apart;
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
+use memory::gifts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::{Errno, Result};
 
 use crate::message::{Body, MAX_BYTES, Message, emit, parse};
@@ -22,7 +22,10 @@ fn io(e: &std::io::Error) -> Errno {
 
 pub(crate) fn seqpacket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)?;
+    // Messages of the connection manager carry none.
+    gifts::refuse_gifts(&socket);
+    Ok(socket)
 }
 
 fn address(name: &str) -> Result<SocketAddrUnix> {
@@ -49,14 +52,13 @@ pub(crate) fn connect(socket: impl AsFd, name: &str) -> Result<()> {
     rustix::net::connect(socket, &address(name)?).map_err(errno)
 }
 
-/// Closes a socket at which others connect. What strangers have left in their connections goes the way of theirs ([`apart`]): it would be
-/// closed with the socket.
+/// Closes a socket at which others connect. What they have left in their connections would be closed with the socket: each goes the
+/// way of connections ([`gifts`]) instead.
 pub(crate) fn close_listener(listener: TrackedFd, fds: &Arc<FdSet>) {
     // From now on nobody connects; who has is accepted still.
     let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
-    let own = rustix::process::geteuid().as_raw();
     while let Ok(visitor) = accept(&listener) {
-        drop(TrackedFd::connection(visitor, fds, own));
+        drop(TrackedFd::connection(visitor, fds));
     }
 }
 
@@ -84,12 +86,15 @@ pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Opti
     let socket = seqpacket()?;
     connect(&socket, name)?;
     if peer(&socket, any_user).is_none() {
-        apart::close(socket);
+        gifts::close_connection(socket);
         return Err(Errno::EACCES);
     }
-    send(&socket, &emit(question))?;
-    let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&PATIENCE));
-    match receive(&socket) {
+    let answer = send(&socket, &emit(question)).map(|()| {
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&PATIENCE));
+        receive(&socket)
+    });
+    gifts::close_connection(socket);
+    match answer? {
         Received::Message(answer) => Ok(Some(answer.body)),
         Received::Nothing | Received::Closed => Ok(None),
     }
@@ -107,13 +112,13 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; MAX_BYTES + 1];
     loop {
-        match rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Received::Closed,
-            Ok((_, n)) => {
-                return bytes.get(..n).and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
+        match gifts::receive(&socket, &mut bytes) {
+            Ok(heard) => {
+                let told = bytes.get(..heard.len).filter(|_| heard.len > 0 && heard.gifts.is_empty());
+                return told.and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
             }
-            // The second is told once, where the other side closed without having read all: what it had sent lies behind it.
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
+            // Told once, where the other side closed without having read all: what it had sent lies behind it.
+            Err(rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::Closed,
         }

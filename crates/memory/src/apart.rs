@@ -1,76 +1,139 @@
 //! Closing what somebody else has filled.
 //!
-//! What lies in a socket unread is closed with it, descriptors included, and may take as long as who put them there likes: a TCP
-//! connection with SO_LINGER and a peer that does not read (socket(7)) holds up whoever closes it last, O_NONBLOCK or not. Any user
-//! of the machine can connect to a socket with an abstract name and send one before he is found to be a stranger. So strangers'
-//! sockets are closed on a thread that has nothing else to do; while that one has too much to do ([`has_room`]), nobody is let in.
+//! What lies in a socket unread is closed with it, descriptors included, and may take as long as the sender of the descriptors likes:
+//! a TCP connection with SO_LINGER and a peer that does not read (socket(7)) holds up the thread that closes it last, O_NONBLOCK or
+//! not. Any user of the machine can connect to a socket with an abstract name and send one before the credentials of the connection
+//! are looked at. So what may take long is closed on threads that have nothing else to do: at most [`CLOSERS`], made when they are
+//! needed, gone when they are not.
+//!
+//! Where all of them are held up, what is to be closed waits, with its descriptor: that costs others nothing. Only when a quarter of
+//! the process's descriptors waits so ([`has_room`]) is nobody let in until some are closed.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
-/// So many may wait to be closed before nobody is let in: a small part of the descriptors that most processes may have.
-const MOST: usize = 128;
+/// Threads that close, at most.
+const CLOSERS: usize = 8;
+/// So long a closer without work stays.
+const IDLE: Duration = Duration::from_secs(2);
+/// Bounds of how many descriptors may wait to be closed before nobody is let in.
+const LEAST_ROOM: usize = 128;
+const MOST_ROOM: usize = 4096;
 
-/// The thread, as others see it.
-struct Closer {
-    to: Sender<OwnedFd>,
-    /// How many it has not closed yet.
-    waiting: Arc<AtomicUsize>,
+/// What waits, and the threads that take it.
+#[derive(Default)]
+struct Queue {
+    fds: VecDeque<OwnedFd>,
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Closers {
+    queue: Mutex<Queue>,
+    come: Condvar,
+    /// How many are not closed yet: those that wait, and those at which a thread is held up.
+    open: AtomicUsize,
 }
 
 /// Made when it is first needed, and never freed.
-static CLOSER: AtomicPtr<Closer> = AtomicPtr::new(ptr::null_mut());
+static CLOSERS_OF_PROCESS: AtomicPtr<Closers> = AtomicPtr::new(ptr::null_mut());
 
-fn closer() -> Option<&'static Closer> {
+fn closers() -> Option<&'static Closers> {
     // SAFETY: null, or from Box::leak in `made`.
-    unsafe { CLOSER.load(Ordering::Acquire).as_ref() }
+    unsafe { CLOSERS_OF_PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-fn made() -> Option<&'static Closer> {
-    if let Some(closer) = closer() {
-        return Some(closer);
+fn made() -> &'static Closers {
+    if let Some(closers) = closers() {
+        return closers;
     }
-    let (to, from) = channel::<OwnedFd>();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&waiting);
-    let run = move || {
+    let new = Box::into_raw(Box::<Closers>::default());
+    match CLOSERS_OF_PROCESS.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: from Box::into_raw just now, and never freed.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: from Box::into_raw just now, and shown to nobody.
+            drop(unsafe { Box::from_raw(new) });
+            // SAFETY: not null, and another thread's Box::into_raw, never freed.
+            unsafe { &*other }
+        }
+    }
+}
+
+impl Closers {
+    fn run(&self) {
         deaf();
-        for fd in from {
-            drop(fd);
-            count.fetch_sub(1, Ordering::Relaxed);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(fd) = queue.fds.pop_front() {
+                drop(queue);
+                drop(fd);
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            queue.idle += 1;
+            let (again, waited) = self.come.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = again;
+            queue.idle -= 1;
+            if waited.timed_out() && queue.fds.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
         }
-    };
-    std::thread::Builder::new().name("softrnic-close".into()).stack_size(64 << 10).spawn(run).ok()?;
-    let new = Box::leak(Box::new(Closer { to, waiting }));
-    match CLOSER.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Some(new),
-        Err(_) => {
-            // Somebody else was quicker.
-            // SAFETY: leaked just now, and shown to nobody. Its thread ends with its sender.
-            drop(unsafe { Box::from_raw(ptr::from_mut(new)) });
-            closer()
+    }
+
+    /// One thread more, if those that are there are held up. True if there is one at all.
+    fn staffed(&'static self, queue: &mut Queue) -> bool {
+        if queue.idle < queue.fds.len() && queue.threads < CLOSERS {
+            let thread = std::thread::Builder::new().name("softrnic-close".into()).stack_size(64 << 10);
+            if thread.spawn(|| self.run()).is_ok() {
+                queue.threads += 1;
+            }
         }
+        queue.threads > 0
     }
 }
 
-/// Closes a stranger's descriptor, without waiting for it. Where no thread can be made: at once.
+/// Closes a descriptor without waiting for it. Where no thread can be made: at once.
 pub fn close(fd: OwnedFd) {
-    let Some(closer) = made() else { return };
-    closer.waiting.fetch_add(1, Ordering::Relaxed);
-    let _ = closer.to.send(fd);
+    let closers = made();
+    let mut queue = closers.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    queue.fds.push_back(fd);
+    closers.open.fetch_add(1, Ordering::Relaxed);
+    if closers.staffed(&mut queue) {
+        drop(queue);
+        closers.come.notify_one();
+    } else {
+        let fds = std::mem::take(&mut queue.fds);
+        drop(queue);
+        closers.open.fetch_sub(fds.len(), Ordering::Relaxed);
+    }
+}
+
+/// A quarter of the descriptors that the process may have.
+fn room() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let quarter = limit.map_or(MOST_ROOM, |limit| usize::try_from(limit / 4).unwrap_or(MOST_ROOM));
+    quarter.clamp(LEAST_ROOM, MOST_ROOM)
 }
 
 /// False while so much waits to be closed that nobody should be let in who may be a stranger.
 pub fn has_room() -> bool {
-    closer().is_none_or(|closer| closer.waiting.load(Ordering::Relaxed) < MOST)
+    closers().is_none_or(|closers| {
+        let open = closers.open.load(Ordering::Relaxed);
+        open < LEAST_ROOM || open < room()
+    })
 }
 
-/// In a forked child, which has no such thread. Async-signal-safe.
+/// In a forked child, which has no such threads. Async-signal-safe.
 pub fn forget() {
-    CLOSER.store(ptr::null_mut(), Ordering::Release);
+    CLOSERS_OF_PROCESS.store(ptr::null_mut(), Ordering::Release);
 }
 
 /// Blocks all signals for the calling thread: handlers of the program must not run on a thread of the library's.
@@ -112,16 +175,16 @@ mod tests {
     #[test]
     fn nobody_waits_for_what_is_slow_to_close() {
         let began = Instant::now();
-        let (slow, far) = slow_to_close(60);
-        close(slow);
-        assert!(has_room());
-        for _ in 0..MOST {
-            close(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
-        }
-        assert!(!has_room());
+        let (slow, far): (Vec<_>, Vec<_>) = (0..LEAST_ROOM + 12).map(|_| slow_to_close(60)).unzip();
+        slow.into_iter().for_each(close);
+        let quick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        close(quick);
+        assert!(has_room(), "140 that are slow to close shut the door");
+        let threads = closers().unwrap().queue.lock().unwrap().threads;
+        assert!((1..=CLOSERS).contains(&threads), "{threads} threads");
         assert!(began.elapsed() < Duration::from_secs(30), "it was waited for");
         drop(far); // a reset: there is nothing left to wait for
-        while !has_room() {
+        while closers().unwrap().open.load(Ordering::Relaxed) > 0 {
             assert!(began.elapsed() < Duration::from_secs(50), "it is still not closed");
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::apart;
+use crate::gifts::close_connection;
 
 /// Highest descriptor number that can be kept, plus one (the kernel's default `fs.nr_open`).
 pub const LIMIT: usize = 1 << 20;
@@ -61,28 +61,27 @@ impl FdSet {
 pub struct TrackedFd {
     fd: Option<OwnedFd>,
     set: Arc<FdSet>,
-    /// It is a connection with a stranger, which is not closed here ([`apart`]).
-    strange: bool,
+    /// It is a connection: what its peer has left in it unread is closed with it.
+    connected: bool,
 }
 
 impl TrackedFd {
     /// Takes a descriptor. One above [`LIMIT`] is kept open but not tracked.
     pub fn new(fd: OwnedFd, set: &Arc<FdSet>) -> Self {
         set.set(fd.as_raw_fd(), true);
-        TrackedFd { fd: Some(fd), set: Arc::clone(set), strange: false }
+        TrackedFd { fd: Some(fd), set: Arc::clone(set), connected: false }
     }
 
     /// Takes a connected unix socket, see [`TrackedFd::is_connected`].
-    pub fn connection(fd: OwnedFd, set: &Arc<FdSet>, own: u32) -> Self {
+    pub fn connection(fd: OwnedFd, set: &Arc<FdSet>) -> Self {
         let mut connection = TrackedFd::new(fd, set);
-        connection.is_connected(own);
+        connection.is_connected();
         connection
     }
 
-    /// It is a unix socket, and now connected. Unless a process of this user (`own`) is at its other end, it is one that is
-    /// closed apart ([`apart`]).
-    pub fn is_connected(&mut self, own: u32) {
-        self.strange = peer_credentials(&*self).map_or(true, |(_, uid)| uid != own);
+    /// It is a unix socket, and now connected: it is closed as [`close_connection`] does it.
+    pub fn is_connected(&mut self) {
+        self.connected = true;
     }
 }
 
@@ -100,8 +99,8 @@ impl Drop for TrackedFd {
         // Out of the set first: once closed, the number may be given to someone else.
         if let Some(fd) = self.fd.take() {
             self.set.set(fd.as_raw_fd(), false);
-            if self.strange {
-                apart::close(fd);
+            if self.connected {
+                close_connection(fd);
             }
         }
     }

@@ -11,8 +11,8 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 //!
-//! Beside them, the mutex around all that is one adapter ([`biased`]), and the closing of what strangers have left in our sockets
-//! ([`apart`]).
+//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`gifts`]), and the closing of
+//! what they have left in our sockets ([`apart`]).
 
 pub mod adopt;
 pub mod apart;
@@ -23,6 +23,7 @@ pub mod biased;
 pub mod board;
 pub mod copying;
 pub mod fds;
+pub mod gifts;
 pub mod joint;
 pub mod local;
 mod maps;

@@ -5,13 +5,14 @@
 //! it could make block, are for those that could read and stop us anyway. A process that may not trace us, because Yama,
 //! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use engine::platform::LinkId;
 use memory::backing::Memfd;
 use memory::board::Reader;
 use memory::fds::TrackedFd;
+use memory::gifts::Gift;
 use memory::{ForeignSheet, Half, straight};
 use rustix::event::{EventfdFlags, epoll};
 
@@ -78,14 +79,7 @@ impl WindowPlatform {
     }
 
     /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    pub(crate) fn welcome(
-        &mut self,
-        socket: TrackedFd,
-        pid: u32,
-        same_user: bool,
-        hello: &Greeting,
-        fds: Vec<OwnedFd>,
-    ) {
+    pub(crate) fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<Gift>) {
         let [memfd] = &fds[..] else { return };
         let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
             return;
@@ -145,7 +139,7 @@ impl WindowPlatform {
     }
 
     /// Does what a message says; its descriptors are `None` if they were lost. False if it has no place here.
-    fn obey(&mut self, id: LinkId, message: &Message, fds: Option<Vec<OwnedFd>>) -> bool {
+    pub(crate) fn obey(&mut self, id: LinkId, message: &Message, fds: Option<Vec<Gift>>) -> bool {
         // Out of its link for a moment: what is said is answered with what is the platform's.
         let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
             return false;
@@ -194,7 +188,7 @@ impl WindowPlatform {
 
     /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: whoever holds an
     /// eventfd can make writing to it block.
-    fn take_table(&mut self, remote: &mut Remote, board: bool, fds: Option<Vec<OwnedFd>>) -> bool {
+    fn take_table(&mut self, remote: &mut Remote, board: bool, fds: Option<Vec<Gift>>) -> bool {
         let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(board));
         if !complete || !remote.same_user || std::mem::replace(&mut remote.given, true) {
             return false;
@@ -206,8 +200,8 @@ impl WindowPlatform {
         let mut fds = fds.filter(|_| remote.proved).unwrap_or_default().into_iter();
         remote.doorbell = fds
             .next()
-            .filter(|fd| socket::is_eventfd(fd) && rustix::io::ioctl_fionbio(fd, true).is_ok())
-            .map(|fd| TrackedFd::new(fd, &self.fds));
+            .filter(|fd| fd.is_eventfd() && rustix::io::ioctl_fionbio(fd, true).is_ok())
+            .map(|fd| TrackedFd::new(fd.keep(), &self.fds));
         if remote.we_permitted {
             // A board that is not as it must be is none: then requests are sent.
             remote.board = fds.next().and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);

@@ -225,7 +225,7 @@ impl WindowPlatform {
     }
 
     fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
-        let socket = TrackedFd::connection(socket::connect(&rendezvous::block_name(block))?, &self.fds, self.uid);
+        let socket = TrackedFd::connection(socket::connect(&rendezvous::block_name(block))?, &self.fds);
         let (pid, uid) = peer_credentials(&socket)?;
         let same_user = uid == self.uid;
         if !same_user && !self.config.any_user {
@@ -346,7 +346,7 @@ impl WindowPlatform {
             };
             match socket::accept(listener) {
                 Ok(fd) => {
-                    let socket = TrackedFd::connection(fd, &self.fds, self.uid);
+                    let socket = TrackedFd::connection(fd, &self.fds);
                     self.admit(socket, now);
                 }
                 Err(Errno::EINTR | Errno(103)) => {}
@@ -356,7 +356,7 @@ impl WindowPlatform {
                     self.spare = None;
                     let listener = self.own_blocks.iter().find(|(own, _)| *own == block);
                     let found = listener.and_then(|(_, listener)| socket::accept(listener).ok());
-                    let turned_away = found.map(|fd| TrackedFd::connection(fd, &self.fds, self.uid)).is_some();
+                    let turned_away = found.map(|fd| TrackedFd::connection(fd, &self.fds)).is_some();
                     self.spare = spare_fd(&self.fds);
                     if !turned_away {
                         // The limit was lowered: the spare one does not count either.

@@ -1,5 +1,4 @@
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -287,14 +286,6 @@ fn random_numbers_differ() {
     assert_eq!(seen.len(), 1000);
 }
 
-#[test]
-fn what_a_descriptor_is() {
-    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    assert!(socket::is_eventfd(&bell));
-    let file = std::fs::File::open("/dev/null").unwrap();
-    assert!(!socket::is_eventfd(&file));
-}
-
 /// A doorbell need not be read: it wakes once for each ring, whether the count is 0 or not.
 #[test]
 fn a_doorbell_wakes_once() {
@@ -365,44 +356,25 @@ fn copies_without_end() {
     assert!(a.links()[1..].iter().all(|&id| a.link(id).is_none_or(|link| link.state == State::Dead)));
 }
 
-/// As when descriptors run out between the acceptance and its arrival: here more come than there is room for, which the
-/// kernel cuts off too.
+/// As when descriptors run out between the acceptance and its arrival.
 #[test]
 fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
-    // There is room for 3, and for another 3 where the sizes are rounded up.
-    const MANY: usize = 16;
-    let bytes = rendezvous::emit(&Message::Table { board: true });
-    let table = |socket: &OwnedFd| {
-        let fds = [socket.as_fd(); MANY];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [std::io::IoSlice::new(&bytes)];
-        let sent = rustix::net::sendmsg(socket, &bytes, &mut control, rustix::net::SendFlags::empty());
-        assert!(sent.is_ok(), "{sent:?}");
-    };
+    let table = Message::Table { board: true };
     let (mut platform, mut other) = (platform(), platform());
     // This test answers for the block.
     let first = other.claim_block().unwrap();
-    let (block, listener) = other.own_blocks.pop().unwrap();
-
-    let near = socket::connect(&rendezvous::block_name(block)).unwrap();
-    table(&socket::accept(&listener).unwrap());
-    assert!(matches!(socket::receive(&near), Received::Cut(Some(Message::Table { board: true }))), "they came through");
+    let (_, listener) = other.own_blocks.pop().unwrap();
 
     let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
     let peer = socket::accept(&listener).unwrap();
     let greeting = Greeting { instance: [1; 16], nonce_addr: 0, straight: false };
     socket::send(&peer, &Message::Welcome(greeting), &[]).unwrap();
-    table(&peer);
     platform.handle_events(monotonic());
-    assert!(platform.is_up(link));
+    assert!(platform.obey(link, &table, None));
     let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
     assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.board.is_none());
     // Once.
-    table(&peer);
-    platform.handle_events(monotonic());
-    assert!(!platform.is_up(link));
+    assert!(!platform.obey(link, &table, None));
 }
 
 /// The quicker way for large messages: it depends on the machine, on who sleeps, and on where they lie.

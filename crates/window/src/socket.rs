@@ -1,12 +1,12 @@
 //! System calls of the rendezvous, none of which blocks.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use memory::gifts::{self, Gift};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use verbs::Errno;
 
@@ -65,55 +65,31 @@ pub(crate) fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>])
 /// What came from a socket.
 pub(crate) enum Received {
     /// A message and its descriptors.
-    Message(Message, Vec<OwnedFd>),
+    Message(Message, Vec<Gift>),
     /// Nothing now.
     Nothing,
     /// The other side has closed.
     Closed,
-    /// A message whose descriptors did not all come through: there is none left here, or there were too many. Those that
-    /// came are closed. The message itself, if it is one.
+    /// A message whose descriptors did not all come through: there is none left here. Those that came are closed. The
+    /// message itself, if it is one.
     Cut(Option<Message>),
     /// Something that is no message. Its descriptors are closed.
     Garbage,
 }
 
-/// Receives a message. There is room for the 3 descriptors that a message may have, and for a few more where the kernel's
-/// sizes are rounded up; those beyond are closed by the kernel.
+/// Receives a message. Descriptors go the way of all ([`gifts`]).
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; PROOF_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = loop {
-        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            Ok(got) => break got,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
-            Err(_) => return Received::Closed,
-        }
+    let heard = match gifts::receive(socket, &mut bytes) {
+        // An empty packet looks like an end; nobody who keeps to the protocol sends one.
+        Ok(heard) if heard.len > 0 => heard,
+        Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
+        _ => return Received::Closed,
     };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    // An empty packet looks like an end; nobody who keeps to the protocol sends one.
-    if got.bytes == 0 {
-        return Received::Closed;
-    }
-    let whole = !got.flags.contains(ReturnFlags::TRUNC);
-    let message = bytes.get(..got.bytes).filter(|_| whole).and_then(|bytes| rendezvous::parse(bytes).ok());
-    if got.flags.contains(ReturnFlags::CTRUNC) {
+    let message = bytes.get(..heard.len).filter(|_| !heard.longer).and_then(|bytes| rendezvous::parse(bytes).ok());
+    if heard.cut {
         return Received::Cut(message);
     }
-    message.map_or(Received::Garbage, |message| Received::Message(message, fds))
-}
-
-/// True if the descriptor is an eventfd, as far as can be told. Writing to something else might block, or do harm.
-pub(crate) fn is_eventfd(fd: impl AsFd) -> bool {
-    use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    std::fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+    message.map_or(Received::Garbage, |message| Received::Message(message, heard.gifts))
 }
