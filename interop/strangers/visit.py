@@ -1,12 +1,13 @@
 """A pair of programs of one user, and another user who connects to every socket of theirs.
 
-He leaves a TCP connection there whose close takes ten minutes: its buffers are full, its peer does not read, and SO_LINGER is set. It is
-closed with the socket in which it lies unread, by whoever turns him away. Arguments: softrnic's path, a port, and what runs a
+The visitor leaves TCP connections there whose close takes ten minutes: their buffers are full, their peers do not read, and SO_LINGER is
+set. They are closed with the socket in which they lie unread, by the process that turns the visitor away. Arguments: softrnic's path, a port, and what runs a
 program as the other user. Needs to be root.
 """
 
 import array
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -41,21 +42,28 @@ def linger(connection, on):
 def names(pid):
     """Of the sockets of this process at which somebody can knock."""
     inodes = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return set()  # it has ended
+    for fd in fds:
         try:
             target = os.readlink(f"/proc/{pid}/fd/{fd}")
         except OSError:
             continue
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
-    with open(f"/proc/{pid}/net/unix") as table:
-        rows = [line.split() for line in table]
+    try:
+        with open(f"/proc/{pid}/net/unix") as table:
+            rows = [line.split() for line in table]
+    except OSError:
+        return set()
     listening = 0x10000  # __SO_ACCEPTCON
     return {row[7] for row in rows if len(row) > 7 and row[6] in inodes and int(row[3], 16) & listening}
 
 
 def knock(name):
-    """True if something was left there before the door was shut."""
+    """True if something was left there. The socket's owner is stopped meanwhile: it neither turns us away nor closes anything."""
     slow = slow_to_close()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [slow.fileno()]).tobytes())]
     visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -64,12 +72,21 @@ def knock(name):
         visitor.connect("\0" + name[1:])
         visitor.sendmsg([b"hello"], rights)
     except OSError:
+        # No copy but ours, which must not linger.
         linger(slow, 0)
-        return False
-    finally:
         slow.close()
+        return False
+    slow.close()  # the copy in the message remains, so this one does not linger
     kept.append(visitor)
     return True
+
+
+def wait_for(what, is_there):
+    deadline = time.monotonic() + 60
+    while not is_there():
+        if time.monotonic() > deadline:
+            sys.exit(f"{what}: not within 60 s")
+        time.sleep(0.02)
 
 
 def main():
@@ -77,11 +94,16 @@ def main():
     program = [*other_user, softrnic, "run", "--", "ib_send_lat", "-R", "-D", "4", "-p", port]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     server = subprocess.Popen(program, **quiet)
-    time.sleep(1)
+    wait_for("a listener", lambda: server.poll() is not None or any(n.endswith("/listen") for n in names(server.pid)))
     client = subprocess.Popen([*program, "127.0.0.1"], **quiet)
-    time.sleep(1.5)
+    # The client has no listener; its queue pair's name is there before it connects.
+    wait_for("a queue pair", lambda: client.poll() is not None or any("/qpn/" in n for n in names(client.pid)))
     doors = names(server.pid) | names(client.pid)
-    left = {name for name in doors if any(knock(name) for _ in range(20))}
+    for process in (server, client):
+        process.send_signal(signal.SIGSTOP)
+    left = {name for name in sorted(doors) if [True for _ in range(20) if knock(name)]}
+    for process in (server, client):
+        process.send_signal(signal.SIGCONT)
     for name in sorted(doors):
         print(name, "something was left" if name in left else "no more than knocked at")
     # Far less than it takes to close what was left, and far more than what they do.
@@ -94,7 +116,8 @@ def main():
             process.kill()
             results.append("hung")
     print("server and client:", *results)
-    sys.exit(0 if results == [0, 0] and left else 1)
-
+    sys.stdout.flush()
+    # Without the cleanup of Python, which closes descriptors one by one: the kernel lets no exiting process linger.
+    os._exit(0 if results == [0, 0] and left else 1)
 
 main()
