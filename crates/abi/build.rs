@@ -8,12 +8,30 @@
 //! and of those below it. LLD, which rustc uses by default on x86-64, merges both; names listed explicitly win over
 //! `local: *`. So plain `#[no_mangle]` functions (the interposers of libc's functions) stay in the base version, where
 //! they answer references to any version of their name (`open@GLIBC_2.2.5`), beside the versioned `ibv_*`.
+//! References to the C library's cancellation points are led to `src/syscalls.rs` (`--wrap`), by trampolines that are hidden.
+//!
 //! GNU ld refuses to combine the two maps: elsewhere, link with `-Clink-arg=-fuse-ld=lld`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
+
+/// Functions of the C library for which this library has its own (`src/syscalls.rs`).
+const WRAPPED: [&str; 12] = [
+    "close",
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "pread64",
+    "pwrite64",
+    "connect",
+    "fsync",
+    "fdatasync",
+    "poll",
+    "clock_nanosleep",
+];
 
 fn main() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -32,10 +50,14 @@ fn main() {
     let owners = fs::read_to_string(manifest.join("owners.txt")).expect("owners.txt");
     let routes = routes(&nodes, &owners);
     fs::write(out.join("routes.rs"), route_table(&routes)).expect("write routes.rs");
-    fs::write(out.join("exports.rs"), trampolines(&nodes, &routes, &arch, jump)).expect("write exports.rs");
+    fs::write(out.join("exports.rs"), trampolines(&nodes, &routes, &arch, jump) + &wrappers(jump))
+        .expect("write exports.rs");
     let map = out.join("libsoftrnic.map");
     fs::write(&map, version_map(&nodes)).expect("write the map");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
+    for name in WRAPPED {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={name}");
+    }
     // Its own name, so that whoever needs it (the drop-in libraries) gets the one that is loaded already.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsoftrnic.so");
 }
@@ -187,6 +209,22 @@ fn trampolines(nodes: &[Node], routes: &[Route], arch: &str, jump: &str) -> Stri
              \".type {t},@function\", \"{t}:\", {body}, \".size {t}, . - {t}\", \
              {again}\".symver {t}, {name}{at}{node}, remove\", \".popsection\", {symbols}f = sym crate::{path});",
             node = node.name
+        )
+        .expect("writing to a string");
+    }
+    code
+}
+
+/// Where the linker leads references to the functions of [`WRAPPED`].
+fn wrappers(jump: &str) -> String {
+    let mut code = String::new();
+    for name in WRAPPED {
+        let t = format!("__wrap_{name}");
+        writeln!(
+            code,
+            "core::arch::global_asm!(\".pushsection .text.{t},\\\"ax\\\",@progbits\", \".globl {t}\", \".hidden {t}\", \
+             \".type {t},@function\", \"{t}: {jump} {{f}}\", \".size {t}, . - {t}\", \".popsection\", \
+             f = sym crate::syscalls::{name});"
         )
         .expect("writing to a string");
     }

@@ -33,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The connection manager: ids, ports, handshakes.
     ("softrnic-cm",     &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev.
-    ("softrnic-hooks",  &["softrnic-view"]),
+    ("softrnic-hooks",  &["softrnic-sys", "softrnic-view"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.

@@ -8,7 +8,7 @@ use verbs::{AhId, Errno, Gid, Result};
 
 use crate::attr;
 use crate::context::{Context, alive};
-use crate::entry::{Zeroed, argument, minus_one, number, object, output, pointer};
+use crate::entry::{Handled, Zeroed, argument, looked_up, minus_one, number, output, pointer};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::query::check_port;
@@ -19,6 +19,13 @@ pub struct Ah {
     c: UnsafeCell<ibv_ah>,
     /// The engine's.
     pub id: AhId,
+}
+
+impl Handled for Ah {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).handle == self.id.index }
+    }
 }
 
 fn create(pd: *mut ibv_pd, c_attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
@@ -41,7 +48,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, c_attr: *mut ibv_ah_attr
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { object::<Ah, _>(ah) }?;
+        let this = unsafe { looked_up::<Ah, _>(ah) }?;
         // SAFETY: fields that nobody writes; a context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.
@@ -162,7 +169,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, group: *const ibv_gid, _lid: u16) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Qp::of(qp) }?;
+        let this = unsafe { Qp::named(qp) }?;
         // SAFETY: the caller's structure or NULL.
         let group = attr::gid(unsafe { argument(group) }?);
         alive(this.nic)?.lock().attach_mcast(this.id, &group)
@@ -173,7 +180,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, group: *const ibv_gid
 pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, group: *const ibv_gid, _lid: u16) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Qp::of(qp) }?;
+        let this = unsafe { Qp::named(qp) }?;
         // SAFETY: the caller's structure or NULL.
         let group = attr::gid(unsafe { argument(group) }?);
         alive(this.nic)?.lock().detach_mcast(this.id, &group)

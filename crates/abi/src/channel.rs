@@ -9,7 +9,8 @@ use verbs::{Errno, Result};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::entry::{minus_one, number, object, pointer, silent};
+use crate::entry::{last_errno, minus_one, number, object, pointer, silent};
+use crate::wait::{AGAIN, rung, waits};
 
 /// A channel.
 #[repr(C)]
@@ -56,8 +57,12 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     })
 }
 
-/// `ibv_get_cq_event(3)`.
-pub unsafe extern "C" fn ibv_get_cq_event(
+waits! {
+    /// `ibv_get_cq_event(3)`.
+    ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void): begin_wait, end_wait;
+}
+
+unsafe extern "C" fn begin_wait(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
@@ -68,7 +73,26 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno::EINVAL);
         }
-        let token = this.context()?.nic()?.get_cq_event(&this.inner)? as usize as *mut ibv_cq;
+        this.context()?.nic()?;
+        this.inner.begin_wait();
+        Ok(this.inner.fd())
+    })
+}
+
+unsafe extern "C" fn end_wait(
+    got: isize,
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    let errno = last_errno();
+    minus_one(|| {
+        // SAFETY: live, as a channel is that somebody waits for (man page).
+        let this = unsafe { object::<Channel, _>(channel) }?;
+        this.inner.end_wait();
+        rung(got, errno)?;
+        let Some(token) = this.context()?.nic()?.take_cq_event(&this.inner) else { return Ok(AGAIN) };
+        let token = token as usize as *mut ibv_cq;
         // SAFETY: the token is the address of the queue's structure (cq::Cq::create), which lives at least until this
         // event is acknowledged; the variables are the caller's.
         unsafe {

@@ -11,7 +11,7 @@ use verbs::{Completion, CqId, Errno, Result};
 
 use crate::channel::Channel;
 use crate::context::{COMP_VECTORS, Context, alive};
-use crate::entry::{Zeroed, argument, number, object, pointer};
+use crate::entry::{Handled, Zeroed, argument, looked_up, number, object, pointer};
 use crate::pd::Pd;
 
 /// A completion queue. All are extended ones inside; what `ibv_create_cq` gives out is the front of it.
@@ -47,6 +47,13 @@ pub struct CqInit {
     pub parent_domain: *mut sys::ibv_pd,
 }
 
+impl Handled for Cq {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).handle == self.id.index }
+    }
+}
+
 impl Cq {
     /// The engine's name for it.
     pub fn id(&self) -> CqId {
@@ -60,6 +67,15 @@ impl Cq {
     pub unsafe fn of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq> {
         // SAFETY: the caller's promise; a Cq begins with its C structure.
         unsafe { object::<Cq, _>(cq) }
+    }
+
+    /// [`Cq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    ///
+    /// # Safety
+    /// As [`Cq::of`].
+    pub unsafe fn named<'a>(cq: *mut ibv_cq) -> Result<&'a Cq> {
+        // SAFETY: the caller's promise; as above.
+        unsafe { looked_up::<Cq, _>(cq) }
     }
 
     /// The C structure.
@@ -156,7 +172,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Cq::of(cq) }?;
+        let this = unsafe { Cq::named(cq) }?;
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let real = alive(this.nic)?.lock().resize_cq(this.id, cqe)?;
         // SAFETY: the public field; programs do not resize one queue from two threads.
@@ -169,7 +185,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Cq::of(cq) }?;
+        let this = unsafe { Cq::named(cq) }?;
         let ctx = this.context()?.id();
         alive(this.nic)?.destroy_cq(ctx, this.id)?;
         // SAFETY: both were counted at creation, and so are live; the queue was made by Box::into_raw and is not used
@@ -189,7 +205,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Cq::of(cq) }?;
+        let this = unsafe { Cq::named(cq) }?;
         alive(this.nic)?.arm_cq(this.id, solicited_only != 0)
     })
 }
@@ -198,7 +214,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Cq::of(cq) }?;
+        let this = unsafe { Cq::named(cq) }?;
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { argument(attr) }?;
         if attr.attr_mask != sys::IBV_CQ_ATTR_MODERATE {

@@ -1,15 +1,26 @@
 //! The boundary between C and Rust: errors become what the man page says, and no panic crosses.
 //!
-//! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set.
+//! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set. Where the
+//! value is the errno, the variable is set too, as it is behind a call that has gone through the kernel: programs call
+//! perror(3). Posting and polling leave it alone.
+//!
+//! A thread is not cancelled inside ([`sys::cancel`]); the calls that wait for events are in [`crate::wait`].
 //! A panic (a bug of ours) becomes EIO where the build unwinds; the release profile aborts instead.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
+use sys::cancel::Uncancelled;
 use verbs::{Errno, Result};
 
 /// A number that `verbs::Errno` has no name for: nothing is stored there.
 pub const ENODATA: Errno = Errno(libc::ENODATA);
+
+/// The C library's errno of this thread.
+pub fn last_errno() -> Errno {
+    // SAFETY: the C library gives a valid pointer to this thread's own variable.
+    Errno(unsafe { *libc::__errno_location() })
+}
 
 /// Sets the C library's errno of this thread.
 pub fn set_errno(errno: Errno) {
@@ -17,14 +28,21 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 }
 }
 
-/// Runs `call`; a panic becomes EIO.
-pub fn shielded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs `call`; a panic becomes EIO. For posting, which reaches no cancellation point anyway (`syscalls.rs`).
+pub fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::EIO))
+}
+
+/// Runs `call`, in which the thread is not cancelled; a panic becomes EIO.
+pub fn shielded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _uncancelled = Uncancelled::new();
+    caught(call)
 }
 
 /// NULL and errno on failure; ENOMEM while memory is short.
 pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
-    let made = if crate::reserve::enough() { shielded(call) } else { Err(Errno::ENOMEM) };
+    let _uncancelled = Uncancelled::new();
+    let made = if crate::reserve::enough() { caught(call) } else { Err(Errno::ENOMEM) };
     made.unwrap_or_else(|errno| {
         if nic::logs() {
             tell_lack(core::any::type_name::<F>(), errno);
@@ -46,11 +64,14 @@ fn tell_lack(closure: &str, errno: Errno) {
     }
 }
 
-/// 0, or the errno.
+/// 0, or the errno, which the variable has then, too.
 pub fn number(call: impl FnOnce() -> Result<()>) -> c_int {
     match shielded(call) {
         Ok(()) => 0,
-        Err(errno) => errno.0,
+        Err(errno) => {
+            set_errno(errno);
+            errno.0
+        }
     }
 }
 
@@ -64,6 +85,7 @@ pub fn minus_one(call: impl FnOnce() -> Result<c_int>) -> c_int {
 
 /// Nothing to say to the caller.
 pub fn silent(call: impl FnOnce()) {
+    let _uncancelled = Uncancelled::new();
     let _ = catch_unwind(AssertUnwindSafe(call));
 }
 
@@ -74,6 +96,32 @@ pub fn silent(call: impl FnOnce()) {
 pub unsafe fn object<'a, T, C>(pointer: *mut C) -> Result<&'a T> {
     // SAFETY: every object of ours begins with its C structure, so the addresses are the same; it is live (caller).
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::EINVAL)
+}
+
+/// An object that has a handle, by which a kernel would look it up.
+pub trait Handled {
+    /// True if its C structure still has the handle that it was made with.
+    fn is_itself(&self) -> bool;
+}
+
+/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle was changed.
+/// The kernel would find none under it, or another one, and would leave this one as it is.
+///
+/// # Safety
+/// As [`object`].
+pub unsafe fn looked_up<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { object::<T, C>(pointer) }?;
+    if this.is_itself() { Ok(this) } else { Err(Errno::ENOENT) }
+}
+
+/// [`looked_up`] for what need not be there: `None` for NULL.
+///
+/// # Safety
+/// As [`object`].
+pub unsafe fn looked_up_if_any<'a, T: Handled, C>(pointer: *mut C) -> Result<Option<&'a T>> {
+    // SAFETY: the caller's promise.
+    if pointer.is_null() { Ok(None) } else { unsafe { looked_up(pointer) }.map(Some) }
 }
 
 /// A reference to a plain argument; EINVAL for NULL.

@@ -3,22 +3,41 @@
 use libc::c_int;
 use nic::EventTarget;
 use sys::{ibv_async_event, ibv_context};
-use verbs::EventKind;
+use verbs::{Errno, EventKind};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::entry::{argument, minus_one, object, output, silent};
+use crate::entry::{argument, last_errno, minus_one, object, output, silent};
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::wait::{AGAIN, rung, waits};
 
-/// `ibv_get_async_event(3)`.
-pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+waits! {
+    /// `ibv_get_async_event(3)`.
+    ibv_get_async_event(*mut ibv_context, *mut ibv_async_event): begin_wait, end_wait;
+}
+
+unsafe extern "C" fn begin_wait(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL (man page).
         let context = unsafe { Context::of(context) }?;
-        // SAFETY: the caller's structure or NULL.
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        context.nic()?;
+        Ok(context.shared.context.async_fd())
+    })
+}
+
+unsafe extern "C" fn end_wait(got: isize, context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    let errno = last_errno();
+    minus_one(|| {
+        rung(got, errno)?;
+        // SAFETY: live, as a context is that somebody waits in (man page).
+        let context = unsafe { Context::of(context) }?;
+        // SAFETY: the caller's structure.
         let event = unsafe { output(event) }?;
-        let (kind, target) = context.nic()?.get_async_event(&context.shared.context)?;
+        let Some((kind, target)) = context.nic()?.take_async_event(&context.shared.context) else { return Ok(AGAIN) };
         event.event_type = kind as u32;
         match target {
             EventTarget::Qp(_, user) => event.element.qp = user as usize as *mut _,

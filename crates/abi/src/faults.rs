@@ -39,6 +39,7 @@ thread_local! {
 }
 
 extern "C" fn number_fails() -> c_int {
+    set_errno(Errno(FAILURE.get()));
     FAILURE.get()
 }
 

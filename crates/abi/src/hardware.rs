@@ -212,6 +212,7 @@ pub unsafe extern "C" fn enter() {
 /// # Safety
 /// `first` is what the function demands as its first argument.
 pub unsafe extern "C" fn route(first: *const c_void, number: usize) -> *const c_void {
+    let _uncancelled = sys::cancel::Uncancelled::new();
     let Some(route) = ROUTES.get(number) else { return crate::faults::verdict_on_member(number - ROUTE_COUNT) };
     let failure = crate::faults::verdict(route.name);
     if !failure.is_null() {
@@ -243,6 +244,7 @@ pub unsafe extern "C" fn route(first: *const c_void, number: usize) -> *const c_
 }
 
 extern "C" fn number_fails() -> c_int {
+    set_errno(Errno::EOPNOTSUPP);
     libc::EOPNOTSUPP
 }
 

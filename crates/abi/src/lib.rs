@@ -52,9 +52,11 @@ mod rate;
 mod reserve;
 mod srq;
 mod strings;
+mod syscalls;
 mod sysfs;
 mod table;
 mod unsupported;
+mod wait;
 mod xrcd;
 
 // The interposers of libc's path functions, which show programs the device's files below /sys and /dev. Naming the

@@ -11,7 +11,7 @@ use verbs::{Access, Errno, MrId, Result};
 use crate::buf;
 use crate::context::Context;
 use crate::dm::Memory;
-use crate::entry::{argument, number, object, pointer, set_errno, shielded, silent};
+use crate::entry::{Handled, argument, looked_up, number, object, pointer, set_errno, shielded, silent};
 use crate::pd::Pd;
 
 /// A region.
@@ -40,11 +40,18 @@ pub struct Made {
     pub length: usize,
 }
 
+impl Handled for Mr {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).handle == self.id.index }
+    }
+}
+
 impl Mr {
     /// The C structure for a region that was just registered.
     pub fn create(pd: *mut ibv_pd, made: Made, memory: Option<Arc<Memory>>) -> Result<*mut ibv_mr> {
         // SAFETY: live: the registration used it.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { object::<Pd, _>(pd) }?;
         let context = domain.context()?;
         domain.hold();
         let entry = (made.id, made.lkey, made.rkey, made.length);
@@ -181,7 +188,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let flags = flags as c_uint;
     let checked = shielded(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { object::<Mr, _>(mr) }?;
+        let this = unsafe { looked_up::<Mr, _>(mr) }?;
         let nic = this.context()?.nic()?;
         if flags == 0 || flags & !sys::IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
             return Err(Errno::EINVAL);
@@ -241,7 +248,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { object::<Mr, _>(mr) }?;
+        let this = unsafe { looked_up::<Mr, _>(mr) }?;
         let context = this.context()?;
         context.nic()?.dereg_mr(this.id)?;
         context.shared.handles.lock().mrs.remove(&this.id.index);

@@ -8,7 +8,7 @@ use sys::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_qp};
 use verbs::{Access, Errno, MwId, Opcode, RKey, Result, SendBody, SendData, SendFlags, SendWr};
 
 use crate::context::Context;
-use crate::entry::{argument, number, object, pointer};
+use crate::entry::{Handled, argument, looked_up, number, object, pointer};
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::Qp;
@@ -19,6 +19,13 @@ pub struct Mw {
     c: UnsafeCell<ibv_mw>,
     /// The engine's.
     pub id: MwId,
+}
+
+impl Handled for Mw {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).handle == self.id.index }
+    }
 }
 
 impl Mw {
@@ -51,7 +58,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ib
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { object::<Mw, _>(mw) }?;
+        let this = unsafe { looked_up::<Mw, _>(mw) }?;
         // SAFETY: fields that nobody writes; the context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.

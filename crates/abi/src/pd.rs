@@ -9,7 +9,7 @@ use sys::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_
 use verbs::{Errno, PdId, Result};
 
 use crate::context::Context;
-use crate::entry::{argument, number, object, pointer, silent};
+use crate::entry::{Handled, argument, looked_up, number, object, pointer, silent};
 
 /// A protection domain, or a parent domain around one.
 #[repr(C)]
@@ -36,19 +36,25 @@ pub struct Td {
     users: AtomicU32,
 }
 
+impl Handled for Pd {
+    fn is_itself(&self) -> bool {
+        self.c.handle == self.id.index
+    }
+}
+
 impl Pd {
     fn create(context: *mut ibv_context, id: PdId, joined: Option<Joined>) -> *mut ibv_pd {
         let c = ibv_pd { context, handle: id.index };
         Box::into_raw(Box::new(Pd { c, id, users: AtomicU32::new(0), joined })).cast()
     }
 
-    /// The one behind a pointer of the program's.
+    /// The one behind a pointer of the program's; ENOENT if its handle was changed.
     ///
     /// # Safety
     /// `pd` is NULL or live.
     pub unsafe fn of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd> {
         // SAFETY: the caller's promise; a Pd begins with its ibv_pd.
-        unsafe { object::<Pd, _>(pd) }
+        unsafe { looked_up::<Pd, _>(pd) }
     }
 
     /// The context that it belongs to.
@@ -68,7 +74,7 @@ impl Pd {
     /// `pd` is live: it was held.
     pub unsafe fn release(pd: *mut ibv_pd) {
         // SAFETY: the caller's promise.
-        if let Ok(pd) = unsafe { Pd::of(pd) } {
+        if let Ok(pd) = unsafe { object::<Pd, _>(pd) } {
             pd.users.fetch_sub(1, Ordering::Release);
         }
     }

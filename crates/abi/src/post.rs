@@ -9,7 +9,7 @@ use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
 
 use crate::ah::Ah;
-use crate::entry::{object, shielded};
+use crate::entry::{caught, object};
 use crate::mw;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -292,7 +292,7 @@ unsafe fn walk<W, S>(
     mut each: impl FnMut(&mut S, &W) -> Result<()>,
 ) -> c_int {
     let mut at = first;
-    let result = shielded(|| {
+    let result = caught(|| {
         let mut state = begin()?;
         // SAFETY: NULL or live (caller).
         while let Some(wr) = unsafe { at.as_ref() } {

@@ -13,7 +13,7 @@ use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
 use crate::attr;
 use crate::context::{Context, alive};
 use crate::cq::Cq;
-use crate::entry::{Zeroed, argument, number, object, output, pointer};
+use crate::entry::{Handled, Zeroed, argument, looked_up, looked_up_if_any, number, object, output, pointer};
 use crate::pd::Pd;
 use crate::per_nic::PerNic;
 use crate::qp_ex::{self, Batch};
@@ -56,6 +56,13 @@ struct Extra {
     send_ops: Option<u64>,
 }
 
+impl Handled for Qp {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).qp_base.handle == self.id.index }
+    }
+}
+
 impl Qp {
     /// The engine's name for it.
     pub fn id(&self) -> QpId {
@@ -69,6 +76,15 @@ impl Qp {
     pub unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a Qp> {
         // SAFETY: the caller's promise; a Qp begins with its C structure.
         unsafe { object::<Qp, _>(qp) }
+    }
+
+    /// [`Qp::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    ///
+    /// # Safety
+    /// As [`Qp::of`].
+    pub unsafe fn named<'a>(qp: *mut ibv_qp) -> Result<&'a Qp> {
+        // SAFETY: the caller's promise; as above.
+        unsafe { looked_up::<Qp, _>(qp) }
     }
 
     /// The C structure.
@@ -109,14 +125,20 @@ impl Qp {
             // Its 8 bytes come inline.
             cap.max_inline_data = cap.max_inline_data.max(8);
         }
+        // What an XRC queue pair has no use for is not looked at (ibv_create_qp_ex(3)).
         // SAFETY: live or NULL (man page).
-        let (send_cq, recv_cq, srq) =
-            unsafe { (Cq::of(init.send_cq).ok(), Cq::of(init.recv_cq).ok(), Srq::of(init.srq).ok()) };
+        let (send_cq, recv_cq, srq) = unsafe {
+            (
+                if ty.sends() { looked_up_if_any::<Cq, _>(init.send_cq)? } else { None },
+                if ty.receives() { looked_up_if_any::<Cq, _>(init.recv_cq)? } else { None },
+                if ty.receives() { looked_up_if_any::<Srq, _>(init.srq)? } else { None },
+            )
+        };
         let request = QpInit {
             pd: domain.map(|d| d.id),
             qp_type: ty,
-            send_cq: send_cq.filter(|_| ty.sends()).map(Cq::id),
-            recv_cq: recv_cq.filter(|_| ty.receives()).map(Cq::id),
+            send_cq: send_cq.map(Cq::id),
+            recv_cq: recv_cq.map(Cq::id),
             srq: srq.map(Srq::id),
             xrcd: extra.xrcd.filter(|_| ty == QpType::XrcTgt),
             cap,
@@ -280,7 +302,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Qp::of(qp) }?;
+        let this = unsafe { Qp::named(qp) }?;
         // SAFETY: the caller's structure or NULL.
         let c = unsafe { argument(attr) }?;
         let mask = QpAttrMask::from_bits(mask as u32).ok_or(Errno::EINVAL)?;
@@ -302,7 +324,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Qp::of(qp) }?;
+        let this = unsafe { Qp::named(qp) }?;
         // SAFETY: the caller's structures or NULL.
         let (attr, init) = unsafe { (output(attr)?, output(init)?) };
         let (now, _) = alive(this.nic)?.lock().query_qp(this.id)?;
@@ -332,7 +354,7 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_w
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Qp::of(qp) }?;
+        let this = unsafe { Qp::named(qp) }?;
         // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
         let ctx = unsafe { Context::of((*this.c()).qp_base.context) }?;
         this.destroy(ctx)

@@ -13,7 +13,7 @@ use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, 
 
 use crate::ah::Ah;
 use crate::context::alive;
-use crate::entry::{argument, object, shielded};
+use crate::entry::{argument, caught, object};
 use crate::mw::{Mw, bind_body};
 use crate::qp::Qp;
 
@@ -408,7 +408,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: live and inside its section (man page).
     let (this, work) = unsafe { inside(qp) };
-    let result = shielded(|| post(this, work));
+    let result = caught(|| post(this, work));
     // SAFETY: locked by this thread's wr_start (man page).
     unsafe { this.batch.section.unlock() };
     result.map_or_else(|errno| errno.0, |()| 0)

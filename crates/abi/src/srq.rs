@@ -9,7 +9,7 @@ use verbs::{Errno, Result, SrqId, SrqInit};
 
 use crate::context::{Context, alive};
 use crate::cq::Cq;
-use crate::entry::{Zeroed, number, object, output, pointer};
+use crate::entry::{Handled, Zeroed, looked_up, number, object, output, pointer};
 use crate::pd::Pd;
 use crate::xrcd::Xrcd;
 
@@ -20,6 +20,13 @@ pub struct Srq {
     /// The NIC.
     pub nic: &'static Nic,
     id: SrqId,
+}
+
+impl Handled for Srq {
+    fn is_itself(&self) -> bool {
+        // SAFETY: our structure; the field is the program's to write, between its calls.
+        unsafe { (*self.c.get()).handle == self.id.index }
+    }
 }
 
 impl Srq {
@@ -35,6 +42,15 @@ impl Srq {
     pub unsafe fn of<'a>(srq: *mut ibv_srq) -> Result<&'a Srq> {
         // SAFETY: the caller's promise; an Srq begins with its ibv_srq.
         unsafe { object::<Srq, _>(srq) }
+    }
+
+    /// [`Srq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    ///
+    /// # Safety
+    /// As [`Srq::of`].
+    pub unsafe fn named<'a>(srq: *mut ibv_srq) -> Result<&'a Srq> {
+        // SAFETY: the caller's promise; as above.
+        unsafe { looked_up::<Srq, _>(srq) }
     }
 
     /// Makes one; writes the real sizes to `attr`.
@@ -108,7 +124,7 @@ pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv
             sys::IBV_SRQT_BASIC => Srq::create(init.pd, init.srq_context, &mut init.attr, None),
             sys::IBV_SRQT_XRC if has(sys::IBV_SRQ_INIT_ATTR_XRCD) && has(sys::IBV_SRQ_INIT_ATTR_CQ) => {
                 // SAFETY: live or NULL (man page).
-                let both = unsafe { (object::<Xrcd, _>(init.xrcd)?, Cq::of(init.cq)?) };
+                let both = unsafe { (object::<Xrcd, _>(init.xrcd)?, Cq::named(init.cq)?) };
                 Srq::create(init.pd, init.srq_context, &mut init.attr, Some(both))
             }
             sys::IBV_SRQT_TM => Err(Errno::EOPNOTSUPP),
@@ -121,7 +137,7 @@ pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Srq::of(srq) }?;
+        let this = unsafe { Srq::named(srq) }?;
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { output(attr) }?;
         let mask = mask as u32;
@@ -138,7 +154,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Srq::of(srq) }?;
+        let this = unsafe { Srq::named(srq) }?;
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { output(attr) }?;
         let now = alive(this.nic)?.lock().query_srq(this.id)?;
@@ -162,7 +178,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_out: *mut u32) ->
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let this = unsafe { Srq::of(srq) }?;
+        let this = unsafe { Srq::named(srq) }?;
         // SAFETY: fields that nobody writes; a context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.

@@ -74,3 +74,55 @@ fn nothing_of_the_installed_libraries_is_missing() {
     }
     assert_eq!(missing, Vec::<String>::new());
 }
+
+/// Threads are cancelled at no call that the library makes (pthreads(7) has the list), except where they wait for an event: there
+/// it is `read` (`src/wait.rs`). What is not here the library calls with cancellation turned off.
+#[test]
+fn no_cancellation_point_is_called() {
+    const POINTS: &[&str] = &[
+        "accept",
+        "accept4",
+        "clock_nanosleep",
+        "close",
+        "connect",
+        "creat",
+        "epoll_wait",
+        "epoll_pwait",
+        "fdatasync",
+        "fsync",
+        "msync",
+        "nanosleep",
+        "poll",
+        "ppoll",
+        "pread",
+        "pread64",
+        "preadv",
+        "preadv64",
+        "pselect",
+        "pwrite",
+        "pwrite64",
+        "pwritev",
+        "pwritev64",
+        "readv",
+        "recv",
+        "recvfrom",
+        "recvmsg",
+        "select",
+        "send",
+        "sendmsg",
+        "sendto",
+        "sleep",
+        "splice",
+        "tee",
+        "usleep",
+        "vmsplice",
+        "wait",
+        "waitid",
+        "waitpid",
+        "write",
+        "writev",
+    ];
+    let imported = support::tool("nm", &[Path::new("-D"), Path::new("--undefined-only"), &support::library()]);
+    let imported = imported.lines().filter_map(|line| line.split_whitespace().last()?.split('@').next());
+    assert_eq!(imported.filter(|name| POINTS.contains(name)).collect::<Vec<_>>(), Vec::<&str>::new());
+}

@@ -391,26 +391,26 @@ impl Cm {
     pub fn get_event(&self, channel: &Channel) -> Result<Got> {
         loop {
             channel.bell.wait()?;
-            let mut state = self.lock();
-            let Some(queued) = channel.queue.lock().pop_front() else {
-                drop(state);
-                // The event went with its id, between the ring and the lock.
-                if channel.nonblocking() {
-                    return Err(Errno::EAGAIN);
-                }
-                continue;
-            };
-            let Some(id) = state.ids.get_mut(&queued.id) else { continue };
-            id.reported += 1;
-            let token = id.token;
-            if let Some(child) = queued.child {
-                if let Some(child) = state.ids.get_mut(&child) {
-                    child.awaited_by = None;
-                }
-                state.make_room(queued.id);
+            if let Some(got) = self.take_event(channel) {
+                return Ok(got);
             }
-            return Ok(Got { id: queued.id, token, child: queued.child, event: queued.event });
         }
+    }
+
+    /// The same for who has read from the descriptor by itself. `None`: the event went with its id, between the ring and the lock.
+    pub fn take_event(&self, channel: &Channel) -> Option<Got> {
+        let mut state = self.lock();
+        let queued = channel.queue.lock().pop_front()?;
+        let id = state.ids.get_mut(&queued.id)?;
+        id.reported += 1;
+        let token = id.token;
+        if let Some(child) = queued.child {
+            if let Some(child) = state.ids.get_mut(&child) {
+                child.awaited_by = None;
+            }
+            state.make_room(queued.id);
+        }
+        Some(Got { id: queued.id, token, child: queued.child, event: queued.event })
     }
 
     /// Takes an event back that is not to be handed out yet: it is the channel's next one again. Not for requests, which

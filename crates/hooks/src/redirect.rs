@@ -153,6 +153,8 @@ unsafe fn into_view(path: *const c_char, buf: &mut [u8; PATH_MAX]) -> bool {
     let Some((dir, rest)) = (unsafe { classify(path) }) else { return false };
     // SAFETY: `rest` points into the same string.
     let rest = unsafe { std::ffi::CStr::from_ptr(rest.cast()) }.to_bytes();
+    // The first call makes the view, and the others wait for that.
+    let _uncancelled = sys::cancel::Uncancelled::new();
     let Some(root) = view::place::current() else { return false };
     let mut len = 0;
     for part in [root.as_os_str().as_bytes(), dir, rest, b"\0"] {

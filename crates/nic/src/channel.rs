@@ -58,8 +58,17 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
-    /// Threads that wait for an event.
-    waiters: AtomicU32,
+    /// Threads that wait for an event. One that is cancelled meanwhile (pthread_cancel(3)) stays in the list, and is told by
+    /// that it has ended.
+    waiters: Mutex<Vec<u32>>,
+}
+
+/// The calling thread, as the system numbers it.
+fn this_thread() -> u32 {
+    thread_local! {
+        static THREAD: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    }
+    THREAD.with(|thread| *thread)
 }
 
 impl CompChannel {
@@ -78,7 +87,26 @@ impl CompChannel {
         report::facts::Channel {
             fd: self.fd(),
             unread: self.queue.lock().iter().filter(|(id, _)| *id == cq).count() as u32,
-            waiters: self.waiters.load(Ordering::Relaxed),
+            waiters: self.waiting(),
+        }
+    }
+
+    fn waiting(&self) -> u32 {
+        let mut waiters = self.waiters.lock();
+        waiters.retain(|thread| std::path::Path::new(&format!("/proc/self/task/{thread}")).exists());
+        waiters.len() as u32
+    }
+
+    /// The calling thread is about to wait: to read 8 bytes from the descriptor. It may leave from there for ever.
+    pub fn begin_wait(&self) {
+        self.waiters.lock().push(this_thread());
+    }
+
+    /// It has waited.
+    pub fn end_wait(&self) {
+        let mut waiters = self.waiters.lock();
+        if let Some(at) = waiters.iter().position(|thread| *thread == this_thread()) {
+            waiters.swap_remove(at);
         }
     }
 
@@ -99,7 +127,7 @@ impl Nic {
             bell: Bell::new()?,
             queue: Mutex::default(),
             users: AtomicU32::new(0),
-            waiters: AtomicU32::new(0),
+            waiters: Mutex::default(),
         }))
     }
 
@@ -133,22 +161,22 @@ impl Nic {
     /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
     pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
         loop {
-            channel.waiters.fetch_add(1, Ordering::Relaxed);
+            channel.begin_wait();
             let rung = channel.bell.wait();
-            channel.waiters.fetch_sub(1, Ordering::Relaxed);
+            channel.end_wait();
             rung?;
-            // The event may have gone with its queue in the meantime.
-            let mut unacked = self.unacked.lock();
-            let Some((cq, user)) = channel.queue.lock().pop_front() else {
-                drop(unacked);
-                if channel.bell.nonblocking() {
-                    return Err(Errno::EAGAIN);
-                }
-                continue;
-            };
-            *unacked.cqs.entry(cq).or_default() += 1;
-            return Ok(user);
+            if let Some(user) = self.take_cq_event(channel) {
+                return Ok(user);
+            }
         }
+    }
+
+    /// The same for who has read from the descriptor by itself. `None`: the event has gone with its queue in the meantime.
+    pub fn take_cq_event(&self, channel: &CompChannel) -> Option<u64> {
+        let mut unacked = self.unacked.lock();
+        let (cq, user) = channel.queue.lock().pop_front()?;
+        *unacked.cqs.entry(cq).or_default() += 1;
+        Some(user)
     }
 }
 

@@ -168,13 +168,20 @@ impl Nic {
     pub fn get_async_event(&self, context: &Context) -> Result<(EventKind, EventTarget)> {
         loop {
             context.queue.bell.wait()?;
-            let mut unacked = self.unacked.lock();
-            let Some((kind, target)) = context.queue.queue.lock().pop_front() else { continue };
-            if let Some(object) = target.object() {
-                *unacked.objects.entry(object).or_default() += 1;
+            if let Some(event) = self.take_async_event(context) {
+                return Ok(event);
             }
-            return Ok((kind, target));
         }
+    }
+
+    /// The same for who has read from the descriptor by itself. `None`: the event has gone with its object in the meantime.
+    pub fn take_async_event(&self, context: &Context) -> Option<(EventKind, EventTarget)> {
+        let mut unacked = self.unacked.lock();
+        let (kind, target) = context.queue.queue.lock().pop_front()?;
+        if let Some(object) = target.object() {
+            *unacked.objects.entry(object).or_default() += 1;
+        }
+        Some((kind, target))
     }
 
     /// Acknowledges an asynchronous event.

@@ -9,6 +9,8 @@
 //!
 //! [`cma`] has the structures of `rdma/rdma_cma.h`.
 //!
+//! [`cancel`] keeps pthread_cancel(3) away from both sides' Rust.
+//!
 //! [`inline`] has what the header defines as `static inline`, for callers in Rust.
 #![no_std]
 
@@ -22,6 +24,7 @@
 )]
 #[rustfmt::skip]
 mod bindings;
+pub mod cancel;
 pub mod cma;
 pub mod inline;
 

@@ -8,12 +8,13 @@ use sys::cma::{RAI_PASSIVE, rdma_addrinfo, rdma_cm_id};
 use sys::{ibv_pd, ibv_qp_init_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use verbs::{Errno, Result};
 
-use super::event::{drop_event, get};
+use super::event::{awaited_at, drop_event, take};
 use super::id::Id;
 use super::{address, device, last_errno, option, qp};
 use crate::entry::{Zeroed, argument, minus_one, output, silent};
 use crate::hardware::is_object_of_ours;
 use crate::srq;
+use crate::wait::{AGAIN, rung, waits};
 
 fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, init: *const ibv_qp_init_attr) -> Result<()> {
     address::bind(id, res.ai_src_addr)?;
@@ -105,18 +106,33 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// `rdma_get_request(3)`: EINVAL for a listener that has a channel of the program's.
-pub unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+waits! {
+    /// `rdma_get_request(3)`: EINVAL for a listener that has a channel of the program's.
+    rdma_get_request(*mut rdma_cm_id, *mut *mut rdma_cm_id): begin_wait, end_wait;
+}
+
+unsafe extern "C" fn begin_wait(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL; the caller's variable or NULL (man page).
-        let (this, out) = unsafe { (Id::of(listen)?, output(id)?) };
+        let (this, _) = unsafe { (Id::of(listen)?, output(id)?) };
         if !this.inner.lock().sync {
             return Err(Errno::EINVAL);
         }
         drop_event(this);
         // SAFETY: the listener's calls are made one at a time in this mode.
+        awaited_at(unsafe { this.fields() }.channel)
+    })
+}
+
+unsafe extern "C" fn end_wait(got: isize, listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+    let errno = last_errno();
+    minus_one(|| {
+        rung(got, errno)?;
+        // SAFETY: live, as a listener is that somebody waits for; the caller's variable (man page).
+        let (this, out) = unsafe { (Id::of(listen)?, output(id)?) };
+        // SAFETY: the listener's calls are made one at a time in this mode.
         let c = unsafe { this.fields() };
-        let event = get(c.channel)?;
+        let Some(event) = take(c.channel)? else { return Ok(AGAIN) };
         let request = || {
             // SAFETY: ours, just got.
             let (kind, status, child) = unsafe { ((*event).event, (*event).status, (*event).id) };

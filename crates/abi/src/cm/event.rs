@@ -2,8 +2,9 @@
 
 use core::ptr::null_mut;
 
+use ::cm::channel::Channel;
 use ::cm::manager::View;
-use ::cm::{ConnParams, Event, EventKind, Got, Params, UdParams};
+use ::cm::{Cm, ConnParams, Event, EventKind, Got, Params, UdParams};
 use libc::{c_char, c_int, c_void};
 use sys::cma::{
     rdma_cm_event, rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
@@ -12,8 +13,9 @@ use sys::cma::{
 use verbs::{Errno, Qpn, Result};
 
 use super::id::{EventChannel, Id};
-use super::{attr, qp};
+use super::{attr, last_errno, qp};
 use crate::entry::{Zeroed as _, minus_one, output};
+use crate::wait::{AGAIN, rung, waits};
 
 /// An event in C's hands. What C sees comes first.
 #[repr(C)]
@@ -175,7 +177,7 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
 /// waiting, this channel (libfabric does). Of them one that polled before the last message came would get the disconnection
 /// first, and destroy the queue pair with the message. So they get it when they have polled what had come; or when they
 /// ask twice without polling.
-fn overtakes(id: &Id, channel: &::cm::channel::Channel) -> bool {
+fn overtakes(id: &Id, channel: &Channel) -> bool {
     let qpn = match id.cm.view(id.key) {
         Ok(View { conn: Some((_, local, _)), .. }) => Qpn::new(local.qpn),
         _ => return false,
@@ -185,23 +187,51 @@ fn overtakes(id: &Id, channel: &::cm::channel::Channel) -> bool {
     waiting > 0 && before.is_none_or(|n| waiting < n) && channel.nonblocking()
 }
 
+/// Makes of what has come what the program gets; `None`: nothing.
+fn hand_out(cm: &Cm, channel: &Channel, got: Got) -> Result<Option<*mut rdma_cm_event>> {
+    // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.
+    let id = unsafe { &*(got.token as usize as *const Id) };
+    if got.event.kind == EventKind::Disconnected && overtakes(id, channel) {
+        cm.give_back(channel, got);
+        return Err(Errno::EAGAIN);
+    }
+    match process(id, got) {
+        Ok(Some(event)) => Ok(Some(Box::into_raw(event).cast())),
+        Ok(None) | Err(_) => {
+            id.acknowledge(None);
+            Ok(None)
+        }
+    }
+}
+
 /// Waits for the next event of a channel.
-pub fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
+fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     let (_, cm) = super::manager()?;
     // SAFETY: live or NULL (man page).
     let inner = unsafe { EventChannel::of(channel) }?.inner()?;
     loop {
         let got = cm.get_event(&inner)?;
-        // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.
-        let id = unsafe { &*(got.token as usize as *const Id) };
-        if got.event.kind == EventKind::Disconnected && overtakes(id, &inner) {
-            cm.give_back(&inner, got);
-            return Err(Errno::EAGAIN);
+        if let Some(event) = hand_out(cm, &inner, got)? {
+            return Ok(event);
         }
-        match process(id, got) {
-            Ok(Some(event)) => return Ok(Box::into_raw(event).cast()),
-            Ok(None) | Err(_) => id.acknowledge(None),
-        }
+    }
+}
+
+/// The descriptor at which to wait for the next event of a channel.
+pub fn awaited_at(channel: *mut rdma_event_channel) -> Result<c_int> {
+    super::manager()?;
+    // SAFETY: live or NULL (man page).
+    Ok(unsafe { EventChannel::of(channel) }?.inner()?.fd())
+}
+
+/// The next event of a channel whose descriptor was read from; `None` if there is none for the program after all.
+pub fn take(channel: *mut rdma_event_channel) -> Result<Option<*mut rdma_cm_event>> {
+    let (_, cm) = super::manager()?;
+    // SAFETY: live, as a channel is that somebody waits for (man page).
+    let inner = unsafe { EventChannel::of(channel) }?.inner()?;
+    match cm.take_event(&inner) {
+        Some(got) => hand_out(cm, &inner, got),
+        None => Ok(None),
     }
 }
 
@@ -238,12 +268,22 @@ pub fn complete(id: &Id) -> Result<()> {
     }
 }
 
-/// `rdma_get_cm_event(3)`.
-pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
+waits! {
+    /// `rdma_get_cm_event(3)`.
+    rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event): begin_wait, end_wait;
+}
+
+unsafe extern "C" fn begin_wait(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
+    minus_one(|| if event.is_null() { Err(Errno::EINVAL) } else { awaited_at(channel) })
+}
+
+unsafe extern "C" fn end_wait(got: isize, channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
+    let errno = last_errno();
     minus_one(|| {
-        // SAFETY: the caller's variable or NULL.
-        let out = unsafe { output(event) }?;
-        *out = get(channel)?;
+        rung(got, errno)?;
+        let Some(made) = take(channel)? else { return Ok(AGAIN) };
+        // SAFETY: the caller's variable.
+        *unsafe { output(event) }? = made;
         Ok(0)
     })
 }

@@ -25,6 +25,7 @@ use ::cm::Cm;
 use nic::Nic;
 use verbs::{Errno, Result};
 
+use crate::entry::last_errno;
 use crate::per_nic::PerNic;
 
 /// The connection manager of the present adapter.
@@ -42,12 +43,6 @@ fn manager() -> Result<(&'static Nic, &'static Cm)> {
         Cm::new(nic)
     };
     Ok((nic, cm.get_or_init(make)))
-}
-
-/// What the C library's errno of this thread says, after a call that failed and set it.
-fn last_errno() -> Errno {
-    // SAFETY: the C library gives a valid pointer to this thread's own variable.
-    Errno(unsafe { *libc::__errno_location() })
 }
 
 /// 0 and an errno as the verbs give them.
