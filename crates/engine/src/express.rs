@@ -16,7 +16,6 @@
 //! link) leaves it to the long way, having done nothing.
 
 mod alone;
-pub(crate) mod foresight;
 
 use std::collections::VecDeque;
 use std::hint::cold_path;
@@ -327,7 +326,6 @@ impl<P: Platform> Engine<P> {
         poller: &mut impl Poller<P>,
     ) -> Short {
         debug_assert!(self.has_express && self.hands_over(polled.0));
-        self.forget();
         let Some(id) = self.arrives(link, &short) else { return the_long_way() };
         if short.is_ack() {
             let outcome = self.express_ack_in(id, link, short, now, Some(polled.0), poller);
@@ -467,7 +465,6 @@ impl<P: Platform> Engine<P> {
 
     #[cold]
     fn lost_completion(&mut self, id: QpId, ack: Option<Psn>, now: Nanos) {
-        self.forget();
         let Some(mut qp) = self.lend_qp(id) else { return };
         self.overrun(&mut qp, now);
         if let Some(psn) = ack {
@@ -481,7 +478,6 @@ impl<P: Platform> Engine<P> {
     /// What an acknowledgement means to other requests than those that the short way has ended.
     #[cold]
     fn acked_beyond(&mut self, id: QpId, psn: Psn, now: Nanos) {
-        self.forget();
         let Some(mut qp) = self.lend_qp(id) else { return };
         self.acknowledged(&mut qp, psn, now);
         self.schedule(&mut qp);

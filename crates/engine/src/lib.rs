@@ -118,13 +118,6 @@ pub struct Engine<P: Platform> {
     has_express: bool,
     /// Acknowledgements of small SENDs do not wait for others.
     prompt: bool,
-    /// The next SEND, worked out while there was nothing else to do.
-    foresight: express::foresight::Foresight,
-    /// The queue pair that took the last SEND for who polls for one completion.
-    took: QpId,
-    /// How often a SEND was the one that was foreseen.
-    #[cfg(test)]
-    foreseen: u64,
     /// How often each short way was taken: out, in, acknowledged, acknowledging.
     #[cfg(test)]
     short_ways: [u64; 4],
@@ -177,10 +170,6 @@ impl<P: Platform> Engine<P> {
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
             has_express: true,
-            foresight: express::foresight::Foresight::NONE,
-            took: QpId { index: u32::MAX, generation: u32::MAX },
-            #[cfg(test)]
-            foreseen: 0,
             prompt: false,
             #[cfg(test)]
             short_ways: [0; 4],

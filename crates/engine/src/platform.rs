@@ -307,20 +307,6 @@ impl ShortPacket {
         self.words[0] as u8 == PacketOp::Ack as u8
     }
 
-    /// The first two words of a SEND in one packet, without immediate value, that asks for nothing.
-    pub(crate) fn send(dst: Qpn, src: u32, psn: Psn) -> [u64; 2] {
-        let flags = u64::from(packet_flags::FIRST | packet_flags::LAST);
-        let head = PacketOp::Send as u64 | flags << 8 | u64::from(dst.get()) << 24;
-        [head, u64::from(src) & 0xff_ffff | u64::from(psn.get()) << 24]
-    }
-
-    /// True if it is that SEND, whatever it asks for.
-    #[inline(always)]
-    pub(crate) fn is_send(&self, words: [u64; 2]) -> bool {
-        const ASKS: u64 = ((packet_flags::ACK_REQ | packet_flags::SOLICITED) as u64) << 8;
-        self.words[0] & !ASKS == words[0] && self.words[1] == words[1]
-    }
-
     /// True if it asks for an acknowledgement.
     #[inline(always)]
     pub fn asks_for_ack(&self) -> bool {

@@ -404,11 +404,6 @@ impl Qp {
         self.gate(|gates| gates.answers != NOWHERE).then_some(self.gates.answers)
     }
 
-    /// The link over which SENDs may be taken, see [`Qp::takes_sends`].
-    pub fn gate_of_sends(&mut self) -> Option<LinkId> {
-        self.gate(|gates| gates.sends != NOWHERE).then_some(self.gates.sends)
-    }
-
     /// True if SENDs over this link may be taken: from the peer, and while no message or WRITE is being received.
     #[inline(always)]
     pub fn takes_sends(&mut self, link: LinkId) -> bool {

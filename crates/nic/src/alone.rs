@@ -39,9 +39,6 @@ impl Core {
             if !self.engine.platform().any_ready() {
                 self.polls += 1;
                 self.engine.count_poll(cq);
-                if self.engine.may_foresee() {
-                    self.engine.foresee();
-                }
                 return Alone::Nothing;
             }
             // A third of what comes to a program that waits for it comes between the two looks.
@@ -56,24 +53,6 @@ impl Core {
             return self.poll_ack(cq, first, short, out);
         }
         let now = self.use_time();
-        let mut taker = Taker { link, out: &mut *out, n: 0 };
-        match self.engine.receive_foreseen(link, short, now, cq, &mut taker) {
-            Short::Completed { expects } => self.found(first, expects),
-            _ => self.poll_send(cq, first, short, out),
-        }
-    }
-
-    /// The same of a SEND that nobody has foreseen.
-    #[inline(never)]
-    fn poll_send(
-        &mut self,
-        cq: CqId,
-        first: usize,
-        short: ShortPacket,
-        out: &mut impl FnMut(usize, &Completion),
-    ) -> Alone {
-        let Some(&link) = self.engine.platform().links().get(first) else { return Alone::Packets };
-        let now = self.clock;
         let mut taker = Taker { link, out: &mut *out, n: 0 };
         match self.engine.receive_send_alone(link, short, now, cq, &mut taker) {
             Short::Completed { expects } => self.found(first, expects),
@@ -142,10 +121,7 @@ impl Core {
                 && !short.is_ack()
             {
                 let (now, mut taker) = (self.clock, Taker { link, out: &mut *out, n: 0 });
-                let mut outcome = self.engine.receive_foreseen(link, short, now, cq, &mut taker);
-                if outcome == Short::LongWay {
-                    outcome = self.engine.receive_send_alone(link, short, now, cq, &mut taker);
-                }
+                let outcome = self.engine.receive_send_alone(link, short, now, cq, &mut taker);
                 if let Short::Completed { expects } = outcome {
                     self.use_time();
                     return self.found(first, expects);

@@ -232,7 +232,6 @@ impl<'a> Guard<'a> {
             core.clock_uses = 0; // once for each hold of the lock
         }
         core.clock_fresh = false;
-        core.engine.forget(); // whatever is done under this hold of the lock
         Guard { nic, core }
     }
 }

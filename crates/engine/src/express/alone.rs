@@ -45,8 +45,6 @@ impl<P: Platform> Engine<P> {
             return the_long_way();
         }
         let done = received(qp, short, wqe.wr_id, WcOpcode::Recv, len);
-        self.foresight.forget();
-        self.took = id;
         let _sent =
             Self::take_alone(&mut self.platform, (&mut self.ready, self.prompt), qp, short, (done, now), poller);
         let expects = !qp.rq.wqes.is_empty() || qp.expects_sends();

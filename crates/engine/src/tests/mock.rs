@@ -442,10 +442,6 @@ fn take_alone(
     if short.is_ack() {
         return engine.receive_ack_alone(link, short, now, cq, poller);
     }
-    let foreseen = engine.receive_foreseen(link, short, now, cq, poller);
-    if foreseen != Short::LongWay {
-        return foreseen;
-    }
     match engine.receive_send_alone(link, short, now, cq, poller) {
         Short::LongWay => engine.receive_short(link, short, now, (cq, 1), poller),
         taken => taken,
@@ -757,7 +753,6 @@ impl World {
         self.directly += found.len() as u64;
         self.in_runs += taken.saturating_sub(1) as u64;
         if outcome == Short::LongWay {
-            engine.forget(); // as whoever takes the lock to receive it
             engine.platform_mut().current = payload;
             engine.receive(link, &packet, (), self.now);
         }
@@ -768,16 +763,6 @@ impl World {
             self.handed.extend(found.into_iter().map(|completion| (to, completion)));
         }
         taken.max(1)
-    }
-
-    /// A poll for one completion finds nothing, and works out what will come; to a queue pair of the node or to the one that took the last.
-    pub fn poll_in_vain(&mut self, node: usize, qp: Option<QpId>) {
-        let engine = &mut self.nodes[node].engine;
-        if engine.has_express && engine.may_foresee() {
-            engine.took = qp.unwrap_or(engine.took);
-            engine.foresee();
-            assert!(!engine.may_foresee());
-        }
     }
 
     /// A packet that no engine sent arrives, over the link between two nodes.

@@ -41,28 +41,8 @@ impl Twins {
     /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is owed when
     /// a request is posted, and the packets of both worlds are the same ones in the same order.
     pub fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
-        for node in &mut self.short.nodes {
-            node.engine.forget(); // as whoever takes the adapter's lock does
-        }
-        self.both_shortly(act)
-    }
-
-    /// The same of what concerns one node only.
-    pub fn both_at<T: PartialEq + Debug>(&mut self, node: usize, act: impl Fn(&mut World) -> T) -> T {
-        self.short.nodes[node].engine.forget();
-        self.both_shortly(act)
-    }
-
-    /// The same of what does not take the adapter's lock to do anything: polls for one completion, lone receives, and time that passes.
-    /// What is foreseen is left as it is.
-    pub fn both_shortly<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
         let [short, long] = [&mut self.short, &mut self.long].map(|w| {
             let result = act(w);
-            for node in &mut w.nodes {
-                if node.engine.has_ready() || node.engine.is_parked() || node.engine.has_notices() {
-                    node.engine.forget(); // the lock is taken to settle it
-                }
-            }
             while {
                 w.run_all();
                 w.nodes.iter().any(|node| node.engine.has_ready())
@@ -158,12 +138,11 @@ impl Twins {
     }
 
     /// The worlds end. How often the short ways were taken, how many completions were handed out without having been in a
-    /// queue, how many packets polls took behind others, how many requests were words, and how many SENDs were foreseen.
-    pub fn finish(self) -> ([u64; 4], [u64; 4]) {
+    /// queue, how many packets polls took behind others, and how many requests were words.
+    pub fn finish(self) -> ([u64; 4], [u64; 3]) {
         let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
         assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);
         assert_eq!((short_ways(&self.long), self.long.directly, self.long.in_runs), ([0; 4], 0, 0));
-        let foreseen = self.short.nodes.iter().map(|node| node.engine.foreseen).sum();
-        (short_ways(&self.short), [self.short.directly, self.short.in_runs, self.short.words, foreseen])
+        (short_ways(&self.short), [self.short.directly, self.short.in_runs, self.short.words])
     }
 }
