@@ -4,7 +4,6 @@ use core::mem::{MaybeUninit, offset_of, size_of};
 use core::ops::DerefMut;
 
 use libc::c_int;
-use nic::Ask;
 use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
 
@@ -39,6 +38,18 @@ unsafe fn sges<'a>(list: *mut ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     }
 }
 
+/// The bytes that an entry names.
+///
+/// # Safety
+/// The entry names readable memory.
+unsafe fn bytes(sge: &Sge) -> &[u8] {
+    if sge.length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise. The program must not write them during the post; they are copied.
+    unsafe { core::slice::from_raw_parts(sge.addr as usize as *const u8, sge.length as usize) }
+}
+
 /// The bytes that an inline request's entries name: addresses of this process, keys are ignored.
 ///
 /// # Safety
@@ -48,13 +59,8 @@ unsafe fn inline<'a, 'p>(list: &'a [Sge], pieces: &'p mut Pieces<'a>) -> Result<
         return Err(Errno::EINVAL);
     }
     for (piece, sge) in pieces.iter_mut().zip(list) {
-        let bytes: &[u8] = if sge.length == 0 {
-            &[]
-        } else {
-            // SAFETY: the caller's promise. The program must not write them during the post; they are copied.
-            unsafe { core::slice::from_raw_parts(sge.addr as usize as *const u8, sge.length as usize) }
-        };
-        piece.write(bytes);
+        // SAFETY: the caller's promise.
+        piece.write(unsafe { bytes(sge) });
     }
     // SAFETY: the first `list.len()` were written just now.
     Ok(unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) })
@@ -100,17 +106,23 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
 ///
 /// # Safety
 /// As [`body`].
+#[inline(always)]
 unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Result<()> {
     let opcode = Opcode::from_raw(wr.opcode).ok_or(Errno::EINVAL)?;
     let mut pieces: Pieces = [MaybeUninit::uninit(); limits::MAX_SGE as usize];
     // SAFETY: the caller's promise.
     let list = unsafe { sges(wr.sg_list, wr.num_sge) }?;
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    let data = if flags.contains(SendFlags::INLINE) {
+    let one;
+    let data = match list {
+        _ if !flags.contains(SendFlags::INLINE) => SendData::Sges(list),
+        [sge] => {
+            // SAFETY: the caller's promise.
+            one = [unsafe { bytes(sge) }];
+            SendData::Inline(&one)
+        }
         // SAFETY: the caller's promise.
-        SendData::Inline(unsafe { inline(list, &mut pieces) }?)
-    } else {
-        SendData::Sges(list)
+        _ => SendData::Inline(unsafe { inline(list, &mut pieces) }?),
     };
     let request = SendWr {
         wr_id: wr.wr_id,
@@ -124,76 +136,11 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
         body: &unsafe { body(qp, opcode, wr) }?,
         data,
     };
-    core.post_send(qp.id, &request, now)
-}
-
-/// A lone SEND of 8 bytes of inline data, which needs nothing that must be looked for.
-///
-/// # Safety
-/// As [`send_one`].
-#[inline(always)]
-unsafe fn word<'a>(wr: &ibv_send_wr) -> Option<(Ask, &'a [u8; 8])> {
-    let opcode = match wr.opcode {
-        sys::IBV_WR_SEND => Opcode::Send,
-        sys::IBV_WR_SEND_WITH_IMM => Opcode::SendWithImm,
-        _ => return None,
-    };
-    let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    if !wr.next.is_null() || wr.num_sge != 1 || !flags.contains(SendFlags::INLINE) {
-        return None;
-    }
-    // SAFETY: the list has one entry (caller).
-    let entry = unsafe { wr.sg_list.as_ref() }?;
-    if entry.length != 8 {
-        return None;
-    }
-    // SAFETY: it names readable memory (caller). Who gave a wrong address and is refused for something else hears of that: nobody has
-    // looked yet.
-    let word = unsafe { (entry.addr as usize as *const [u8; 8]).as_ref() }?;
-    // SAFETY: the immediate value: 32 bits, passed on as they are.
-    let imm = unsafe { wr.anon_1.imm_data };
-    Some((Ask { wr_id: wr.wr_id, opcode, flags, imm }, word))
+    core.post_send_here(qp.id, &request, now)
 }
 
 /// `ibv_post_send(3)`.
 pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: live or NULL (man page); requests as it describes them.
-    unsafe {
-        if let (Ok(this), Some(one)) = (Qp::of(qp), wr.as_ref())
-            && this.nic.alive()
-            && let Some((ask, word)) = word(one)
-        {
-            let mut core = this.nic.lock();
-            let now = core.time();
-            if core.post_word(this.id, ask, word, now) {
-                return 0;
-            }
-            return post_send_lone(&mut core, this, wr, bad, now);
-        }
-        post_send_list(qp, wr, bad)
-    }
-}
-
-/// The lock is held, and the clock was read.
-///
-/// # Safety
-/// As [`post_send`], of one request.
-#[inline(never)]
-unsafe fn post_send_lone(
-    core: &mut nic::Core,
-    qp: &Qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-    now: u64,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { walk(wr, bad, |_| core::ptr::null_mut(), || Ok(()), |(), wr| send_one(core, qp, wr, now)) }
-}
-
-/// # Safety
-/// As [`post_send`].
-#[inline(never)]
-unsafe fn post_send_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: live or NULL (man page).
     let qp = unsafe { Qp::of(qp) };
     // SAFETY: a list as the man page describes it.
@@ -222,7 +169,7 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
             && one.next.is_null()
             && this.nic.alive()
             && let Ok(sges) = sges(one.sg_list, one.num_sge)
-            && this.nic.post_recv_shortly(this.id, &RecvWr { wr_id: one.wr_id, sges })
+            && this.nic.post_recv_fast(this.id, &RecvWr { wr_id: one.wr_id, sges })
         {
             return 0;
         }

@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 
 use libc::{c_int, c_void, size_t};
-use nic::{Ask, RawBiased};
+use nic::RawBiased;
 use parking_lot::lock_api::RawMutex as _;
 use sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_sge};
 use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge};
@@ -436,12 +436,6 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     let now = core.time();
     // A lone request is checked by the post itself.
     if let [entry] = work.requests() {
-        if entry.data == Data::Word && matches!(entry.body, SendBody::Plain) {
-            let ask = Ask { wr_id: entry.wr_id, opcode: entry.opcode, flags: entry.flags, imm: entry.numbers as u32 };
-            if core.post_word(qp.id, ask, &entry.word, now) {
-                return Ok(());
-            }
-        }
         return with_request(work, entry, |wr| core.post_send_here(qp.id, wr, now));
     }
     post_all(qp, work, &mut core, now)

@@ -1,6 +1,6 @@
 //! A queue whose places stay where they are: they are written and read in place.
 //!
-//! Receives and completions are put into such queues, also by the short way of a message. A `VecDeque` wants an entry made
+//! Receives and completions are put into such queues, also by the fast path of a message. A `VecDeque` wants an entry made
 //! elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward such stores; it
 //! waits until they, and all before them, have left its store buffer: also the one to the ring, whose cache line has to come
 //! from another core.

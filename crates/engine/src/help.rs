@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
         let Some(&id) = self.lent.qps.get(self.lent.turn) else { return };
         let lends =
             |qp: &Qp| !qp.no_straight && qp.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done);
-        if self.qps.get(id).is_some_and(|qp| lends(qp)) {
+        if self.qps.get(id).is_some_and(lends) {
             return;
         }
         self.lent.qps.swap_remove(self.lent.turn);

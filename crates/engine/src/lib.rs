@@ -16,7 +16,7 @@ mod copies;
 mod course;
 mod cq;
 mod datagram;
-mod express;
+mod fast;
 mod header;
 pub mod help;
 mod incident;
@@ -27,6 +27,7 @@ pub mod platform;
 mod post;
 mod qp;
 mod qpn;
+mod qps;
 mod reach;
 mod receive;
 mod region;
@@ -49,13 +50,13 @@ use platform::{LinkId, Platform, Span};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 
 pub use cq::{CqOpts, Notice};
-pub use express::{Ask, Poller, Short};
+pub use fast::{Fast, Poller};
 pub use qpn::BLOCK as QPN_BLOCK;
 pub use region::{MrInfo, MwKind};
 
 use cq::Completions;
-use qp::Qp;
 use qpn::QpnTable;
+use qps::Qps;
 use region::Regions;
 use rq::Srq;
 use slab::Slab;
@@ -89,7 +90,7 @@ pub struct Engine<P: Platform> {
     srqs: Slab<SrqId, Srq>,
     srqns: HashMap<u32, SrqId>,
     next_srqn: u32,
-    qps: Slab<QpId, Box<Qp>>,
+    qps: Qps,
     qpns: QpnTable,
     ahs: Slab<AhId, Ah>,
     xrcds: Slab<XrcdId, Xrcd>,
@@ -114,13 +115,13 @@ pub struct Engine<P: Platform> {
     links: Vec<LinkId>,
     /// The link of the packet being received.
     arrival: LinkId,
-    /// Small SENDs go the short way (`express`).
-    has_express: bool,
+    /// Small SENDs take the fast path (`fast`).
+    has_fast_path: bool,
     /// Acknowledgements of small SENDs do not wait for others.
     prompt: bool,
-    /// How often each short way was taken: out, in, acknowledged, acknowledging.
+    /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
-    short_ways: [u64; 4],
+    fast_paths: [u64; 4],
     /// Bytes copied straight since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
@@ -151,7 +152,7 @@ impl<P: Platform> Engine<P> {
             srqs: Slab::new(verbs::limits::MAX_SRQ),
             srqns: HashMap::new(),
             next_srqn: 1,
-            qps: Slab::new(verbs::limits::MAX_QP),
+            qps: Qps::new(),
             qpns: QpnTable::default(),
             ahs: Slab::new(verbs::limits::MAX_AH),
             xrcds: Slab::new(verbs::limits::MAX_XRCD),
@@ -169,10 +170,10 @@ impl<P: Platform> Engine<P> {
             bytes: Vec::new(),
             links: Vec::new(),
             arrival: LinkId::LOOPBACK,
-            has_express: true,
+            has_fast_path: true,
             prompt: false,
             #[cfg(test)]
-            short_ways: [0; 4],
+            fast_paths: [0; 4],
             moved: 0,
             turn: 0,
             held: Vec::new(),
@@ -222,11 +223,12 @@ impl<P: Platform> Engine<P> {
         self.prompt = on;
     }
 
-    /// Whether small SENDs may go the short way; if not, all go the same way (on at first). Both ways lead to the same, but for
-    /// what the platform is asked: on the short way a packet may be tried twice at a full link, and
-    /// [`Platform::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it off.
-    pub fn set_express(&mut self, on: bool) {
-        self.has_express = on;
+    /// Whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
+    /// result, but for what the platform is asked: on the fast path a packet may be tried twice at a full link, and
+    /// [`Platform::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
+    /// off.
+    pub fn set_fast_path(&mut self, on: bool) {
+        self.has_fast_path = on;
     }
 
     /// Asks for [`Notice::Broken`] (off at first).

@@ -5,8 +5,6 @@
 
 use verbs::{Access, Gid, PdId, Psn, QpType, Qpn, RKey};
 
-use crate::express::Poller;
-
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
@@ -235,8 +233,6 @@ pub(crate) trait Head: Copy {
     fn psn(self) -> Psn;
     fn imm(self) -> u32;
     fn len(self) -> u32;
-    /// It has been dealt with.
-    fn taken<P>(self, platform: &mut P, poller: &mut impl Poller<P>);
     #[inline(always)]
     fn has(self, flag: u8) -> bool {
         self.flags() & flag != 0
@@ -268,9 +264,6 @@ impl Head for &Packet {
     fn len(self) -> u32 {
         self.len
     }
-    /// Who gave it knows it anyway.
-    #[inline(always)]
-    fn taken<P>(self, _platform: &mut P, _poller: &mut impl Poller<P>) {}
 }
 
 /// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by who takes it
@@ -375,10 +368,6 @@ impl Head for ShortPacket {
     #[inline(always)]
     fn len(self) -> u32 {
         (self.words[2] >> 32) as u32
-    }
-    #[inline(always)]
-    fn taken<P>(self, platform: &mut P, poller: &mut impl Poller<P>) {
-        poller.taken(platform, self);
     }
 }
 
@@ -582,7 +571,7 @@ pub trait Platform {
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
     /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Platform::sent_mark`]; `None`: nothing was sent, and
-    /// [`Platform::send`] says why, or sends it. Only by way of the short ways ([`crate::Engine::set_express`]).
+    /// [`Platform::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
     #[inline]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))
@@ -650,7 +639,7 @@ pub trait Platform {
     fn quiesce(&mut self, link: Option<LinkId>);
 
     /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a test of
-    /// its peer's patience. Asked of every message only without the short ways ([`crate::Engine::set_express`]).
+    /// its peer's patience. Asked of every message only without the fast path ([`crate::Engine::set_fast_path`]).
     fn withholds_receive(&mut self, _packet: &Packet) -> bool {
         false
     }

@@ -108,15 +108,15 @@ impl<P: Platform> Engine<P> {
     #[inline(always)]
     pub fn post_send_here(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         self.free_overwritten();
-        if self.express(id, wr, now) {
+        if self.post_fast(id, wr, now) {
             return Ok(());
         }
-        self.post_the_long_way(id, wr, now)
+        self.post_slow(id, wr, now)
     }
 
-    // Apart, so that the short way pays nothing for it.
+    // Apart, so that the fast path pays nothing for it.
     #[inline(never)]
-    fn post_the_long_way(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+    fn post_slow(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         // Who posts until there is no more room does not have all that is under way listed for the answer.
         let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
         if qp.sq.is_full() {
@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
     /// the queue is full.
     pub fn post_recv(&mut self, id: QpId, wr: &RecvWr<'_>, now: Nanos) -> Result<()> {
         self.free_overwritten();
-        let qp = self.qps.get_mut(id).ok_or(Errno::EINVAL)?;
+        let qp = self.qps.fast(id).ok_or(Errno::EINVAL)?;
         if qp.state == QpState::Reset || !qp.init.qp_type.receives() || qp.init.srq.is_some() {
             return Err(Errno::EINVAL);
         }
@@ -162,11 +162,11 @@ impl<P: Platform> Engine<P> {
 
     /// [`Engine::post_recv`], if there is nothing else to do. If not (also for any error), nothing was done, and that is to be asked.
     #[inline(always)]
-    pub fn post_recv_shortly(&mut self, id: QpId, wr: &RecvWr<'_>) -> bool {
+    pub fn post_recv_fast(&mut self, id: QpId, wr: &RecvWr<'_>) -> bool {
         if !self.done.overwritten.is_empty() || !self.starving.is_empty() {
             return false;
         }
-        let Some(qp) = self.qps.get_mut(id) else { return false };
+        let Some(qp) = self.qps.fast(id) else { return false };
         let takes = !matches!(qp.state, QpState::Reset | QpState::Err) && qp.init.qp_type.receives();
         takes && qp.init.srq.is_none() && qp.rq.push(wr).is_ok()
     }

@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use verbs::{
-    Completion, CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, SrqId,
-    WcStatus,
+    CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus,
 };
 
 use crate::backlog::Held;
 use crate::belt::Belt;
-use crate::complete::sent;
-use crate::platform::{LinkId, Nanos, Span, TicketRef};
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
 use crate::tally::Tally;
@@ -35,7 +33,7 @@ pub(crate) enum Way {
     Link,
 }
 
-/// A send request under way. What the short way of an acknowledgement looks at lies together in one cache line.
+/// A send request under way. What the fast path of an acknowledgement looks at lies together in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Inflight {
@@ -209,8 +207,9 @@ pub(crate) enum Response {
 /// No link has this name.
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
-/// What the short ways (`express`) ask of a queue pair, and nothing but the long ways changes: worked out when it is asked for the first
-/// time, and forgotten whenever the queue pair is lent out ([`crate::Engine::lend_qp`]). Each is a link, or nothing while that way is closed.
+/// What the fast path (`fast`) takes for granted of a queue pair: worked out from its other fields when it is asked for
+/// the first time, and forgotten whenever somebody gets at the queue pair in order to change it ([`crate::qps::Qps`]).
+/// Each is a link, or nothing while that path is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gates {
     /// Over which requests go out at their post.
@@ -259,9 +258,10 @@ pub(crate) struct Qp {
 
     // ---- requester ----
     pub inflight: Belt<Inflight>,
-    /// So many more, the newest, went the short way: they have no entries in `inflight` until somebody asks for them
-    /// ([`Qp::list_shorts`]). There is room for them. What is known of them stands in the send queue, and each has one sequence number.
-    pub shorts: usize,
+    /// So many more, the newest, took the fast path: they have no entries in `inflight` until somebody asks for them
+    /// ([`Qp::list_unlisted`]). There is room for them. What is known of them stands in the send queue, and each has
+    /// one sequence number.
+    pub unlisted: usize,
     /// The first of `inflight` that is not fully sent.
     pub cursor: usize,
     pub next_psn: Psn,
@@ -352,7 +352,7 @@ impl Qp {
         self.sq.reset();
         self.rq.reset();
         self.inflight.clear();
-        self.shorts = 0;
+        self.unlisted = 0;
         self.cursor = 0;
         self.reads_out = 0;
         self.rnr_until = None;
@@ -390,6 +390,14 @@ impl Qp {
     pub fn handed_to(&self) -> impl Iterator<Item = (CqId, u64)> {
         let queues = [(self.init.send_cq, self.handed.sends), (self.init.recv_cq, self.handed.receives)];
         queues.into_iter().filter_map(|(cq, n)| Some((cq?, n)))
+    }
+
+    /// An acknowledgement, positive or not (IBTA vol. 1, 9.7.5.1): syndrome and message sequence number.
+    #[inline(always)]
+    pub fn acknowledgement(&self, psn: Psn, syndrome: u8, msn: u32) -> Packet {
+        let mut packet = Packet::new(PacketOp::Ack, Qpn::new(self.attr.dest_qp_num), self.qpn, psn);
+        (packet.syndrome, packet.imm) = (syndrome, msn);
+        packet
     }
 
     /// The link over which a request goes out at its post, if nothing stands in front of it.
@@ -430,7 +438,8 @@ impl Qp {
     fn look_at_gates(&self) -> Gates {
         let rc = self.init.qp_type == QpType::Rc;
         let sends = self.state == QpState::Rts;
-        // The short ways owe nothing but one acknowledgement.
+        let connected = sends || self.state == QpState::Rtr;
+        // The fast path owes nothing but one acknowledgement.
         let owes_little =
             matches!((self.responses.len(), self.responses.front()), (0, _) | (1, Some(Response::Ack { .. })));
         let all_out = self.cursor == self.inflight.len() && self.sq.fetched == self.sq.posted;
@@ -444,7 +453,7 @@ impl Qp {
             out: over(self.link, sends && all_out && !self.halted && self.rnr_until.is_none()),
             sends: over(self.from, receives),
             acks: over(self.from, sends && all_out && owes_little && self.rnr_until.is_none()),
-            answers: over(self.link, all_out),
+            answers: self.link.filter(|_| connected && all_out).unwrap_or(NOWHERE),
         }
     }
 
@@ -455,35 +464,13 @@ impl Qp {
 
     /// True if a completion of a send is still to come.
     pub fn expects_sends(&self) -> bool {
-        !self.inflight.is_empty() || self.shorts > 0 || self.sq.fetched < self.sq.posted
+        !self.inflight.is_empty() || self.unlisted > 0 || self.sq.fetched < self.sq.posted
     }
 
-    /// The sequence number of the oldest request that went the short way.
+    /// The sequence number of the oldest request that is not listed.
     #[inline(always)]
-    pub fn first_short(&self) -> Psn {
-        Psn::new(self.next_psn.get().wrapping_sub(self.shorts as u32))
-    }
-
-    /// Ends the oldest request, which went the short way, if it has no completion, or that goes to the queue that is polled. Gives it, or
-    /// `None` within for none.
-    #[inline(always)]
-    pub fn end_first_short(&mut self, polled: CqId, now: Nanos) -> Option<Option<Completion>> {
-        let number = self.sq.fetched - self.shorts as u64;
-        let (wr_id, flags, len) = self.sq.executed(number);
-        let completes = flags.contains(SendFlags::SIGNALED) && self.init.send_cq.is_some();
-        if self.shorts == 0 || completes && self.init.send_cq != Some(polled) {
-            return None;
-        }
-        self.unacked = self.first_short().plus(1);
-        self.shorts -= 1;
-        self.tally.sent(1, u64::from(len.min(self.mtu)));
-        self.progressed();
-        if !completes {
-            return Some(None);
-        }
-        self.handed.sends += 1;
-        self.sq.retired = self.sq.retired.max(number + 1);
-        Some(Some(Completion { timestamp: now, ..sent(self, number, wr_id).wc }))
+    pub fn first_unlisted(&self) -> Psn {
+        Psn::new(self.next_psn.get().wrapping_sub(self.unlisted as u32))
     }
 
     /// A request was answered: the retry counters and the timer start anew (IBTA vol. 1, 9.7.5.1.2).
@@ -497,11 +484,11 @@ impl Qp {
         self.tally.rnr_since = None;
     }
 
-    /// Lists the requests that went the short way like all others. True if one of them makes no sense any more.
+    /// Lists the requests that took the fast path like all others. True if one of them makes no sense any more.
     #[inline(always)]
     #[must_use]
-    pub fn list_shorts(&mut self) -> bool {
-        if self.shorts == 0 {
+    pub fn list_unlisted(&mut self) -> bool {
+        if self.unlisted == 0 {
             return false;
         }
         cold_path();
@@ -511,19 +498,20 @@ impl Qp {
     #[inline(never)]
     fn list_them(&mut self) -> bool {
         let mut broken = false;
-        for n in 0..self.shorts {
-            let entry = self.short(n);
+        for n in 0..self.unlisted {
+            let entry = self.unlisted(n);
             broken |= entry.error.is_some();
             self.inflight.push_back(entry);
         }
-        self.shorts = 0;
+        self.unlisted = 0;
         self.cursor = self.inflight.len();
         broken
     }
 
     /// One of them; the oldest is number 0.
-    pub(crate) fn short(&self, n: usize) -> Inflight {
-        let (number, first_psn) = (self.sq.fetched - self.shorts as u64 + n as u64, self.first_short().plus(n as u32));
+    pub(crate) fn unlisted(&self, n: usize) -> Inflight {
+        let (number, first_psn) =
+            (self.sq.fetched - self.unlisted as u64 + n as u64, self.first_unlisted().plus(n as u32));
         match self.sq.executed_whole(number) {
             Some((wqe, since)) => {
                 let len = wqe.len().min(u64::from(self.mtu)) as u32;

@@ -272,7 +272,7 @@ impl Regions {
         self.local_here(pd, sge, write)
     }
 
-    /// The same for the short ways: what it gives does not go through memory, from which it would be read by wider loads than it
+    /// The same for the fast path: what it gives does not go through memory, from which it would be read by wider loads than it
     /// was written.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {

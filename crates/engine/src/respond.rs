@@ -44,14 +44,8 @@ impl<P: Platform> Engine<P> {
             let mut fatal = None;
             self.spans.clear();
             match response {
-                Response::Ack { psn, msn } => {
-                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm) = (ACK, msn);
-                }
-                Response::Nak { psn, syndrome, msn } => {
-                    packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn);
-                    (packet.syndrome, packet.imm) = (syndrome, msn);
-                }
+                Response::Ack { psn, msn } => packet = qp.acknowledgement(psn, ACK, msn),
+                Response::Nak { psn, syndrome, msn } => packet = qp.acknowledgement(psn, syndrome, msn),
                 Response::Atomic { psn, value, msn, again: _ } => {
                     packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
                     (packet.syndrome, packet.imm) = (ACK, msn);
@@ -78,8 +72,7 @@ impl<P: Platform> Engine<P> {
                         }
                         Ok(None) => {}
                         Err(_) => {
-                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                            (packet.syndrome, packet.imm) = (NAK | NAK_REMOTE_ACCESS, msn);
+                            packet = qp.acknowledgement(psn.plus(sent / qp.mtu), NAK | NAK_REMOTE_ACCESS, msn);
                             fatal = Some(EventKind::QpAccessErr);
                         }
                     }
@@ -97,8 +90,7 @@ impl<P: Platform> Engine<P> {
                         self.spans.clear();
                         packet.flags |= flag::BY_REF;
                         if let Some(code) = code {
-                            packet = Packet::new(PacketOp::Ack, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                            (packet.syndrome, packet.imm) = (NAK | code, msn);
+                            packet = qp.acknowledgement(psn.plus(sent / qp.mtu), NAK | code, msn);
                         }
                     }
                 }

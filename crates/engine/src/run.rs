@@ -44,14 +44,14 @@ impl<P: Platform> Engine<P> {
             cold_path();
             return;
         };
-        if !self.express_in(id, link, packet, rx, now) {
-            self.receive_the_long_way(id, link, packet, rx, now);
+        if !self.receive_fast(id, link, packet, rx, now) {
+            self.receive_slow(id, link, packet, rx, now);
         }
     }
 
-    // Apart, so that the short way pays nothing for it.
+    // Apart, so that the fast path pays nothing for it.
     #[inline(never)]
-    fn receive_the_long_way(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
+    fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         let Some(mut qp) = self.lend_qp(id) else { return };
         if self.comes_from_peer(&mut qp, link, packet, now) {
             let rx = Source::Wire(rx);
@@ -125,7 +125,7 @@ impl<P: Platform> Engine<P> {
     pub fn run(&mut self, now: Nanos) {
         self.unpark();
         self.moved = 0;
-        while self.express_ack() {}
+        while self.acknowledge_first() {}
         while !self.is_winded()
             && let Some(id) = self.ready.pop_front()
         {
@@ -155,7 +155,7 @@ impl<P: Platform> Engine<P> {
     /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to send.
     #[inline]
     pub fn acknowledge(&mut self) {
-        while self.express_ack() {}
+        while self.acknowledge_first() {}
     }
 
     /// Takes a queue pair out of those that wait for room.
@@ -224,7 +224,7 @@ impl<P: Platform> Engine<P> {
 
     fn move_timers(&mut self, late: Nanos) {
         while let Some(id) = self.timed.pop() {
-            let Some(qp) = self.qps.get_mut(id) else { continue };
+            let Some(qp) = self.qps.fast(id) else { continue };
             qp.timed = false;
             for deadline in [&mut qp.ack_deadline, &mut qp.rnr_until, &mut qp.give_up_at, &mut qp.seek_at] {
                 *deadline = deadline.map(|at| at.saturating_add(late));

@@ -15,7 +15,7 @@ use crate::region::Backing;
 impl<P: Platform> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
     pub fn tell(&mut self, now: Nanos) -> Adapter {
-        let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.shorts > 0).map(|(id, _)| id).collect();
+        let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.unlisted > 0).map(|(id, _)| id).collect();
         for id in unlisted {
             if let Some(qp) = self.lend_qp(id) {
                 self.qps.put_back(id, qp);

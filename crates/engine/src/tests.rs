@@ -1,8 +1,8 @@
 //! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
 
 mod errors;
-mod express;
-mod express_timing;
+mod fast_path;
+mod fast_path_timing;
 mod help;
 mod hostile;
 mod links;

@@ -70,7 +70,7 @@ pub struct Core {
     readings: Stride,
     /// It was read under this hold of the lock.
     pub(crate) clock_fresh: bool,
-    /// Somebody sees the time of completions, or of packets: it is always read, and nothing goes the short way of a poll
+    /// Somebody sees the time of completions, or of packets: it is always read, and no poll takes the fast path
     /// ([`Core::finds`]), which therefore need not ask for taps.
     pub(crate) exact_time: bool,
 }
@@ -180,9 +180,9 @@ impl Core {
         // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
     }
 
-    /// The same behind [`Core::poll_short`], which has looked at the rest before.
+    /// The same behind a poll on the fast path, which has looked at the rest before.
     #[inline]
-    pub(crate) fn is_settled_shortly(&self) -> bool {
+    pub(crate) fn is_settled_behind_fast_path(&self) -> bool {
         !self.engine.has_ready() && !self.engine.platform().must_kick_now() && !self.engine.has_notices()
     }
 

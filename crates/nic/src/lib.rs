@@ -9,12 +9,12 @@
 #![deny(unsafe_code)]
 
 mod adopt;
-mod alone;
 mod channel;
 mod context;
 mod core;
 mod doctor;
 mod exit;
+mod fast_poll;
 pub mod faults;
 mod fork;
 mod progress;
@@ -36,7 +36,7 @@ use window::WindowPlatform;
 pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
-pub use engine::{Ask, CqOpts, MrInfo, MwKind};
+pub use engine::{CqOpts, MrInfo, MwKind};
 /// For sections of the C interface that one thread enters all the time.
 pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;
@@ -125,7 +125,7 @@ impl Nic {
         let captures = taps.as_ref().is_some_and(|taps| taps.pcap.is_some());
         let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
         engine.set_gids(table);
-        engine.set_express(!tapped); // taps count each try to send
+        engine.set_fast_path(!tapped); // taps count each try to send
         engine.set_link_layer(link_layer);
         let log = logs();
         engine.set_diagnostics(log);

@@ -1,4 +1,4 @@
-//! The short way of a poll, over the loopback link.
+//! The fast path of a poll, over the loopback link.
 
 use ::verbs::{
     Access, AhAttr, LKey, MrId, Opcode, QpAttr, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, RecvWr, SendBody,
@@ -7,7 +7,7 @@ use ::verbs::{
 
 use super::*;
 use crate::verbs_calls::last_words;
-use ::verbs::{Psn, Qpn};
+use ::verbs::{Completion, Psn, Qpn};
 use engine::platform::{PacketOp, Payload};
 
 /// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process would.
@@ -212,7 +212,7 @@ fn what_was_put_in_is_not_overtaken_by_several() {
     assert_eq!(found, [(WcOpcode::Send, 0), (WcOpcode::Send, 1), (WcOpcode::Recv, 9)]);
 }
 
-/// What is acknowledged brings a completion, but not by the short way: it is in the queue when a message follows.
+/// What is acknowledged brings a completion, but not on the fast path: it is in the queue when a message follows.
 #[test]
 fn what_was_put_in_is_not_overtaken_by_one() {
     let pair = Pair::new(2);
@@ -265,7 +265,8 @@ fn the_answer_behind_acknowledgements() {
     }
 }
 
-/// A message is checked against what holds when it comes: memory that was given back after the poll before (IBTA vol. 1, 10.6.3.1) is not written.
+/// A message is checked against what holds when it comes: memory that was given back after the poll before (IBTA vol.
+/// 1, 10.6.3.1) is not written.
 #[test]
 fn memory_is_given_back_between_polls() {
     let pair = Pair::new(2);
@@ -290,8 +291,8 @@ fn memory_is_given_back_between_polls() {
     assert_eq!(memory, [5; 8]);
 }
 
-/// A packet whose header is nothing but the numbers of the last SEND is no message, whatever a peer writes into its ring: such a header is a
-/// SEND's to nobody, without a beginning and an end.
+/// A packet whose header is nothing but the numbers of the last SEND is no message, whatever a peer writes into its
+/// ring: such a header is a SEND's to nobody, without a beginning and an end.
 #[test]
 fn a_header_of_numbers_only_is_no_message() {
     for gone in [false, true] {

@@ -12,16 +12,15 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use ::verbs::{Completion, CqId, Result};
+use ::verbs::{CqId, Result};
 use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
-use engine::platform::{LinkId, Packet, Platform, ShortPacket};
-use engine::{Poller, Short};
-use taps::{Tapped, Wire};
+use engine::platform::{LinkId, Packet, Platform};
 
 use crate::core::{Core, Guard, Mode};
+use crate::fast_poll::Finds;
 use crate::watch::Watch;
 use crate::{Nic, now, thread};
 
@@ -53,33 +52,7 @@ pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// Turns in which a link is emptied that was full; a ring has room for fewer packets than that.
 const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
-const BUDGET: u32 = 64;
-
-/// What a poll of a completion queue finds before it has looked at the links.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Finds {
-    /// It has completions.
-    Completions,
-    /// It has none, is asked for no event, and nothing else is to be done than to look for packets, which may bring some.
-    Nothing,
-    /// It has none, and there may be something else to do.
-    Work,
-}
-
-/// What [`Core::poll_short`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Polled {
-    /// No completions, nor anything else that is still there: on no link, or only packets that it has taken.
-    Nothing,
-    /// Packets, some of which it may have taken, but no completions.
-    Packets,
-    /// So many completions.
-    Completions {
-        n: usize,
-        /// More can be expected for sure.
-        more: bool,
-    },
-}
+pub(crate) const BUDGET: u32 = 64;
 
 /// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
 /// gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
@@ -104,7 +77,7 @@ impl Turns {
 
     /// Another one is to be looked at first next time.
     #[inline]
-    fn next_is_anothers(&mut self) {
+    pub(crate) fn next_is_anothers(&mut self) {
         self.polls = BUDGET;
     }
 
@@ -115,31 +88,6 @@ impl Turns {
             *self = Turns { link: at, polls: 0 };
         }
         self.polls += 1;
-    }
-}
-
-/// Who polls, on the short way: takes packets from this link, and has been given so many completions.
-pub(crate) struct Taker<'a, O> {
-    pub(crate) link: LinkId,
-    pub(crate) out: &'a mut O,
-    pub(crate) n: usize,
-}
-
-impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
-    #[inline(always)]
-    fn completed(&mut self, completion: &Completion) {
-        (self.out)(self.n, completion);
-        self.n += 1;
-    }
-
-    #[inline(always)]
-    fn taken(&mut self, platform: &mut Tapped<W>, _packet: ShortPacket) {
-        platform.release_short(self.link);
-    }
-
-    #[inline(always)]
-    fn next(&mut self, platform: &Tapped<W>) -> Option<ShortPacket> {
-        platform.peek_short(self.link, false)
     }
 }
 
@@ -169,20 +117,6 @@ impl Core {
         self.engine.platform_mut().kick();
     }
 
-    /// What a poll of this queue finds, before it looks at the links.
-    #[inline(always)]
-    pub(crate) fn finds(&self, cq: CqId) -> Finds {
-        if !self.engine.hands_over(cq) {
-            return if self.engine.cq_is_empty(cq) { Finds::Work } else { Finds::Completions };
-        }
-        let ordinary = self.mode == Mode::Polled
-            && self.polls + 1 < self.looks_at
-            && !self.engine.has_ready()
-            && !self.engine.is_parked()
-            && !self.exact_time; // the clock is read for what comes; nor is there any tap
-        if ordinary { Finds::Nothing } else { Finds::Work }
-    }
-
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
     /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
     /// It stops as soon as the poll has its completions: what comes behind them is for the next.
@@ -207,69 +141,6 @@ impl Core {
             }
         }
         self.progress(now);
-    }
-
-    /// [`Core::poll_short`], apart, so that who wants one has the registers for himself.
-    #[inline(never)]
-    pub(crate) fn poll_several(&mut self, cq: CqId, most: usize, out: impl FnMut(usize, &Completion)) -> Polled {
-        self.poll_short(cq, most, out)
-    }
-
-    /// The short way of a poll that found [`Finds::Nothing`]: takes short packets from the link that is looked at first, and hands the
-    /// completions that they bring to this queue, so many at most, to `out` with their numbers. It ends at the first packet that is out of
-    /// the ordinary.
-    #[inline(always)]
-    pub(crate) fn poll_short(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> Polled {
-        let first = self.turns.first(self.engine.platform().links().len());
-        let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
-        let (mut more, mut now, mut left) = (false, None, BUDGET as usize);
-        let mut taker = Taker { link, out: &mut out, n: 0 };
-        while left > 0 {
-            // Made anew in each turn, so that it stays in registers.
-            let Some(short) = self.engine.platform().peek_short(link, most == 1) else { break };
-            if self.clock_uses == 0 || most == 0 {
-                return Polled::Packets;
-            }
-            let now = *now.get_or_insert(self.clock);
-            self.engine.set_prompt(most == 1);
-            let (wanted, before) = ((most - taker.n).min(left), taker.n);
-            let outcome = self.engine.receive_short(link, short, now, (cq, wanted), &mut taker);
-            if outcome == Short::LongWay {
-                if taker.n == 0 {
-                    return Polled::Packets;
-                }
-                break;
-            }
-            more = outcome == Short::Completed { expects: true };
-            left -= (taker.n - before).max(1);
-            // What was taken may have put completions in.
-            if taker.n == most || !self.engine.hands_over(cq) {
-                break;
-            }
-        }
-        let mut n = taker.n;
-        if now.is_some() {
-            self.use_time();
-        }
-        if n < most && now.is_some() && !self.engine.cq_is_empty(cq) {
-            // Who gets fewer than he has asked for may believe that the queue is empty (verbs.h).
-            n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
-            more = false;
-        }
-        if n == 0 && self.engine.platform().any_ready() {
-            return Polled::Packets;
-        }
-        if n > 0 && n < most && self.engine.platform().any_ready_but(link) {
-            self.turns.next_is_anothers();
-        }
-        self.polls += 1;
-        if n == 0 {
-            self.engine.count_poll(cq);
-            return Polled::Nothing;
-        }
-        self.turns.took(first);
-        self.empty_polls = 0;
-        Polled::Completions { n, more }
     }
 
     /// Takes packets from the links, until this queue has so many completions.
@@ -301,7 +172,7 @@ impl Core {
             }
         }
         if let (Some(at), Some(_)) = (gave, until) {
-            // Not all that was wanted, but the next mostly comes there, too: the short way looks at no other link.
+            // Not all that was wanted, but the next mostly comes there, too: the fast path looks at no other link.
             self.turns.took(at);
         }
     }

@@ -7,10 +7,9 @@ use ::verbs::{
 
 use memory::biased::MutexGuard;
 
-use crate::alone::Alone;
 use crate::context::{Object, UNKNOWN};
 use crate::core::{Core, Guard, Mode};
-use crate::progress::{Finds, Polled};
+use crate::fast_poll::{Finds, Polled};
 use crate::{Nic, now};
 
 /// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
@@ -204,32 +203,27 @@ impl Nic {
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
             let polled = match most {
-                1 => match core.poll_alone(cq, &mut out) {
-                    Alone::Nothing => Polled::Nothing,
-                    Alone::Packets => Polled::Packets,
-                    Alone::One => Polled::Completions { n: 1, more: true },
-                    Alone::Last => Polled::Completions { n: 1, more: false },
-                },
+                1 => core.poll_one(cq, &mut out),
                 _ => core.poll_several(cq, most, &mut out),
             };
             if polled != Polled::Packets {
-                return self.polled_shortly(core, polled);
+                return self.after_fast_poll(core, polled);
             }
         }
-        self.poll_the_long_way(core, finds, cq, most, out)
+        self.poll_slow(core, finds, cq, most, out)
     }
 
-    /// The end of a poll that went the short way.
+    /// The end of a poll on the fast path.
     #[inline(always)]
-    fn polled_shortly(&self, mut core: MutexGuard<'_, Core>, polled: Polled) -> usize {
+    fn after_fast_poll(&self, mut core: MutexGuard<'_, Core>, polled: Polled) -> usize {
         if let Polled::Completions { n, more } = polled {
-            if !(more && core.is_settled_shortly()) {
+            if !(more && core.is_settled_behind_fast_path()) {
                 self.settle_poll(core);
             }
             return n;
         }
         let give_way = core.found_nothing();
-        if core.is_settled_shortly() {
+        if core.is_settled_behind_fast_path() {
             core.kick_late();
             drop(core);
         } else {
@@ -244,9 +238,9 @@ impl Nic {
         Guard::new(self, core).after_completions(self);
     }
 
-    // Apart, so that the short way has the registers for itself.
+    // Apart, so that the fast path has the registers for itself.
     #[inline(never)]
-    fn poll_the_long_way(
+    fn poll_slow(
         &self,
         core: MutexGuard<'_, Core>,
         finds: Finds,
@@ -313,8 +307,8 @@ impl Nic {
     /// [`Nic::post_recv`], if there is nothing else to do: without looking at the clock, and nothing is left to be settled. If not
     /// (also for any error), nothing was done, and that is to be asked.
     #[inline(always)]
-    pub fn post_recv_shortly(&self, qp: QpId, wr: &RecvWr<'_>) -> bool {
-        self.core.lock().engine.post_recv_shortly(qp, wr)
+    pub fn post_recv_fast(&self, qp: QpId, wr: &RecvWr<'_>) -> bool {
+        self.core.lock().engine.post_recv_fast(qp, wr)
     }
 
     /// Posts one receive request to a shared queue.

@@ -346,7 +346,8 @@ impl<W: Wire> Platform for Tapped<W> {
 
     #[inline(always)]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
-        // With taps the engine has no short ways ([`engine::Engine::set_express`]), and what it does not take is not asked about.
+        // With taps the engine has no fast path ([`engine::Engine::set_fast_path`]), and what it does not take is not
+        // asked about.
         debug_assert!(self.taps.is_none());
         self.wire.send_short(link, packet, prefix)
     }

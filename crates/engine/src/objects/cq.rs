@@ -1,12 +1,11 @@
 //! Completion queues, and taking completions out of them; the queue itself is in `cq`.
 
-use verbs::{CqId, CtxId, Errno, QpId, Result, limits};
+use verbs::{CqId, CtxId, Errno, Result, limits};
 
 use crate::Engine;
 use crate::cq::{CqOpts, Cqe, Frees};
 use crate::platform::{Nanos, Platform};
-use crate::qp::Qp;
-use crate::slab::Slab;
+use crate::qps::Qps;
 
 impl<P: Platform> Engine<P> {
     /// `ibv_create_cq(3)`. Gives the real number of entries.
@@ -82,8 +81,8 @@ impl<P: Platform> Engine<P> {
     }
 
     #[inline]
-    fn free_place(qps: &mut Slab<QpId, Box<Qp>>, cqe: &Cqe) {
-        let Some(qp) = qps.get_mut(cqe.qp) else { return };
+    fn free_place(qps: &mut Qps, cqe: &Cqe) {
+        let Some(qp) = qps.fast(cqe.qp) else { return };
         match cqe.frees {
             Frees::Sends(count) => qp.sq.retired = qp.sq.retired.max(count),
             Frees::Recv => qp.rq.held = qp.rq.held.saturating_sub(1),

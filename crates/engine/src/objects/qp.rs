@@ -51,7 +51,7 @@ impl<P: Platform> Engine<P> {
                     sq,
                     rq,
                     inflight: Belt::with_capacity(INFLIGHT),
-                    shorts: 0,
+                    unlisted: 0,
                     cursor: 0,
                     next_psn: Psn::default(),
                     unacked: Psn::default(),
@@ -210,8 +210,7 @@ impl<P: Platform> Engine<P> {
     #[inline]
     pub(crate) fn lend_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
         let mut qp = self.qps.lend(id)?;
-        qp.gates = Gates::SHUT;
-        if qp.list_shorts() {
+        if qp.list_unlisted() {
             // Whoever can write to the send queue has done so. It completes when it is the oldest.
             cold_path();
             qp.halted = true;

@@ -325,7 +325,7 @@ fn a_region_that_changes_is_looked_up_anew() {
             w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
             w.settle();
         }
-        assert!(w.nodes[1].engine.short_ways[1] > 0);
+        assert!(w.nodes[1].engine.fast_paths[1] > 0);
         assert_eq!(w.poll(1).len(), 2);
         change(&mut w, mr);
         w.post(0, a, Opcode::Send, SendBody::Plain, &from, 2).unwrap();

@@ -169,7 +169,7 @@ impl Play {
         let r = &mut self.r;
         let op = PacketOp::from_raw(r.below(11) as u8).unwrap();
         let (node, mut p) = if r.coin() {
-            let oldest = ours.inflight.front().map_or(ours.first_short(), |request| request.first_psn);
+            let oldest = ours.inflight.front().map_or(ours.first_unlisted(), |request| request.first_psn);
             (0, Packet::new(op, ours.qpn, theirs.qpn, oldest.plus(r.below(3) as u32)))
         } else {
             let near = theirs.epsn.plus((r.below(5) as u32).wrapping_sub(3));
@@ -217,10 +217,13 @@ impl Play {
                 assert_eq!(reads, q.reads_out as usize, "{when}: READs under way");
                 assert!(q.cursor <= q.inflight.len(), "{when}: cursor");
                 assert!(
-                    q.shorts == 0 || q.cursor == q.inflight.len(),
+                    q.unlisted == 0 || q.cursor == q.inflight.len(),
                     "{when}: short requests behind what has not gone out"
                 );
-                assert!(q.inflight.len() + q.shorts <= q.inflight.capacity(), "{when}: no room for short requests");
+                assert!(
+                    q.inflight.len() + q.unlisted <= q.inflight.capacity(),
+                    "{when}: no room for requests that are not listed"
+                );
                 assert!(q.sq.retired <= q.sq.posted && q.sq.fetched <= q.sq.posted, "{when}: counts of the send queue");
                 let taken = q.rq.wqes.len() + usize::from(q.recv.is_some());
                 assert!(q.rq.held as usize >= taken, "{when}: places of receives");
@@ -254,7 +257,7 @@ impl Play {
         if q.rnr_until.is_some() {
             return;
         }
-        let busy = q.state == QpState::Rts && (q.has_work() || !q.inflight.is_empty() || q.shorts > 0);
+        let busy = q.state == QpState::Rts && (q.has_work() || !q.inflight.is_empty() || q.unlisted > 0);
         assert!(!busy, "{when}: {:?} hangs with {:?}", self.ty, q.inflight);
         assert_eq!(q.reads_out, 0, "{when}: READs without an end");
         for node in &self.w.nodes {

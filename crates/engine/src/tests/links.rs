@@ -14,7 +14,7 @@ fn statuses(w: &mut World, node: usize) -> Vec<St> {
 /// A packet that fits the connection of this queue pair, as its peer would send it.
 fn forged(w: &World, node: usize, qp: QpId, op: PacketOp) -> Packet {
     let qp = w.nodes[node].engine.qps.get(qp).unwrap();
-    let oldest = qp.inflight.front().map_or(qp.first_short(), |e| e.first_psn);
+    let oldest = qp.inflight.front().map_or(qp.first_unlisted(), |e| e.first_psn);
     let response = matches!(op, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck);
     let psn = if response { oldest } else { qp.epsn };
     let mut packet = Packet::new(op, qp.qpn, verbs::Qpn::new(qp.attr.dest_qp_num), psn);
@@ -154,7 +154,7 @@ fn a_poked_entry_fails() {
 fn a_poked_entry_under_way_fails() {
     for looked_at in [false, true] {
         let mut w = World::new(2, 5);
-        w.nodes[0].engine.set_express(true);
+        w.nodes[0].engine.set_fast_path(true);
         // For ever: nothing else looks at it.
         let (qa, qb) = pair_with_timeout(&mut w, if looked_at { 0 } else { 14 });
         let (from, into) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
@@ -167,7 +167,7 @@ fn a_poked_entry_under_way_fails() {
         assert_eq!(statuses(&mut w, 0), [St::Success]);
         w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
         let qp = w.nodes[0].engine.qps.get_mut(qa).unwrap();
-        assert_eq!((qp.shorts, qp.inflight.len()), (1, 0));
+        assert_eq!((qp.unlisted, qp.inflight.len()), (1, 0));
         (0..16).for_each(|entry| qp.sq.poke(8 * entry, 0xff));
         w.net.borrow_mut().queues.clear(); // lost
         if looked_at {

@@ -10,7 +10,7 @@ use verbs::{
 };
 
 use crate::platform::*;
-use crate::{CqOpts, Engine, Notice, Poller, Short};
+use crate::{CqOpts, Engine, Fast, Notice, Poller};
 
 pub const BASE: u64 = 0x1_0000;
 pub const ARENA: usize = 1 << 21;
@@ -415,10 +415,10 @@ impl Poller<Mock> for Polls {
         self.answers = self.net.borrow().queues.get(&(to, from)).map_or(0, VecDeque::len);
     }
 
-    fn taken(&mut self, platform: &mut Mock, packet: ShortPacket) {
+    fn taken(&mut self, platform: &mut Mock) {
         if self.taken > 0 {
             let msg = self.net.borrow_mut().pop(self.ends.0, self.ends.1, self.back).unwrap();
-            assert_eq!(msg.packet.psn, packet.packet().psn);
+            assert_eq!(msg.packet.op, PacketOp::Send, "what is taken behind another");
             platform.read += 1;
         }
         self.taken += 1;
@@ -427,24 +427,6 @@ impl Poller<Mock> for Polls {
     fn next(&mut self, _platform: &Mock) -> Option<ShortPacket> {
         let net = self.net.borrow();
         net.queues.get(&self.ends)?.front().and_then(|msg| short_packet(&msg.packet, &msg.payload))
-    }
-}
-
-/// What a poll for one completion does.
-fn take_alone(
-    engine: &mut Engine<Mock>,
-    link: LinkId,
-    short: ShortPacket,
-    now: Nanos,
-    cq: CqId,
-    poller: &mut Polls,
-) -> Short {
-    if short.is_ack() {
-        return engine.receive_ack_alone(link, short, now, cq, poller);
-    }
-    match engine.receive_send_alone(link, short, now, cq, poller) {
-        Short::LongWay => engine.receive_short(link, short, now, (cq, 1), poller),
-        taken => taken,
     }
 }
 
@@ -482,8 +464,6 @@ pub struct World {
     pub directly: u64,
     /// Packets that were taken behind others, by the same poll.
     pub in_runs: u64,
-    /// Requests that were posted as words ([`Engine::post_word`]).
-    pub words: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -553,16 +533,7 @@ impl World {
                 Node { engine, ctx, pd, cq, key: key.0, notices: Vec::new() }
             })
             .collect();
-        World {
-            net,
-            nodes,
-            now: 1_000_000,
-            polled: vec![None; count],
-            handed: Vec::new(),
-            directly: 0,
-            in_runs: 0,
-            words: 0,
-        }
+        World { net, nodes, now: 1_000_000, polled: vec![None; count], handed: Vec::new(), directly: 0, in_runs: 0 }
     }
 
     pub fn qp(&mut self, node: usize, ty: QpType) -> (QpId, Qpn) {
@@ -716,14 +687,14 @@ impl World {
 
     /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it found, and how many
     /// answers were under way then.
-    pub fn take_short(&mut self, from: usize, to: usize) -> (Short, Option<Completion>, usize) {
+    pub fn take_short(&mut self, from: usize, to: usize) -> (Fast, Option<Completion>, usize) {
         let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
         let mut poller = Polls::new(self, from, to);
         let node = &mut self.nodes[to];
         let link = node.engine.platform().inward(from);
-        let outcome = take_alone(&mut node.engine, link, short, self.now, node.cq, &mut poller);
-        assert!(poller.taken == usize::from(outcome != Short::LongWay) && poller.found.len() <= 1);
+        let outcome = node.engine.receive_short(link, short, self.now, (node.cq, 1), &mut poller);
+        assert!(poller.taken == usize::from(outcome != Fast::Refused) && poller.found.len() <= 1);
         (outcome, poller.found.pop(), poller.answers)
     }
 
@@ -736,23 +707,17 @@ impl World {
         // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out before the others come.
         let small = |cq: CqId| packet.op == PacketOp::Ack && engine.done.cqs.get(cq).is_some_and(|cq| cq.capacity < 64);
         let polled = self.polled[to].filter(|&cq| engine.hands_over(cq) && !small(cq));
-        let outcome = match (polled.filter(|_| engine.has_express), short_packet(&packet, &payload)) {
-            (Some(cq), Some(short)) => {
-                if most == 1 {
-                    take_alone(engine, link, short, self.now, cq, &mut poller)
-                } else {
-                    engine.receive_short(link, short, self.now, (cq, most), &mut poller)
-                }
-            }
-            _ => Short::LongWay,
+        let outcome = match (polled.filter(|_| engine.has_fast_path), short_packet(&packet, &payload)) {
+            (Some(cq), Some(short)) => engine.receive_short(link, short, self.now, (cq, most), &mut poller),
+            _ => Fast::Refused,
         };
         let Polls { mut found, taken, .. } = poller;
-        assert_eq!(matches!(outcome, Short::Completed { .. }), !found.is_empty());
-        assert_eq!(outcome == Short::LongWay, taken == 0);
+        assert_eq!(matches!(outcome, Fast::Completed { .. }), !found.is_empty());
+        assert_eq!(outcome == Fast::Refused, taken == 0);
         assert!(found.len() <= most && (taken <= 1 || taken == found.len()));
         self.directly += found.len() as u64;
         self.in_runs += taken.saturating_sub(1) as u64;
-        if outcome == Short::LongWay {
+        if outcome == Fast::Refused {
             engine.platform_mut().current = payload;
             engine.receive(link, &packet, (), self.now);
         }

@@ -1,4 +1,4 @@
-//! Two worlds that are told the same: in one, small SENDs go the short ways, in the other they do not.
+//! Two worlds that are told the same: in one, small SENDs take the fast path, in the other they do not.
 
 use std::fmt::Debug;
 
@@ -7,18 +7,18 @@ use crate::Engine;
 use crate::qp::Qp;
 
 pub struct Twins {
-    pub short: World,
-    long: World,
+    pub fast: World,
+    slow: World,
     /// What a failure names.
     pub seed: u64,
     pub step: u64,
 }
 
 /// A world of two nodes.
-pub fn world(seed: u64, express: bool) -> World {
+pub fn world(seed: u64, fast: bool) -> World {
     let mut w = World::new(2, seed);
     for node in 0..2 {
-        w.nodes[node].engine.set_express(express);
+        w.nodes[node].engine.set_fast_path(fast);
         w.nodes[node].engine.set_diagnostics(true);
         let bytes: Vec<u8> = (0..0x1_0000u32).map(|i| (i * 7 + i / 251) as u8 ^ node as u8).collect();
         w.write(node, 0, &bytes);
@@ -26,14 +26,14 @@ pub fn world(seed: u64, express: bool) -> World {
     w
 }
 
-/// How often each short way was taken: out, in, acknowledged.
-pub fn short_ways(w: &World) -> [u64; 4] {
-    std::array::from_fn(|way| w.nodes.iter().map(|node| node.engine.short_ways[way]).sum())
+/// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
+pub fn fast_paths(w: &World) -> [u64; 4] {
+    std::array::from_fn(|way| w.nodes.iter().map(|node| node.engine.fast_paths[way]).sum())
 }
 
 impl Twins {
     pub fn new(seed: u64) -> Twins {
-        Twins { short: world(seed, true), long: world(seed, false), seed, step: 0 }
+        Twins { fast: world(seed, true), slow: world(seed, false), seed, step: 0 }
     }
 
     /// Does the same in both, lets the engines run, and compares everything there is.
@@ -41,7 +41,7 @@ impl Twins {
     /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is owed when
     /// a request is posted, and the packets of both worlds are the same ones in the same order.
     pub fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
-        let [short, long] = [&mut self.short, &mut self.long].map(|w| {
+        let [fast, slow] = [&mut self.fast, &mut self.slow].map(|w| {
             let result = act(w);
             while {
                 w.run_all();
@@ -49,30 +49,30 @@ impl Twins {
             } {}
             result
         });
-        self.same("results", &short, &long);
+        self.same("results", &fast, &slow);
         self.compare();
-        short
+        fast
     }
 
-    fn same<T: PartialEq + Debug + ?Sized>(&self, what: &str, short: &T, long: &T) {
+    fn same<T: PartialEq + Debug + ?Sized>(&self, what: &str, fast: &T, slow: &T) {
         let (seed, step) = (self.seed, self.step);
         assert!(
-            short == long,
-            "SOFTRNIC_WORLD={seed}, step {step}: {what}\n the short way: {short:?}\n the long way: {long:?}"
+            fast == slow,
+            "SOFTRNIC_WORLD={seed}, step {step}: {what}\n the fast path: {fast:?}\n the slow path: {slow:?}"
         );
     }
 
     fn compare(&mut self) {
-        let handed = (std::mem::take(&mut self.short.handed), std::mem::take(&mut self.long.handed));
+        let handed = (std::mem::take(&mut self.fast.handed), std::mem::take(&mut self.slow.handed));
         self.same("what polls got", &handed.0, &handed.1);
-        for node in 0..self.short.nodes.len() {
-            let (a, b) = (&mut self.short.nodes[node], &mut self.long.nodes[node]);
+        for node in 0..self.fast.nodes.len() {
+            let (a, b) = (&mut self.fast.nodes[node], &mut self.slow.nodes[node]);
             let notices = (std::mem::take(&mut a.notices), std::mem::take(&mut b.notices));
             self.same("notices", &notices.0, &notices.1);
-            let (a, b) = (&self.short.nodes[node].engine, &self.long.nodes[node].engine);
+            let (a, b) = (&self.fast.nodes[node].engine, &self.slow.nodes[node].engine);
             self.compare_engines(a, b);
         }
-        let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
+        let (a, b) = (self.fast.net.borrow(), self.slow.net.borrow());
         self.same("packets under way", &a.queues, &b.queues);
         self.same("what was sent ever", &(a.rng, a.lost, a.reached), &(b.rng, b.lost, b.reached));
         self.same("links with room", &a.writable, &b.writable);
@@ -125,9 +125,9 @@ impl Twins {
         self.same("receives", &queued(a), &queued(b));
         let under_way = |q: &Qp| q.recv.as_ref().map(|recv| (recv.wqe.wr_id, recv.srq, recv.offset));
         self.same("message under way", &under_way(a), &under_way(b));
-        self.same("cursor", &(a.cursor + a.shorts), &(b.cursor + b.shorts));
-        self.same("inflight", &(a.inflight.len() + a.shorts), &(b.inflight.len() + b.shorts));
-        let unlisted: Vec<_> = (0..a.shorts).map(|n| a.short(n)).collect();
+        self.same("cursor", &(a.cursor + a.unlisted), &(b.cursor + b.unlisted));
+        self.same("inflight", &(a.inflight.len() + a.unlisted), &(b.inflight.len() + b.unlisted));
+        let unlisted: Vec<_> = (0..a.unlisted).map(|n| a.unlisted(n)).collect();
         for (x, y) in a.inflight.iter().chain(&unlisted).zip(b.inflight.iter()) {
             // Not `body` and `srqn`: what the array holds there has no meaning for a SEND.
             self.same("number", &(x.number, x.wr_id, x.opcode, x.flags), &(y.number, y.wr_id, y.opcode, y.flags));
@@ -137,12 +137,12 @@ impl Twins {
         }
     }
 
-    /// The worlds end. How often the short ways were taken, how many completions were handed out without having been in a
-    /// queue, how many packets polls took behind others, and how many requests were words.
-    pub fn finish(self) -> ([u64; 4], [u64; 3]) {
-        let (a, b) = (self.short.net.borrow(), self.long.net.borrow());
+    /// The worlds end. How often the fast paths were taken, how many completions were handed out without having been in
+    /// a queue, and how many packets polls took behind others.
+    pub fn finish(self) -> ([u64; 4], [u64; 2]) {
+        let (a, b) = (self.fast.net.borrow(), self.slow.net.borrow());
         assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);
-        assert_eq!((short_ways(&self.long), self.long.directly, self.long.in_runs), ([0; 4], 0, 0));
-        (short_ways(&self.short), [self.short.directly, self.short.in_runs, self.short.words])
+        assert_eq!((fast_paths(&self.slow), self.slow.directly, self.slow.in_runs), ([0; 4], 0, 0));
+        (fast_paths(&self.fast), [self.fast.directly, self.fast.in_runs])
     }
 }

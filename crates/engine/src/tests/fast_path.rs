@@ -1,4 +1,4 @@
-//! The short ways of small SENDs lead where the long way does.
+//! The fast path of small SENDs leads where the slow path does.
 //!
 //! A failure names its seed: `SOFTRNIC_WORLD` repeats it, `SOFTRNIC_WORLDS` says how many there are.
 
@@ -10,12 +10,12 @@ use verbs::{
 use super::mock::*;
 use super::random::Random;
 use super::twins::Twins;
+use crate::CqOpts;
 use crate::platform::*;
-use crate::{Ask, CqOpts};
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;
-/// Lengths around what goes the short way, and around the MTUs.
+/// Lengths around what takes the fast path, and around the MTUs.
 const LENGTHS: [u32; 18] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 600, 1000, 1024, 1025, 4096, 4097, 5000, 5000];
 
 pub(super) fn seeds(worlds: u64) -> std::ops::Range<u64> {
@@ -44,16 +44,6 @@ impl Request {
         let (opcode, flags, body) = (self.opcode, self.flags, self.body);
         let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body: &body, data };
         let (now, engine) = (w.now, &mut w.nodes[node].engine);
-        // As programs do: the straight way first, where there is one.
-        if engine.has_express
-            && let SendData::Inline([piece]) = data
-            && let Some(word) = piece.as_array::<8>()
-            && matches!(body, SendBody::Plain)
-            && engine.post_word(qp, Ask { wr_id, opcode, flags, imm: self.imm }, word, now)
-        {
-            w.words += 1;
-            return Ok(());
-        }
         engine.post_send(qp, &wr, now)
     }
 }
@@ -228,7 +218,7 @@ impl Program {
 
     /// Some of what is under way arrives, as one batch.
     fn deliver(&mut self) {
-        let net = self.t.short.net.borrow();
+        let net = self.t.fast.net.borrow();
         let busy: Vec<_> = net.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(ends, _)| *ends).collect();
         drop(net);
         if !busy.is_empty() {
@@ -253,7 +243,7 @@ impl Program {
         let (end, peer) = self.end();
         self.receive(end, wr_id..wr_id + 1);
         let requests: Vec<Request> = (0..self.r.pick(&[0, 1, 1, 2])).map(|_| self.small_request(peer, end)).collect();
-        let cq = self.t.short.nodes[end.node].engine.qps.get(end.qp).and_then(|qp| qp.init.recv_cq);
+        let cq = self.t.fast.nodes[end.node].engine.qps.get(end.qp).and_then(|qp| qp.init.recv_cq);
         // What came before is got.
         self.arrive((peer.node, end.node), None, 8);
         if let Some(cq) = cq {
@@ -280,7 +270,7 @@ impl Program {
     /// The last packet once more, but to nobody, and with a first word that could stand for something here.
     fn repeat_to_nobody(&mut self, end: End, peer: End, cq: CqId) {
         use packet_flags::{ACK_REQ, FIRST, LAST};
-        let Some(qp) = self.t.short.nodes[end.node].engine.qps.get(end.qp) else { return };
+        let Some(qp) = self.t.fast.nodes[end.node].engine.qps.get(end.qp) else { return };
         let r = &mut self.r;
         let mut packet = Packet::new(PacketOp::Send, Qpn::new(0), peer.qpn, qp.epsn.plus(0xff_ffff));
         packet.flags = r.pick(&[0, 0, 1, FIRST | LAST]) | r.pick(&[0, ACK_REQ]);
@@ -301,7 +291,7 @@ impl Program {
 
     fn sge(&mut self, node: usize, write: bool, length: u32) -> Sge {
         let (r, extras) = (&mut self.r, self.extras[node]);
-        let key = self.t.short.nodes[node].key;
+        let key = self.t.fast.nodes[node].key;
         let at = if write { 0x8_0000 + r.below(0x8_0000) } else { r.below(0x8000) };
         let good = Sge { addr: BASE + at, length, lkey: LKey(key) };
         let (_, ordinary, start) = extras.mrs[0];
@@ -331,7 +321,7 @@ impl Program {
             7..10 => Opcode::SendWithImm,
             _ => self.r.pick(&OTHERS[..if self.gentle { 5 } else { 6 }]),
         };
-        let rkey = RKey(self.t.short.nodes[peer.node].key);
+        let rkey = RKey(self.t.fast.nodes[peer.node].key);
         let remote_addr = BASE + 0x10_0000 + 8 * self.r.below(1000);
         let body = match opcode {
             Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv => SendBody::Plain,
@@ -396,7 +386,7 @@ impl Program {
         let (end, peer) = self.end();
         self.receive(peer, wr_id..wr_id + 8);
         let requests: Vec<Request> = (0..8).map(|_| self.small_request(end, peer)).collect();
-        let cq = self.t.short.nodes[peer.node].engine.qps.get(peer.qp).and_then(|qp| qp.init.recv_cq);
+        let cq = self.t.fast.nodes[peer.node].engine.qps.get(peer.qp).and_then(|qp| qp.init.recv_cq);
         let (way, wanted) = ((end.node, peer.node), self.r.pick(&[2, 8, 8]));
         self.ask_for(end, &requests, wr_id);
         self.t.both(|w| {
@@ -422,7 +412,7 @@ impl Program {
             _ = self.t.both(|w| {
                 let (now, engine) = (w.now, &mut w.nodes[end.node].engine);
                 let wr = RecvWr { wr_id: id, sges: &sges };
-                if end.srq.is_none() && engine.has_express && engine.post_recv_shortly(end.qp, &wr) {
+                if end.srq.is_none() && engine.has_fast_path && engine.post_recv_fast(end.qp, &wr) {
                     return Ok(());
                 }
                 match end.srq {
@@ -485,7 +475,7 @@ impl Program {
     fn interrupt(&mut self) {
         let ends = self.pairs.iter().flat_map(|pair| [(pair[0], pair[1]), (pair[1], pair[0])]);
         let found = ends.into_iter().find(|(end, _)| {
-            let qp = self.t.short.nodes[end.node].engine.qps.get(end.qp);
+            let qp = self.t.fast.nodes[end.node].engine.qps.get(end.qp);
             qp.is_some_and(|qp| qp.recv.is_some() || qp.write.is_some() || qp.rnr_until.is_some())
         });
         if let Some((end, peer)) = found
@@ -498,7 +488,7 @@ impl Program {
 
     fn forge_for(&mut self, end: End, peer: End) {
         use packet_flags::{ACK_REQ, FIRST, LAST};
-        let Some(qp) = self.t.short.nodes[end.node].engine.qps.get(end.qp) else { return };
+        let Some(qp) = self.t.fast.nodes[end.node].engine.qps.get(end.qp) else { return };
         let r = &mut self.r;
         let op = match r.below(6) {
             0..3 if qp.rnr_until.is_some() => PacketOp::Ack,
@@ -598,7 +588,7 @@ impl Program {
 
     /// What went into error is connected again, and what waits in RTR goes on, some time later.
     fn mend(&mut self) {
-        let state = |end: &End| self.t.short.nodes[end.node].engine.qp_state(end.qp);
+        let state = |end: &End| self.t.fast.nodes[end.node].engine.qp_state(end.qp);
         let is_broken = |end: &End| matches!(state(end), Ok(QpState::Err | QpState::Sqe));
         let broken = self.pairs.iter().position(|pair| pair.iter().any(is_broken));
         let waiting = self.pairs.iter().copied().find(|pair| state(&pair[1]) == Ok(QpState::Rtr));
@@ -610,7 +600,7 @@ impl Program {
             }
             1 => {
                 if let Some([peer, end]) = waiting {
-                    let expected = self.t.short.nodes[peer.node].engine.qps.get(peer.qp).map(|qp| qp.attr.rq_psn);
+                    let expected = self.t.fast.nodes[peer.node].engine.qps.get(peer.qp).map(|qp| qp.attr.rq_psn);
                     let attr = QpAttr { state: QpState::Rts, sq_psn: expected.unwrap_or(0), ..self.attrs };
                     self.t.both(|w| {
                         let ty = w.nodes[end.node].engine.query_qp(end.qp).unwrap().1.qp_type;
@@ -627,8 +617,8 @@ impl Program {
 /// Whatever is posted, lost, repeated, exchanged, forged and broken: state, completions, events, packets, timers and memory
 /// are the same after every step.
 #[test]
-fn short_and_long_way() {
-    let (mut taken, mut handed, mut in_runs, mut words) = ([0; 4], 0, 0, 0);
+fn fast_and_slow_path() {
+    let (mut taken, mut handed, mut in_runs) = ([0; 4], 0, 0);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -636,8 +626,7 @@ fn short_and_long_way() {
         for number in 0..STEPS {
             program.step(number);
         }
-        let (ways, [directly, behind, straight]) = program.t.finish();
-        words += straight;
+        let (ways, [directly, behind]) = program.t.finish();
         handed += directly;
         in_runs += behind;
         for (sum, n) in taken.iter_mut().zip(ways) {
@@ -647,7 +636,7 @@ fn short_and_long_way() {
     // Acknowledgements of a lone request are rare here.
     let least = [1000, 1000, 200, 1000];
     assert!(
-        alone || handed > 100 && in_runs > 100 && words > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
-        "the short ways were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others, {words} words"
+        alone || handed > 100 && in_runs > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
+        "the fast paths were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others"
     );
 }

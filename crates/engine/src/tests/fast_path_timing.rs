@@ -1,4 +1,4 @@
-//! The short ways may change when a packet goes out: a request is on the wire when its post returns, before what is owed
+//! The fast path may change when a packet goes out: a request is on the wire when its post returns, before what is owed
 //! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change is what
 //! programs see of requests that all succeed.
 
@@ -6,12 +6,12 @@ use verbs::{
     Completion, Opcode, QpAttr, QpCap, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
 };
 
-use super::express::seeds;
+use super::fast_path::seeds;
 use super::mock::*;
 use super::random::Random;
-use super::twins::{short_ways, world};
+use super::twins::{fast_paths, world};
+use crate::Fast;
 use crate::platform::*;
-use crate::{Ask, Short};
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
 const STEPS: u64 = 400;
@@ -92,9 +92,9 @@ struct Outcome {
     memory: Vec<Vec<u8>>,
 }
 
-fn play(seed: u64, express: bool) -> (Outcome, [u64; 5]) {
+fn play(seed: u64, fast: bool) -> (Outcome, [u64; 5]) {
     let mut r = Random::new(seed);
-    let mut w = world(seed, express);
+    let mut w = world(seed, fast);
     {
         let mut net = w.net.borrow_mut();
         (net.lose, net.repeat) = (r.pick(&[0, 0, 30, 60]), r.pick(&[0, 60]));
@@ -168,7 +168,7 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 5]) {
     let qps = ends.iter().map(look).collect();
     let events = w.nodes.iter().map(|node| node.notices.len()).sum();
     let memory = w.net.borrow().memory.clone();
-    let [out, inward, acknowledged, acknowledging] = short_ways(&w);
+    let [out, inward, acknowledged, acknowledging] = fast_paths(&w);
     (Outcome { completions, qps, events, memory }, [out, inward, acknowledged, acknowledging, w.directly])
 }
 
@@ -176,15 +176,15 @@ fn play(seed: u64, express: bool) -> (Outcome, [u64; 5]) {
 fn the_outcome_does_not_depend_on_the_way() {
     let mut taken = 0;
     for seed in seeds(WORLDS) {
-        let ((short, ways), (long, _)) = (play(seed, true), play(seed, false));
+        let ((fast, ways), (slow, _)) = (play(seed, true), play(seed, false));
         let when = format!("SOFTRNIC_WORLD={seed}");
-        assert_eq!(short.completions, long.completions, "{when}");
-        assert!(short.completions.iter().flatten().all(|c| c.status == verbs::WcStatus::Success), "{when}");
-        assert_eq!((short.qps, short.events), (long.qps, long.events), "{when}");
-        assert!(short.memory == long.memory, "{when}: memory");
+        assert_eq!(fast.completions, slow.completions, "{when}");
+        assert!(fast.completions.iter().flatten().all(|c| c.status == verbs::WcStatus::Success), "{when}");
+        assert_eq!((fast.qps, fast.events), (slow.qps, slow.events), "{when}");
+        assert!(fast.memory == slow.memory, "{when}: memory");
         taken += ways.iter().min().unwrap();
     }
-    assert!(taken > 0, "no short way was taken");
+    assert!(taken > 0, "no fast path was taken");
 }
 
 /// Who takes packets in one by one acknowledges them at once; what is owed already goes out with it, later.
@@ -235,7 +235,7 @@ fn a_message_is_acknowledged_before_it_completes() {
     }
     w.nodes[1].engine.set_prompt(true);
     let (outcome, found, answers) = w.take_short(0, 1);
-    assert_eq!((outcome, found.map(|c| c.wr_id), answers), (Short::Completed { expects: false }, Some(1), 1));
+    assert_eq!((outcome, found.map(|c| c.wr_id), answers), (Fast::Completed { expects: false }, Some(1), 1));
 }
 
 /// A poll for several completions takes packet after packet. What completes behind others in its queue must not overtake them.
@@ -260,14 +260,14 @@ fn what_is_handed_over_overtakes_nothing() {
     w.nodes[1].engine.run(now);
     w.post(1, b, Opcode::Send, SendBody::Plain, &into, 7).unwrap();
     let (outcome, found, _) = w.take_short(1, 0);
-    assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(1)));
+    assert_eq!((outcome, found.map(|c| c.wr_id)), (Fast::Completed { expects: true }, Some(1)));
     assert!(!w.nodes[0].engine.hands_over(w.nodes[0].cq), "the other one is in the queue");
     w.deliver(1, 0, 1);
     let ids = |w: &mut World| w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>();
     assert_eq!(ids(&mut w), [2, 10]);
     w.post(1, b, Opcode::Send, SendBody::Plain, &into, 8).unwrap();
     let (outcome, found, _) = w.take_short(1, 0);
-    assert_eq!((outcome, found.map(|c| c.wr_id)), (Short::Completed { expects: true }, Some(11)));
+    assert_eq!((outcome, found.map(|c| c.wr_id)), (Fast::Completed { expects: true }, Some(11)));
     assert!(ids(&mut w).is_empty());
 }
 
@@ -281,10 +281,10 @@ fn there_is_room_for_all_that_is_under_way() {
         w.recv(1, b, &into, id).unwrap();
         w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
         let qp = w.nodes[0].engine.qps.get(a).unwrap();
-        assert_eq!(qp.inflight.len() + qp.shorts, id as usize + 1);
-        assert!(qp.inflight.len() + qp.shorts <= qp.inflight.capacity());
+        assert_eq!(qp.inflight.len() + qp.unlisted, id as usize + 1);
+        assert!(qp.inflight.len() + qp.unlisted <= qp.inflight.capacity());
     }
-    assert!(w.nodes[0].engine.qps.get(a).unwrap().shorts > 0);
+    assert!(w.nodes[0].engine.qps.get(a).unwrap().unlisted > 0);
     w.settle();
     assert_eq!(w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>(), (0..60).collect::<Vec<_>>());
 }
@@ -292,8 +292,8 @@ fn there_is_room_for_all_that_is_under_way() {
 /// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for then.
 #[test]
 fn an_overrun_leaves_no_timer() {
-    let left = [true, false].map(|express| {
-        let mut w = world(1, express);
+    let left = [true, false].map(|fast| {
+        let mut w = world(1, fast);
         let ctx = w.nodes[0].ctx;
         w.nodes[0].cq = w.nodes[0].engine.create_cq(ctx, 1, 0, crate::CqOpts::default()).unwrap().0;
         let (a, b) = w.pair(0, 1, QpType::Rc);
@@ -309,7 +309,7 @@ fn an_overrun_leaves_no_timer() {
         w.nodes[0].engine.catch_up(0);
         w.deliver(1, 0, 4);
         let engine = &w.nodes[0].engine;
-        assert_eq!(engine.short_ways[2] > 0, express);
+        assert_eq!(engine.fast_paths[2] > 0, fast);
         (engine.qps.get(a).unwrap().state, engine.has_timed())
     });
     assert_eq!(left, [(QpState::Err, false); 2]);
@@ -317,7 +317,7 @@ fn an_overrun_leaves_no_timer() {
 
 /// Two processes that looked for each other at the same time have two links, and each sends over its own.
 #[test]
-fn the_short_ways_lead_over_two_links() {
+fn the_fast_paths_lead_over_two_links() {
     let mut w = world(1, true);
     w.net.borrow_mut().twin = true;
     let (a, b) = w.pair(0, 1, QpType::Rc);
@@ -331,7 +331,7 @@ fn the_short_ways_lead_over_two_links() {
         w.run_for(1000);
     }
     // The first packet to each side is looked at more closely.
-    assert_eq!(short_ways(&w), [100, 99, 99, 100]);
+    assert_eq!(fast_paths(&w), [100, 99, 99, 100]);
     let links = |w: &World, node: usize, qp| w.nodes[node].engine.qps.get(qp).map(|qp| (qp.link, qp.from)).unwrap();
     let (own, theirs) = links(&w, 0, a);
     assert_ne!(own, theirs);
@@ -352,7 +352,7 @@ fn the_short_ways_lead_over_two_links() {
 
 /// Who only receives may stay in RTR.
 #[test]
-fn the_short_ways_lead_to_rtr_too() {
+fn the_fast_paths_lead_to_rtr_too() {
     let mut w = world(1, true);
     let ends = [w.qp(0, QpType::Rc), w.qp(1, QpType::Rc)];
     w.connect(0, ends[0].0, World::attr(ends[1].1, 0, 0));
@@ -366,16 +366,16 @@ fn the_short_ways_lead_to_rtr_too() {
         w.settle();
     }
     // The first packet raises an event.
-    assert_eq!(short_ways(&w), [5, 4, 5, 5]);
+    assert_eq!(fast_paths(&w), [5, 4, 5, 5]);
     assert_eq!(w.nodes[1].notices.len(), 1);
     assert_eq!(w.poll(1).len(), 5);
 }
 
-/// A message of the path MTU is one packet, and goes the short way; a longer one does not, nor one that the wire would rather have by
-/// reference.
+/// A message of the path MTU is one packet, and takes the fast path; a longer one does not, nor one that the wire would
+/// rather have by reference.
 #[test]
-fn the_short_way_goes_as_far_as_a_packet() {
-    for (path_mtu, shared_above, len, short) in [
+fn the_fast_path_goes_as_far_as_a_packet() {
+    for (path_mtu, shared_above, len, fast) in [
         (1, 16384, 256, [1, 1]),
         (1, 16384, 257, [0, 0]),
         (3, 16384, 1024, [1, 1]),
@@ -392,48 +392,83 @@ fn the_short_way_goes_as_far_as_a_packet() {
         w.connect(1, b, QpAttr { path_mtu, ..World::attr(a_qpn, 0, 0) });
         let mut ways = [0; 4];
         for id in 0..2 {
-            // The first packet is for the long way in any case.
-            ways = short_ways(&w);
+            // The first packet is for the slow path in any case.
+            ways = fast_paths(&w);
             let sge = [w.sge(1, 0x8000, 5000)];
             w.recv(1, b, &sge, id).unwrap();
             let sge = [w.sge(0, 0, len)];
             w.post(0, a, Opcode::Send, SendBody::Plain, &sge, id).unwrap();
             w.settle();
         }
-        let now = short_ways(&w);
-        assert_eq!([now[0] - ways[0], now[1] - ways[1]], short, "{len} of {path_mtu}");
+        let now = fast_paths(&w);
+        assert_eq!([now[0] - ways[0], now[1] - ways[1]], fast, "{len} of {path_mtu}");
         assert_eq!(w.poll(1).iter().map(|c| c.byte_len).collect::<Vec<_>>(), [len; 2]);
     }
 }
 
-/// What a post of 8 bytes as a word refuses, has not happened, and the ordinary post says why.
+/// What the fast path refuses for its length has not happened, and the slow path says why.
 #[test]
-fn a_word_is_posted_where_inline_data_fit() {
+fn inline_data_are_posted_where_they_fit() {
     for (max_inline_data, fits) in [(4, false), (7, false), (8, true)] {
         let mut w = world(1, true);
         let (a, a_qpn) = w.qp_with(0, QpType::Rc, None, QpCap { max_inline_data, ..cap() }, false);
         let (b, b_qpn) = w.qp(1, QpType::Rc);
         w.connect(0, a, World::attr(b_qpn, 0, 0));
         w.connect(1, b, World::attr(a_qpn, 0, 0));
-        let (sge, now) = ([w.sge(1, 0x8000, 8)], w.now);
+        let (sge, piece): (_, [&[u8]; 1]) = ([w.sge(1, 0x8000, 8)], [&[9; 8]]);
         w.recv(1, b, &sge, 1).unwrap();
-        let ask = Ask { wr_id: 7, opcode: Opcode::Send, flags: SendFlags::SIGNALED, imm: 0 };
-        assert_eq!(w.nodes[0].engine.post_word(a, ask, &[9; 8], now), fits, "{max_inline_data}");
-        let piece: [&[u8]; 1] = [&[9; 8]];
         let wr = SendWr {
             wr_id: 7,
-            opcode: ask.opcode,
-            flags: ask.flags,
+            opcode: Opcode::Send,
+            flags: SendFlags::SIGNALED,
             imm_or_rkey: 0,
             remote_srqn: 0,
             body: &SendBody::Plain,
             data: SendData::Inline(&piece),
         };
-        if !fits {
-            assert_eq!(w.post_wr(0, a, &wr), Err(verbs::Errno::EINVAL));
-        }
+        let expected = if fits { Ok(()) } else { Err(verbs::Errno::EINVAL) };
+        assert_eq!(w.post_wr(0, a, &wr), expected, "{max_inline_data}");
+        assert_eq!(fast_paths(&w)[0], u64::from(fits));
         w.settle();
         assert_eq!(w.poll(0).len(), usize::from(fits), "{max_inline_data}");
         assert_eq!(w.poll(1).len(), usize::from(fits), "{max_inline_data}");
     }
+}
+
+/// Whoever gets at a queue pair in order to change it has the fast path ask anew.
+#[test]
+fn what_was_taken_for_granted_is_forgotten_with_a_change() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+    for (id, halted, posted) in [(0, false, 1), (1, false, 2), (2, true, 2)] {
+        w.recv(1, b, &into, id).unwrap();
+        if halted {
+            w.nodes[0].engine.qps.get_mut(a).unwrap().halted = true;
+        }
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        assert_eq!(fast_paths(&w)[0], posted, "request {id}");
+        w.settle();
+    }
+    assert_eq!(w.poll(1).len(), 2);
+}
+
+/// A queue that is to raise an event gets its completions, though its caller would have them handed over.
+#[test]
+fn the_engine_asks_whether_a_queue_hands_over() {
+    let mut w = world(1, true);
+    let (a, b) = w.pair(0, 1, QpType::Rc);
+    let (from, into) = ([w.sge(0, BASE, 8)], [w.sge(1, BASE, 8)]);
+    for id in 0..2 {
+        w.recv(1, b, &into, id).unwrap();
+        w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        if id == 0 {
+            w.settle(); // the first packet is looked at more closely
+            assert_eq!(w.poll(1).len(), 1);
+        }
+    }
+    let cq = w.nodes[1].cq;
+    w.nodes[1].engine.arm_cq(cq, false).unwrap();
+    let (outcome, found, _) = w.take_short(0, 1);
+    assert_eq!((outcome, found), (Fast::Refused, None));
 }

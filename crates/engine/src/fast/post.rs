@@ -1,0 +1,154 @@
+//! Posting a small SEND, which is sent at once.
+
+use std::hint::cold_path;
+
+use verbs::{Opcode, QpId, Qpn, SendBody, SendData, SendFlags, SendWr, Sge};
+
+use super::may;
+use crate::Engine;
+use crate::modify::timeout_nanos;
+use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
+use crate::qp::Qp;
+use crate::region::NULL_ADDR;
+use crate::requester::MOST_PSNS;
+use crate::run::arm;
+use crate::sq::Executed;
+
+/// No longer than the shortest MTU, in bytes: one packet on every connection.
+const SHORT: u32 = 256;
+
+/// What a request sends.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Inline(&'a [u8]),
+    Listed(Sge),
+}
+
+/// Nothing was done.
+#[inline(always)]
+fn refused() -> bool {
+    cold_path();
+    false
+}
+
+/// Whether a message is one packet, and the wire has its data in that and nowhere else. (No segment is shorter than an
+/// MTU.)
+#[inline(always)]
+fn is_one_packet<P: Platform>(platform: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
+    len <= SHORT || len <= qp.mtu && (inline || len <= platform.caps(link).shared_above)
+}
+
+impl<P: Platform> Engine<P> {
+    /// Posts a request and sends it, if that is all there is to do. What the post's checks would refuse, and what would
+    /// find no place in the queue, is left to the slow path.
+    #[inline(always)]
+    pub(crate) fn post_fast(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
+        // One for each kind: what it need not ask and keep is not asked and kept.
+        match wr.data {
+            SendData::Sges(&[sge]) => self.send_fast(id, wr, Data::Listed(sge), now),
+            SendData::Inline([piece]) => self.send_fast(id, wr, Data::Inline(piece), now),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn send_fast(&mut self, id: QpId, wr: &SendWr<'_>, data: Data<'_>, now: Nanos) -> bool {
+        let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
+            && !matches!(wr.body, SendBody::Datagram { .. })
+            && !wr.flags.contains(SendFlags::IP_CSUM)
+            && may(self.has_fast_path)
+            && self.parked.is_empty();
+        if !asked {
+            return false;
+        }
+        let Some(qp) = self.qps.fast(id) else { return refused() };
+        let Some(link) = qp.gate_out() else { return refused() };
+        let plain = !qp.sq.is_full()
+            && qp.inflight.len() + qp.unlisted < qp.inflight.capacity()
+            && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
+            // A few SENDs have no more than a few; larger requests are all in the list.
+            && (qp.inflight.is_empty() || qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS);
+        if !plain {
+            return refused();
+        }
+        let mut flags = wr.flags;
+        flags.set(SendFlags::INLINE, matches!(data, Data::Inline(_)));
+        if qp.init.sq_sig_all {
+            flags.insert(SendFlags::SIGNALED);
+        }
+        // Each by itself: what is put together in memory is read by wider loads than it was written, and these wait for
+        // all stores before them, the last packet's to a cache line that the peer has included.
+        let (mut addr, mut guarded) = (0, false);
+        let (len, inline, fits) = match data {
+            Data::Inline(bytes) => {
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                (len, true, len <= qp.sq.max_inline)
+            }
+            Data::Listed(sge) => (sge.length, false, qp.sq.max_sge > 0),
+        };
+        if !fits || !is_one_packet(&self.platform, link, qp, len, inline) {
+            return false;
+        }
+        if let Data::Listed(sge) = data
+            && len > 0
+        {
+            match self.mem.local_here(qp.init.pd, &sge, false) {
+                Ok(found) if found.addr != NULL_ADDR => (addr, guarded) = (found.addr, found.guarded),
+                _ => return refused(),
+            }
+        }
+        let psn = qp.next_psn;
+        let mut bits = flag::FIRST | flag::LAST | flag::ACK_REQ;
+        if flags.contains(SendFlags::SOLICITED) {
+            bits |= flag::SOLICITED;
+        }
+        if wr.opcode == Opcode::SendWithImm {
+            bits |= flag::IMM;
+        }
+        let (dst, src, imm) = (Qpn::new(qp.attr.dest_qp_num), qp.qpn, wr.imm_or_rkey);
+        // For each that sends a packet of its own: most need it in registers only.
+        let packet = || {
+            let mut packet = Packet::new(PacketOp::Send, dst, src, psn);
+            (packet.flags, packet.imm, packet.len, packet.dma_len) = (bits, imm, len, len);
+            packet
+        };
+        // The packet first: while its cache line is on its way, there is time for the rest.
+        let (platform, span) = (&mut self.platform, Span { addr, len, guarded });
+        let sent = match data {
+            Data::Inline(bytes) if len <= 8 => platform.send_short(link, &packet(), bytes),
+            // Apart, because what is known to be 8 bytes long is one load.
+            Data::Listed(_) if len == 8 => {
+                let mut word = [0; 8];
+                let loaded = platform.load(addr, guarded, &mut word).is_ok();
+                if loaded { platform.send_short(link, &packet(), &word) } else { None }
+            }
+            Data::Listed(_) if len == 0 => platform.send_short(link, &packet(), &[]),
+            Data::Inline(prefix) => Self::send_long(platform, link, &packet(), Payload { prefix, spans: &[] }),
+            Data::Listed(_) => Self::send_long(platform, link, &packet(), Payload { prefix: &[], spans: &[span] }),
+        };
+        let Some(mark) = sent else { return refused() };
+        let first = Executed { wr_id: wr.wr_id, opcode: wr.opcode, flags, imm, since: now };
+        match &data {
+            Data::Listed(sge) => qp.sq.write_sge(first, sge),
+            Data::Inline(bytes) => qp.sq.write_inline(first, bytes),
+        }
+        qp.unlisted += 1;
+        qp.sent_mark = mark;
+        qp.sq.posted += 1;
+        qp.sq.fetched += 1;
+        qp.next_psn = psn.plus(1);
+        if qp.ack_deadline.is_none()
+            && let Some(timeout) = timeout_nanos(qp.attr.timeout)
+        {
+            qp.ack_deadline = Some(now + timeout);
+            arm(&mut self.timed, &mut self.timers, qp, now + timeout);
+        }
+        #[cfg(test)]
+        (self.fast_paths[0] += 1);
+        true
+    }
+
+    fn send_long(platform: &mut P, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Option<u64> {
+        platform.send(link, packet, payload).is_ok().then(|| platform.sent_mark(link))
+    }
+}

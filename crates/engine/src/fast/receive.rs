@@ -1,0 +1,196 @@
+//! Receiving small SENDs.
+
+use verbs::{Completion, CqId, QpId, WcOpcode};
+
+use super::{Fast, NoPoll, Poller, may, refused};
+use crate::Engine;
+use crate::cq::{Cqe, Frees};
+use crate::platform::{Head, LinkId, Nanos, Packet, PacketOp, Platform, ShortPacket, Span, packet_flags as flag};
+use crate::receive::received;
+use crate::region::NULL_ADDR;
+
+/// The payload of a packet that comes in.
+#[derive(Clone, Copy)]
+enum Body<Rx> {
+    /// Where the wire has it.
+    Rx(Rx),
+    /// Here, in the order of memory, and how many bytes of it.
+    Word(u64, u32),
+}
+
+impl<Rx: Copy> Body<Rx> {
+    #[inline(always)]
+    fn len(self, platform: &impl Platform<Rx = Rx>) -> u32 {
+        match self {
+            Body::Rx(rx) => platform.rx_len(rx),
+            Body::Word(_, len) => len,
+        }
+    }
+
+    /// Copies it to memory. False if that is not there.
+    #[inline(always)]
+    fn put(self, platform: &mut impl Platform<Rx = Rx>, span: &Span) -> bool {
+        let stored = match self {
+            Body::Rx(rx) => platform.rx_scatter(rx, 0, std::slice::from_ref(span)),
+            // Apart, because what is known to be 8 bytes long is one store.
+            Body::Word(word, 8) => platform.store(span.addr, span.guarded, &word.to_ne_bytes()),
+            Body::Word(word, len) => {
+                let bytes = word.to_ne_bytes();
+                platform.store(span.addr, span.guarded, bytes.get(..len as usize).unwrap_or_default())
+            }
+        };
+        stored.is_ok()
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// [`Engine::receive`] of a SEND or of an acknowledgement. True if that was all there was to do.
+    #[inline]
+    pub(crate) fn receive_fast(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+        if !may(self.has_fast_path) {
+            return false;
+        }
+        let outcome = match packet.op {
+            PacketOp::Send => {
+                if self.prompt {
+                    self.platform.expect_send(link); // the link that answers go over is mostly this one
+                }
+                self.take_sends(id, link, (packet, Body::Rx(rx)), now, None, (&mut NoPoll, |_| None))
+            }
+            PacketOp::Ack => self.take_ack(id, link, packet, now, None, &mut NoPoll),
+            _ => return false,
+        };
+        outcome != Fast::Refused
+    }
+
+    /// A short packet has come over a link while this queue is polled, for so many completions at most (but for one at
+    /// least). What completes there is handed out, if the queue is one that hands over ([`Engine::hands_over`]); other
+    /// completions go into their queues. SENDs that lie behind the first one, for the same queue pair, are taken, too.
+    /// [`Fast::Refused`]: nothing was done, and [`Engine::receive`] is to be asked.
+    #[inline(always)]
+    pub fn receive_short(
+        &mut self,
+        link: LinkId,
+        short: ShortPacket,
+        now: Nanos,
+        (polled, most): (CqId, usize),
+        poller: &mut impl Poller<P>,
+    ) -> Fast {
+        if !may(self.has_fast_path) || !self.hands_over(polled) {
+            return refused();
+        }
+        self.arrival = link;
+        let Some(id) = self.qpns.find(short.dst()) else { return refused() };
+        if short.is_ack() {
+            return self.take_ack(id, link, short, now, Some(polled), poller);
+        }
+        let body = |short: ShortPacket| (short, Body::Word(short.payload(), short.received()));
+        let follower = |next: ShortPacket| next.follows(&short).then(|| body(next));
+        self.take_sends(id, link, body(short), now, Some((polled, most)), (poller, follower))
+    }
+
+    /// Takes a SEND, and those behind it that come to the same queue pair, if the poll is handed their completions and
+    /// wants more. What they change together is written once.
+    #[inline(always)]
+    fn take_sends<H: Head>(
+        &mut self,
+        id: QpId,
+        link: LinkId,
+        (mut packet, mut body): (H, Body<P::Rx>),
+        now: Nanos,
+        polled: Option<(CqId, usize)>,
+        (poller, follower): (&mut impl Poller<P>, impl Fn(ShortPacket) -> Option<(H, Body<P::Rx>)>),
+    ) -> Fast {
+        let Some(qp) = self.qps.fast(id) else { return refused() };
+        if !qp.takes_sends(link) || packet.src().get() != qp.attr.dest_qp_num {
+            return refused();
+        }
+        let Some(cq) = qp.init.recv_cq else { return refused() };
+        let most = polled.map_or(1, |(_, most)| most);
+        let hands_over = polled.is_some_and(|(polled, _)| polled == cq);
+        // So many have been taken, of so many bytes; the acknowledgement that is owed, of the message with which
+        // number; the last one's receive, while it has no completion and its place on the link is not freed.
+        let (mut n, mut bytes, mut owed, mut last, mut lost) = (0, 0, None, None, false);
+        loop {
+            let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
+                && packet.psn() == qp.epsn
+                && packet.len() <= qp.mtu
+                && body.len(&self.platform) == packet.len();
+            let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
+            let [sge] = wqe.sges[..] else { break };
+            if sge.length < packet.len() {
+                break;
+            }
+            let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { break };
+            span.len = packet.len();
+            if span.addr == NULL_ADDR || !body.put(&mut self.platform, &span) {
+                break;
+            }
+            #[cfg(test)]
+            (self.fast_paths[1] += 1);
+            let wr_id = wqe.wr_id;
+            n += 1;
+            bytes += u64::from(packet.len());
+            qp.epsn = packet.psn().plus(1);
+            if packet.has(flag::ACK_REQ) {
+                owed = Some((packet.psn(), n as u32));
+            }
+            // (Who wants one is known to when this is compiled, and has no loop then.)
+            if !hands_over || most == 1 || n >= most {
+                last = Some(wr_id);
+                break;
+            }
+            let wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
+            poller.completed(&Completion { timestamp: now, ..wc });
+            poller.taken(&mut self.platform);
+            let Some(next) = poller.next(&self.platform).and_then(&follower) else { break };
+            (packet, body) = next;
+        }
+        if n == 0 {
+            return refused();
+        }
+        let before = qp.msn;
+        qp.msn = before.wrapping_add(n as u32) & 0xff_ffff;
+        let owed = owed.map(|(psn, nth)| (psn, before.wrapping_add(nth) & 0xff_ffff));
+        if let (Some(wr_id), false) = (last, hands_over) {
+            let fill = |cqe: &mut Cqe| {
+                cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
+                (cqe.qp, cqe.frees) = (id, Frees::Recv);
+            };
+            lost = !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill);
+        }
+        // Before a completion is made that is handed over: who sends one message after the other waits for the
+        // acknowledgement.
+        if let (Some(owed), false) = (owed, lost) {
+            let _sent = Self::acknowledge_fast(&mut self.platform, &mut self.ready, self.prompt, qp, owed);
+            #[cfg(test)]
+            (self.fast_paths[3] += u64::from(_sent));
+        }
+        if let (Some(wr_id), true) = (last, hands_over) {
+            let wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
+            poller.completed(&Completion { timestamp: now, ..wc });
+        }
+        qp.rq.wqes.drop_front(n);
+        qp.fed_at = Some(now);
+        qp.nak_sent = false;
+        qp.tally.received_bytes(n as u64, bytes);
+        let mut outcome = Fast::Taken;
+        if hands_over {
+            qp.handed.receives += n as u64;
+            qp.rq.held = qp.rq.held.saturating_sub(n as u32);
+            outcome = Fast::Completed { expects: !qp.rq.wqes.is_empty() || qp.expects_sends() };
+        }
+        if last.is_some() {
+            poller.taken(&mut self.platform);
+        }
+        if lost {
+            self.finish(id, now, |engine, qp, now| {
+                engine.overrun(qp, now);
+                if let Some((psn, msn)) = owed {
+                    Self::owe_ack(qp, psn, msn);
+                }
+            });
+        }
+        outcome
+    }
+}

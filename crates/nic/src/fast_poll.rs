@@ -1,0 +1,156 @@
+//! Polls of a completion queue on the fast path: short packets of one link, taken by who polls.
+
+use ::verbs::{Completion, CqId};
+use engine::platform::{LinkId, ShortPacket};
+use engine::{Fast, Poller};
+use taps::{Tapped, Wire};
+
+use crate::core::{Core, Mode};
+use crate::progress::BUDGET;
+
+/// What a poll of a completion queue finds before it has looked at the links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finds {
+    /// The queue has completions.
+    Completions,
+    /// The queue has none, is asked for no event, and nothing else is to be done than to look for packets, which may
+    /// bring some.
+    Nothing,
+    /// The queue has none, and there may be something else to do.
+    Work,
+}
+
+/// What a poll on the fast path found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Polled {
+    /// No completions, nor anything else that is still there: on no link, or only packets that were taken.
+    Nothing,
+    /// Packets, some of which may have been taken, but no completions.
+    Packets,
+    /// So many completions.
+    Completions {
+        n: usize,
+        /// More can be expected for sure.
+        more: bool,
+    },
+}
+
+/// A poll that takes packets from this link, and has been given so many completions.
+struct Taker<'a, O> {
+    link: LinkId,
+    out: &'a mut O,
+    n: usize,
+}
+
+impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
+    #[inline(always)]
+    fn completed(&mut self, completion: &Completion) {
+        (self.out)(self.n, completion);
+        self.n += 1;
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, platform: &mut Tapped<W>) {
+        platform.release_short(self.link);
+    }
+
+    #[inline(always)]
+    fn next(&mut self, platform: &Tapped<W>) -> Option<ShortPacket> {
+        platform.peek_short(self.link, false)
+    }
+}
+
+impl Core {
+    /// What a poll of this queue finds, before it looks at the links.
+    #[inline(always)]
+    pub(crate) fn finds(&self, cq: CqId) -> Finds {
+        if !self.engine.hands_over(cq) {
+            return if self.engine.cq_is_empty(cq) { Finds::Work } else { Finds::Completions };
+        }
+        let ordinary = self.mode == Mode::Polled
+            && self.polls + 1 < self.looks_at
+            && !self.engine.has_ready()
+            && !self.engine.is_parked()
+            && !self.exact_time; // the clock is read for what comes; nor is there any tap
+        if ordinary { Finds::Nothing } else { Finds::Work }
+    }
+
+    /// [`Core::poll_fast`] for one completion, which the next packet mostly brings. Apart: what a poll for several
+    /// keeps would be written to the stack and read again.
+    #[inline(never)]
+    pub(crate) fn poll_one(&mut self, cq: CqId, out: &mut impl FnMut(usize, &Completion)) -> Polled {
+        self.poll_fast(cq, 1, out)
+    }
+
+    /// [`Core::poll_fast`] for any number of completions.
+    #[inline(never)]
+    pub(crate) fn poll_several(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
+        self.poll_fast(cq, most, out)
+    }
+
+    /// The fast path of a poll that found [`Finds::Nothing`]: takes short packets from the link that is looked at
+    /// first, and hands the completions that they bring to this queue, so many at most, to `out` with their numbers. It
+    /// ends at the first packet that is out of the ordinary.
+    #[inline(always)]
+    fn poll_fast(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
+        let first = self.turns.first(self.engine.platform().links().len());
+        let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
+        let mut taker = Taker { link, out: &mut *out, n: 0 };
+        let (mut more, mut taken, mut left) = (false, false, BUDGET as usize);
+        while left > 0 {
+            // Made anew in each turn, so that it stays in registers.
+            let mut found = self.engine.platform().peek_short(link, most == 1);
+            if found.is_none() && !taken {
+                if !self.engine.platform().any_ready() {
+                    self.polls += 1;
+                    self.engine.count_poll(cq);
+                    return Polled::Nothing;
+                }
+                // A third of what comes to a program that waits for it comes between the two looks.
+                found = self.engine.platform().peek_short(link, most == 1);
+            }
+            let Some(short) = found else { break };
+            if !taken && (self.clock_uses == 0 || most == 0) {
+                return Polled::Packets;
+            }
+            self.engine.set_prompt(most == 1);
+            let before = taker.n;
+            let wanted = if most == 1 { 1 } else { (most - before).min(left) };
+            let outcome = self.engine.receive_short(link, short, self.clock, (cq, wanted), &mut taker);
+            if outcome == Fast::Refused {
+                break;
+            }
+            taken = true;
+            more = outcome == Fast::Completed { expects: true };
+            left -= (taker.n - before).max(1);
+            if taker.n == most {
+                break;
+            }
+        }
+        if !taken {
+            return Polled::Packets;
+        }
+        self.use_time();
+        let mut n = taker.n;
+        if n < most && !self.engine.cq_is_empty(cq) {
+            // Completions that were put in. A poll that gets fewer than asked for may take the queue for empty
+            // (verbs.h).
+            n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
+            more = false;
+        }
+        if n == 0 && self.engine.platform().any_ready() {
+            return Polled::Packets;
+        }
+        if n > 0 && n < most && self.engine.platform().any_ready_but(link) {
+            self.turns.next_is_anothers();
+        }
+        self.polls += 1;
+        if n == 0 {
+            self.engine.count_poll(cq);
+            return Polled::Nothing;
+        }
+        self.turns.took(first);
+        self.empty_polls = 0;
+        Polled::Completions { n, more }
+    }
+}
