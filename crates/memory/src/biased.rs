@@ -200,6 +200,25 @@ impl RawBiased {
         }
     }
 
+    /// Lets go of it; who waits for it has it next, before this thread can take it again.
+    ///
+    /// # Safety
+    /// The calling thread holds it.
+    #[cfg(not(loom))]
+    #[inline(never)]
+    unsafe fn release_fairly(&self) {
+        use parking_lot::lock_api::RawMutexFair as _;
+        if self.owner.load(Ordering::Relaxed) == HELD {
+            // Without a look at who has earned the bias: whoever does this takes it again at once.
+            self.owner.store(NOBODY, Ordering::Release);
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.unlock_fair() }
+        } else {
+            // Who has revoked it holds `inner` while it waits.
+            self.leave();
+        }
+    }
+
     /// The owner's way in. False for others, and if it is in already.
     #[inline]
     fn enter(&self, me: usize) -> bool {

@@ -42,6 +42,14 @@ unsafe impl RawMutex for RawBiased {
 }
 
 // SAFETY: as above.
+unsafe impl lock_api::RawMutexFair for RawBiased {
+    unsafe fn unlock_fair(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.release_fairly() }
+    }
+}
+
+// SAFETY: as above.
 unsafe impl lock_api::RawMutexTimed for RawBiased {
     type Duration = Duration;
     type Instant = Instant;

@@ -272,3 +272,37 @@ fn nobody_is_in_beside_another() {
     let Pair(one, other) = *mutex.lock();
     assert_eq!((one, other), (total.load(Ordering::Relaxed), total.load(Ordering::Relaxed)));
 }
+
+/// Who lets go in between and takes it again at once comes behind those who wait, whether it leans to that thread or not.
+#[test]
+fn who_waits_has_it_next() {
+    use parking_lot::lock_api::RawMutexFair;
+    for leans in [false, true] {
+        let (mutex, got) = (unheld(), AtomicBool::new(false));
+        let until = Instant::now() + Duration::from_secs(10);
+        take(&mutex, if leans { ROW } else { 0 });
+        mutex.lock();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                mutex.lock();
+                got.store(true, Ordering::Relaxed);
+                // SAFETY: taken just now.
+                unsafe { mutex.unlock() };
+            });
+            while leans && mutex.owner.load(Ordering::Relaxed) != REVOKED && Instant::now() < until {
+                thread::yield_now();
+            }
+            // SAFETY: taken above.
+            unsafe { mutex.bump() };
+            assert!(got.load(Ordering::Relaxed) || !leans, "it waited");
+            while !got.load(Ordering::Relaxed) && Instant::now() < until {
+                thread::yield_now();
+                // SAFETY: as above.
+                unsafe { mutex.bump() };
+            }
+            assert!(got.load(Ordering::Relaxed));
+            // SAFETY: as above.
+            unsafe { mutex.unlock() };
+        });
+    }
+}
