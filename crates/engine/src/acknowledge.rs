@@ -147,9 +147,9 @@ impl<P: Platform> Engine<P> {
                 | Opcode::RdmaWriteWithImm
                     if i == first =>
                 {
-                    (psn.since(e.first_psn) as u32).saturating_mul(mtu).min(e.len)
+                    (psn.since(e.first_psn) as u32).saturating_mul(mtu).saturating_add(e.reached).min(e.len)
                 }
-                _ => 0,
+                _ => e.reached,
             };
         }
         // An earlier request may have to go out again too.
@@ -162,7 +162,7 @@ impl<P: Platform> Engine<P> {
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         let e = &qp.inflight[at];
         // Of another READ, a duplicate of an earlier try, or behind a gap: the timer repairs it.
-        if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus(e.received / qp.mtu) {
+        if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus((e.received - e.reached) / qp.mtu) {
             return;
         }
         // All but the last are full packets (9.7.5): none is without data, by which a READ could be kept from its end.

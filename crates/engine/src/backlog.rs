@@ -88,6 +88,8 @@ impl<P: Platform> Engine<P> {
         if qp.backlog.is_empty() {
             self.starving.retain(|id| *id != qp.id);
             self.starving.push(qp.id);
+            // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
+            self.hide_qp(qp);
         }
         qp.backlog.push_back(Held { packet: *packet, bytes, since: now });
         true
@@ -136,6 +138,8 @@ impl<P: Platform> Engine<P> {
         }
         if !qp.backlog.is_empty() {
             self.starving.push(id);
+        } else if qp.init.qp_type == QpType::Uc {
+            self.show_qp(&mut qp);
         }
         self.qps.put_back(id, qp);
     }

@@ -6,7 +6,7 @@ use verbs::Opcode;
 use crate::Engine;
 use crate::contest::Contest;
 use crate::help::SHORTEST;
-use crate::platform::{LinkId, Nanos, Platform};
+use crate::platform::{LinkId, Nanos, PIECE, Platform};
 use crate::qp::Inflight;
 
 /// What is timed at once, in bytes.
@@ -85,14 +85,16 @@ impl<P: Platform> Engine<P> {
 
     /// The oldest request was executed. `alone`: nothing is behind it.
     pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
-        if e.len < SHORTEST {
-            if alone && e.psns > 0 && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
-                self.platform.answered(link, e.len, now.saturating_sub(e.since));
-            }
+        let sent = e.psns > 0 && e.reached == 0;
+        let short = e.len < SHORTEST;
+        if (short || e.len > PIECE) && alone && sent && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
+            self.platform.answered(link, e.len, now.saturating_sub(e.since));
+        }
+        if short {
             return;
         }
         let course = self.course(link, e.opcode == Opcode::RdmaRead);
-        if e.psns > 0 {
+        if sent {
             course.completed(e.len, e.by_ref, e.queued, e.since, now);
         } else {
             course.last = now; // executed here, by neither way

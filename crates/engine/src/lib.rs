@@ -100,6 +100,16 @@ pub struct Engine<P: Platform> {
     link_layer: LinkLayer,
     /// Queue pairs with something to send.
     ready: VecDeque<QpId>,
+    /// Of these, those that have to wait for the next hold of the lock ([`Engine::next_hold`]), while others are run.
+    for_next_hold: VecDeque<QpId>,
+    /// The queue pair whose turn it is is one of them.
+    goes_on: bool,
+    /// Bytes of requests that were executed here under this hold of the lock.
+    reached: u32,
+    /// More of such requests has been left for the next one.
+    is_in_pieces: bool,
+    /// The most that is copied at once: [`platform::PIECE`], less in tests.
+    piece: u32,
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
     timers: run::Timers,
@@ -160,6 +170,11 @@ impl<P: Platform> Engine<P> {
             gids: Vec::new(),
             link_layer: LinkLayer::default(),
             ready: VecDeque::new(),
+            for_next_hold: VecDeque::new(),
+            goes_on: false,
+            reached: 0,
+            is_in_pieces: false,
+            piece: platform::PIECE,
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
             timed: Vec::new(),

@@ -137,6 +137,7 @@ impl<P: Platform> Engine<P> {
             qp.mtu = 128 << new.path_mtu;
         }
         if mask.contains(M::AV) {
+            qp.astray |= qp.init.qp_type == QpType::Uc && qp.link.is_some();
             qp.leave_link(); // found anew for the new path
             (qp.proven, qp.peer_epoch) = (false, None);
         }
@@ -202,6 +203,9 @@ impl<P: Platform> Engine<P> {
             qp.link = to.and_then(|gid| self.platform.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
             qp.from = qp.link.or(qp.from); // mostly
             (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
+            if let (QpType::Uc, Some(link)) = (qp.init.qp_type, qp.link) {
+                qp.sent_mark = self.platform.sent_mark(link); // what it sent before it left an earlier connection
+            }
         }
     }
 }

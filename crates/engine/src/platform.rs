@@ -3,10 +3,14 @@
 //! The engine is the only caller. An implementation is single-threaded, like the engine itself; the process wraps both
 //! in one lock.
 
-use verbs::{Access, Gid, PdId, Psn, QpType, Qpn, RKey};
+use verbs::{Access, CtxId, Gid, PdId, Psn, QpType, Qpn, RKey};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
+
+/// Bytes of one piece of a message that goes straight, by whoever copies it: a fraction of the shortest sensible timeout. A multiple of
+/// every MTU.
+pub const PIECE: u32 = 1 << 20;
 
 /// A piece of local memory that the engine has checked against a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -398,6 +402,8 @@ pub enum Shown {
     Region {
         /// Its rkey.
         key: u32,
+        /// Its context.
+        ctx: CtxId,
         /// Its protection domain.
         pd: PdId,
         /// Its rights.
@@ -413,10 +419,14 @@ pub enum Shown {
     Qp {
         /// Its number.
         qpn: Qpn,
+        /// Its service.
+        service: QpType,
         /// Whom it is connected to.
         peer: Qpn,
-        /// Its protection domain.
-        pd: PdId,
+        /// Its context.
+        ctx: CtxId,
+        /// Its protection domain. An XRC target has none and reaches the regions of its context.
+        pd: Option<PdId>,
         /// What it lets its peer do.
         access: Access,
         /// Differs between this connection and earlier ones of the same number.
@@ -466,11 +476,13 @@ pub struct Reached {
 /// A request to be executed by the initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
+    /// Our queue pair's service.
+    pub service: QpType,
     /// Our queue pair.
     pub src: Qpn,
     /// The peer's.
     pub dst: Qpn,
-    /// The connection, as [`Platform::reach`] gave it the last time.
+    /// The connection, as [`Platform::reach`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
     pub epoch: Option<u64>,
     /// Which.
     pub op: ReachOp,
@@ -478,8 +490,12 @@ pub struct Reach<'a> {
     pub rkey: RKey,
     /// Remote address.
     pub addr: u64,
-    /// Bytes; not 0.
+    /// Bytes; not 0, and at most [`PIECE`].
     pub len: u32,
+    /// Bytes of the request in front of these, which have been executed.
+    pub before: u32,
+    /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that can be foreseen.
+    pub after: u32,
     /// Posted behind several whose completions nobody has polled: perhaps the program waits for none of them.
     pub queues: bool,
     /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to place.
@@ -489,8 +505,8 @@ pub struct Reach<'a> {
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
 /// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
 pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64, u64)> {
-    let Shown::Qp { qpn, peer, pd, access: may, epoch } = qp else { return None };
-    let Shown::Region { key, pd: of, access, addr, length, iova } = region else { return None };
+    let Shown::Qp { qpn, service, peer, ctx, pd, access: may, epoch } = qp else { return None };
+    let Shown::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
     let need = match request.op {
         ReachOp::Write => Access::REMOTE_WRITE,
         ReachOp::Read => Access::REMOTE_READ,
@@ -498,15 +514,20 @@ pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64
         ReachOp::Atomic(_) if request.addr.is_multiple_of(8) => Access::REMOTE_ATOMIC,
         ReachOp::Atomic(_) => return None,
     };
-    let right = qpn == request.dst
+    let fits = match request.service {
+        QpType::XrcIni => service == QpType::XrcTgt,
+        ours => service == ours,
+    };
+    let right = fits
+        && qpn == request.dst
         && peer == request.src
         && key == request.rkey.0
-        && pd == of
+        && pd.map_or(ctx == owner, |pd| pd == of)
         && may.contains(need)
         && access.contains(need)
         && request.epoch.is_none_or(|known| known == epoch);
     let offset = request.addr.checked_sub(iova).filter(|_| right)?;
-    let end = offset.checked_add(u64::from(request.len))?;
+    let end = offset.checked_add(u64::from(request.len) + u64::from(request.after))?;
     (end <= length).then_some((addr.wrapping_add(offset), epoch))
 }
 
@@ -661,7 +682,7 @@ pub trait Platform {
         false
     }
     /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so quick, or so slow, is that
-    /// way at the moment.
+    /// way at the moment. Told of small ones, and of those longer than [`PIECE`].
     fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Inflight {
     /// Bytes of a READ that have arrived.
     pub received: u32,
     pub opcode: Opcode,
+    /// It is executed here (`reach`).
+    pub reaches: bool,
     /// Fully sent.
     pub out: bool,
     /// Finished; may complete when it is the oldest.
@@ -66,6 +68,8 @@ pub(crate) struct Inflight {
     pub error: Option<WcStatus>,
     pub inline_len: u32,
     pub sges: SmallVec<[Sge; 2]>,
+    /// Bytes that have been executed here. If the rest had to be sent, it is a message that begins behind them.
+    pub reached: u32,
     pub imm: u32,
     pub srqn: u32,
     pub body: SendBody,
@@ -97,6 +101,8 @@ impl Inflight {
             psns: 0,
             sent: 0,
             received: 0,
+            reaches: false,
+            reached: 0,
             out: false,
             done: false,
             by_ref: false,
@@ -294,6 +300,8 @@ pub(crate) struct Qp {
     pub no_straight: bool,
     /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
     pub proven: bool,
+    /// UC: what was sent over a link that is gone may still be received.
+    pub astray: bool,
     /// The peer's epoch of this connection, once known.
     pub peer_epoch: Option<u64>,
     /// The earliest entry for this queue pair in the timer heap.
@@ -375,7 +383,7 @@ impl Qp {
         self.last_wqe_told = false;
         self.msn = 0;
         self.leave_link();
-        self.proven = false;
+        (self.proven, self.astray) = (false, false);
         self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
         self.tally.rnr_since = None;

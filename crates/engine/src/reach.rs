@@ -1,56 +1,127 @@
 //! RDMA requests that the initiator executes, without the peer's processor: process to process, on what the peer shows
 //! of its regions and queue pairs.
 //!
-//! Only the plain case goes this way: an RDMA WRITE, READ or atomic operation on a reliable connection that has been answered before,
-//! with nothing outstanding in front of it. So order, sequence numbers and path are as if it had been sent: whatever came
+//! Only the plain case goes this way: an RDMA WRITE, READ or atomic operation of a connection, with nothing outstanding in front of it. So order,
+//! sequence numbers and path are as if it had been sent: whatever came
 //! before it has been executed, and what comes after it is sent after the copy. Everything else, and every request that the
 //! peer's side does not plainly allow, is sent as a packet; so errors have one place, the responder.
+//!
+//! A reliable connection must have been answered before: then the peer has the right sequence number and path. On an unreliable one, whose
+//! responder takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing, the peer must have taken what was sent before; and it shows
+//! its queue pair only while it would take a packet at once (`show_qp`).
+//!
+//! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that nobody waits longer for the lock. What is left of a long
+//! request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What the peer
+//! shows is looked at for each piece anew, and so is our memory. If a piece is not allowed, the rest of the request, with that piece, is sent as a
+//! message of its own: what has been executed is not executed again.
 
-use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags};
+use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 
 use crate::Engine;
-use crate::platform::{AtomicOp, Payload, Platform, Reach, ReachOp, Shown, ShownId};
+use crate::platform::{AtomicOp, PIECE, Payload, Platform, Reach, ReachOp, Reached, Shown, ShownId};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
-use crate::requester::STRAIGHT_CHUNK;
 use crate::sq::Wqe;
 
 impl<P: Platform> Engine<P> {
-    /// Executes a request here, if that is possible. The entry has been admitted: `self.spans` is its local memory.
-    pub(crate) fn reach(&mut self, qp: &mut Qp, e: &Inflight) -> bool {
-        let Some((op, remote_addr, rkey)) = operation(e.opcode, &e.body) else { return false };
-        let atomic = matches!(op, ReachOp::Atomic(_));
-        let plain = qp.init.qp_type == QpType::Rc
-            && qp.proven
-            && (1..=STRAIGHT_CHUNK).contains(&e.len)
-            && qp.inflight.iter().all(|e| e.done && e.error.is_none());
-        let Some(link) = qp.link.filter(|_| plain) else { return false };
-        self.bytes.clear();
-        if e.flags.contains(SendFlags::INLINE) {
-            self.spans.clear();
-            self.bytes.resize(e.len as usize, 0);
-            qp.sq.inline_bytes(e.number, 0, &mut self.bytes);
-        } else if self.spans.iter().any(|s| s.addr == NULL_ADDR || atomic && s.guarded) {
-            return false; // an atomic's result must find its place: it cannot be had a second time
+    /// The adapter's lock is taken, or taken anew after others could have it.
+    #[inline]
+    pub fn next_hold(&mut self) {
+        (self.reached, self.is_in_pieces) = (0, false);
+    }
+
+    /// True if requests that are executed here wait for the next hold of the lock: who lets go of it shall take it again, call
+    /// [`Engine::next_hold`], and then [`Engine::run`]. Only after [`Engine::run`]; and [`Engine::has_ready`] is true as well.
+    #[inline]
+    pub fn is_in_pieces(&self) -> bool {
+        self.is_in_pieces
+    }
+
+    /// True if a request may be executed here, as far as our side goes. It has been admitted.
+    pub(crate) fn may_reach(&self, qp: &Qp, e: &Inflight) -> bool {
+        if e.len == 0 || operation(e.opcode, &e.body).is_none() {
+            return false;
         }
-        let request = Reach {
-            src: qp.qpn,
-            dst: verbs::Qpn::new(qp.attr.dest_qp_num),
-            epoch: qp.peer_epoch,
-            op,
-            rkey,
-            addr: remote_addr,
-            len: e.len,
-            queues: qp.queues(e),
-            local: Payload { prefix: &self.bytes, spans: &self.spans },
+        let Some(link) = qp.link else { return false };
+        let in_order = match qp.init.qp_type {
+            QpType::Rc | QpType::XrcIni => qp.proven,
+            QpType::Uc => !qp.astray && self.platform.taken(link, qp.sent_mark),
+            _ => false,
         };
-        let Some(reached) = self.platform.reach(link, &request) else { return false };
-        if atomic {
+        in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
+    }
+
+    /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if it goes on under the next one.
+    /// Otherwise it is done, has failed, or has become one that is sent.
+    pub(crate) fn reach_on(&mut self, qp: &mut Qp) -> bool {
+        let (at, piece) = (qp.cursor, self.piece);
+        let e = &qp.inflight[at];
+        let len = (e.len - e.reached).min(piece);
+        if self.reached > 0 && self.reached + len > piece {
+            (self.goes_on, self.is_in_pieces) = (true, true);
+            return false;
+        }
+        let reads = !matches!(e.opcode, Opcode::RdmaWrite);
+        let inline = e.flags.contains(SendFlags::INLINE);
+        self.spans.clear();
+        // The program may have taken its memory back since the last piece.
+        if !inline && !self.gather(qp, at, qp.inflight[at].reached, len, reads) {
+            self.fail_entry(qp, at, WcStatus::LocProtErr);
+            return true;
+        }
+        let Some(reached) = self.reach(qp, len) else {
+            let mut e = std::mem::take(&mut qp.inflight[at]);
+            e.reaches = false;
+            *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.reached;
+            Self::number(qp, &mut e);
+            qp.inflight[at] = e;
+            return true;
+        };
+        let e = &mut qp.inflight[at];
+        if matches!(e.opcode, Opcode::CmpAndSwp | Opcode::FetchAndAdd) {
             let _ = self.store_spans(&reached.before.to_ne_bytes());
         }
         qp.peer_epoch = Some(reached.epoch);
-        self.moved += u64::from(e.len);
+        qp.lossy = false; // the peer has taken all that was sent
+        self.moved += u64::from(len);
+        self.reached += len;
+        e.reached += len;
+        if e.reached < e.len {
+            (self.goes_on, self.is_in_pieces) = (true, true);
+            return false;
+        }
+        (e.out, e.done) = (true, true);
         true
+    }
+
+    /// Executes so many bytes more of the request at the cursor; `self.spans` is their local memory.
+    fn reach(&mut self, qp: &Qp, len: u32) -> Option<Reached> {
+        let e = &qp.inflight[qp.cursor];
+        let (op, addr, rkey) = operation(e.opcode, &e.body)?;
+        let link = qp.link?;
+        let atomic = matches!(op, ReachOp::Atomic(_));
+        self.bytes.clear();
+        if e.flags.contains(SendFlags::INLINE) {
+            self.bytes.resize(len as usize, 0);
+            qp.sq.inline_bytes(e.number, e.reached, &mut self.bytes);
+        } else if self.spans.iter().any(|s| s.addr == NULL_ADDR || atomic && s.guarded) {
+            return None; // an atomic's result must find its place: it cannot be had a second time
+        }
+        let request = Reach {
+            service: qp.init.qp_type,
+            src: qp.qpn,
+            dst: verbs::Qpn::new(qp.attr.dest_qp_num),
+            epoch: qp.peer_epoch.filter(|_| qp.init.qp_type.is_reliable()),
+            op,
+            rkey,
+            addr: addr.wrapping_add(u64::from(e.reached)),
+            len,
+            before: e.reached,
+            after: e.len - e.reached - len,
+            queues: e.queued,
+            local: Payload { prefix: &self.bytes, spans: &self.spans },
+        };
+        self.platform.reach(link, &request)
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and what
@@ -61,19 +132,27 @@ impl<P: Platform> Engine<P> {
         let mut outstanding = qp.inflight.iter().filter(|e| !e.done).peekable();
         let rdma = |e: &Inflight| matches!(e.body, SendBody::Rdma { .. } | SendBody::Atomic { .. });
         outstanding.peek().is_some()
-            && qp.init.qp_type == QpType::Rc
-            && (1..=u64::from(STRAIGHT_CHUNK)).contains(&len)
+            && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
+            && (1..=u64::from(PIECE)).contains(&len)
             && qp.link.is_some_and(|link| self.platform.shares(link, rkey, addr, len as u32))
             && outstanding.all(|e| e.error.is_none() && rdma(e))
     }
 
-    /// Shows a queue pair to its peer, or what has changed about it.
+    /// Shows a queue pair to its peer, or what has changed about it: one that would execute a request at once.
     pub(crate) fn show_qp(&mut self, qp: &mut Qp) {
-        let (QpType::Rc, Some(pd), QpState::Rtr | QpState::Rts | QpState::Sqd) =
-            (qp.init.qp_type, qp.init.pd, qp.state)
-        else {
-            return;
+        let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let takes = match qp.init.qp_type {
+            QpType::Rc | QpType::XrcTgt => connected,
+            // From a process that can be found; the first message in RTR is an event (11.6.3.1); and nothing passes what waits for a receive.
+            QpType::Uc => {
+                let begun = qp.state != QpState::Rtr || qp.comm_est;
+                (connected || qp.state == QpState::Sqe) && begun && qp.link.is_some() && qp.backlog.is_empty()
+            }
+            QpType::Ud | QpType::XrcIni => false,
         };
+        if !takes {
+            return;
+        }
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
         if qp.attr.max_dest_rd_atomic == 0 {
             // Such a request is refused, which is the responder's part.
@@ -81,7 +160,8 @@ impl<P: Platform> Engine<P> {
         }
         let epoch = *qp.shown.get_or_insert_with(|| self.platform.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
-        self.platform.show(&Shown::Qp { qpn: qp.qpn, peer, pd, access, epoch });
+        let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
+        self.platform.show(&Shown::Qp { qpn, service, peer, ctx, pd, access, epoch });
     }
 
     /// Ends what peers may do through a queue pair by themselves.
@@ -101,6 +181,7 @@ impl<P: Platform> Engine<P> {
         }
         self.platform.show(&Shown::Region {
             key: info.key,
+            ctx: mr.ctx,
             pd: info.pd,
             access: info.access,
             addr: info.addr,

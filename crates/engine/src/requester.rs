@@ -5,13 +5,9 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 
 use crate::Engine;
 use crate::help::{LIST_OF_ONE, SHORTEST};
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
+use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp, Way};
 use crate::region::LocalFault;
-
-/// Bytes of one piece of a message that goes straight: a fraction of the shortest sensible timeout. A multiple of
-/// every MTU.
-pub(crate) const STRAIGHT_CHUNK: u32 = 1 << 20;
 
 /// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
@@ -41,6 +37,9 @@ impl<P: Platform> Engine<P> {
     fn run_entries(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         loop {
             while qp.cursor < qp.inflight.len() {
+                if qp.inflight[qp.cursor].reaches && !qp.inflight[qp.cursor].out && !self.reach_on(qp) {
+                    return Ok(()); // it goes on under the next hold of the lock
+                }
                 if !qp.inflight[qp.cursor].out {
                     if qp.init.qp_type == QpType::Ud {
                         self.send_datagram(qp, qp.cursor, now)?;
@@ -115,13 +114,8 @@ impl<P: Platform> Engine<P> {
         entry.queued = qp.queues(&entry);
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
-            Ok(()) if self.reach(qp, &entry) => (entry.psns, entry.out, entry.done) = (0, true, true),
-            Ok(()) => {
-                qp.next_psn = qp.next_psn.plus(entry.psns);
-                if entry.is_read_like() {
-                    qp.reads_out += 1;
-                }
-            }
+            Ok(()) if self.may_reach(qp, &entry) => (entry.psns, entry.reaches) = (0, true),
+            Ok(()) => Self::number(qp, &mut entry),
             Err(status) => {
                 entry.error = Some(status);
                 entry.out = true;
@@ -132,7 +126,7 @@ impl<P: Platform> Engine<P> {
         Fetched::Yes
     }
 
-    /// Checks a fetched request, executes it if it is local, and numbers its packets.
+    /// Checks a fetched request, and executes it if it is local.
     fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
         if !crate::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
@@ -170,7 +164,6 @@ impl<P: Platform> Engine<P> {
             _ => {}
         }
         if qp.init.qp_type == QpType::Ud {
-            e.psns = 1;
             return self.check_datagram(qp, e);
         }
         if e.inline_len == 0 && !e.flags.contains(SendFlags::INLINE) {
@@ -183,11 +176,22 @@ impl<P: Platform> Engine<P> {
                 },
             )?;
         }
-        e.psns = match e.opcode {
-            Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
-            _ => qp.psns(e.len),
-        };
         Ok(())
+    }
+
+    /// Gives a request that is to be sent its sequence numbers.
+    pub(crate) fn number(qp: &mut Qp, e: &mut Inflight) {
+        e.psns = match e.opcode {
+            Opcode::LocalInv | Opcode::BindMw => 0,
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
+            _ if qp.init.qp_type == QpType::Ud => 1,
+            _ => qp.psns(e.len - e.reached),
+        };
+        e.first_psn = qp.next_psn;
+        qp.next_psn = qp.next_psn.plus(e.psns);
+        if e.is_read_like() {
+            qp.reads_out += 1;
+        }
     }
 
     /// Sends the packets of the entry at the cursor, from where it stopped; all that are left, unless others have their
@@ -206,7 +210,7 @@ impl<P: Platform> Engine<P> {
             let e = &qp.inflight[at];
             let dst = verbs::Qpn::new(qp.attr.dest_qp_num);
             let mut packet = Packet::new(PacketOp::Send, dst, qp.qpn, e.first_psn);
-            packet.dma_len = e.len;
+            packet.dma_len = e.len - e.reached;
             if qp.init.qp_type == QpType::XrcIni {
                 packet.flags |= flag::XRC;
             }
@@ -255,7 +259,7 @@ impl<P: Platform> Engine<P> {
                     packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
                     // What has arrived before a retry is not asked for again (9.7.3.1).
                     let got = e.received;
-                    packet.psn = e.first_psn.plus(got / qp.mtu);
+                    packet.psn = e.first_psn.plus((got - e.reached) / qp.mtu);
                     packet.remote_addr = packet.remote_addr.wrapping_add(u64::from(got));
                     packet.dma_len = e.len - got;
                     packet.imm = got;
@@ -274,7 +278,7 @@ impl<P: Platform> Engine<P> {
                         packet.op = PacketOp::Write;
                     }
                     let offset = e.sent;
-                    packet.psn = e.first_psn.plus(offset / qp.mtu);
+                    packet.psn = e.first_psn.plus((offset - e.reached) / qp.mtu);
                     packet.remote_addr = if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
                     if qp.init.qp_type == QpType::XrcIni {
                         packet.swap = u64::from(e.srqn);
@@ -299,7 +303,7 @@ impl<P: Platform> Engine<P> {
                     let e = &qp.inflight[at];
                     // Whatever it goes back to, the pieces end where those before it did.
                     let piece = |most: u32| rest.min(most - offset % most);
-                    chunk = piece(if straight { STRAIGHT_CHUNK } else { caps.segment });
+                    chunk = piece(if straight { PIECE } else { caps.segment });
                     if inline {
                         self.bytes.resize(chunk as usize, 0);
                         qp.sq.inline_bytes(e.number, offset, &mut self.bytes);
@@ -315,7 +319,7 @@ impl<P: Platform> Engine<P> {
                         self.gather(qp, at, offset, chunk, false);
                     }
                     let e = &qp.inflight[at];
-                    if offset == 0 {
+                    if offset == e.reached {
                         packet.flags |= flag::FIRST;
                     }
                     if chunk == rest {
@@ -329,7 +333,7 @@ impl<P: Platform> Engine<P> {
                             _ => {}
                         }
                         packet.imm = e.imm;
-                    } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(STRAIGHT_CHUNK) {
+                    } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(PIECE) {
                         packet.flags |= flag::ACK_REQ; // a long message must not look like a dead peer
                     }
                     packet.len = chunk;
@@ -469,6 +473,8 @@ impl Inflight {
             psns: 0,
             sent: 0,
             received: 0,
+            reaches: false,
+            reached: 0,
             out: true,
             done: false,
             by_ref: false,

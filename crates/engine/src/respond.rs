@@ -3,9 +3,9 @@
 use verbs::{EventKind, EventSource, QpState, Qpn};
 
 use crate::Engine;
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
+use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response};
-use crate::requester::{NoRoom, STRAIGHT_CHUNK};
+use crate::requester::NoRoom;
 use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::run::BURST;
 
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
                 }
                 Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                    let piece = if into.is_some() { STRAIGHT_CHUNK } else { self.platform.caps(link).segment };
+                    let piece = if into.is_some() { PIECE } else { self.platform.caps(link).segment };
                     packet.len = (len - sent).min(piece);
                     (packet.syndrome, packet.imm) = (ACK, msn);
                     packet.remote_addr = u64::from(first_offset) + u64::from(sent);

@@ -6,10 +6,9 @@ use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::platform::{AtomicOp, Nanos, Packet, PacketOp, Platform, StraightError, packet_flags as flag};
+use crate::platform::{AtomicOp, Nanos, PIECE, Packet, PacketOp, Platform, StraightError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
-use crate::requester::STRAIGHT_CHUNK;
 
 /// NAK codes (IBTA vol. 1, table 46).
 pub(crate) const NAK_SEQUENCE: u8 = 0;
@@ -130,6 +129,9 @@ impl<P: Platform> Engine<P> {
         if qp.state == QpState::Rtr && !qp.comm_est {
             qp.comm_est = true;
             self.done.async_event(qp.ctx, EventKind::CommEst, EventSource::Qp(qp.id), qp.user);
+            if qp.init.qp_type == QpType::Uc {
+                self.show_qp(qp);
+            }
         }
     }
 
@@ -321,7 +323,7 @@ impl<P: Platform> Engine<P> {
         }
         // As much as one packet may bring: the copy is made in one go. And what is unreliable may have waited, so that its link is not known
         // any more.
-        if packet.len > STRAIGHT_CHUNK || !qp.init.qp_type.is_reliable() {
+        if packet.len > PIECE || !qp.init.qp_type.is_reliable() {
             return Err(INVALID);
         }
         let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;

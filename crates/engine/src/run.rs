@@ -77,6 +77,9 @@ impl<P: Platform> Engine<P> {
             return false; // not connected: nothing to be heard but datagrams, and those went another way
         }
         self.find_link(qp);
+        if qp.init.qp_type == QpType::Uc && qp.shown.is_none() {
+            self.show_qp(qp);
+        }
         match qp.link {
             Some(own) if self.platform.same_peer(own, link) => {
                 if self.platform.surely_same_peer(own, link) {
@@ -126,18 +129,32 @@ impl<P: Platform> Engine<P> {
         self.unpark();
         self.moved = 0;
         while self.acknowledge_first() {}
+        // Who has had a piece executed comes behind those who wait for theirs.
+        let mut last = None;
         while !self.is_winded()
             && let Some(id) = self.ready.pop_front()
         {
             let Some(mut qp) = self.lend_qp(id) else { continue };
             qp.queued = false;
             self.turn = 0;
+            let reached = self.reached;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
             // Also where responses found no room: then a request finds none either, but the time that its peer has for an answer begins
             // (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
             blocked |= self.run_requests(&mut qp, now).is_err();
             // A request that ends the queue pair has nothing to find room for.
             blocked &= qp.has_work();
+            if std::mem::take(&mut self.goes_on) {
+                // Not parked, although it may owe what finds no room: its requests need none.
+                qp.queued = true;
+                if self.reached > reached {
+                    last = Some(id);
+                } else {
+                    self.for_next_hold.push_back(id);
+                }
+                self.qps.put_back(id, qp);
+                continue;
+            }
             if blocked && let Some(link) = qp.link {
                 qp.tally.counters.ring_full += 1;
                 qp.parked = true;
@@ -150,6 +167,8 @@ impl<P: Platform> Engine<P> {
             }
             self.qps.put_back(id, qp);
         }
+        self.ready.append(&mut self.for_next_hold);
+        self.ready.extend(last);
     }
 
     /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to send.

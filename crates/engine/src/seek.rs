@@ -83,6 +83,7 @@ impl<P: Platform> Engine<P> {
             // What is left in the peer's own link is still received.
             if qp.link == Some(link) {
                 qp.link = None;
+                qp.astray = qp.init.qp_type == QpType::Uc;
                 qp.responses.clear(); // as if they had been lost
                 if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
                     self.retransmit(&mut qp);

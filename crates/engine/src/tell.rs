@@ -165,7 +165,7 @@ fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
         wr_id: e.wr_id,
         opcode: Some(e.opcode),
         len: e.len,
-        moved: e.sent.max(e.received),
+        moved: e.sent.max(e.received).max(e.reached),
         signaled: e.flags.contains(SendFlags::SIGNALED),
         age_ns: Some(now.saturating_sub(e.since)),
     });

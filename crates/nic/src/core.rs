@@ -220,6 +220,10 @@ impl DerefMut for Core {
     }
 }
 
+/// Pieces of long requests that one thread copies in a row, of its own or of others' requests, before it leaves the rest to who polls and to
+/// the NIC thread. It lets go of the lock between any two.
+const PIECES: u32 = 16;
+
 /// The lock, held. Letting go runs what was queued and delivers what happened.
 pub struct Guard<'a> {
     nic: &'a Nic,
@@ -227,12 +231,20 @@ pub struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
+    #[inline]
     pub(crate) fn new(nic: &'a Nic, mut core: MutexGuard<'a, Core>) -> Self {
+        Self::begin(&mut core);
+        Guard { nic, core }
+    }
+
+    /// The lock has been taken.
+    #[inline]
+    fn begin(core: &mut Core) {
         if core.mode == Mode::Armed || core.exact_time {
             core.clock_uses = 0; // once for each hold of the lock
         }
         core.clock_fresh = false;
-        Guard { nic, core }
+        core.engine.next_hold();
     }
 }
 
@@ -253,14 +265,22 @@ impl Guard<'_> {
     // Apart: what has nothing to settle pays a few comparisons.
     #[inline(never)]
     fn wind_up(&mut self) {
-        let core = &mut *self.core;
-        core.settle();
-        if core.clock_fresh && core.engine.has_timed() {
-            // Once more: this thread may have been stopped between reading the clock and sending what the timers are for, and none
-            // may run out early (IBTA vol. 1, 9.7.6.1.3).
-            core.read_time();
+        for _ in 0..PIECES {
+            let core = &mut *self.core;
+            core.settle();
+            if core.clock_fresh && core.engine.has_timed() {
+                // Once more: this thread may have been stopped between reading the clock and sending what the timers are for, and none
+                // may run out early (IBTA vol. 1, 9.7.6.1.3).
+                core.read_time();
+            }
+            if !core.engine.is_in_pieces() {
+                break;
+            }
+            // Others may do what they like meanwhile, also with the request that is under way.
+            MutexGuard::bump(&mut self.core);
+            Self::begin(&mut self.core);
         }
-        self.nic.mind_deadline(core);
+        self.nic.mind_deadline(&mut self.core);
     }
 }
 

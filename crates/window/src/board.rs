@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use engine::platform::{LinkId, Nanos, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
+use engine::platform::{LinkId, Nanos, PIECE, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnSheet, arena, joint, straight};
-use verbs::{Access, PdId, Qpn, RKey};
+use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 use crate::WindowPlatform;
 use crate::link::{Link, Remote, State};
@@ -97,34 +97,53 @@ fn tag(id: ShownId) -> u64 {
     }
 }
 
-fn pd_word(pd: PdId) -> u64 {
-    u64::from(pd.generation) << 32 | u64::from(pd.index)
+/// The domain of a queue pair that has none.
+const NO_PD: u64 = u64::MAX;
+
+fn handle(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
 }
 
 fn pd(word: u64) -> PdId {
     PdId { index: word as u32, generation: (word >> 32) as u32 }
 }
 
+fn ctx(word: u64) -> CtxId {
+    CtxId { index: word as u32, generation: (word >> 32) as u32 }
+}
+
+/// A queue pair's rights, and its service above them.
+fn service_word(service: QpType, access: Access) -> u64 {
+    u64::from(service as u32) << 32 | u64::from(access.bits())
+}
+
 fn row(shown: &Shown) -> [u64; VALUES] {
     match *shown {
-        Shown::Region { key: _, pd, access, addr, length, iova } => {
-            [pd_word(pd), u64::from(access.bits()), addr, length, iova, 0]
+        Shown::Region { key: _, ctx, pd, access, addr, length, iova } => {
+            let (pd, ctx) = (handle(pd.index, pd.generation), handle(ctx.index, ctx.generation));
+            [pd, u64::from(access.bits()), addr, length, iova, ctx]
         }
-        Shown::Qp { qpn: _, peer, pd, access, epoch } => {
-            [pd_word(pd), u64::from(access.bits()), u64::from(peer.get()), epoch, 0, 0]
+        Shown::Qp { qpn: _, service, peer, ctx, pd, access, epoch } => {
+            let pd = pd.map_or(NO_PD, |pd| handle(pd.index, pd.generation));
+            let ctx = handle(ctx.index, ctx.generation);
+            [pd, service_word(service, access), u64::from(peer.get()), epoch, ctx, 0]
         }
     }
 }
 
 fn region(key: u32, row: [u64; VALUES]) -> Shown {
-    let [domain, access, addr, length, iova, _] = row;
-    Shown::Region { key, pd: pd(domain), access: Access::from_bits_truncate(access as u32), addr, length, iova }
+    let [domain, access, addr, length, iova, owner] = row;
+    let access = Access::from_bits_truncate(access as u32);
+    Shown::Region { key, ctx: ctx(owner), pd: pd(domain), access, addr, length, iova }
 }
 
-fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Shown {
-    let [domain, access, peer, epoch, ..] = row;
+/// `None` for a service that there is not.
+fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Shown> {
+    let [domain, access, peer, epoch, owner, _] = row;
+    let service = QpType::from_raw((access >> 32) as u32)?;
     let access = Access::from_bits_truncate(access as u32);
-    Shown::Qp { qpn, peer: Qpn::new(peer as u32), pd: pd(domain), access, epoch }
+    let pd = (domain != NO_PD).then(|| pd(domain));
+    Some(Shown::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, epoch })
 }
 
 impl WindowPlatform {
@@ -205,13 +224,44 @@ impl WindowPlatform {
         }
     }
 
-    /// Executes a request here, if the peer shows that it is allowed.
+    /// Executes a request here, or a piece of it, if the peer shows that it is allowed.
     pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
-        // Of a stream, the peer does its part.
-        let shared = request.queues && self.streams(id, request.len);
+        if request.before > 0 || request.after > 0 {
+            return self.execute_piece(id, request);
+        }
         let link = self.link_mut(id)?;
-        link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
+        // Who is not answered does not see when what he has sent is taken: for a while he takes a stream to last.
+        let goes_on = request.queues
+            && !request.service.is_reliable()
+            && link.streams_until != 0
+            && coarse_time() <= link.streams_until;
+        // Of a stream, the peer does its part.
+        let shared = goes_on || request.queues && self.streams(id, request.len);
+        let link = self.link_mut(id)?;
+        if !goes_on {
+            link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
+        }
         let reached = act(link, request, shared)?;
+        self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
+        Some(reached)
+    }
+
+    /// A piece of a long request. The first decides about the others.
+    fn execute_piece(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
+        let link = self.link_mut(id)?;
+        let sends = request.before == 0
+            && if request.service.is_reliable() {
+                link.long.are_sent(request.queues, coarse_time)
+            } else {
+                request.queues // nobody tells how soon they are taken
+            };
+        if sends && self.runs(id) {
+            return None;
+        }
+        let began = monotonic();
+        let link = self.link_mut(id)?;
+        let reached = act(link, request, false)?;
+        link.long.executed(request.len, monotonic().saturating_sub(began));
         self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
@@ -223,7 +273,11 @@ impl WindowPlatform {
         if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < joint::SHORTEST) {
             return false;
         }
-        // Who is stopped would not answer, and the requests would fail.
+        self.runs(id)
+    }
+
+    /// True unless the peer is stopped: then it would not answer, and the requests would fail.
+    fn runs(&mut self, id: LinkId) -> bool {
         let Some(remote) = self.link_mut(id).and_then(|link| link.remote.as_mut()) else { return false };
         let now = coarse_time();
         if now.saturating_sub(remote.ran_at) > LIFE_HOLDS {
@@ -233,6 +287,16 @@ impl WindowPlatform {
             remote.ran_at = now;
         }
         true
+    }
+
+    /// A lone request of this length that was sent has been answered.
+    pub(crate) fn was_answered(&mut self, id: LinkId, len: u32, took: Nanos) {
+        let Some(link) = self.link_mut(id) else { return };
+        if len <= SMALL {
+            link.small.answered(took, coarse_time);
+        } else if len > PIECE {
+            link.long.answered(len, took, coarse_time);
+        }
     }
 
     /// True if the peer shows a region with this key that is in an arena which we have.
@@ -255,8 +319,10 @@ impl WindowPlatform {
 
 /// Whether the way is worth while for a request of this length, if it has to be a system call.
 fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
+    // A last piece is worth what the others were; and who is not answered does not see whether what he sends is late.
+    let anyhow = request.len > SMALL || request.before > 0 || !request.service.is_reliable();
     !matches!(request.op, ReachOp::Atomic(_))
-        && (request.len > SMALL || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
+        && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
 }
 
 /// `by_memory`: only as a copy in memory, not by a system call.
@@ -279,7 +345,7 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
     }
     let peer = remote.board.as_ref()?;
     link.copier.marked(link.producer.memory().copying(), || {
-        let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?);
+        let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?)?;
         let region = region(request.rkey.0, peer.find(tag(ShownId::Region(request.rkey.0)))?);
         let (addr, epoch) = check_reach(qp, region, request)?;
         let prefix = request.local.prefix;
@@ -304,12 +370,18 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
             return None;
         }
         let theirs = [Span { addr, len: request.len, guarded: true }];
-        link.pace.begins(request.len, monotonic);
+        // The pieces of one request are no stream.
+        let paced = request.before == 0 && request.after == 0;
+        if paced {
+            link.pace.begins(request.len, monotonic);
+        }
         let copied = match request.op {
             ReachOp::Write => straight::push(remote.pid, ours, &theirs),
             _ => straight::pull(remote.pid, &theirs, ours),
         };
-        link.pace.ends(monotonic);
+        if paced {
+            link.pace.ends(monotonic);
+        }
         copied.ok().map(|()| Reached { epoch, before: 0 })
     })
 }
@@ -320,13 +392,16 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_shown() {
-        let pd = PdId { index: 7, generation: 9 };
+        let (pd, ctx) = (PdId { index: 7, generation: 9 }, CtxId { index: 3, generation: 4 });
         let access = Access::REMOTE_READ | Access::LOCAL_WRITE;
-        let shown = Shown::Region { key: 0x1234_5678, pd, access, addr: 1 << 40, length: u64::MAX, iova: 3 };
+        let shown = Shown::Region { key: 0x1234_5678, ctx, pd, access, addr: 1 << 40, length: u64::MAX, iova: 3 };
         assert_eq!(region(0x1234_5678, row(&shown)), shown);
         let (qpn, peer) = (Qpn::new(0x12_3456), Qpn::new(0x65_4321));
-        let shown = Shown::Qp { qpn, peer, pd, access, epoch: u64::MAX };
-        assert_eq!(queue_pair(qpn, row(&shown)), shown);
+        for (service, pd) in [(QpType::Rc, Some(pd)), (QpType::Uc, Some(pd)), (QpType::XrcTgt, None)] {
+            let shown = Shown::Qp { qpn, service, peer, ctx, pd, access, epoch: u64::MAX };
+            assert_eq!(queue_pair(qpn, row(&shown)), Some(shown));
+        }
+        assert_eq!(queue_pair(qpn, [0; VALUES]), None, "no service");
         assert_ne!(tag(ShownId::Region(5)), tag(ShownId::Qp(Qpn::new(5))));
     }
 }

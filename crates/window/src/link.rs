@@ -256,6 +256,8 @@ pub(crate) struct Link {
     pub streams_until: engine::platform::Nanos,
     /// Whether small requests are taken from the ring soon.
     pub small: crate::pace::Small,
+    /// Whether long ones are.
+    pub long: crate::pace::Long,
 }
 
 /// Which half of a window is whose.
@@ -295,6 +297,7 @@ impl Link {
             pace: Pace::default(),
             streams_until: 0,
             small: crate::pace::Small::default(),
+            long: crate::pace::Long::default(),
         }
     }
 

@@ -8,7 +8,7 @@
 //! for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a row take hardly longer
 //! than the calls themselves; between two that are answered by the peer there is at least what the peer does.
 
-use engine::platform::Nanos;
+use engine::platform::{Nanos, PIECE};
 
 /// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three times
 /// should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.
@@ -123,6 +123,50 @@ impl Small {
     }
 }
 
+/// How long requests of more than [`PIECE`] go: in pieces that are executed here, or as packets, so that both sides copy. The one needs nothing
+/// of the peer. The other is faster where the peer's thread is there at once, and much slower where it has to be woken or has other
+/// things to do. So now and then one is sent, and if its answer takes longer than the pieces would have, none for a while.
+#[derive(Default)]
+pub(crate) struct Long {
+    /// How long a piece takes here, among the shortest of the last ones; 0: there was none.
+    piece: Nanos,
+    /// As in [`Small`].
+    until: Nanos,
+    pause: Nanos,
+}
+
+impl Long {
+    /// Shorter pieces tell more of the call than of the copy.
+    const TELLING: u32 = 128 << 10;
+
+    /// A piece of this length was executed here in this time.
+    pub fn executed(&mut self, len: u32, took: Nanos) {
+        if len < Self::TELLING {
+            return;
+        }
+        let took = (took.saturating_mul(u64::from(PIECE)) / u64::from(len)).max(1);
+        // One that was interrupted hardly counts.
+        self.piece = if self.piece == 0 { took } else { took.min(self.piece + self.piece / 16 + 1) };
+    }
+
+    /// True if the next is to be sent, as far as is known. Of a queue both sides do a part in any case, unless that was late.
+    #[inline]
+    pub fn are_sent(&self, queues: bool, now: impl Fn() -> Nanos) -> bool {
+        if self.piece == 0 { queues } else { self.pause == 0 || now() >= self.until }
+    }
+
+    /// One of this length that was sent has been answered after this time.
+    pub fn answered(&mut self, len: u32, took: Nanos, now: impl Fn() -> Nanos) {
+        let mine = u128::from(self.piece) * u128::from(len) / u128::from(PIECE);
+        if self.piece == 0 || u128::from(took) <= mine + mine / 8 {
+            (self.until, self.pause) = (0, 0);
+            return;
+        }
+        self.pause = (2 * self.pause).clamp(*Small::PAUSES.start(), *Small::PAUSES.end());
+        self.until = now() + self.pause;
+    }
+}
+
 fn class_of(len: u32) -> usize {
     CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default()
 }
@@ -180,6 +224,33 @@ mod tests {
         small.answered(900_000, now);
         clock.set(clock.get() + 4 * MS);
         assert!(!small.are_late(now));
+    }
+
+    #[test]
+    fn long_ones_are_sent_while_that_is_faster() {
+        const MS: Nanos = 1_000_000;
+        let (mut long, clock) = (Long::default(), Cell::new(5 * MS));
+        let now = || clock.get();
+        assert!(!long.are_sent(false, now) && long.are_sent(true, now), "nothing is known");
+        long.answered(8 << 20, 5 * MS, now);
+        assert!(!long.are_sent(false, now), "with what should it be compared");
+        for took in [60_000, 4_000_000, 62_000] {
+            long.executed(PIECE, took);
+            long.executed(1, 10 * took);
+        }
+        assert!(long.are_sent(false, now), "one is tried");
+        long.answered(2 << 20, 130_000, now);
+        assert!(long.are_sent(false, now), "in time");
+        for pause in [4, 8, 16, 32, 64, 128, 256, 256] {
+            long.answered(2 << 20, 150_000, now);
+            clock.set(clock.get() + pause * MS - 1);
+            assert!(!long.are_sent(false, now) && !long.are_sent(true, now), "{pause} ms");
+            clock.set(clock.get() + 1);
+            assert!(long.are_sent(false, now), "{pause} ms");
+        }
+        // Longer ones may take longer.
+        long.answered(8 << 20, 500_000, now);
+        assert!(long.are_sent(false, now));
     }
 
     #[test]

@@ -442,19 +442,22 @@ fn room_in_a_window_is_announced_to_sleepers() {
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
     use engine::platform::{Reach, ReachOp, Shown};
-    use verbs::{Access, PdId, RKey};
+    use verbs::{Access, CtxId, PdId, QpType, RKey};
     let (mut platform, mut other, link, dst) = linked();
     let src = Qpn::new(0x777);
     let (access, pd, mut memory) =
         (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
-    let addr = span(&mut memory).addr;
-    other.show(&Shown::Region { key: 5, pd, access, addr, length: 200_000, iova: addr });
-    other.show(&Shown::Qp { qpn: dst, peer: src, pd, access, epoch: 9 });
+    let (addr, ctx) = (span(&mut memory).addr, CtxId { index: 1, generation: 0 });
+    other.show(&Shown::Region { key: 5, ctx, pd, access, addr, length: 200_000, iova: addr });
+    let (service, shown_pd) = (QpType::Rc, Some(pd));
+    other.show(&Shown::Qp { qpn: dst, service, peer: src, ctx, pd: shown_pd, access, epoch: 9 });
     other.announce_sleep();
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
     let mut reaches = |platform: &mut WindowPlatform, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
-        platform.reach(link, &Reach { src, dst, epoch: None, op, rkey: key, addr, len, queues, local }).is_some()
+        let (epoch, rkey, before, after) = (None, key, 0, 0);
+        let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, queues, local };
+        platform.reach(link, &request).is_some()
     };
     for op in [ReachOp::Write, ReachOp::Read] {
         for (len, peer_does) in [(8, true), (16384, true), (16385, false), (100_000, false), (200_000, true)] {

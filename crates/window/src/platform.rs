@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
-use crate::board::{Board, SMALL, coarse_time};
+use crate::board::Board;
 use crate::codec;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
@@ -651,9 +651,7 @@ impl Platform for WindowPlatform {
     }
 
     fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
-        if let Some(link) = self.link_mut(link).filter(|_| len <= SMALL) {
-            link.small.answered(took, coarse_time);
-        }
+        self.was_answered(link, len, took);
     }
 
     fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {

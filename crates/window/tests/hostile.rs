@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use verbs::{Access, PdId, Qpn, RKey};
+use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 use window::rendezvous::{self, Greeting, Message, NONCE};
 
 /// A reproducible source of bytes.
@@ -174,7 +174,8 @@ fn hostile_peers() {
     let mut honest = Node::new();
     // It has something to show, so its own board counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
-    node.platform.show(&Shown::Region { key: 5, pd, access, addr: 0, length: 1, iova: 0 });
+    let ctx = CtxId { index: 0, generation: 0 };
+    node.platform.show(&Shown::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     offers_that_are_refused(&mut node);
     garbage(&mut node);
     silence(&mut node);
@@ -216,6 +217,7 @@ fn boards_that_are_none(node: &mut Node) {
         let mut local = vec![0; 5000];
         for key in 0..2000 {
             let request = Reach {
+                service: [QpType::Rc, QpType::Uc, QpType::XrcIni][key as usize % 3],
                 src: node.qpn,
                 dst: Qpn::new(key),
                 epoch: None,
@@ -223,6 +225,8 @@ fn boards_that_are_none(node: &mut Node) {
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,
+                before: 0,
+                after: key / 2 % 2,
                 queues: key % 2 == 0,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
             };

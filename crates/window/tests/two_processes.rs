@@ -8,10 +8,16 @@ use common::{LOCALHOST, Node, Other, packet, pattern, payload, say, span, told};
 use engine::platform::{
     LinkId, Payload, Platform, Reach, ReachOp, SendError, Shown, ShownId, Span, StraightError, TicketRef,
 };
-use verbs::{Access, PdId, Qpn, RKey};
+use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 /// The rkey that the other process shows.
 const KEY: u32 = 0x12_3456;
+const CTX: CtxId = CtxId { index: 1, generation: 0 };
+
+/// A queue pair whose peer is number 0x777.
+fn queue_pair(qpn: Qpn, pd: PdId, access: Access, epoch: u64) -> Shown {
+    Shown::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, epoch }
+}
 
 fn open_fds() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -31,9 +37,8 @@ fn child() {
             say(span(&mut bytes).addr);
             let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_READ | Access::REMOTE_WRITE);
             let addr = span(&mut bytes).addr;
-            node.platform.show(&Shown::Region { key: KEY, pd, access, addr, length: 1 << 20, iova: 4096 });
-            let shown = Shown::Qp { qpn: node.qpn, peer: Qpn::new(0x777), pd, access, epoch: 99 };
-            node.platform.show(&shown);
+            node.platform.show(&Shown::Region { key: KEY, ctx: CTX, pd, access, addr, length: 1 << 20, iova: 4096 });
+            node.platform.show(&queue_pair(node.qpn, pd, access, 99));
             common::echo(&mut node, true, || false);
         }
         // Has a link from the peer, and then no descriptor left.
@@ -117,8 +122,20 @@ fn child() {
                 bytes.fill(n);
                 let local = Payload { prefix: &bytes, spans: &[] };
                 let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
-                let request =
-                    Reach { src, dst: peer, epoch: None, op: ReachOp::Write, rkey, addr: 0, len, queues: false, local };
+                let request = Reach {
+                    service: QpType::Rc,
+                    src,
+                    dst: peer,
+                    epoch: None,
+                    op: ReachOp::Write,
+                    rkey,
+                    addr: 0,
+                    len,
+                    before: 0,
+                    after: 0,
+                    queues: false,
+                    local,
+                };
                 node.platform.reach(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
@@ -465,6 +482,7 @@ fn requests_executed_by_the_initiator() {
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
     let request = |op, addr, local| Reach {
+        service: QpType::Rc,
         src: Qpn::new(0x777),
         dst: peer,
         epoch: None,
@@ -472,6 +490,8 @@ fn requests_executed_by_the_initiator() {
         rkey: RKey(KEY),
         addr,
         len: 5000,
+        before: 0,
+        after: 0,
         queues: false,
         local,
     };
@@ -491,12 +511,15 @@ fn requests_executed_by_the_initiator() {
     // What does not fit exactly is left to the peer.
     let good = request(ReachOp::Read, 4096, into);
     let wrong = [
+        Reach { service: QpType::Uc, ..good },
+        Reach { service: QpType::XrcIni, ..good },
         Reach { src: Qpn::new(0x778), ..good },
         Reach { dst: Qpn::new(peer.get() + 1), ..good },
         Reach { epoch: Some(98), ..good },
         Reach { rkey: RKey(KEY + 1), ..good },
         Reach { addr: 4095, ..good },
         Reach { addr: 4096 + (1 << 20) - 4999, ..good },
+        Reach { after: (1 << 20) - 4999, ..good },
         Reach { addr: u64::MAX - 10, ..good },
     ];
     for wrong in wrong {
@@ -781,7 +804,7 @@ fn nobody_writes_to_what_was_taken_back() {
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);
-    node.platform.show(&Shown::Qp { qpn: node.qpn, peer: Qpn::new(0x777), pd, access, epoch: 1 });
+    node.platform.show(&queue_pair(node.qpn, pd, access, 1));
     let all = |node: &Node| {
         let mut now = vec![0u8; 1 << 20];
         node.platform.load(addr, false, &mut now).unwrap();
@@ -789,7 +812,7 @@ fn nobody_writes_to_what_was_taken_back() {
     };
     for _ in 0..300 {
         node.platform.store(addr, false, &[255]).unwrap();
-        node.platform.show(&Shown::Region { key: KEY, pd, access, addr, length, iova: 0 });
+        node.platform.show(&Shown::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
         node.until("a write", |node| {
             let mut first = [0];
             node.platform.load(addr, false, &mut first).unwrap();

@@ -73,6 +73,7 @@ impl<P: Platform> Engine<P> {
                     lender: false,
                     kept: None,
                     proven: false,
+                    astray: false,
                     peer_epoch: None,
                     shown: None,
                     timer_at: None,

@@ -62,6 +62,7 @@ pub struct Net {
     pub shares: bool,
     /// Requests that initiators executed.
     pub reached: u64,
+    pub reached_bytes: u64,
     /// Lone RDMA requests that were answered, and after which time.
     pub answered: Vec<(u32, Nanos)>,
     /// Packets arrive over a second link to the same node.
@@ -329,7 +330,10 @@ impl Platform for Mock {
             let mut net = self.net.borrow_mut();
             slice(&mut net.memory[peer], found.0, r.len as usize).ok()?.copy_from_slice(r.local.prefix);
         }
-        self.net.borrow_mut().reached += 1;
+        let mut net = self.net.borrow_mut();
+        net.reached += 1;
+        net.reached_bytes += u64::from(r.len);
+        drop(net);
         Some(Reached { epoch: found.1, before })
     }
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
@@ -513,6 +517,7 @@ impl World {
             reach: false,
             shares: false,
             reached: 0,
+            reached_bytes: 0,
             answered: Vec::new(),
             twin: false,
             dead: Vec::new(),
@@ -648,7 +653,7 @@ impl World {
     pub fn post_wr(&mut self, node: usize, qp: QpId, wr: &SendWr<'_>) -> Result<()> {
         let now = self.now;
         self.nodes[node].engine.post_send(qp, wr, now)?;
-        self.nodes[node].engine.run(now);
+        self.run(node);
         Ok(())
     }
 
@@ -744,10 +749,24 @@ impl World {
     }
 
     pub fn run_all(&mut self) {
-        for n in &mut self.nodes {
-            n.engine.run(self.now);
+        for node in 0..self.nodes.len() {
+            self.run(node);
+            let n = &mut self.nodes[node];
             n.engine.take_notices(&mut n.notices);
         }
+    }
+
+    /// Lets an engine run once, under a hold of the lock of its own.
+    fn run(&mut self, node: usize) {
+        let before = self.net.borrow().reached_bytes;
+        let engine = &mut self.nodes[node].engine;
+        engine.next_hold();
+        engine.run(self.now);
+        if engine.is_in_pieces() {
+            engine.run(self.now); // a second time does not copy more
+        }
+        assert!(self.net.borrow().reached_bytes - before <= u64::from(engine.piece));
+        assert!(!engine.is_in_pieces() || engine.has_ready());
     }
 
     /// Lets time pass until nothing is left to happen, or this much has passed.

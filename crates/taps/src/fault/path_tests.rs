@@ -265,11 +265,14 @@ fn nothing_passes_by_the_taps() {
     let mut wire = tapped("drop:n=9");
     let local = Payload { prefix: &[1], spans: &[] };
     let (src, dst, rkey) = (Qpn::new(1), Qpn::new(2), verbs::RKey(3));
-    let request = Reach { src, dst, epoch: None, op: ReachOp::Write, rkey, addr: 0, len: 1, queues: false, local };
+    let (service, op, epoch, addr, len) = (verbs::QpType::Rc, ReachOp::Write, None, 0, 1);
+    let (before, after, queues) = (0, 0, false);
+    let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, queues, local };
     assert_eq!(wire.reach(LINK, &request), None);
     let pd = verbs::PdId { index: 0, generation: 0 };
+    let ctx = verbs::CtxId { index: 0, generation: 0 };
     let access = verbs::Access::empty();
-    wire.show(&Shown::Region { key: 1, pd, access, addr: 0, length: 1, iova: 0 });
+    wire.show(&Shown::Region { key: 1, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     assert_eq!(wire.shown, 0);
 }
 
