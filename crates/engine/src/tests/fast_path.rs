@@ -84,6 +84,8 @@ impl Program {
         let (lose, repeat) = (r.pick(&[0, 0, 0, 100]), r.pick(&[0, 0, 100]));
         let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 4096, 16384]), r.below(8) == 0);
         let (reach, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
+        // Some of its requests are longer.
+        let piece = r.pick(&[4096, PIECE]);
         let extras = (0..2)
             .map(|node| {
                 t.both(|w| {
@@ -93,6 +95,7 @@ impl Program {
                         (net.twin, net.reach) = (twin, reach);
                     }
                     let n = &mut w.nodes[node];
+                    n.engine.piece = piece;
                     let opts = CqOpts { ignore_overrun, ..CqOpts::default() };
                     let small = n.engine.create_cq(n.ctx, depth, 8, opts).unwrap().0;
                     let other = n.engine.create_cq(n.ctx, 1000, 9, CqOpts::default()).unwrap().0;
