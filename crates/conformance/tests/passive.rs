@@ -38,8 +38,9 @@ struct End {
     mr: Arc<Mr>,
 }
 
+/// None of its first bytes is 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 4096 + i * 3 + seed) as u8).collect()
+    (0..len).map(|i| (i / 4096 + i * 3 + seed + 1) as u8).collect()
 }
 
 impl End {
@@ -155,7 +156,11 @@ fn who_only_watches_its_memory_is_reached() {
         let place = SMALL + 64 * n;
         end.mr.write(place, &pattern(SHORT, n));
         end.done(service, write(place), place, SHORT);
+        end.mr.write(place, &[0; SHORT]);
     }
+    end.done(QpType::Rc, read(SMALL), SMALL, REGION - SMALL);
+    let came = |n: usize| end.holds(SMALL + 64 * n, &pattern(SHORT, n));
+    assert!((0..SERVICES.len()).all(came), "WRITE of {SHORT} bytes");
     end.mr.write(WRITTEN, &pattern(LONG[1], LAST));
     end.done(QpType::Uc, write(WRITTEN), WRITTEN, LONG[1]);
     assert!(is_stopped(far.pid()));
