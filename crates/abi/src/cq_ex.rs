@@ -8,6 +8,7 @@ use verbs::{Completion, Errno, Result};
 
 use crate::cq::{Cq, CqInit};
 use crate::entry::{argument, pointer};
+use crate::wallclock;
 
 /// The members that a program can ask for: all but those of packets, flows and tag matching.
 const WC_FLAGS: u64 = (sys::IBV_WC_STANDARD_FLAGS
@@ -161,7 +162,7 @@ readers! {
     read_slid -> u32 = |c| c.slid.into();
     read_sl -> u8 = |c| c.sl;
     read_completion_ts -> u64 = |c| c.timestamp;
-    read_completion_wallclock_ns -> u64 = |c| c.timestamp.wrapping_add(wallclock_offset());
+    read_completion_wallclock_ns -> u64 = |c| c.timestamp.wrapping_add_signed(wallclock::offset());
 }
 
 /// The port has one LID (LMC 0).
@@ -187,15 +188,4 @@ unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) 
         // SAFETY: the caller's structure.
         unsafe { (*info).priv_ = 0 };
     }
-}
-
-/// From the clock of the completions to that of the wall, in nanoseconds. Read when asked: the wall's may be set.
-fn wallclock_offset() -> u64 {
-    let read = |clock| {
-        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a structure to fill in.
-        unsafe { libc::clock_gettime(clock, &mut t) };
-        (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
-    };
-    read(libc::CLOCK_REALTIME).wrapping_sub(read(libc::CLOCK_MONOTONIC))
 }

@@ -57,6 +57,7 @@ mod sysfs;
 mod table;
 mod unsupported;
 mod wait;
+mod wallclock;
 mod xrcd;
 
 // The interposers of libc's path functions, which show programs the device's files below /sys and /dev. Naming the

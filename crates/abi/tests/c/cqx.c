@@ -60,7 +60,7 @@ static void iterate(unsigned flags)
 	NUMBER(ENOENT, ibv_start_poll(cq, &attr)); /* and no end_poll */
 	NUMBER(ENOENT, ibv_start_poll(cq, &attr));
 
-	uint64_t before = now(CLOCK_MONOTONIC), wall = now(CLOCK_REALTIME);
+	uint64_t before = now(CLOCK_MONOTONIC), wall = now(CLOCK_REALTIME), last = 0;
 	int sends = 0, recvs = 0;
 
 	for (int i = 0; i < 3; i++) {
@@ -74,6 +74,8 @@ static void iterate(unsigned flags)
 
 			CHECK(cq->status == IBV_WC_SUCCESS && ibv_wc_read_vendor_err(cq) == 0);
 			CHECK(ts >= before && ts <= now(CLOCK_MONOTONIC));
+			CHECK(ns >= last);
+			last = ns;
 			CHECK(ns + 1000000000 >= wall && ns <= now(CLOCK_REALTIME) + 1000000000);
 			if (ibv_wc_read_opcode(cq) == IBV_WC_SEND) {
 				CHECK(cq->wr_id == 10u + sends++ && ibv_wc_read_qp_num(cq) == a->qp_num);
