@@ -7,7 +7,7 @@ use sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_e
 use verbs::{Errno, Result};
 
 use crate::context::Context;
-use crate::entry::{minus_one, number, output, shielded};
+use crate::entry::{minus_one, number, output, set_errno, shielded};
 use crate::query::check_port;
 
 fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
@@ -102,7 +102,10 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         Ok(gids.len() as ssize_t)
     });
-    result.unwrap_or_else(|errno| -(errno.0 as ssize_t))
+    result.unwrap_or_else(|errno| {
+        set_errno(errno);
+        -(errno.0 as ssize_t)
+    })
 }
 
 /// `enum ibv_gid_type_sysfs` of rdma-core's private interface: InfiniBand or RoCE v1, which share a name there.

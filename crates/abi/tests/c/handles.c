@@ -123,6 +123,7 @@ static void shared_queues(void)
 int main(void)
 {
 	struct ibv_port_attr port;
+	struct ibv_gid_entry entry;
 
 	ctx = open_softrnic();
 	MUST(pd = ibv_alloc_pd(ctx));
@@ -133,6 +134,7 @@ int main(void)
 	queue_pairs();
 	shared_queues();
 	BOTH(EINVAL, ibv_query_port(ctx, 9, &port));
+	FAILS(EINVAL, -EINVAL, ibv_query_gid_table(ctx, &entry, 0, 0));
 	NUMBER(0, ibv_destroy_cq(cq));
 	NUMBER(0, ibv_dealloc_pd(pd));
 	NUMBER(0, ibv_close_device(ctx));
