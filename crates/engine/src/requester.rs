@@ -157,10 +157,10 @@ impl<P: Platform> Engine<P> {
             return Err(WcStatus::LocLenErr);
         }
         match e.opcode {
-            // 9.4.5: the result takes 8 bytes
-            Opcode::CmpAndSwp | Opcode::FetchAndAdd if len < 8 => return Err(WcStatus::LocLenErr),
-            Opcode::CmpAndSwp | Opcode::FetchAndAdd => e.len = 8,
-            Opcode::AtomicWrite if len != 8 => return Err(WcStatus::LocLenErr),
+            // 9.4.5: the operand and the result are 8 bytes; a list of another length is a Local Length Error (11.6.2).
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite if len != 8 => {
+                return Err(WcStatus::LocLenErr);
+            }
             _ => {}
         }
         if qp.init.qp_type == QpType::Ud {

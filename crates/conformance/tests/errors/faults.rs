@@ -17,13 +17,14 @@ pub struct Offer {
 }
 
 /// Faults of the initiator's list.
-pub const LOCAL: [Fault; 6] = [
+pub const LOCAL: [Fault; 7] = [
     Fault::LocalKey,
     Fault::LocalDomain,
     Fault::LocalBounds,
     Fault::LocalDeregistered,
     Fault::LocalReadOnly,
     Fault::LocalShort,
+    Fault::LocalLong,
 ];
 /// Faults of the target's receive.
 pub const RECEIVE: [Fault; 6] = [
@@ -57,12 +58,14 @@ pub fn spoil(bed: &Bed, list: &mut [Sge; 2], fault: Fault, ours: &[Fault]) -> Op
         Fault::LocalDomain | Fault::RecvDomain => register(&bed.context.alloc_pd().expect("ibv_alloc_pd"), size, ALL),
         Fault::LocalBounds | Fault::RecvBounds => register(&bed.pd, size - 1, ALL),
         Fault::LocalReadOnly | Fault::RecvReadOnly => register(&bed.pd, size, Access::REMOTE_READ),
+        Fault::LocalLong => register(&bed.pd, size + 1, ALL),
         _ => register(&bed.pd, size, ALL),
     };
     list[1] = match fault {
         Fault::LocalKey | Fault::RecvKey => Sge::raw(mr.addr(), len, mr.lkey() ^ 1),
-        // The entry stays right, and is one byte shorter.
+        // The entry stays right, and is one byte shorter or longer.
         Fault::RecvShort | Fault::LocalShort => Sge::raw(mr.addr(), len - 1, mr.lkey()),
+        Fault::LocalLong => Sge::raw(mr.addr(), len + 1, mr.lkey()),
         _ => Sge::raw(mr.addr(), len, mr.lkey()),
     };
     (!matches!(fault, Fault::LocalDeregistered | Fault::RecvDeregistered)).then_some(mr)

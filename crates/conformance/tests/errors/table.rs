@@ -105,6 +105,8 @@ pub enum Fault {
     LocalReadOnly,
     /// An atomic's word has fewer than 8 bytes.
     LocalShort,
+    /// It has more.
+    LocalLong,
     /// The initiator has no resources for READs and atomics.
     NoReadsHere,
     /// The message is longer than `max_msg_sz`; a datagram, one byte longer than the MTU.
@@ -252,7 +254,10 @@ impl Case {
     pub fn can_be_inline(&self) -> bool {
         use Fault::*;
         matches!(self.op, Op::Send | Op::SendImm | Op::SendInv | Op::Write | Op::WriteImm | Op::AtomicWrite)
-            && !matches!(self.fault, LocalKey | LocalDomain | LocalBounds | LocalDeregistered | LocalShort | TooLong)
+            && !matches!(
+                self.fault,
+                LocalKey | LocalDomain | LocalBounds | LocalDeregistered | LocalShort | LocalLong | TooLong
+            )
     }
 }
 
@@ -314,6 +319,7 @@ const ROWS: &[Row] = {
         row(LocalDeregistered,     LISTS,     PROTECTION, NOTHING),
         row(LocalReadOnly,         RESULTS,   PROTECTION, NOTHING),
         row(LocalShort,            WORDS,     LENGTH,     NOTHING),
+        row(LocalLong,             WORDS,     LENGTH,     NOTHING),
         row(TooLong,               LONG,      LENGTH,     NOTHING),
         row(NoReadsHere,           ANSWERED,  HERE,       NOTHING),
         // 10.6.6.2, 10.6.7.2, 11.6.2: a memory management operation error.

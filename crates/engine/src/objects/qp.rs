@@ -104,6 +104,15 @@ impl<P: Platform> Engine<P> {
     fn check_init(&self, ctx: CtxId, init: &QpInit) -> Result<QpCap> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
         let mut cap = init.cap;
+        let ty = init.qp_type;
+        // What there is no queue for is not looked at: receives with a shared queue (ibv_create_qp(3)), and the halves that
+        // XRC queue pairs lack.
+        if !ty.sends() {
+            (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
+        }
+        if !ty.receives() || init.srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
         if cap.max_send_wr > limits::MAX_QP_WR
             || cap.max_recv_wr > limits::MAX_QP_WR
             || cap.max_send_sge > limits::MAX_SGE
@@ -112,7 +121,6 @@ impl<P: Platform> Engine<P> {
         {
             return Err(Errno::EINVAL);
         }
-        let ty = init.qp_type;
         if let Some(pd) = init.pd
             && self.pd_ctx(pd)? != ctx
         {
@@ -136,12 +144,8 @@ impl<P: Platform> Engine<P> {
         }
         if ty.sends() {
             cap.max_send_sge = cap.max_send_sge.max(1);
-        } else {
-            (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
         }
-        if !ty.receives() || init.srq.is_some() {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        } else {
+        if ty.receives() && init.srq.is_none() {
             cap.max_recv_sge = cap.max_recv_sge.max(1);
         }
         Ok(cap)

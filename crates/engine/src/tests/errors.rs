@@ -45,7 +45,8 @@ fn remote_access() {
                 SendBody::Rdma { remote_addr: at, rkey }
             };
             let from = [w.sge(a, 0, 64)];
-            w.post(a, qa, opcode, body, &from, 1).unwrap();
+            let first = [w.sge(a, 0, if opcode == Opcode::FetchAndAdd { 8 } else { 64 })];
+            w.post(a, qa, opcode, body, &first, 1).unwrap();
             let _ = w.post(a, qa, Opcode::RdmaWrite, w.rdma(b, 0), &from, 2);
             w.run_for(SECOND);
             assert_eq!(statuses(w, a)[..2], [St::RemAccessErr, St::WrFlushErr]);
@@ -53,6 +54,30 @@ fn remote_access() {
             assert_eq!(w.nodes[b].engine.qp_state(qb), Ok(QpState::Err));
             assert_eq!(events(w, b), [EventKind::QpAccessErr]);
         });
+    }
+}
+
+/// 9.4.5, 11.6.2: the list of an atomic has 8 bytes, however many entries.
+#[test]
+fn atomic_list_not_of_eight_bytes() {
+    for opcode in [Opcode::CmpAndSwp, Opcode::FetchAndAdd] {
+        for (lengths, expected) in [
+            (&[7][..], St::LocLenErr),
+            (&[9], St::LocLenErr),
+            (&[8, 1], St::LocLenErr),
+            (&[], St::LocLenErr),
+            (&[8], St::Success),
+            (&[3, 5], St::Success),
+        ] {
+            let mut w = World::new(2, 5);
+            let (qa, _) = w.pair(0, 1, QpType::Rc);
+            let rkey = RKey(w.nodes[1].key);
+            let body = SendBody::Atomic { remote_addr: BASE, rkey, compare_add: 1, swap: 0 };
+            let list: Vec<_> = lengths.iter().map(|len| w.sge(0, 64, *len)).collect();
+            w.post(0, qa, opcode, body, &list, 1).unwrap();
+            w.run_for(SECOND);
+            assert_eq!(statuses(&mut w, 0), [expected], "{opcode:?} {lengths:?}");
+        }
     }
 }
 
