@@ -81,4 +81,4 @@ macro_rules! programs {
     };
 }
 
-programs!(badargs cancel child cqx disconnect dlvsym handles ignored infiniband link share shared tables wr);
+programs!(badargs cancel child cqx disconnect dlvsym files handles ignored infiniband link share shared tables wr);

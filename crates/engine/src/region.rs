@@ -38,8 +38,8 @@ pub(crate) type KeyMap<V> = HashMap<u32, V, BuildHasherDefault<KeyHasher>>;
 pub(crate) enum Backing {
     /// Memory that was there at registration.
     Plain,
-    /// Memory that may come and go (ON_DEMAND).
-    OnDemand,
+    /// Memory that may come and go (ON_DEMAND), or go (a file that others can cut off).
+    Guarded,
     /// Nothing: `ibv_alloc_null_mr(3)`.
     Null,
 }
@@ -150,7 +150,7 @@ impl Recent {
         Recent {
             key: info.key,
             writable: info.access.contains(Access::LOCAL_WRITE),
-            guarded: backing == Backing::OnDemand,
+            guarded: backing == Backing::Guarded,
             pd: info.pd,
             iova: info.iova,
             length: info.length,
@@ -497,6 +497,6 @@ impl MrInfo {
         if !self.covers(addr, u64::from(len)) {
             return None;
         }
-        Some(Span { addr: self.addr.wrapping_add(addr - self.iova), len, guarded: backing == Backing::OnDemand })
+        Some(Span { addr: self.addr.wrapping_add(addr - self.iova), len, guarded: backing == Backing::Guarded })
     }
 }

@@ -223,7 +223,7 @@ pub(crate) fn resize(fd: &OwnedFd, len: u64) -> Result<(), Errno> {
 /// and the kernel does not refuse them one by one.
 fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     static COUNTED: OnceLock<bool> = OnceLock::new();
-    let read = || std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2"));
+    let read = || crate::files::contents("/proc/sys/vm/overcommit_memory").starts_with(b"2");
     if !*COUNTED.get_or_init(read) {
         return Ok(());
     }

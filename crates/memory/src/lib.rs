@@ -23,6 +23,7 @@ pub mod biased;
 pub mod board;
 pub mod copying;
 pub mod fds;
+pub mod files;
 pub mod gifts;
 pub mod joint;
 pub mod local;

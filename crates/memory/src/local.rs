@@ -1,7 +1,7 @@
 //! Copies from and to memory of this process that the program has registered.
 //!
-//! `guarded` memory (ON_DEMAND regions) may be unmapped at any time: it is reached through the kernel, which answers
-//! EFAULT where a plain access would be a SIGSEGV. See the crate's page for why these functions are not `unsafe`.
+//! `guarded` memory may go at any time (ON_DEMAND regions, files that can be cut off: [`crate::files`]). It is reached through the kernel, which
+//! answers EFAULT where a plain access would be a SIGSEGV or SIGBUS. See the crate's page for why these functions are not `unsafe`.
 
 use core::hint::cold_path;
 use core::ops::ControlFlow;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use engine::platform::{AtomicOp, Fault, Span};
 use verbs::Errno;
 
-use crate::{maps, straight};
+use crate::{files, maps, straight};
 
 /// Copies `dst.len()` bytes from `addr`.
 ///
@@ -125,7 +125,8 @@ pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: us
 /// An atomic operation on 8 bytes in host byte order; gives the value before.
 ///
 /// A `guarded` page is made present first; if the program unmaps it between that and the access, it gets the SIGSEGV
-/// that an access of its own would have got.
+/// that an access of its own would have got. In a file that others can cut off meanwhile the word is read and written through
+/// the kernel: that is one operation for all that comes through this adapter (`IBV_ATOMIC_HCA`), not for processors.
 ///
 /// # Errors
 /// [`Fault`] if `guarded` memory is not mapped writable, or if `addr` is not a multiple of 8.
@@ -135,6 +136,9 @@ pub fn atomic(addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
     }
     if guarded {
         populate(addr, 8, true).map_err(|_| Fault)?;
+        if files::may_shrink(addr, 8) {
+            return atomic_copies(addr, op);
+        }
     }
     // SAFETY: aligned (checked above), mapped (region, or just populated), and only ever used as an atomic here; the
     // program's own accesses are plain machine accesses outside of Rust's view.
@@ -148,6 +152,22 @@ pub fn atomic(addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
         AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
         AtomicOp::Write(value) => word.swap(value, Ordering::AcqRel),
     })
+}
+
+/// [`atomic`] by copies. Whoever calls holds the adapter's lock, so no other one comes in between.
+fn atomic_copies(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
+    let mut word = [0u8; 8];
+    load(addr, true, &mut word)?;
+    let before = u64::from_ne_bytes(word);
+    let after = match op {
+        AtomicOp::CompareSwap(compare, swap) => (before == compare).then_some(swap),
+        AtomicOp::FetchAdd(add) => Some(before.wrapping_add(add)),
+        AtomicOp::Write(value) => Some(value),
+    };
+    if let Some(after) = after {
+        store(addr, true, &after.to_ne_bytes())?;
+    }
+    Ok(before)
 }
 
 /// Copies between two span lists of this process, as far as the shorter reaches.

@@ -37,6 +37,8 @@ pub(crate) struct Mapping {
     /// Of the file; 0 if there is none.
     pub(crate) inode: u64,
     pub(crate) name: Name,
+    /// What the name says, as far as lines are kept.
+    label: Label,
     /// No property is set that a new mapping would not have: not locked, no stack, inherited by children, no protection key
     /// and so on.
     pub(crate) usual: bool,
@@ -53,6 +55,21 @@ pub(crate) enum Name {
     Heap,
     /// A file, or one of the kernel's special mappings.
     Other,
+}
+
+/// The bytes of a name.
+struct Label {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Label {
+    fn of(name: &[u8]) -> Self {
+        let len = name.len().min(LINE);
+        let mut bytes = [0; LINE];
+        bytes[..len].copy_from_slice(&name[..len]);
+        Label { bytes, len }
+    }
 }
 
 /// Flags of `VmFlags` that say nothing that a new mapping would not fulfil as well: permissions and what mprotect may
@@ -117,6 +134,7 @@ impl Mapping {
             offset,
             device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
             inode,
+            label: Label::of(rest),
             name: match rest {
                 b"" => Name::None,
                 b"[heap]" => Name::Heap,
@@ -126,6 +144,11 @@ impl Mapping {
             usual: false,
             keyed: false,
         })
+    }
+
+    /// What stands at the end of the line, as far as lines are kept: cut off after 256 bytes of the whole.
+    pub(crate) fn label(&self) -> &[u8] {
+        self.label.bytes.get(..self.label.len).unwrap_or_default()
     }
 
     /// Takes in a further line of smaps.

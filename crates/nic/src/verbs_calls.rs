@@ -42,11 +42,14 @@ impl Nic {
     /// # Errors
     /// EFAULT: not mapped, or not writable where LOCAL_WRITE is asked for; EINVAL: length, rights.
     pub fn reg_mr(&self, pd: PdId, addr: u64, length: u64, iova: u64, access: Access) -> Result<(MrId, LKey, RKey)> {
-        check_memory(addr, length, access)?;
+        let guarded = check_memory(addr, length, access)?;
         let mut core = self.lock();
         let adopted = self.adopt(&mut core, addr, length, access);
         match core.reg_mr(pd, addr, length, iova, access) {
             Ok(made) => {
+                if guarded {
+                    core.guard_mr(made.0)?;
+                }
                 self.keep_adopted(&mut core, made.0, adopted);
                 Ok(made)
             }
@@ -68,12 +71,13 @@ impl Nic {
         pd: Option<PdId>,
         access: Option<Access>,
     ) -> Result<(LKey, RKey)> {
+        let mut guarded = false;
         // New rights ask for other memory as new bounds do: LOCAL_WRITE wants it to be writable.
         if translation.is_some() || access.is_some() {
             let old = self.lock().mr_info(mr).ok_or(UNKNOWN)?;
             let (addr, length) = translation.map_or((old.addr, old.length), |(addr, length, _)| (addr, length));
             if length > 0 || translation.is_some() {
-                check_memory(addr, length, access.unwrap_or(old.access))?;
+                guarded = check_memory(addr, length, access.unwrap_or(old.access))?;
             }
         }
         let mut core = self.lock();
@@ -84,6 +88,9 @@ impl Nic {
         };
         match core.rereg_mr(mr, translation, pd, access) {
             Ok(keys) => {
+                if guarded {
+                    core.guard_mr(mr)?;
+                }
                 if translation.is_some() || access.is_some_and(|access| access.contains(Access::ON_DEMAND)) {
                     self.drop_adopted(&mut core, mr);
                     self.keep_adopted(&mut core, mr, adopted);
@@ -322,12 +329,17 @@ impl Nic {
     }
 }
 
-fn check_memory(addr: u64, length: u64, access: Access) -> Result<()> {
-    if length == 0 {
-        return Err(Errno::EINVAL); // Linux pins nothing and says so; only device memory has regions of no bytes
+/// Makes sure that the memory is there. True if it may go nevertheless, because somebody may cut off its file.
+fn check_memory(addr: u64, length: u64, access: Access) -> Result<bool> {
+    // Linux pins the pages from the address to the end, and refuses where there is none; so a region of no bytes at an address
+    // inside a page is one (`ib_umem_get`).
+    if length == 0 && addr.is_multiple_of(rustix::param::page_size() as u64) {
+        return Err(Errno::EINVAL);
     }
     if access.contains(Access::ON_DEMAND) {
-        return Ok(());
+        return Ok(false); // it is reached with care anyway
     }
-    memory::local::populate(addr, length, access.contains(Access::LOCAL_WRITE))
+    let length = length.max(1);
+    memory::local::populate(addr, length, access.contains(Access::LOCAL_WRITE))?;
+    Ok(memory::files::may_shrink(addr, length))
 }

@@ -161,7 +161,7 @@ impl Remote {
     /// True if somebody has stopped the process (SIGSTOP, a debugger): it does not wait for its turn on a processor.
     /// False if it cannot be told.
     pub fn is_stopped(&self) -> bool {
-        let stat = std::fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat = memory::files::contents(&format!("/proc/{}/stat", self.pid));
         // proc_pid_stat(5): the state is the third field; the second, in parentheses, may contain anything.
         let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
         matches!(state, Some(b'T' | b't'))

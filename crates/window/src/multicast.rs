@@ -53,7 +53,7 @@ impl WindowPlatform {
             _ => {
                 self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < FRESH);
                 // Names are arbitrary bytes; those of others may be no UTF-8.
-                let raw = std::fs::read("/proc/net/unix").unwrap_or_default();
+                let raw = memory::files::contents("/proc/net/unix");
                 let blocks = rendezvous::members(&String::from_utf8_lossy(&raw), group);
                 self.multicast.seen.insert(*group, (now, blocks.clone()));
                 blocks

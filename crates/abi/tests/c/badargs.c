@@ -100,12 +100,13 @@ static void domains(void)
 
 static void regions(void)
 {
-	static char data[8192];
+	static char data[8192] __attribute__((aligned(65536)));
 	struct ibv_alloc_dm_attr dm_attr = { .length = 0 };
 	struct ibv_sge sge = { .lkey = 0x12345678, .length = 1 };
 
 	NULLS(EINVAL, ibv_reg_mr(NULL, data, 1, 0));
-	NULLS(EINVAL, ibv_reg_mr(pd, data, 0, 0));
+	NULLS(EINVAL, ibv_reg_mr(pd, data, 0, 0)); /* no page would be pinned */
+	NULLS(EFAULT, ibv_reg_mr(pd, (void *)4097, 0, 0));
 	NULLS(EINVAL, ibv_reg_mr(pd, data, sizeof data, IBV_ACCESS_REMOTE_WRITE));
 	NULLS(EINVAL, ibv_reg_mr(pd, data, sizeof data, IBV_ACCESS_REMOTE_ATOMIC));
 	NULLS(EINVAL, ibv_reg_mr(pd, data, sizeof data, 1 << 15));
@@ -122,8 +123,11 @@ static void regions(void)
 	NULLS(ENOENT, ibv_import_mr(pd, 0xffffff));
 	ibv_unimport_mr(NULL);
 
-	struct ibv_mr *mr = ibv_reg_mr(pd, data, sizeof data, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *mr = ibv_reg_mr(pd, data + 1, 0, IBV_ACCESS_LOCAL_WRITE); /* one would */
 
+	MUST(mr != NULL && mr->length == 0);
+	NUMBER(0, ibv_dereg_mr(mr));
+	mr = ibv_reg_mr(pd, data, sizeof data, IBV_ACCESS_LOCAL_WRITE);
 	MUST(mr != NULL);
 	FAILS(EINVAL, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr(NULL, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0));
 	FAILS(EINVAL, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0));

@@ -25,7 +25,7 @@ impl<P: Platform> Engine<P> {
         Regions::check_access(access)?;
         let ctx = self.pd_ctx(pd)?;
         let (length, iova) = Self::layout(addr, length, iova, access)?;
-        let backing = if access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Plain };
+        let backing = if access.contains(Access::ON_DEMAND) { Backing::Guarded } else { Backing::Plain };
         let info = MrInfo { addr, length, iova, access, pd, key: 0 };
         let (id, key) = self.mem.add_mr(ctx, info, backing, || self.platform.random())?;
         let _ = self.use_pd(pd);
@@ -54,6 +54,12 @@ impl<P: Platform> Engine<P> {
         Ok((id, LKey(key)))
     }
 
+    /// The region was registered, or registered anew, just now; and its memory may go although it is not ON_DEMAND: it is to be reached as if it were.
+    pub fn guard_mr(&mut self, mr: MrId) -> Result<()> {
+        let info = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?.info;
+        self.mem.change_mr(mr, info, Backing::Guarded)
+    }
+
     /// `ibv_rereg_mr(3)`: changes what is given. The keys stay: peers that hold them see the new
     /// rights at their next access.
     pub fn rereg_mr(
@@ -70,7 +76,7 @@ impl<P: Platform> Engine<P> {
         if old.backing == Backing::Null {
             return Err(Errno::EINVAL); // there is no memory to register anew
         }
-        let (ctx, mut info) = (old.ctx, old.info);
+        let (ctx, mut info, mut backing) = (old.ctx, old.info, old.backing);
         if let Some(access) = access {
             Regions::check_access(access)?;
             info.access = access;
@@ -89,8 +95,11 @@ impl<P: Platform> Engine<P> {
         }
         self.hide_mr(info.key);
         self.expel(mr);
-        let on_demand = info.access.contains(Access::ON_DEMAND);
-        self.mem.change_mr(mr, info, if on_demand { Backing::OnDemand } else { Backing::Plain })?;
+        if translation.is_some() || access.is_some() {
+            let on_demand = info.access.contains(Access::ON_DEMAND);
+            backing = if on_demand { Backing::Guarded } else { Backing::Plain };
+        }
+        self.mem.change_mr(mr, info, backing)?;
         self.show_mr(mr);
         Ok((LKey(info.key), RKey(info.key)))
     }

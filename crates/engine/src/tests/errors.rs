@@ -6,7 +6,7 @@ use verbs::{
 
 use super::mock::*;
 use super::twins;
-use crate::Notice;
+use crate::{Engine, Notice};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -320,6 +320,25 @@ fn overwritten_completions_do_not_outlive_a_reset() {
     }
     assert!(w.recv(0, qa, &[from], 1).is_err());
     assert_eq!(w.nodes[0].engine.send_room(qa).unwrap(), room);
+}
+
+/// Memory that may go is reached with care for as long as the region stands on it.
+#[test]
+fn a_guarded_region_is_so_until_it_has_other_memory() {
+    let mut w = World::new(1, 5);
+    let Node { engine, ctx, pd, .. } = &mut w.nodes[0];
+    let (mr, lkey, rkey) = engine.reg_mr(*pd, BASE, 64, BASE, ALL).unwrap();
+    let entry = Sge { addr: BASE, length: 8, lkey };
+    let is_guarded = |engine: &Engine<Mock>, pd| engine.mem.local(Some(pd), &entry, true).unwrap().guarded;
+    assert!(!is_guarded(engine, *pd));
+    engine.guard_mr(mr).unwrap();
+    assert!(is_guarded(engine, *pd), "not as it is remembered");
+    let other = engine.alloc_pd(*ctx).unwrap();
+    engine.rereg_mr(mr, None, Some(other), None).unwrap();
+    assert!(is_guarded(engine, other));
+    engine.rereg_mr(mr, Some((BASE, 32, BASE)), None, None).unwrap();
+    assert!(!is_guarded(engine, other));
+    assert_eq!(lkey.0, rkey.0);
 }
 
 /// The region last used is remembered: but not as it was before it changed.
