@@ -185,6 +185,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_waiter_that_has_ended_is_none() {
+        let channel = CompChannel {
+            bell: Bell::new().unwrap(),
+            queue: Mutex::default(),
+            users: AtomicU32::new(0),
+            waiters: Mutex::default(),
+        };
+        std::thread::scope(|scope| scope.spawn(|| channel.begin_wait()).join().unwrap());
+        channel.begin_wait();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while channel.waiting() != 1 {
+            assert!(std::time::Instant::now() < until, "its thread is joined, and soon is none of the process");
+            std::thread::yield_now();
+        }
+        channel.end_wait();
+        assert_eq!(channel.waiting(), 0);
+    }
+
+    #[test]
     fn rings_are_taken_back_without_waiting() {
         let bell = Bell::new().unwrap();
         bell.ring();
