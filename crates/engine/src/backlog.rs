@@ -88,10 +88,12 @@ impl<P: Platform> Engine<P> {
         if qp.backlog.is_empty() {
             self.starving.retain(|id| *id != qp.id);
             self.starving.push(qp.id);
-            // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
-            self.hide_qp(qp);
         }
         qp.backlog.push_back(Held { packet: *packet, bytes, since: now });
+        if qp.backlog.len() == 1 && qp.shown.is_some() {
+            // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
+            self.show_qp(qp);
+        }
         true
     }
 

@@ -143,10 +143,10 @@ impl<P: Platform> Engine<P> {
         let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let takes = match qp.init.qp_type {
             QpType::Rc | QpType::XrcTgt => connected,
-            // From a process that can be found; the first message in RTR is an event (11.6.3.1); and nothing passes what waits for a receive.
+            // From a process that can be found; and the first message in RTR is an event (11.6.3.1).
             QpType::Uc => {
                 let begun = qp.state != QpState::Rtr || qp.comm_est;
-                (connected || qp.state == QpState::Sqe) && begun && qp.link.is_some() && qp.backlog.is_empty()
+                (connected || qp.state == QpState::Sqe) && begun && qp.link.is_some()
             }
             QpType::Ud | QpType::XrcIni => false,
         };
@@ -154,6 +154,10 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+        if !qp.backlog.is_empty() {
+            // Nothing passes what waits for a receive. A copy that a peer has begun belongs before that.
+            access = Access::empty();
+        }
         if qp.attr.max_dest_rd_atomic == 0 {
             // Such a request is refused, which is the responder's part.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
