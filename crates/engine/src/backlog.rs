@@ -66,9 +66,13 @@ impl<P: Platform> Engine<P> {
     /// Keeps a packet that found no receive. False when it is lost.
     pub(crate) fn hold(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> bool {
         let Source::Wire(_) = rx else { return false };
+        let waited = !qp.backlog.is_empty();
         while qp.backlog.front().is_some_and(|h| h.since + HOLD < now) {
             qp.backlog.pop_front();
             qp.tally.counters.dropped += 1;
+        }
+        if waited && qp.backlog.is_empty() && qp.shown.is_some() {
+            self.show_qp(qp);
         }
         let len = self.payload_len(rx);
         let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();

@@ -93,6 +93,25 @@ fn uc_in_order() {
     assert_eq!((statuses(&mut w, 0), statuses(&mut w, 1)), (vec![St::Success; 6], vec![St::Success; 2]));
 }
 
+/// What has waited too long is lost; then the way is free again.
+#[test]
+fn uc_behind_what_is_lost() {
+    let (mut w, qa, qb) = unreliable();
+    let key = RKey(w.nodes[1].key);
+    let (from, into) = ([w.sge(0, 0, 8)], [w.sge(1, 1000, 8)]);
+    w.recv(1, qb, &into, 1).unwrap();
+    for id in 1..3 {
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &from, id).unwrap();
+        w.settle();
+    }
+    w.now += SECOND;
+    write(&mut w, qa, 64, key, 3);
+    assert_eq!(reached(&w), 0, "something waits");
+    w.settle();
+    write(&mut w, qa, 128, key, 4);
+    assert_eq!((reached(&w), w.read(1, 128, 8), w.read(1, 1000, 8)), (1, vec![7; 8], vec![7; 8]));
+}
+
 /// 11.6.3.1: the first message in RTR is an event, so it is sent.
 #[test]
 fn uc_before_rts() {
