@@ -34,8 +34,10 @@ const LEAST: u16 = 2;
 pub const TAIL: u32 = 4096;
 /// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a helper at work with.
 pub const LONGEST: u32 = 1 << 20;
-/// Copies that are made alone after one whose helper was waited for so long that it must have lost its processor.
+/// Copies that are made alone after one whose helper was waited for so long that it must have lost its processor; twice as
+/// many after the next such one, and so on, this often.
 const ALONE: u32 = 64;
+const DOUBLED: u32 = 12;
 
 /// The shared words of one leader and one helper.
 #[derive(Clone, Copy)]
@@ -110,6 +112,8 @@ pub struct Leader {
     gave_up: bool,
     /// So many copies are to be made alone.
     alone: u32,
+    /// How often the helper was slow.
+    slow: u32,
 }
 
 /// Why a copy came to no good end.
@@ -128,9 +132,15 @@ impl Leader {
         !self.gave_up && self.alone == 0
     }
 
-    /// The helper was slow: the next copies are made alone.
+    /// The helper was slow: the next copies are made alone, more of them each time.
     pub fn avoid(&mut self) {
-        self.alone = ALONE + 1;
+        self.alone = (ALONE << self.slow) + 1;
+        self.slow = (self.slow + 1).min(DOUBLED);
+    }
+
+    /// True if a helper has not come to its end, so that it is not asked again.
+    pub fn has_given_up(&self) -> bool {
+        self.gave_up
     }
 
     /// True while a helper that was not waited for any more may still be copying.

@@ -10,7 +10,7 @@ use engine::{Engine, Notice};
 use memory::biased::MutexGuard;
 use taps::Tapped;
 use taps::fault::spec::DeviceFault;
-use window::WindowPlatform;
+use window::{Unquiet, WindowPlatform};
 
 use crate::adopt::Adoption;
 use crate::channel::CompChannel;
@@ -177,6 +177,7 @@ impl Core {
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
+            && !self.engine.platform().is_unquiet()
         // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
     }
 
@@ -224,17 +225,35 @@ impl DerefMut for Core {
 /// the NIC thread. It lets go of the lock between any two.
 const PIECES: u32 = 16;
 
-/// The lock, held. Letting go runs what was queued and delivers what happened.
+/// The lock, held. Letting go runs what was queued and delivers what happened; then, without the lock, peers are waited for
+/// that copy from or to memory which was taken back.
 pub struct Guard<'a> {
     nic: &'a Nic,
     core: MutexGuard<'a, Core>,
+    // Behind the lock: members are dropped in their order.
+    then: Option<Box<Copies<'a>>>,
+}
+
+/// Copies to wait for.
+struct Copies<'a> {
+    nic: &'a Nic,
+    under_way: Option<Unquiet>,
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        if let Some(under_way) = self.under_way.take() {
+            let in_vain = under_way.wait();
+            self.nic.core.lock().engine.platform_mut().judge(&in_vain);
+        }
+    }
 }
 
 impl<'a> Guard<'a> {
     #[inline]
     pub(crate) fn new(nic: &'a Nic, mut core: MutexGuard<'a, Core>) -> Self {
         Self::begin(&mut core);
-        Guard { nic, core }
+        Guard { nic, core, then: None }
     }
 
     /// The lock has been taken.
@@ -280,7 +299,13 @@ impl Guard<'_> {
             MutexGuard::bump(&mut self.core);
             Self::begin(&mut self.core);
         }
-        self.nic.mind_deadline(&mut self.core);
+        let core = &mut *self.core;
+        self.nic.mind_deadline(core);
+        if core.engine.platform().is_unquiet() {
+            // Whoever is to be rung must not wait for that.
+            core.engine.platform_mut().kick();
+            self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.platform().unquiet()) }));
+        }
     }
 }
 

@@ -92,6 +92,9 @@ impl Nic {
                     core.guard_mr(mr)?;
                 }
                 if translation.is_some() || access.is_some_and(|access| access.contains(Access::ON_DEMAND)) {
+                    // Peers' copies are over when the lock is taken again: nothing moves under them.
+                    drop(core);
+                    let mut core = self.lock();
                     self.drop_adopted(&mut core, mr);
                     self.keep_adopted(&mut core, mr, adopted);
                 }
@@ -115,8 +118,10 @@ impl Nic {
             match core.dereg_mr(mr, false) {
                 Err(Errno::EAGAIN) => {}
                 result => {
+                    // Peers' copies are over when the lock is taken again: nothing moves under them.
+                    drop(core);
                     if result.is_ok() {
-                        self.drop_adopted(&mut core, mr);
+                        self.drop_adopted(&mut self.lock(), mr);
                     }
                     return result;
                 }
@@ -125,7 +130,8 @@ impl Nic {
             core.progress(now);
             if now > until {
                 core.dereg_mr(mr, true)?;
-                self.drop_adopted(&mut core, mr);
+                drop(core);
+                self.drop_adopted(&mut self.lock(), mr);
                 return Ok(());
             }
             drop(core);

@@ -3,8 +3,6 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
 //! are shown by themselves too, for messages that go straight, which name addresses and no keys.
 
-use std::time::{Duration, Instant};
-
 use engine::platform::{LinkId, Nanos, PIECE, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
@@ -20,10 +18,6 @@ use crate::shared::{PLACES, Place};
 pub(crate) const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 8_000_000;
-/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB) before we have done with it:
-/// it lies, or somebody has stopped it.
-const COPY_PATIENCE: Duration = Duration::from_secs(5);
-
 /// What this process shows.
 pub(crate) struct Board {
     writer: Writer<OwnSheet>,
@@ -206,24 +200,6 @@ impl WindowPlatform {
         board.writer.show(ARENA, &[fd, inode, count as u64, 0, 0, 0]);
     }
 
-    /// Returns when none of these peers is copying on the strength of what was so before. A link whose peer does not
-    /// come to an end is given up. They are waited for together, not one after the other: what a peer begins later is not meant.
-    pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
-        let copying = |id: &LinkId| {
-            let link = self.link(*id).filter(|link| link.state != State::Dead && which(self, *id))?;
-            Some((*id, link.copied_by_peer()?))
-        };
-        let copies: Vec<_> = self.live.iter().filter_map(copying).collect();
-        let until = Instant::now() + COPY_PATIENCE;
-        for (id, copy) in copies {
-            if self.link(id).is_some_and(|link| !link.outlasts(copy, until)) {
-                self.bury(id);
-                // When it goes on, it goes on to copy.
-                self.shared.haunted = true;
-            }
-        }
-    }
-
     /// Executes a request here, or a piece of it, if the peer shows that it is allowed.
     pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
         if request.before > 0 || request.after > 0 {
@@ -376,8 +352,8 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
             link.pace.begins(request.len, monotonic);
         }
         let copied = match request.op {
-            ReachOp::Write => straight::push(remote.pid, ours, &theirs),
-            _ => straight::pull(remote.pid, &theirs, ours),
+            ReachOp::Write => straight::push(remote.who.pid, ours, &theirs),
+            _ => straight::pull(remote.who.pid, &theirs, ours),
         };
         if paced {
             link.pace.ends(monotonic);

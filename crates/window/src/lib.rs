@@ -10,7 +10,9 @@
 //! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
-//! Nothing here blocks (but [`engine::platform::Platform::quiesce`], while a peer copies), and nothing that a peer says or
+//! * `quiet`: waiting for peers' copies, without the lock.
+//!
+//! Nothing here blocks (but [`Unquiet::wait`], and for milliseconds a joint copy), and nothing that a peer says or
 //! does is trusted.
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ mod pace;
 mod paths;
 mod peers;
 mod platform;
+mod quiet;
 pub mod rendezvous;
 mod shared;
 mod sleep;
@@ -34,5 +37,6 @@ pub use config::{Config, STRAIGHT_ABOVE};
 pub use link::Rx;
 pub use memory::arena::Mapped;
 pub use platform::{Stats, WindowPlatform};
+pub use quiet::{InVain, Unquiet};
 pub use shared::Place;
 pub use tell::is_owned;

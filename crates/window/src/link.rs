@@ -19,6 +19,8 @@ use verbs::Errno;
 
 use crate::codec;
 use crate::pace::Pace;
+use crate::peers::Who;
+use crate::quiet::Offence;
 use crate::rendezvous::{Message, NONCE};
 use crate::socket;
 
@@ -72,16 +74,18 @@ const HELPER_SPINS: u32 = 4096;
 const HELPER_LOOKS: u32 = 16;
 /// So many of these looks in a row must find it stopped.
 const HELPER_STOPPED: u32 = 10;
-/// Who was waited for so long has lost its processor: it is not to hold us up again and again.
+/// A helper that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less often.
 const HELPER_SLOW: Duration = Duration::from_millis(1);
-/// How long a helper that lives may take for its part.
-const HELPER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a helper that lives may take for its part: it is waited for under the lock.
+const HELPER_PATIENCE: Duration = Duration::from_millis(20);
 
 /// How far a link's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Packets go both ways.
     Up,
+    /// It is not known yet whether the peer is of our user: nothing comes or goes.
+    Held,
     /// The peer is gone. What it had sent is still taken, at most so many packets more (one that only closed its
     /// socket could go on writing forever).
     Draining(u32),
@@ -93,16 +97,18 @@ pub(crate) enum State {
 pub(crate) struct Remote {
     /// Its socket: closes when it dies.
     pub socket: TrackedFd,
-    /// In our PID namespace; 0 if it has no number there.
-    pub pid: u32,
+    /// Process and user.
+    pub who: Who,
+    /// It has connected to us, not we to it.
+    pub visits: bool,
     /// Which process: links to the same one have the same number, whatever process number it has or had.
     pub peer: u64,
     /// What it calls its device, once it has said so.
     pub instance: Option<[u8; 16]>,
-    /// The same user as ours.
-    pub same_user: bool,
     /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
     pub pidfd: Option<TrackedFd>,
+    /// What it has done to us.
+    pub offence: Option<Offence>,
     /// What it has to read from our memory, until it has answered; `None` for another user's process.
     pub nonce: Option<Box<[u8; NONCE]>>,
     /// It has read that: it may trace us.
@@ -136,16 +142,22 @@ pub(crate) struct Remote {
     pub ran_at: engine::platform::Nanos,
 }
 
+fn readable(fd: &TrackedFd, flags: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
+/// True if the process of this pidfd is dead.
+pub(crate) fn is_dead(pidfd: &TrackedFd) -> bool {
+    readable(pidfd, PollFlags::IN)
+}
+
 impl Remote {
     /// True if the process is dead, or has closed our socket.
     pub fn gone(&self) -> bool {
-        let readable = |fd: &TrackedFd, flags: PollFlags| {
-            let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
-        };
         match &self.pidfd {
-            Some(pidfd) => readable(pidfd, PollFlags::IN),
+            Some(pidfd) => is_dead(pidfd),
             // No flags: only POLLHUP and POLLERR.
             None => readable(&self.socket, PollFlags::empty()),
         }
@@ -155,13 +167,13 @@ impl Remote {
 impl Remote {
     /// True if the peer may help with a straight copy.
     fn may_help(&self, leader: &mut Leader) -> bool {
-        self.it_permitted && leader.asks()
+        self.it_permitted && self.offence.is_none() && leader.asks()
     }
 
     /// True if somebody has stopped the process (SIGSTOP, a debugger): it does not wait for its turn on a processor.
     /// False if it cannot be told.
     pub fn is_stopped(&self) -> bool {
-        let stat = memory::files::contents(&format!("/proc/{}/stat", self.pid));
+        let stat = memory::files::contents(&format!("/proc/{}/stat", self.who.pid));
         // proc_pid_stat(5): the state is the third field; the second, in parentheses, may contain anything.
         let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
         matches!(state, Some(b'T' | b't'))
@@ -169,18 +181,18 @@ impl Remote {
 
     /// True if it is known well enough to be told from others: by its number, or by what it says.
     pub fn is_known(&self) -> bool {
-        self.pid != 0 || self.instance.is_some()
+        self.who.pid != 0 || self.instance.is_some()
     }
 
     /// True if the other is the same process.
     pub fn is_same(&self, other: &Remote) -> bool {
-        if self.pid != 0 {
+        if self.who.pid != 0 {
             return self.peer == other.peer;
         }
         // A process that has no number here (another PID namespace) is known by what it says: 128 random bits that only
         // its peers have heard. Until it answers, nobody else can be told from it.
-        other.pid == 0
-            && self.same_user == other.same_user
+        other.who.pid == 0
+            && self.who.standing == other.who.standing
             && match (self.instance, other.instance) {
                 (Some(a), Some(b)) => a == b,
                 _ => true,
@@ -311,9 +323,13 @@ impl Link {
     /// The next packet, written to `packet`. `Err` if there will be no more on this link.
     #[inline(always)]
     pub(crate) fn peek(&mut self, id: engine::platform::LinkId, packet: &mut Packet) -> Result<Option<Rx>, Broken> {
-        if self.state == State::Dead {
+        if self.state != State::Up {
             cold_path();
-            return Err(Broken);
+            match self.state {
+                State::Dead => return Err(Broken),
+                State::Held => return Ok(None),
+                State::Up | State::Draining(_) => {}
+            }
         }
         match self.consumer.peek()? {
             Some(record) => {
@@ -348,7 +364,7 @@ impl Link {
     /// True if a packet is there.
     #[inline(always)]
     pub(crate) fn ready(&self) -> bool {
-        self.state != State::Dead && self.consumer.ready()
+        !matches!(self.state, State::Dead | State::Held) && self.consumer.ready()
     }
 
     /// Gives the place of what [`Link::peek_short`] gave back, and rings if the peer waits for it.
@@ -374,7 +390,7 @@ impl Link {
                 self.state = State::Draining(left.saturating_sub(1));
                 left > 1
             }
-            State::Dead => false,
+            State::Dead | State::Held => false,
         }
     }
 
@@ -461,7 +477,7 @@ impl Link {
     /// the peer is dead, so this asks.
     pub(crate) fn straight_pid(&self) -> Option<u32> {
         let remote = self.remote.as_ref()?;
-        (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.pid)
+        (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.who.pid)
     }
 
     /// Copies from the peer's memory for its request, marked, and if its ticket is good.
@@ -478,7 +494,7 @@ impl Link {
         let remote = remote.ok_or(StraightError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
             // Not in one call with the copy: the bytes would be here before the word has been looked at.
-            straight::is_good(remote.pid, ticket)?;
+            straight::is_good(remote.who.pid, ticket)?;
             if remote.pull_shared(theirs, ours).is_some() {
                 return Ok(());
             }
@@ -487,10 +503,10 @@ impl Link {
                 && remote.may_help(leader)
             {
                 let terms = Terms { ticket, helpers: from.addr, leaders: to.addr, len: from.len, to_helper: false };
-                let part = |at, len| straight::pull(remote.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
+                let part = |at, len| straight::pull(remote.who.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
                 return lead(leader, &words, &terms, part, remote);
             }
-            straight::pull(remote.pid, theirs, ours)
+            straight::pull(remote.who.pid, theirs, ours)
         })
     }
 
@@ -548,28 +564,5 @@ impl Link {
     pub(crate) fn copied_by_peer(&self) -> Option<UnderWay> {
         self.remote.as_ref()?;
         under_way(self.consumer.memory().copying())
-    }
-
-    /// Waits until this copy is over, or the peer dead. False if neither was to be until then.
-    pub(crate) fn outlasts(&self, copy: UnderWay, until: Instant) -> bool {
-        const SPINS: u32 = 100;
-        const LONGEST: Duration = Duration::from_millis(1);
-        let Some(remote) = &self.remote else { return true };
-        let mark = self.consumer.memory().copying();
-        for _ in 0..SPINS {
-            if !copy.lasts(mark) {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        let mut pause = Duration::from_micros(10);
-        while copy.lasts(mark) && !remote.gone() {
-            if Instant::now() > until {
-                return false;
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST);
-        }
-        true
     }
 }

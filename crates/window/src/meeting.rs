@@ -4,6 +4,9 @@
 //! before it has read a nonce from our memory and returned it: the keys and addresses on the board, and a descriptor that
 //! it could make block, are for those that could read and stop us anyway. A process that may not trace us, because Yama,
 //! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
+//!
+//! Where our own uid stands for all users that have no number in our user namespace, the kernel's word for the user says
+//! nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,9 +20,10 @@ use memory::{ForeignSheet, Half, straight};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::WindowPlatform;
-use crate::link::{Remote, Side};
+use crate::link::{Remote, Side, State};
 use crate::paths;
-use crate::peers::{TURN, unwatch, watch_bell};
+use crate::peers::{Standing, TURN, Who, unwatch, watch_bell};
+use crate::quiet::Offence;
 use crate::rendezvous::{Greeting, Message, NONCE};
 use crate::socket::{self, Received};
 
@@ -34,23 +38,26 @@ impl Remote {
 
 impl WindowPlatform {
     /// A peer that nothing is known of but what the kernel says.
-    pub(crate) fn remote(&mut self, socket: TrackedFd, pid: u32, same_user: bool) -> Remote {
+    pub(crate) fn remote(&mut self, socket: TrackedFd, who: Who) -> Remote {
+        let Who { pid, standing, .. } = who;
         let pidfd = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
             .map(|fd| TrackedFd::new(fd, &self.fds));
-        let nonce = same_user.then(|| {
+        let nonce = (standing != Standing::Other).then(|| {
             let mut nonce = Box::new([0; NONCE]);
             self.fill_random(&mut nonce[..]);
             nonce
         });
+        let offence = self.offence_of(pid);
         Remote {
             socket,
-            pid,
+            who,
+            visits: false,
+            offence,
             peer: self.peer_number(pid),
             instance: None,
-            same_user,
             pidfd,
             nonce,
             proved: false,
@@ -74,17 +81,23 @@ impl WindowPlatform {
         Greeting {
             instance: self.instance,
             nonce_addr: remote.nonce.as_ref().map_or(0, |nonce| nonce.as_ptr().expose_provenance() as u64),
-            straight: self.config.straight,
+            straight: self.copies_with(remote),
         }
     }
 
+    /// True if this process neither refuses straight copies nor has been held up by this one's.
+    fn copies_with(&self, remote: &Remote) -> bool {
+        self.config.straight && remote.offence != Some(Offence::Mark)
+    }
+
     /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    pub(crate) fn welcome(&mut self, socket: TrackedFd, pid: u32, same_user: bool, hello: &Greeting, fds: Vec<Gift>) {
+    pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, hello: &Greeting, fds: Vec<Gift>) {
         let [memfd] = &fds[..] else { return };
         let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
             return;
         };
-        let mut remote = self.remote(socket, pid, same_user);
+        let mut remote = self.remote(socket, who);
+        remote.visits = true;
         // A peer that is gone already is taken in all the same: what it has sent lies in the window.
         let _ = socket::send(&remote.socket, &Message::Welcome(self.greeting(&remote)), &[]);
         Self::meet(&mut remote, hello);
@@ -94,8 +107,8 @@ impl WindowPlatform {
     /// What both sides do with the other's greeting: read its nonce, if the kernel permits it, and return it.
     fn meet(remote: &mut Remote, greeting: &Greeting) {
         (remote.instance, remote.straight) = (Some(greeting.instance), greeting.straight);
-        let mut nonce = [0; NONCE];
-        if remote.same_user && remote.pid != 0 && straight::peek(remote.pid, greeting.nonce_addr, &mut nonce).is_ok() {
+        let (Who { pid, standing, .. }, mut nonce) = (remote.who, [0; NONCE]);
+        if standing != Standing::Other && pid != 0 && straight::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
             // If it does not get through, the peer gives us nothing. Nothing else depends on it.
             let _ = socket::send(&remote.socket, &Message::Proof(nonce), &[]);
         }
@@ -157,8 +170,12 @@ impl WindowPlatform {
             Message::Table { board } => !awaits_welcome && self.take_table(&mut remote, *board, fds),
             Message::Hello(_) | Message::Welcome(_) => false,
         };
+        let sure = remote.who.standing != Standing::Unsure;
         if let Some(link) = self.link_mut(id) {
             link.remote = Some(remote);
+            if sure && link.state == State::Held {
+                link.state = State::Up;
+            }
         }
         fits
     }
@@ -171,7 +188,10 @@ impl WindowPlatform {
         if !remote.proved {
             return true;
         }
-        remote.it_permitted = self.config.straight && remote.straight;
+        if remote.who.standing == Standing::Unsure {
+            remote.who.standing = Standing::Same;
+        }
+        remote.it_permitted = self.copies_with(remote) && remote.straight;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, &self.fds));
         // For want of a descriptor it gets nothing, and rings by the socket.
@@ -190,10 +210,10 @@ impl WindowPlatform {
     /// eventfd can make writing to it block.
     fn take_table(&mut self, remote: &mut Remote, board: bool, fds: Option<Vec<Gift>>) -> bool {
         let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(board));
-        if !complete || !remote.same_user || std::mem::replace(&mut remote.given, true) {
+        if !complete || remote.who.standing == Standing::Other || std::mem::replace(&mut remote.given, true) {
             return false;
         }
-        remote.we_permitted = self.config.straight && remote.straight && remote.pid != 0;
+        remote.we_permitted = self.copies_with(remote) && remote.straight && remote.who.pid != 0;
         if remote.we_permitted {
             remote.favours_window = self.config.straight_above.is_none() && paths::window_is_quicker();
         }

@@ -1,13 +1,14 @@
 //! Claiming blocks, connecting to peers, accepting them, and noticing their deaths.
 
 use std::fmt::Display;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use engine::platform::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
-use memory::{Half, apart};
+use memory::files::contents;
+use memory::{Half, apart, straight};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
 
@@ -20,6 +21,13 @@ use crate::socket::{self, Received, errno};
 pub(crate) const MAX_LINKS: usize = 8192;
 /// Connections that have not said HELLO. Beyond that the oldest is dropped.
 const MAX_HALF_OPEN: usize = 64;
+/// Links that one process may make to us: it needs one, and has another one for as long as it has not noticed that the
+/// first has ended.
+const MAX_LINKS_EACH: usize = 4;
+/// The same for all processes of one user together that have no number here (another PID namespace).
+const MAX_LINKS_UNNAMED: usize = 256;
+/// Of the descriptors that this process may have, peers leave so many to its program, or the fourth part if that is less.
+const HEADROOM: u64 = 64;
 /// How long a connection may take to say HELLO.
 const HELLO_TIMEOUT: Nanos = 5_000_000_000;
 /// How long nobody is let in where there is no descriptor even for turning him away, in nanoseconds.
@@ -46,9 +54,42 @@ pub(crate) enum Route {
 pub(crate) struct HalfOpen {
     serial: u32,
     socket: TrackedFd,
-    pid: u32,
-    same_user: bool,
+    who: Who,
     pub deadline: Nanos,
+}
+
+/// Whose process a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Of our user.
+    Same,
+    /// Of our user, as far as its number tells; but that number stands for all users that have none in our user
+    /// namespace. The kernel lets us trace it, and until it has proved that it may trace us nothing is taken from it.
+    Unsure,
+    /// Of another user.
+    Other,
+}
+
+/// A peer, as the kernel names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    /// In our PID namespace; 0 if it has no number there.
+    pub pid: u32,
+    pub uid: u32,
+    pub standing: Standing,
+}
+
+/// The uid that stands for all users that have none in our user namespace, if there are such (user_namespaces(7)).
+pub(crate) fn vague_uid() -> Option<u32> {
+    let text = |path| String::from_utf8(contents(path)).ok().filter(|text| !text.is_empty());
+    let overflow = text("/proc/sys/kernel/overflowuid")?;
+    if covers_all(&text("/proc/self/uid_map").unwrap_or_default()) { None } else { overflow.trim().parse().ok() }
+}
+
+/// True if each user has a number by this map: those are all numbers but the last, which stands for none.
+fn covers_all(map: &str) -> bool {
+    let count = |line: &str| line.split_ascii_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
+    map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
 }
 
 /// What an epoll event is about.
@@ -207,6 +248,25 @@ impl WindowPlatform {
         self.closed_until = (!open).then_some(now + CLOSED);
     }
 
+    /// True if a peer has come so far into the program's descriptors that no more are let in: the kernel gives the
+    /// lowest number that is free.
+    fn is_crowded(fd: &OwnedFd) -> bool {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        u64::try_from(fd.as_raw_fd()).is_ok_and(|fd| fd >= limit - HEADROOM.min(limit / 4))
+    }
+
+    /// True if this process has made as many links as one may. This process itself, which tests let be its own peer, may make
+    /// as many as it likes.
+    fn has_enough(&self, who: Who) -> bool {
+        let Who { pid, uid, .. } = who;
+        let most = if pid == 0 { MAX_LINKS_UNNAMED } else { MAX_LINKS_EACH };
+        let its = |id: &&LinkId| {
+            let remote = self.link(**id).filter(|link| link.state != State::Dead).and_then(|link| link.remote.as_ref());
+            remote.is_some_and(|remote| remote.visits && remote.who.pid == pid && (pid != 0 || remote.who.uid == uid))
+        };
+        pid != std::process::id() && self.live.iter().filter(its).count() >= most
+    }
+
     fn is_up(&self, id: LinkId) -> bool {
         self.link(id).is_some_and(|link| link.state == State::Up)
     }
@@ -226,34 +286,52 @@ impl WindowPlatform {
 
     fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
         let socket = TrackedFd::connection(socket::connect(&rendezvous::block_name(block))?, &self.fds);
-        let (pid, uid) = peer_credentials(&socket)?;
-        let same_user = uid == self.uid;
-        if !same_user && !self.config.any_user {
-            return Err(Errno::EACCES);
-        }
+        let who = self.who(&socket)?;
+        let pid = who.pid;
         // The kernel's word for who listens, not the peer's: nobody can draw another's packets to himself by naming
         // blocks that are not his.
-        if pid != 0 && pid != std::process::id() && same_user {
-            let known = self.live.iter().copied().find(|&id| {
-                let remote = self.link(id).filter(|l| l.state == State::Up).and_then(|l| l.remote.as_ref());
-                remote.is_some_and(|r| r.pid == pid && r.same_user && !r.gone())
+        if pid != 0 && pid != std::process::id() && who.standing != Standing::Other {
+            let known = self.live.iter().copied().find_map(|id| {
+                let link = self.link(id).filter(|link| matches!(link.state, State::Up | State::Held))?;
+                let remote = link.remote.as_ref()?;
+                let same = remote.who.pid == pid && remote.who.standing != Standing::Other && !remote.gone();
+                same.then_some((id, link.state))
             });
-            if let Some(id) = known {
-                return Ok(id);
+            match known {
+                Some((id, State::Up)) => return Ok(id),
+                // It has yet to prove who it is.
+                Some(_) => return Err(Errno::EAGAIN),
+                None => {}
             }
         }
         let (window, memfd) = Memfd::create(Half::WINDOW)?;
-        let mut remote = self.remote(socket, pid, same_user);
+        let mut remote = self.remote(socket, who);
         remote.awaits_welcome = true;
         socket::send(&remote.socket, &Message::Hello(self.greeting(&remote)), &[memfd.as_fd()])?;
-        self.install(Arc::new(window), Side::Maker, remote)
+        let id = self.install(Arc::new(window), Side::Maker, remote)?;
+        if self.is_up(id) { Ok(id) } else { Err(Errno::EAGAIN) }
+    }
+
+    /// Who is at the other end of a socket, by the kernel's word: before anything is taken from it.
+    ///
+    /// # Errors
+    /// EACCES: nobody that we talk to.
+    fn who(&self, socket: &TrackedFd) -> Result<Who, Errno> {
+        let (pid, uid) = peer_credentials(socket)?;
+        let standing = match uid == self.uid {
+            true if self.vague != Some(uid) => Standing::Same,
+            true if pid != 0 && straight::may_trace(pid) => Standing::Unsure,
+            _ if self.config.any_user => Standing::Other,
+            _ => return Err(Errno::EACCES),
+        };
+        Ok(Who { pid, uid, standing })
     }
 
     /// The number of the process that the kernel calls `pid` now: that of a living link to it, or a new one.
     pub(crate) fn peer_number(&mut self, pid: u32) -> u64 {
         let known = self.live.iter().find_map(|&id| {
             let remote = self.link(id)?.remote.as_ref()?;
-            (pid != 0 && remote.pid == pid && !remote.gone()).then_some(remote.peer)
+            (pid != 0 && remote.who.pid == pid && !remote.gone()).then_some(remote.peer)
         });
         known.unwrap_or_else(|| {
             self.next_peer += 1;
@@ -262,7 +340,12 @@ impl WindowPlatform {
     }
 
     pub(crate) fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
-        let id = self.add_link(Link::new(window, side, remote)?)?;
+        let held = remote.who.standing == Standing::Unsure;
+        let mut link = Link::new(window, side, remote)?;
+        if held {
+            link.state = State::Held;
+        }
+        let id = self.add_link(link)?;
         let watched = match self.link(id).and_then(|l| l.remote.as_ref()) {
             Some(remote) => {
                 // A process that cannot be watched is noticed by its socket all the same.
@@ -329,10 +412,15 @@ impl WindowPlatform {
         let Some(link) = entry.link.as_deref_mut() else {
             return;
         };
+        let held = link.state == State::Held;
         link.drain();
         if let Some(remote) = &link.remote {
             // Level-triggered: it would be reported for ever.
             remote.unwatch(epoll);
+        }
+        if held {
+            // Nothing was taken from it, and nothing is.
+            self.bury(id);
         }
     }
 
@@ -346,7 +434,13 @@ impl WindowPlatform {
             };
             match socket::accept(listener) {
                 Ok(fd) => {
+                    let crowded = Self::is_crowded(&fd);
                     let socket = TrackedFd::connection(fd, &self.fds);
+                    if crowded {
+                        // Its maker tries again later.
+                        self.tell_visitors("a peer's connection was turned away");
+                        continue;
+                    }
                     self.admit(socket, now);
                 }
                 Err(Errno::EINTR | Errno(103)) => {}
@@ -373,15 +467,14 @@ impl WindowPlatform {
 
     /// A new connection: HELLO is usually there already.
     fn admit(&mut self, socket: TrackedFd, now: Nanos) {
-        let Ok((pid, uid)) = peer_credentials(&socket) else {
+        let Ok(who) = self.who(&socket) else {
             return;
         };
-        let same_user = uid == self.uid;
-        if !same_user && !self.config.any_user {
-            return;
+        if self.has_enough(who) {
+            return self.tell_visitors("a process that has links enough was turned away");
         }
         match socket::receive(&socket) {
-            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, pid, same_user, &hello, fds),
+            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, who, &hello, fds),
             Received::Nothing => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
                     let oldest = self.half_open.remove(0);
@@ -391,7 +484,7 @@ impl WindowPlatform {
                 let serial = self.next_serial;
                 if watch(&self.epoll, &socket, Token::HalfOpen(serial)).is_ok() {
                     let deadline = now.saturating_add(HELLO_TIMEOUT);
-                    self.half_open.push(HalfOpen { serial, socket, pid, same_user, deadline });
+                    self.half_open.push(HalfOpen { serial, socket, who, deadline });
                 }
             }
             Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
@@ -410,7 +503,7 @@ impl WindowPlatform {
                 unwatch(&self.epoll, &half.socket);
                 match heard {
                     Received::Message(Message::Hello(hello), fds) => {
-                        self.welcome(half.socket, half.pid, half.same_user, &hello, fds);
+                        self.welcome(half.socket, half.who, &hello, fds);
                     }
                     Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
                     _ => {}

@@ -316,27 +316,49 @@ fn it_may_move_to_the_thread_that_holds_the_lock() {
     is_send::<WindowPlatform>();
 }
 
-/// A peer that says for ever that it is copying is not waited for, for ever.
-#[test]
-fn a_copy_without_end() {
-    let (mut a, mut b) = (platform(), platform());
-    let there = Qpn::new(b.claim_block().unwrap());
-    let link = a.resolve(&gid("127.0.0.1"), there).unwrap();
-    b.handle_events(0);
-    let quiet = |a: &WindowPlatform| {
-        let link = a.link(link).unwrap();
-        let until = Instant::now() + std::time::Duration::from_millis(20);
-        link.copied_by_peer().is_none_or(|copy| link.outlasts(copy, until))
-    };
-    assert!(quiet(&a));
-    let mark = b.link(b.links()[1]).unwrap().producer.memory().copying();
-    mark.store(77, std::sync::atomic::Ordering::SeqCst);
-    assert!(!quiet(&a));
-    mark.store(u64::MAX - 1, std::sync::atomic::Ordering::SeqCst);
-    assert!(quiet(&a));
+/// What whoever holds the lock does after it has let go. True if somebody was waited for in vain.
+fn settle(platform: &mut WindowPlatform) -> bool {
+    let links = |platform: &WindowPlatform| platform.stats().links;
+    let before = links(platform);
+    if platform.is_unquiet() {
+        let in_vain = platform.unquiet().wait();
+        platform.judge(&in_vain);
+    }
+    assert!(!platform.is_unquiet());
+    links(platform) < before
 }
 
-/// Nor are several of them, one after the other.
+fn mark(platform: &WindowPlatform, link: LinkId, value: u64) {
+    platform.link(link).unwrap().producer.memory().copying().store(value, Ordering::SeqCst);
+}
+
+/// A peer that says that it is copying is waited for, milliseconds and not under the lock.
+#[test]
+fn a_copy_without_end() {
+    let (mut a, b, _, _) = linked();
+    let theirs = b.links()[1];
+    mark(&b, theirs, 77);
+    let began = Instant::now();
+    a.quiesce(None);
+    assert!(began.elapsed().as_millis() < 10, "{:?} under the lock", began.elapsed());
+    assert!(a.is_unquiet());
+    mark(&b, theirs, 78);
+    assert!(!settle(&mut a), "it has ended");
+    a.quiesce(None);
+    assert!(!a.is_unquiet());
+    mark(&b, theirs, 79);
+    a.quiesce(None);
+    // Another copy than that which was under way.
+    mark(&b, theirs, 81);
+    assert!(!settle(&mut a));
+    a.quiesce(None);
+    let began = Instant::now();
+    assert!(settle(&mut a), "it is a lie");
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
+}
+
+/// Several of them are not waited for one after the other, and nobody a second time: who has done that once copies nothing
+/// straight any more.
 #[test]
 fn copies_without_end() {
     let mut a = platform();
@@ -344,16 +366,35 @@ fn copies_without_end() {
     for b in &mut liars {
         let there = Qpn::new(b.claim_block().unwrap());
         a.resolve(&gid("127.0.0.1"), there).unwrap();
-        b.handle_events(0);
-        let mark = b.link(b.links()[1]).unwrap().producer.memory().copying();
-        mark.store(77, std::sync::atomic::Ordering::SeqCst);
+        for _ in 0..3 {
+            b.handle_events(monotonic());
+            a.handle_events(monotonic());
+        }
+        mark(b, b.links()[1], 77);
     }
     let began = Instant::now();
     a.quiesce(None);
-    let took = began.elapsed();
-    // Of 5 s each it would be 15 s: no measurement, but two of three that were waited for in vain.
-    assert!(took.as_secs() < 10, "{took:?}");
+    assert!(settle(&mut a));
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
     assert!(a.links()[1..].iter().all(|&id| a.link(id).is_none_or(|link| link.state == State::Dead)));
+    a.take_dead_links(&mut Vec::new());
+    // The process may connect again: here all of them are one, this one.
+    for b in &mut liars {
+        let first = u32::from(b.own_blocks[0].0) * BLOCK_QPNS;
+        let link = a.resolve(&gid("127.0.0.1"), Qpn::new(first)).unwrap();
+        for _ in 0..3 {
+            b.handle_events(monotonic());
+            a.handle_events(monotonic());
+        }
+        let remote = a.link(link).unwrap().remote.as_ref().unwrap();
+        assert!(remote.proved && !remote.it_permitted && !remote.we_permitted && remote.board.is_none());
+        mark(b, *b.links().last().unwrap(), 77);
+        let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
+        let ctx = verbs::CtxId { index: 0, generation: 0 };
+        a.show(&engine::platform::Shown::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.take_back(ShownId::Region(5));
+        assert!(!a.is_unquiet(), "who may not copy is not copying");
+    }
 }
 
 /// As when descriptors run out between the acceptance and its arrival.
@@ -490,7 +531,7 @@ fn a_copy_is_made_by_both() {
     let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
     let (mut from, mut to) = (vec![0u8; LEN], vec![0u8; LEN]);
     let (from_span, to_span) = (span(&mut from), span(&mut to));
-    let over = AtomicBool::new(false);
+    let (over, mut right) = (AtomicBool::new(false), true);
     std::thread::scope(|threads| {
         let helper = threads.spawn(|| {
             while !over.load(Ordering::Relaxed) {
@@ -514,13 +555,17 @@ fn a_copy_is_made_by_both() {
                 true => target.pull(there, ticket, &ours[..1], &ours[1..]),
                 false => target.push(there, ticket, &ours[..1], &ours[1..]),
             };
-            copied.unwrap();
+            // On a busy machine the helper may have no processor for longer than it is waited for.
+            if copied == Err(StraightError::Denied) {
+                break;
+            }
             let mut seen = vec![0; LEN];
             memory::local::load(to_span.addr, false, &mut seen).unwrap();
-            assert!(seen.iter().all(|byte| *byte == round as u8), "{round}");
+            right &= copied.is_ok() && seen.iter().all(|byte| *byte == round as u8);
         }
         over.store(true, Ordering::Relaxed);
         assert!(helper.join().unwrap() > 0, "400 times");
+        assert!(right);
     });
     // What is not there is told by the leader, and short copies are made alone.
     let nowhere = Span { len: LEN as u32, ..NOWHERE };
@@ -569,22 +614,16 @@ fn who_does_not_end_his_part_is_given_up() {
         over.store(true, Ordering::Relaxed);
         assert_eq!(result, Err(StraightError::Denied));
     });
+    assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Helper), "remembered");
     assert!(target.is_haunted(there));
     // Alone, from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
-    let mark = initiator.link(link).unwrap().producer.memory().copying();
-    std::thread::scope(|threads| {
-        let waits = threads.spawn(|| {
-            // A region that nobody was shown.
-            target.take_back(ShownId::Region(5));
-            Instant::now()
-        });
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let ends = Instant::now();
-        mark.store(2, Ordering::SeqCst);
-        assert!(waits.join().unwrap() >= ends);
-    });
+    // A region that nobody was shown.
+    target.take_back(ShownId::Region(5));
+    assert!(target.is_unquiet());
+    mark(&initiator, link, 2);
+    assert!(!settle(&mut target));
     // It is over, although the peer has not said so.
     assert!(!target.is_haunted(there));
     assert_eq!(target.link(there).unwrap().state, State::Up);
@@ -635,7 +674,7 @@ fn who_has_no_number_and_has_not_spoken_is_not_remembered() {
     assert!(platform.surely_same_peer(own, theirs), "by the number");
     let instance = |platform: &mut WindowPlatform, link, pid, instance| {
         let remote = platform.link_mut(link).unwrap().remote.as_mut().unwrap();
-        (remote.pid, remote.instance) = (pid, instance);
+        (remote.who.pid, remote.instance) = (pid, instance);
     };
     for (of_own, of_theirs, same, surely) in [
         (None, Some([1; 16]), true, false),
@@ -648,4 +687,84 @@ fn who_has_no_number_and_has_not_spoken_is_not_remembered() {
         assert_eq!(platform.same_peer(own, theirs), same, "{of_own:?} {of_theirs:?}");
         assert_eq!(platform.surely_same_peer(own, theirs), surely, "{of_own:?} {of_theirs:?}");
     }
+}
+
+/// Where our number stands for users without one, a peer with that number has to prove that it may trace us.
+#[test]
+fn who_has_the_number_of_nobody_has_to_prove_itself() {
+    let (mut platform, mut other) = (platform(), platform());
+    let (own, there) = (Qpn::new(platform.claim_block().unwrap()), Qpn::new(other.claim_block().unwrap()));
+    (platform.vague, other.vague) = (Some(platform.uid), Some(other.uid));
+    let packet = Packet::new(PacketOp::Send, there, own, Psn::new(0));
+    assert_eq!(platform.resolve(&gid("::1"), there), None, "it has proved nothing");
+    let held = platform.links()[1];
+    assert_eq!(platform.send(held, &packet, Payload::default()), Err(SendError::Down));
+    for _ in 0..3 {
+        other.handle_events(monotonic());
+        platform.handle_events(monotonic());
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    assert!(platform.is_up(held) && !platform.has_ending_links());
+    platform.send(held, &packet, Payload::default()).unwrap();
+    assert!(other.peek(other.links()[1]).is_some());
+
+    // A stranger that has the number, too, may be let in, but its packets are not.
+    let stranger = socket::connect(&rendezvous::block_name((own.get() >> 12) as u16)).unwrap();
+    let (window, memfd) = Memfd::create(Half::WINDOW).unwrap();
+    let greeting = Greeting { instance: [1; 16], nonce_addr: 8, straight: true };
+    socket::send(&stranger, &Message::Hello(greeting), &[memfd.as_fd()]).unwrap();
+    let mut its =
+        Link::new(Arc::new(window), Side::Maker, platform.link_mut(held).unwrap().remote.take().unwrap()).unwrap();
+    assert!(its.producer.push_short(&[0; 5], false, 0));
+    platform.handle_events(monotonic());
+    let link = *platform.links().last().unwrap();
+    assert_ne!(link, held);
+    assert!(platform.peek(link).is_none() && !platform.any_ready() && platform.announce_sleep());
+    platform.suppress_doorbells();
+    socket::send(&stranger, &Message::Proof([0; rendezvous::NONCE]), &[]).unwrap();
+    platform.handle_events(monotonic());
+    assert!(platform.peek(link).is_none() && platform.link(link).unwrap().state == State::Held);
+    drop(stranger);
+    platform.handle_events(monotonic());
+    assert!(platform.link(link).unwrap().state == State::Dead);
+}
+
+#[test]
+fn maps_that_cover_everything() {
+    let covers = super::covers_all;
+    assert!(covers("         0          0 4294967295\n"));
+    assert!(covers("0 0 1000\n1000 5000 4294966295\n"));
+    assert!(!covers("") && !covers("0 1000 1\n") && !covers("65534 1000 1\n") && !covers("0 0 4294967294"));
+}
+
+/// One process gets a few links, and leaves the program descriptors.
+#[test]
+fn no_process_takes_all_descriptors() {
+    let (mut platform, mut other, link, _) = linked();
+    let own = Qpn::new(platform.claim_block().unwrap());
+    let mut who = platform.link(link).unwrap().remote.as_ref().unwrap().who;
+    assert!(!platform.has_enough(who));
+    // Others' links stand for those of another process.
+    who.pid = 1;
+    let mut visitors = Vec::new();
+    for n in 0..MAX_LINKS_EACH {
+        assert!(!platform.has_enough(who), "{n}");
+        let mut visitor = self::platform();
+        visitor.resolve(&gid("::1"), own).unwrap();
+        platform.handle_events(monotonic());
+        let last = *platform.links().last().unwrap();
+        platform.link_mut(last).unwrap().remote.as_mut().unwrap().who.pid = 1;
+        visitors.push(visitor);
+    }
+    assert!(platform.has_enough(who) && !platform.has_enough(Who { pid: 2, ..who }));
+    let last = *platform.links().last().unwrap();
+    platform.bury(last);
+    assert!(!platform.has_enough(who), "what has ended does not count");
+    // The number of a descriptor says how many there are.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    if let Ok(high) = rustix::io::fcntl_dupfd_cloexec(&file, i32::try_from(limit - 2).unwrap_or(i32::MAX - 1)) {
+        assert!(WindowPlatform::is_crowded(&high) && !WindowPlatform::is_crowded(&file.into()));
+    }
+    other.handle_events(monotonic());
 }

@@ -21,6 +21,7 @@ use crate::codec;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
+use crate::quiet::{Offence, Quiet};
 use crate::shared::SharedMemory;
 use crate::socket::errno;
 
@@ -54,6 +55,8 @@ pub struct WindowPlatform {
     /// 128 random bits that name this device.
     pub(crate) instance: [u8; 16],
     pub(crate) uid: u32,
+    /// The uid that stands for users without one, where there are such.
+    pub(crate) vague: Option<u32>,
     pub(crate) fds: Arc<FdSet>,
     pub(crate) epoll: TrackedFd,
     /// Kept for the moment when descriptors run out, see `peers`.
@@ -86,6 +89,7 @@ pub struct WindowPlatform {
     pub(crate) multicast: Multicast,
     pub(crate) board: Option<Board>,
     pub(crate) shared: SharedMemory,
+    pub(crate) quiet: Quiet,
     gids: Vec<Gid>,
     pub(crate) diagnose: bool,
 
@@ -107,6 +111,7 @@ impl WindowPlatform {
             config,
             instance: [0; 16],
             uid: rustix::process::geteuid().as_raw(),
+            vague: peers::vague_uid(),
             epoll,
             spare,
             entries: vec![Entry { id: LinkId::LOOPBACK, link: Some(Box::new(Link::loopback()?)) }],
@@ -128,6 +133,7 @@ impl WindowPlatform {
             multicast: Multicast::default(),
             board: None,
             shared: SharedMemory::default(),
+            quiet: Quiet::default(),
             gids: Vec::new(),
             diagnose: false,
             entropy: [0; 256],
@@ -285,7 +291,8 @@ impl WindowPlatform {
 
     /// True if a link is on its way out: [`WindowPlatform::peek`] and [`WindowPlatform::take_dead_links`] bring it there.
     pub fn has_ending_links(&self) -> bool {
-        self.any_dead || self.live.iter().any(|&id| self.link(id).is_some_and(|link| link.state != State::Up))
+        let ends = |link: &Link| matches!(link.state, State::Draining(_) | State::Dead);
+        self.any_dead || self.live.iter().any(|&id| self.link(id).is_some_and(ends))
     }
 
     #[inline(always)]
@@ -393,7 +400,7 @@ impl WindowPlatform {
         }
     }
 
-    /// Waits for peers that were to help with a copy of ours, were given up, and may still come to their parts.
+    /// Looks for peers that were to help with a copy of ours, were given up, and may still come to their parts.
     pub(crate) fn await_haunted_links(&mut self) {
         let mut haunted = Vec::new();
         for at in 0..self.live.len() {
@@ -405,13 +412,19 @@ impl WindowPlatform {
         if haunted.is_empty() {
             return;
         }
-        self.kick();
         self.quiesce_those(|_, id| haunted.contains(&id));
         for id in haunted {
             // A helper copies only while it is marked. One that is not has come to its end, whether it says so or not.
-            if let Some(link) = self.link_mut(id) {
+            if let Some(link) = self.link_mut(id).filter(|link| link.copied_by_peer().is_none()) {
                 link.leader.exorcise();
             }
+        }
+    }
+
+    /// A straight copy has failed: a helper that did not come to its end is not asked again, over whichever link.
+    fn helper_failed(&mut self, id: LinkId) {
+        if self.link(id).is_some_and(|link| link.leader.has_given_up()) {
+            self.remember(id, Offence::Helper);
         }
     }
 
@@ -575,7 +588,7 @@ impl Platform for WindowPlatform {
     }
 
     fn unread(&self, link: LinkId) -> Option<u64> {
-        let link = self.link(link).filter(|l| l.state != State::Dead && l.consumer.ready())?;
+        let link = self.link(link).filter(|link| link.ready())?;
         Some(link.consumer.count() + u64::from(<Half as memory::ring::RingMemory>::SLOTS))
     }
 
@@ -654,8 +667,8 @@ impl Platform for WindowPlatform {
         self.was_answered(link, len, took);
     }
 
-    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
-        if link == LinkId::LOOPBACK {
+    fn pull(&mut self, id: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+        if id == LinkId::LOOPBACK {
             own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Remote } else { StraightError::Local }
@@ -663,15 +676,16 @@ impl Platform for WindowPlatform {
             local::copy(remote, local).map_err(side)?;
         } else {
             self.kick_before(local);
-            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
-            link.pull_straight(ticket, remote, local)?;
+            let link = self.link_mut(id).ok_or(StraightError::Denied)?;
+            let copied = link.pull_straight(ticket, remote, local);
+            copied.inspect_err(|_| self.helper_failed(id))?;
         }
         self.straight_done(local);
         Ok(())
     }
 
-    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
-        if link == LinkId::LOOPBACK {
+    fn push(&mut self, id: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+        if id == LinkId::LOOPBACK {
             own_ticket(ticket)?;
             let side = |source| {
                 if source { StraightError::Local } else { StraightError::Remote }
@@ -679,8 +693,9 @@ impl Platform for WindowPlatform {
             local::copy(local, remote).map_err(side)?;
         } else {
             self.kick_before(local);
-            let link = self.link_mut(link).ok_or(StraightError::Denied)?;
-            link.push_straight(ticket, local, remote)?;
+            let link = self.link_mut(id).ok_or(StraightError::Denied)?;
+            let copied = link.push_straight(ticket, local, remote);
+            copied.inspect_err(|_| self.helper_failed(id))?;
         }
         self.straight_done(local);
         Ok(())
@@ -714,8 +729,6 @@ impl Platform for WindowPlatform {
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {
-        // It may take a while, and whoever was to be rung must not wait for that.
-        self.kick();
         // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
         self.quiesce_those(|platform, id| link.is_none_or(|link| platform.same_peer(link, id)));
     }

@@ -24,7 +24,7 @@ impl WindowPlatform {
             facts.pid = std::process::id();
             return;
         };
-        facts.pid = remote.pid;
+        facts.pid = remote.who.pid;
         facts.life = match (remote.gone(), remote.is_stopped()) {
             (true, _) => Life::Gone,
             (_, true) => Life::Stopped,

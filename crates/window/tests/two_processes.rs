@@ -428,6 +428,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
         hear(&mut node, value);
         word.store(u64::from(value) + 1, std::sync::atomic::Ordering::SeqCst);
         node.platform.quiesce(Some(link));
+        node.settle();
         let before = memory_of(&memory);
         std::thread::yield_now();
         assert!(memory_of(&memory) == before, "it changed after ticket {value} was void");
@@ -446,9 +447,13 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     });
     node.platform.quiesce(Some(link));
     node.platform.quiesce(None);
+    // Stopped in the middle of a copy, it is waited for, for milliseconds.
+    let began = Instant::now();
+    node.settle();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     killer.join().unwrap();
-    let before = memory_of(&memory);
     other.process.wait().unwrap();
+    let before = memory_of(&memory);
     assert!(memory_of(&memory) == before);
     // Told without having looked at any event.
     assert!(!node.platform.lives(link) && node.platform.lives(LinkId::LOOPBACK));
@@ -819,6 +824,7 @@ fn nobody_writes_to_what_was_taken_back() {
             first != [255]
         });
         node.platform.take_back(ShownId::Region(KEY));
+        node.settle();
         let then = all(&node);
         std::thread::sleep(Duration::from_millis(2));
         assert!(then == all(&node));

@@ -117,6 +117,14 @@ impl Node {
         Node { platform, qpn, start: Instant::now(), dead: Vec::new() }
     }
 
+    /// What whoever holds the lock does after it has let go: waits for copies of memory that was taken back.
+    pub fn settle(&mut self) {
+        if self.platform.is_unquiet() {
+            let in_vain = self.platform.unquiet().wait();
+            self.platform.judge(&in_vain);
+        }
+    }
+
     pub fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
