@@ -28,16 +28,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
     ("softrnic-view",   &["softrnic-verbs"]),
+    // The answers to programs that ask NETLINK_RDMA.
+    ("softrnic-netlink", &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-view"]),
     // Device, contexts, events, progress.
     ("softrnic-nic",    &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
     ("softrnic-cm",     &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
-    // The answers to programs that look at /sys and /dev.
-    ("softrnic-hooks",  &["softrnic-sys", "softrnic-view"]),
+    // The answers to programs that look at /sys and /dev, and at NETLINK_RDMA.
+    ("softrnic-hooks",  &["softrnic-sys", "softrnic-view", "softrnic-netlink"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.
-    ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-hooks"]),
+    ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
     ("softrnic-dropin", &[]),
     // What the machine itself can do: knows nothing of the device, or it would not be a limit.

@@ -130,8 +130,9 @@ pub fn list() -> (*mut *mut ibv_device, usize) {
     // From here on: its own calls of exported functions arrive here, too.
     PRESENT.store(true, Ordering::Release);
     let mut count = 0;
+    // It asks NETLINK_RDMA, and is to find what the kernel has.
     // SAFETY: the man page's contract.
-    let devices = unsafe { (real.list)(&raw mut count) };
+    let devices = netlink::host_only(|| unsafe { (real.list)(&raw mut count) });
     let count = usize::try_from(count).unwrap_or(0);
     (devices, if devices.is_null() { 0 } else { count })
 }

@@ -22,6 +22,18 @@ fn int(value: u64) -> c_int {
     value.min(c_int::MAX as u64) as c_int
 }
 
+const _: () = assert!(
+    limits::DEVICE_CAP_FLAGS
+        == IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS // send with invalidate, local invalidate
+        | IBV_DEVICE_XRC
+);
+
 /// What [`ibv_query_device`] tells.
 fn device_attr(guid: u64) -> ibv_device_attr {
     let rd_atomic = u64::from(limits::MAX_RD_ATOMIC);
@@ -36,14 +48,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         hw_ver: 1,
         max_qp: int(limits::MAX_QP.into()),
         max_qp_wr: int(limits::MAX_QP_WR.into()),
-        device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
-            | IBV_DEVICE_SYS_IMAGE_GUID
-            | IBV_DEVICE_RC_RNR_NAK_GEN
-            | IBV_DEVICE_SRQ_RESIZE
-            | IBV_DEVICE_MEM_WINDOW
-            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS // send with invalidate, local invalidate
-            | IBV_DEVICE_XRC,
+        device_cap_flags: limits::DEVICE_CAP_FLAGS,
         max_sge: int(limits::MAX_SGE.into()),
         max_sge_rd: int(limits::MAX_SGE_RD.into()),
         max_cq: int(limits::MAX_CQ.into()),

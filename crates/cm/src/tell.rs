@@ -30,6 +30,7 @@ impl State {
         let unread = id.channel.queue.lock();
         CmId {
             number: key.0,
+            port_space: id.port_space,
             phase: phase(id.phase).into(),
             handshake: handshake.map(state),
             src: id.src.map(|addr| addr.to_string()),

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use report::facts::{AckWait, Adapter, Head, Link, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
-use verbs::{CqId, Opcode, QpState, QpType, SendFlags};
+use report::facts::{self, AckWait, Adapter, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
+use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
 
 use crate::Engine;
 use crate::cq::Completions;
 use crate::modify::timeout_nanos;
 use crate::platform::{Nanos, Platform};
 use crate::qp::{Inflight, Qp};
-use crate::region::Backing;
+use crate::region::{Backing, Mr};
 
 impl<P: Platform> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
@@ -25,13 +25,20 @@ impl<P: Platform> Engine<P> {
         for (_, qp) in self.qps.iter() {
             qps += &qp.tally.counters;
         }
-        let regions = self.mem.mrs.iter();
         let bytes = |backing, length| if backing == Backing::Null || length == u64::MAX { 0 } else { length };
+        let mr = |(id, mr): (MrId, &Mr)| facts::Mr {
+            handle: id.index,
+            bytes: bytes(mr.backing, mr.info.length),
+            pd: mr.info.pd.index,
+        };
+        let mr_list: Vec<facts::Mr> = self.mem.mrs.iter().map(mr).collect();
         Adapter {
             contexts: self.ctxs.iter().count() as u32,
             pds: self.pds.iter().count() as u32,
-            mrs: self.mem.mrs.iter().count() as u32,
-            mr_bytes: regions.map(|(_, mr)| bytes(mr.backing, mr.info.length)).fold(0, u64::saturating_add),
+            mrs: mr_list.len() as u32,
+            mr_bytes: mr_list.iter().map(|mr| mr.bytes).fold(0, u64::saturating_add),
+            pd_list: self.pds.iter().map(|(id, pd)| Pd { handle: id.index, users: pd.users }).collect(),
+            mr_list,
             mws: self.mem.mws.iter().count() as u32,
             ahs: self.ahs.iter().count() as u32,
             xrcds: self.xrcds.iter().count() as u32,
@@ -84,6 +91,7 @@ impl<P: Platform> Engine<P> {
             number: qp.qpn.get(),
             qp_type: qp.init.qp_type,
             state: qp.state,
+            pd: qp.init.pd.map(|pd| pd.index),
             send_cq: qp.init.send_cq.filter(|_| qp.init.qp_type.sends()).map(|cq| cq.index),
             recv_cq: qp.init.recv_cq.filter(|_| qp.init.qp_type.receives()).map(|cq| cq.index),
             srq: qp.init.srq.map(|srq| srq.index),

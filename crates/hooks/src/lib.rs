@@ -2,7 +2,7 @@
 //! `/sys/class/infiniband_verbs`, `/sys/class/infiniband_mad` and `/dev/infiniband` lead into the crate `view`'s
 //! tree. Every other path goes on to the next definition of the function after one comparison of a few bytes. There is no
 //! constructor: until the first such path, nothing happens. And of `dlopen`, for those who ask for libibverbs and librdmacm
-//! by name (`load.rs`).
+//! by name (`load.rs`). And of the socket calls that NETLINK_RDMA needs, which the crate `netlink` answers (`netlink.rs`).
 //!
 //! # How the symbols get out
 //!
@@ -22,6 +22,7 @@
 
 mod calls;
 mod load;
+mod netlink;
 mod next;
 mod redirect;
 mod search;

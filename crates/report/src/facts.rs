@@ -47,6 +47,12 @@ pub struct Adapter {
     pub ahs: u32,
     /// XRC domains.
     pub xrcds: u32,
+    /// The protection domains one by one.
+    #[serde(default)]
+    pub pd_list: Vec<Pd>,
+    /// The memory regions one by one.
+    #[serde(default)]
+    pub mr_list: Vec<Mr>,
     /// Queue pairs.
     pub qps: Vec<Qp>,
     /// Completion queues.
@@ -65,6 +71,26 @@ pub struct Adapter {
     pub port: Port,
 }
 
+/// A protection domain.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pd {
+    /// Its handle (`ibv_pd.handle`).
+    pub handle: u32,
+    /// Objects that belong to it.
+    pub users: u32,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mr {
+    /// Its handle (`ibv_mr.handle`).
+    pub handle: u32,
+    /// Bytes in it; an implicit or a null region counts as nothing.
+    pub bytes: u64,
+    /// Handle of its protection domain.
+    pub pd: u32,
+}
+
 /// A queue pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Qp {
@@ -74,6 +100,9 @@ pub struct Qp {
     pub qp_type: QpType,
     /// State.
     pub state: QpState,
+    /// Handle of its protection domain; not of XRC targets.
+    #[serde(default)]
+    pub pd: Option<u32>,
     /// Handle of the completion queue of its sends.
     pub send_cq: Option<u32>,
     /// Handle of the completion queue of its receives.
@@ -406,6 +435,9 @@ pub struct Cm {
 pub struct CmId {
     /// Its number.
     pub number: u32,
+    /// Its port space (`enum rdma_port_space` in rdma_cma.h).
+    #[serde(default)]
+    pub port_space: u16,
     /// How far it has come: `idle`, `bound`, `address resolved`, `route resolved`, `listen`, `connect`.
     pub phase: String,
     /// The handshake's state (IBTA vol. 1, 12.9), for instance `REQ sent`.

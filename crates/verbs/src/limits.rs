@@ -54,3 +54,6 @@ pub const VENDOR_ID: u32 = 0x00_5F_12;
 /// whatever the vendor id beside it; this one is known and brings no special case. Programs that have special cases
 /// look at the vendor id first.
 pub const VENDOR_PART_ID: u32 = 0xefa0;
+/// What the device can do beside (`enum ibv_device_cap_flags`): CURR_QP_STATE_MOD, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
+/// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B.
+pub const DEVICE_CAP_FLAGS: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;

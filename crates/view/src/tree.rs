@@ -28,11 +28,11 @@ pub const ACTIVE_WIDTH: u8 = 2;
 /// The same two in sysfs's words.
 const RATE: &str = "100 Gb/sec (4X EDR)";
 /// `IB_USER_VERBS_ABI_VERSION` of Linux.
-const UVERBS_ABI: u32 = 6;
+pub const UVERBS_ABI: u32 = 6;
 /// Major number of uverbs devices.
-const UVERBS_MAJOR: u32 = 231;
+pub const UVERBS_MAJOR: u32 = 231;
 /// Minor number of the first of them.
-const UVERBS_MINOR: u32 = 192;
+pub const UVERBS_MINOR: u32 = 192;
 
 /// What an attribute of an empty GID entry leads to. Linux shows a file for every index and fails the read with EINVAL
 /// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c); a plain file cannot, and this one does: nsfs has no read,

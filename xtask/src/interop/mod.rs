@@ -7,6 +7,7 @@ mod duo;
 mod faults;
 mod infiniband;
 mod loading;
+mod netlink;
 mod pair;
 mod pcap;
 mod perftest;
@@ -104,6 +105,7 @@ pub fn devices(suite: &mut Suite, _: &Options) {
         (!no_guid, "the node GUID is zero".to_owned())
     });
     check_one(suite, &stage, "ibv_devinfo", &["-l"], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
+    netlink::cases(suite, &stage);
     let done = stage.softrnic("devinfo", &["devinfo"]).run(Duration::from_secs(20));
     record(suite, "softrnic devinfo", done, |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
 }

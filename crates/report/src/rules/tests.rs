@@ -20,6 +20,7 @@ fn qp(number: u32, peer: u32) -> Qp {
         number,
         qp_type: QpType::Rc,
         state: QpState::Rts,
+        pd: Some(0),
         send_cq: Some(3),
         recv_cq: Some(3),
         srq: None,

@@ -1,0 +1,62 @@
+//! A socket whose requests are answered.
+
+use std::time::Duration;
+
+use report::Report;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{RecvFlags, SendFlags};
+use view::tree::ViewInfo;
+
+use crate::World;
+use crate::nldev::answer;
+
+/// Longest request that is read; what is longer is cut off, and so no request.
+const ROOM: usize = 16 << 10;
+/// How long other processes may take to tell about themselves: those that are stopped do not.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// This host.
+struct Host;
+
+impl World for Host {
+    fn info(&self) -> ViewInfo {
+        ViewInfo::probe()
+    }
+
+    fn reports(&self) -> Vec<Report> {
+        ask::ask_all(&ask::processes(), PATIENCE)
+    }
+
+    fn kernel(&self, request: &[u8]) -> Option<Vec<Vec<u8>>> {
+        view::with_hardware().then(|| crate::host::ask(request)).flatten()
+    }
+}
+
+/// Answers what comes over a connection that keeps datagrams apart, until its other end is closed. `port` gives the port
+/// that the program's end has.
+pub fn serve(socket: &OwnedFd, port: impl Fn() -> u32) {
+    let mut room = vec![0; ROOM];
+    loop {
+        let len = match rustix::net::recv(socket, room.as_mut_slice(), RecvFlags::empty()) {
+            Ok((len, _)) => len,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+        };
+        // A datagram of no bytes looks like the end.
+        if len == 0 && closed(socket) {
+            return;
+        }
+        for datagram in answer(&room[..len], port(), &Host) {
+            if rustix::net::send(socket, &datagram, SendFlags::NOSIGNAL).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn closed(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_err() || fds[0].revents().contains(PollFlags::HUP)
+}

@@ -1,0 +1,77 @@
+//! iproute2's `rdma`: the device, its port, and what programs have made on it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::report::Suite;
+use crate::run::Running;
+
+use super::stage::Stage;
+use super::{DEVICE, GID, record};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long `rdma` may take while a process with the device is stopped.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub fn cases(suite: &mut Suite, stage: &Stage) {
+    let link = ["link", "show", "-j"];
+    show(suite, stage, &link, &[&format!("\"ifname\":\"{DEVICE}\""), "\"state\":\"ACTIVE\"", "\"netdev\""]);
+    show(suite, stage, &["dev", "show", DEVICE, "-d"], &["node_type ca", "node_guid", "MEM_WINDOW_TYPE_2B"]);
+    show(suite, stage, &["statistic", "show", "link", &format!("{DEVICE}/1")], &["sent_pkts"]);
+    // It has made its objects, and waits for a client.
+    let args = ["-d", DEVICE, "-g", GID, "-p", "18799"];
+    let mut server = match stage.program("rdma-server", "ibv_rc_pingpong", &args).spawn() {
+        Ok(server) => server,
+        Err(e) => return suite.fail("ibv_rc_pingpong", e.to_string()),
+    };
+    if let Err(why) = wait_for_queue_pair(stage, &mut server) {
+        return suite.fail("ibv_rc_pingpong", why);
+    }
+    let comm = "comm ibv_rc_pingpong";
+    show(suite, stage, &["resource", "show", DEVICE], &["pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1"]);
+    show(suite, stage, &["resource", "show", "qp"], &["type RC state INIT", comm]);
+    show(suite, stage, &["resource", "show", "cq"], &["cqe ", comm]);
+    show(suite, stage, &["resource", "show", "mr"], &["mrlen 4096", comm]);
+    show(suite, stage, &["resource", "show", "pd"], &["users 2", comm]);
+    show(suite, stage, &["resource", "show", "cm_id"], &[]);
+    let group = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = group.filter(|pid| kill_process(*pid, Signal::STOP).is_ok()) {
+        let started = Instant::now();
+        show(suite, stage, &["resource", "show", "qp", "link", DEVICE], &[]);
+        let took = started.elapsed();
+        let _ = kill_process(pid, Signal::CONT);
+        match took < PATIENCE {
+            true => suite.pass("rdma does not wait for a process that is stopped"),
+            false => suite.fail("rdma does not wait for a process that is stopped", format!("{took:?}")),
+        }
+    }
+    let _ = server.stop();
+}
+
+/// `rdma ARGS` says all of this.
+fn show(suite: &mut Suite, stage: &Stage, args: &[&str], want: &[&str]) {
+    let name = format!("rdma {}", args.join(" "));
+    let done = stage.program(&name.replace([' ', '/'], ""), "rdma", args).run(LIMIT);
+    record(suite, &name, done, |out| match want.iter().find(|text| !out.contains(**text)) {
+        Some(text) => (false, format!("the output has no `{text}`")),
+        None => (true, String::new()),
+    });
+}
+
+/// Until there is a queue pair.
+fn wait_for_queue_pair(stage: &Stage, server: &mut Running) -> Result<(), String> {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let shown = stage.program("rdma-waits", "rdma", &["resource", "show", "qp"]).run(LIMIT);
+        if shown.is_ok_and(|shown| shown.stdout.contains("state INIT")) {
+            return Ok(());
+        }
+        if Instant::now() > until || server.ended().map_err(|e| e.to_string())? {
+            return Err("no queue pair".to_owned());
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
