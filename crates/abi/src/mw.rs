@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// The body of a bind request.
 ///
 /// # Safety
-/// `mw` and the region of `info` are NULL or live.
+/// `mw` and the region of `info` are NULL or live, and no other thread binds the window.
 pub unsafe fn bind_body(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendBody> {
     // SAFETY: the caller's promise.
     let mw = unsafe { object::<Mw, _>(mw) }?;
@@ -87,12 +87,35 @@ pub unsafe fn bind_body(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> 
     };
     Ok(SendBody::BindMw {
         mw: mw.id,
-        rkey: RKey(rkey),
+        // SAFETY: the caller's promise.
+        rkey: RKey(unsafe { new_key(mw, rkey) }),
         mr,
         addr: info.addr,
         length: info.length,
         access: Access::from_bits(info.mw_access_flags).ok_or(Errno::EINVAL)?,
     })
+}
+
+/// The key of a window that is bound with this one (IBTA vol. 1, 11.4.1.1): the low 8 bits are the program's choice, the others the window's.
+///
+/// # Safety
+/// No other thread binds it (IBTA vol. 1, 10.6.7.2.4: binds of one window are ordered).
+unsafe fn new_key(mw: &Mw, rkey: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*mw.c.get()).rkey & !0xff | rkey & 0xff }
+}
+
+/// A request was posted that binds this window, which has its new key from now on.
+///
+/// # Safety
+/// `mw` is NULL or live, and no other thread binds it.
+#[cold]
+pub unsafe fn set_key(mw: *mut ibv_mw, rkey: u32) {
+    // SAFETY: the caller's promise.
+    if let Ok(this) = unsafe { object::<Mw, _>(mw) } {
+        // SAFETY: the caller's promise.
+        unsafe { (*this.c.get()).rkey = new_key(this, rkey) };
+    }
 }
 
 /// `ibv_bind_mw(3)`: windows of type 1. The new key, with the next value of its consumer byte, is in `mw->rkey` on
@@ -121,7 +144,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         };
         qp.nic.post_send(qp.id, &wr)?;
         // SAFETY: as above.
-        unsafe { (*this.c.get()).rkey = new };
+        unsafe { set_key(mw, new) };
         Ok(())
     })
 }

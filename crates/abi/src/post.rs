@@ -136,7 +136,12 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
         body: &unsafe { body(qp, opcode, wr) }?,
         data,
     };
-    core.post_send_here(qp.id, &request, now)
+    core.post_send_here(qp.id, &request, now)?;
+    if opcode == Opcode::BindMw {
+        // SAFETY: the operation says which member is meant; the window is live (caller).
+        unsafe { mw::set_key(wr.anon_2.bind_mw.mw, wr.anon_2.bind_mw.rkey) };
+    }
+    Ok(())
 }
 
 /// `ibv_post_send(3)`.

@@ -14,7 +14,7 @@ use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, 
 use crate::ah::Ah;
 use crate::context::alive;
 use crate::entry::{argument, caught, object};
-use crate::mw::{Mw, bind_body};
+use crate::mw::{Mw, bind_body, set_key};
 use crate::qp::Qp;
 
 /// Operations that a queue pair of this type can have built (`enum ibv_qp_create_send_ops_flags`).
@@ -99,6 +99,8 @@ struct Work {
     sges: Vec<Sge>,
     sges_in_use: usize,
     bytes: Vec<u8>,
+    /// The windows that they bind, and with which keys.
+    binds: Vec<(*mut ibv_mw, u32)>,
     error: Option<Errno>,
 }
 
@@ -113,6 +115,7 @@ impl Work {
     fn clear(&mut self) {
         (self.in_use, self.sges_in_use) = (0, 0);
         self.bytes.clear();
+        self.binds.clear();
         self.error = None;
     }
 
@@ -234,8 +237,6 @@ builders! {
         0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: compare, swap });
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD FetchAndAdd,
         0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: add, swap: 0 });
-    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = IBV_QP_EX_WITH_BIND_MW BindMw,
-        0, bind(mw, rkey, info);
     wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV LocalInv, rkey, Ok(SendBody::Plain);
     wr_rdma_read(rkey: u32, remote_addr: u64) = IBV_QP_EX_WITH_RDMA_READ RdmaRead,
         0, Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) });
@@ -270,6 +271,15 @@ fn flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8) -> R
     let whole = u32::from(level) == sys::IBV_FLUSH_MR;
     let length = if whole { 0 } else { u32::try_from(len).map_err(|_| Errno::EINVAL)? };
     Ok(SendBody::Flush { remote_addr, rkey: RKey(rkey), length, placement, level })
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    let body = bind(mw, rkey, info);
+    // SAFETY: live and inside its section (man page).
+    unsafe {
+        inside(qp).1.binds.push((mw, rkey));
+        build(qp, sys::IBV_QP_EX_WITH_BIND_MW, Opcode::BindMw, 0, body);
+    }
 }
 
 /// Segmentation is for raw packets.
@@ -409,6 +419,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: live and inside its section (man page).
     let (this, work) = unsafe { inside(qp) };
     let result = caught(|| post(this, work));
+    if result.is_ok() {
+        for &(mw, rkey) in &work.binds {
+            // SAFETY: windows of requests that are posted are live (man page).
+            unsafe { set_key(mw, rkey) };
+        }
+    }
     // SAFETY: locked by this thread's wr_start (man page).
     unsafe { this.batch.section.unlock() };
     result.map_or_else(|errno| errno.0, |()| 0)

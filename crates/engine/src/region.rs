@@ -374,7 +374,8 @@ impl Regions {
         }
     }
 
-    /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair.
+    /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair. Of the new key only the low 8 bits are the
+    /// consumer's (10.6.2, 11.4.1.1: the key portion); the others are the window's, whatever is given.
     #[allow(clippy::too_many_arguments)] // they are the fields of the work request
     pub fn bind(
         &mut self,
@@ -388,9 +389,10 @@ impl Regions {
         access: Access,
     ) -> std::result::Result<(), ()> {
         let mw = self.mws.get(mw_id).ok_or(())?;
-        if Some(mw.pd) != pd || mw.key >> 8 != rkey.0 >> 8 {
+        if Some(mw.pd) != pd {
             return Err(());
         }
+        let key = mw.key & !0xff | rkey.0 & 0xff;
         if mw.kind == MwKind::Type2 && (mw.bound.is_some() || length == 0) {
             return Err(()); // 10.6.6.2.2: a type 2 window must be invalid before it is bound; no zero-length bind
         }
@@ -410,7 +412,7 @@ impl Regions {
             Some(Binding { mr: id, qp, addr, length, access })
         };
         let old = self.mws.get_mut(mw_id).and_then(|mw| {
-            mw.key = rkey.0;
+            mw.key = key;
             std::mem::replace(&mut mw.bound, bound)
         });
         if let Some(mr) = old.and_then(|b| self.mrs.get_mut(b.mr)) {
@@ -419,7 +421,7 @@ impl Regions {
         if let Some(mr) = bound.and_then(|b| self.mrs.get_mut(b.mr)) {
             mr.windows += 1;
         }
-        self.rewrite_key(mw_id, rkey.0);
+        self.rewrite_key(mw_id, key);
         Ok(())
     }
 

@@ -128,7 +128,6 @@ impl Local {
             Fault::BindBeyond => local.len += 1,
             Fault::BindBefore => local.offset = u64::MAX,
             Fault::BindNothing => local.len = 0,
-            Fault::BindKey => local.key ^= 0x100,
             Fault::BindBound => {
                 bind(side, kind, &local.bind());
                 local.key = next_key(local.key);

@@ -98,6 +98,24 @@ fn an_atomic_is_aligned_by_its_address() {
     }
 }
 
+/// 11.4.1.1: of a new key only the low 8 bits are the program's; the others stay the window's. The post puts the whole into `mw->rkey`.
+#[test]
+fn of_a_new_key_only_the_low_byte_counts() {
+    let bed = Bed::open();
+    let mr = region(&bed, LEN);
+    let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+    let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+    let (old, list) = (mw.rkey(), [mr.sge(0, LEN)]);
+    assert_eq!(run(&a, SendOp::BindMw(Bind { rkey: 0x12_3456, ..binding(&mw, &mr) }), Data::Sges(&[])), OK);
+    assert_eq!(mw.rkey(), old & !0xff | 0x56);
+    assert_eq!(run(&b, SendOp::Write { addr: mr.addr(), rkey: mw.rkey() }, Data::Sges(&list)), OK);
+    assert_eq!(run(&a, SendOp::LocalInv(mw.rkey()), Data::Sges(&[])), OK);
+    // What is not posted leaves the key as it is.
+    let bind = Bind { rkey: 1, ..binding(&mw, &mr) };
+    assert!(a.qp.post_send(&SendWr::new(1, SendOp::BindMw(bind), Data::Inline(&[&[0]]))).is_err());
+    assert_eq!(mw.rkey(), old & !0xff | 0x56);
+}
+
 /// 10.8.3.3, 10.3.1.7: a bind may be executed before what was posted in front of it is acknowledged. If that fails, it is
 /// flushed nevertheless: nothing completes well behind a failure.
 #[test]
