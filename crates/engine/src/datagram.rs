@@ -9,6 +9,7 @@ use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, pac
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
 use crate::requester::NoRoom;
+use crate::rq::RecvWqe;
 
 /// Bytes in front of a datagram's data on a link: source and destination GID.
 const GIDS: u32 = 32;
@@ -150,12 +151,26 @@ impl<P: Platform> Engine<P> {
     /// Delivers a datagram to one queue pair.
     pub(crate) fn datagram_to(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        if qp.init.qp_type != QpType::Ud || !receives {
+            return;
+        }
         // 9.6.1.4: a wrong Q_Key drops the datagram silently
-        if qp.init.qp_type != QpType::Ud || !receives || packet.rkey != qp.attr.qkey {
+        if packet.rkey != qp.attr.qkey {
+            qp.tally.counters.wrong_qkey += 1;
             return;
         }
         if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
             self.hold(qp, packet, rx, now); // behind what already waits
+            return;
+        }
+        // 9.9.3, class D: one that is longer than the receive is dropped silently, and takes none. Else any sender could stop a queue pair.
+        let next = match qp.init.srq {
+            None => qp.rq.wqes.front(),
+            Some(id) => self.srqs.get(id).and_then(|srq| srq.queue.wqes.front()),
+        };
+        let room = |wqe: &RecvWqe| wqe.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
+        if next.is_some_and(|wqe| room(wqe) < u64::from(limits::GRH_BYTES + packet.len)) {
+            qp.tally.counters.too_long += 1;
             return;
         }
         let (wqe, srq) = match qp.init.srq {

@@ -149,7 +149,7 @@ pub mod packet_flags {
     pub const FIRST: u8 = 1;
     /// Last packet of its message.
     pub const LAST: u8 = 1 << 1;
-    /// `imm` is an immediate value.
+    /// `imm` is an immediate value. RDMA WRITE has it in all packets of the message, and what it says counts in the last.
     pub const IMM: u8 = 1 << 2;
     /// `imm` is an rkey to invalidate.
     pub const INV: u8 = 1 << 3;

@@ -36,9 +36,10 @@ impl<P: Platform> Engine<P> {
     /// Gives the flags that the request is queued with.
     fn check(qp: &Qp, ahs: &Slab<AhId, Ah>, wr: &SendWr<'_>) -> Result<SendFlags> {
         let ty = qp.init.qp_type;
-        if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !legal(ty, wr.opcode) {
+        if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !ty.sends() {
             return Err(Errno::EINVAL);
         }
+        // An operation that the service does not have is queued, and completes with LOC_QP_OP_ERR (11.6.2): [`Engine::run`] finds it.
         let mut flags = wr.flags;
         match wr.data {
             SendData::Sges(list) => {
@@ -65,6 +66,7 @@ impl<P: Platform> Engine<P> {
             }
         }
         let fits = match wr.opcode {
+            _ if !legal(ty, wr.opcode) => true,
             Opcode::Send | Opcode::SendWithImm => matches!(wr.body, SendBody::Datagram { .. }) == (ty == QpType::Ud),
             Opcode::SendWithInv | Opcode::LocalInv => matches!(wr.body, SendBody::Plain),
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
@@ -84,7 +86,8 @@ impl<P: Platform> Engine<P> {
             return Err(Errno::EINVAL);
         }
         if let SendBody::Datagram { ah, .. } = *wr.body
-            && ahs.get(ah).is_none_or(|ah| Some(ah.pd) != qp.init.pd)
+            && ahs.get(ah).is_none()
+        // one of another domain is found when the request is executed (C10-10)
         {
             return Err(Errno::EINVAL);
         }

@@ -322,13 +322,16 @@ impl<P: Platform> Engine<P> {
                     if offset == e.reached {
                         packet.flags |= flag::FIRST;
                     }
+                    if e.opcode == Opcode::RdmaWriteWithImm {
+                        packet.flags |= flag::IMM;
+                    }
                     if chunk == rest {
                         packet.flags |= flag::LAST | flag::ACK_REQ;
                         if e.flags.contains(SendFlags::SOLICITED) {
                             packet.flags |= flag::SOLICITED;
                         }
                         match e.opcode {
-                            Opcode::SendWithImm | Opcode::RdmaWriteWithImm => packet.flags |= flag::IMM,
+                            Opcode::SendWithImm => packet.flags |= flag::IMM,
                             Opcode::SendWithInv => packet.flags |= flag::INV,
                             _ => {}
                         }

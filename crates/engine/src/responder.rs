@@ -260,7 +260,7 @@ impl<P: Platform> Engine<P> {
         // What ends a receive has the program at work; of pieces before that, and of RDMA, it sees nothing.
         let unseen = match packet.op {
             PacketOp::Send => !packet.has(flag::LAST) && !packet.has(flag::BY_REF),
-            _ => !packet.has(flag::IMM),
+            _ => !packet.has(flag::IMM) || !packet.has(flag::LAST),
         };
         self.served += u64::from(done.is_ok() && unseen);
         done
@@ -364,7 +364,16 @@ impl<P: Platform> Engine<P> {
                 progress.total,
                 Access::REMOTE_WRITE,
             );
-            let mut span = whole.ok_or(ACCESS)?;
+            let Some(mut span) = whole else {
+                // 11.6.2: a protection error of a WRITE with immediate data is a local access error of the receive that it would have
+                // taken. Which it is shows in each of its packets.
+                if packet.has(flag::IMM)
+                    && let Ok(recv) = self.take_recv(qp, packet)
+                {
+                    qp.recv = Some(recv);
+                }
+                return Err(ACCESS);
+            };
             span.addr = span.addr.wrapping_add(u64::from(progress.offset));
             span.len = packet.len;
             self.spans.push(span);

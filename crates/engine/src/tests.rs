@@ -1,5 +1,6 @@
 //! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
 
+mod datagrams;
 mod errors;
 mod fast_path;
 mod fast_path_timing;

@@ -273,6 +273,22 @@ pub struct QpCounters {
     pub ring_full: u64,
     /// UC and UD: messages lost because no receive was posted.
     pub dropped: u64,
+    /// UD: datagrams lost because they were longer than the receive.
+    #[serde(default)]
+    pub too_long: u64,
+    /// UD: datagrams lost because they came with another Q_Key.
+    #[serde(default)]
+    pub wrong_qkey: u64,
+    /// UC and UD: copies of messages that were not sent because the way to their peer was full for too long.
+    #[serde(default)]
+    pub no_room: u64,
+}
+
+impl QpCounters {
+    /// Messages of UC and UD lost, for whatever reason.
+    pub fn lost(&self) -> u64 {
+        self.dropped + self.too_long + self.wrong_qkey + self.no_room
+    }
 }
 
 impl std::ops::AddAssign<&QpCounters> for QpCounters {
@@ -291,6 +307,9 @@ impl std::ops::AddAssign<&QpCounters> for QpCounters {
         self.send_errors += other.send_errors;
         self.ring_full += other.ring_full;
         self.dropped += other.dropped;
+        self.too_long += other.too_long;
+        self.wrong_qkey += other.wrong_qkey;
+        self.no_room += other.no_room;
     }
 }
 

@@ -183,7 +183,10 @@ fn render_qp(out: &mut String, report: &Report, qp: &Qp) {
         (c.seq_naks_out, "sequence NAKs given"),
         (c.duplicates, "duplicates"),
         (c.send_errors, "failed"),
-        (c.dropped, "dropped"),
+        (c.dropped, "dropped for want of a receive"),
+        (c.too_long, "dropped, longer than the receive"),
+        (c.wrong_qkey, "dropped with a wrong Q_Key"),
+        (c.no_room, "not sent for want of room"),
     ] {
         if n > 0 {
             let _ = write!(out, ", {n} {what}");

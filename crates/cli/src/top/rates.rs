@@ -23,7 +23,7 @@ pub struct Rates {
     pub retries: f64,
     /// Times that the ring to the peer was full.
     pub ring_full: f64,
-    /// Datagrams and messages of UC without a receive.
+    /// Datagrams and messages of UC that were lost, whatever for.
     pub dropped: f64,
     /// Send requests that failed.
     pub errors: f64,
@@ -42,7 +42,7 @@ impl Rates {
             rnr_naks: of(|c| c.rnr_naks_in + c.rnr_naks_out),
             retries: of(|c| c.timeouts + c.seq_naks_in),
             ring_full: of(|c| c.ring_full),
-            dropped: of(|c| c.dropped),
+            dropped: of(QpCounters::lost),
             errors: of(|c| c.send_errors),
         }
     }

@@ -3,7 +3,7 @@
 use rdma::{QpState, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::table::{Case, Fault, Kind, Seen};
+use crate::table::{Case, Fault, Kind, Op, Seen};
 
 /// What became of a side.
 #[derive(Serialize, Deserialize, PartialEq, Eq, Debug, Default)]
@@ -19,6 +19,13 @@ pub struct Fate {
 
 const FLUSHED: u32 = Status::FLUSHED.0;
 const LAST_WQE: u32 = rdma::sys::IBV_EVENT_QP_LAST_WQE_REACHED;
+
+const LOC_ACCESS_ERR: u32 = rdma::sys::IBV_WC_LOC_ACCESS_ERR;
+
+/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, if the key does not allow it.
+fn fails_receive(case: &Case) -> bool {
+    case.op == Op::WriteImm && case.theirs == Seen::Event(rdma::sys::IBV_EVENT_QP_ACCESS_ERR)
+}
 
 /// The receives behind the one for the SEND in front.
 const RECEIVES: [u64; 3] = [101, 102, 103];
@@ -102,8 +109,10 @@ impl Fate {
             }
             Seen::Event(kind) => {
                 self.events.push(kind);
+                let failed = usize::from(fails_receive(case));
+                self.completions.extend(RECEIVES[..failed].iter().map(|id| (*id, LOC_ACCESS_ERR)));
                 if own {
-                    self.flush(&RECEIVES);
+                    self.flush(&RECEIVES[failed..]);
                 }
             }
         }
@@ -121,7 +130,7 @@ impl Fate {
         };
         let certain = case.kind.is_reliable() && case.ours != Status::SUCCESS;
         fate.add_target(case);
-        let first = usize::from(matches!(case.theirs, Seen::Recv(_)));
+        let first = usize::from(matches!(case.theirs, Seen::Recv(_)) || fails_receive(case));
         fate.completions.splice(first..first, sends);
         if case.theirs == Seen::Quiet && case.ours != Status::SUCCESS {
             fate.state = broken(case.kind);

@@ -1,7 +1,7 @@
 //! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and nothing happens.
 
 use conformance::{Bed, Joint};
-use rdma::{Data, Errno, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr};
+use rdma::{Data, Errno, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Status};
 
 use crate::pair::{CAP, End, QKEY, pair, region, way};
 
@@ -97,12 +97,21 @@ fn too_much_inline_is_einval() {
     }
 }
 
+/// 11.6.2: it is posted, completes with a local operation error, and stops the send queue (10.3.1.6).
+fn completes_in_error(end: &End, wr: &SendWr<'_>, what: &str) {
+    const LOC_QP_OP_ERR: Status = Status(rdma::sys::IBV_WC_LOC_QP_OP_ERR);
+    end.qp.post_send(wr).expect(what);
+    assert_eq!(end.completions(1), [(wr.wr_id, LOC_QP_OP_ERR)], "{what}");
+    assert_eq!(end.state(), QpState::Sqe, "{what}");
+    end.qp.set_state(QpState::Rts).expect("SQE to RTS");
+}
+
 #[test]
-fn operations_of_other_services_are_einval() {
+fn operations_of_other_services_complete_in_error() {
     let bed = Bed::open();
     let (uc, _other) = pair(&bed, QpType::Uc, &Joint::default());
     for op in &REMOTE[2..] {
-        refused(&uc, &SendWr::new(1, *op, Data::Sges(&[])), Errno::EINVAL, &format!("UC {op:?}"));
+        completes_in_error(&uc, &SendWr::new(1, *op, Data::Sges(&[])), &format!("UC {op:?}"));
     }
     let ud = End::new(&bed, QpType::Ud, None);
     ud.up(&bed, &Joint::default(), 0);
@@ -110,12 +119,12 @@ fn operations_of_other_services_are_einval() {
     for op in &REMOTE {
         let mut wr = SendWr::new(1, *op, Data::Sges(&[]));
         wr.to = Some((&ah, ud.qp.number(), QKEY));
-        refused(&ud, &wr, Errno::EINVAL, &format!("UD {op:?}"));
+        completes_in_error(&ud, &wr, &format!("UD {op:?}"));
     }
     let foreign = way(&bed, &bed.context.alloc_pd().expect("ibv_alloc_pd"));
     let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&[]));
     wr.to = Some((&foreign, ud.qp.number(), QKEY));
-    refused(&ud, &wr, Errno::EINVAL, "an address handle of another domain");
+    completes_in_error(&ud, &wr, "C10-10: an address handle of another domain");
     let target = End::new(&bed, QpType::XrcTgt, None);
     target.up(&bed, &Joint::default(), NOBODY);
     let error = target.qp.post_send(&SendWr::new(1, SendOp::Send, Data::Sges(&[]))).expect_err("XRC target");

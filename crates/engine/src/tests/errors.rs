@@ -81,6 +81,54 @@ fn atomic_list_not_of_eight_bytes() {
     }
 }
 
+/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, however long the message is, and
+/// whichever of its packets is refused.
+#[test]
+fn write_with_immediate_and_a_bad_key() {
+    for (len, posted) in [(64, true), (40_000, true), (64, false)] {
+        matrix(|w, a, b| {
+            let (qa, qb) = w.pair(a, b, QpType::Rc);
+            if posted {
+                for id in [7, 8] {
+                    w.recv(b, qb, &[], id).unwrap();
+                }
+            }
+            let body = SendBody::Rdma { remote_addr: BASE, rkey: RKey(w.nodes[b].key ^ 1) };
+            let from = [w.sge(a, 0, len)];
+            w.post(a, qa, Opcode::RdmaWriteWithImm, body, &from, 1).unwrap();
+            w.run_for(SECOND);
+            if a == b {
+                return;
+            }
+            assert_eq!(statuses(w, a), [St::RemAccessErr]);
+            let wanted: &[St] = if posted { &[St::LocAccessErr, St::WrFlushErr] } else { &[] };
+            assert_eq!(statuses(w, b), wanted);
+            assert_eq!(events(w, b), [EventKind::QpAccessErr]);
+        });
+    }
+}
+
+/// 11.4.1.1: the others are the window's.
+#[test]
+fn of_a_new_key_only_the_low_byte_counts() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let n = &mut w.nodes[1];
+    let (mw, old) = n.engine.alloc_mw(n.pd, crate::MwKind::Type2).unwrap();
+    let mr = n.engine.mem.find_mr(n.key);
+    let access = Access::REMOTE_WRITE;
+    let bind = SendBody::BindMw { mw, rkey: RKey(0x12_3456), mr, addr: BASE, length: 64, access };
+    w.post(1, qb, Opcode::BindMw, bind, &[], 1).unwrap();
+    w.settle();
+    assert_eq!(statuses(&mut w, 1), [St::Success]);
+    let from = [w.sge(0, 0, 8)];
+    for (rkey, wanted) in [(old.0 & !0xff | 0x56, St::Success), (0x12_3456, St::RemAccessErr)] {
+        w.post(0, qa, Opcode::RdmaWrite, SendBody::Rdma { remote_addr: BASE, rkey: RKey(rkey) }, &from, 2).unwrap();
+        w.run_for(SECOND);
+        assert_eq!(statuses(&mut w, 0), [wanted]);
+    }
+}
+
 #[test]
 fn receive_too_short() {
     matrix(|w, a, b| {

@@ -18,6 +18,9 @@ pub(super) const RULES: &[Rule<Qp>] = &[
     ("send-queue-full", send_queue_full),
     ("refused", refused),
     ("dropped", dropped),
+    ("dropped-too-long", too_long),
+    ("dropped-qkey", wrong_qkey),
+    ("dropped-no-room", no_room),
 ];
 
 /// What is in the way of all work in a state (IBTA vol. 1, 10.3.1).
@@ -291,9 +294,24 @@ fn refused(situation: &Situation<'_>, qp: &Qp) -> Said {
 
 /// UC and UD have no RNR NAK (IBTA vol. 1, 9.8.2.2, 9.8.3).
 fn dropped(_: &Situation<'_>, qp: &Qp) -> Said {
-    let n = qp.counters.dropped;
-    (n > 0).then(|| {
-        let lost = format!("{} {} lost: no receive was posted", count(n, "message"), verb(n, "was", "were"));
-        (Severity::Note, lost)
-    })
+    lost(qp.counters.dropped, "message", "lost: no receive was posted")
+}
+
+/// 9.8.3, 9.9.3 (class D): silently, and no receive is taken.
+fn too_long(_: &Situation<'_>, qp: &Qp) -> Said {
+    lost(qp.counters.too_long, "datagram", "lost: longer than the receive, of which the first 40 bytes are the GRH's")
+}
+
+/// 9.6.1.4
+fn wrong_qkey(_: &Situation<'_>, qp: &Qp) -> Said {
+    lost(qp.counters.wrong_qkey, "datagram", "lost: the Q_Key is not this queue pair's")
+}
+
+/// What is unreliable waits for room for a while only.
+fn no_room(_: &Situation<'_>, qp: &Qp) -> Said {
+    lost(qp.counters.no_room, "message", "not sent: the ring to the peer was full for too long")
+}
+
+fn lost(n: u64, what: &str, why: &str) -> Said {
+    (n > 0).then(|| (Severity::Note, format!("{} {} {why}", count(n, what), verb(n, "was", "were"))))
 }

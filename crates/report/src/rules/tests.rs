@@ -173,6 +173,9 @@ const CASES: &[Case] = &[
         w.qp().rq = Some(Rq { depth: 16, total: 16, ..Rq::default() });
     }, "no receive is posted: 3 messages refused with an RNR NAK; the receive queue holds 0 receives, of 16 posted so far"),
     ("dropped", Note, |w| w.qp().counters.dropped = 1, "one message was lost: no receive was posted"),
+    ("dropped-too-long", Note, |w| w.qp().counters.too_long = 2, "2 datagrams were lost: longer than the receive"),
+    ("dropped-qkey", Note, |w| w.qp().counters.wrong_qkey = 1, "one datagram was lost: the Q_Key is not this queue pair's"),
+    ("dropped-no-room", Note, |w| w.qp().counters.no_room = 1, "one message was not sent: the ring to the peer was full"),
     ("cq-overrun", Stuck, |w| w.cq().overrun = true, "CQ 3: overrun: it was full with 128 completions"),
     ("cq-full", Waiting, |w| w.cq().inside = 128, "full: 128 completions, nobody polls them"),
     ("cq-solicited", Stuck, |w| {

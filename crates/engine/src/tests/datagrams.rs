@@ -1,0 +1,77 @@
+//! Datagrams that are dropped, and requests that a queue pair for datagrams cannot execute.
+
+use verbs::{AhId, Opcode, QpId, QpState, QpType, Qpn, RecvWr, SendBody, SrqId, SrqInit, WcStatus as St};
+
+use super::mock::*;
+
+const QKEY: u32 = 0x11;
+
+fn ah(w: &mut World, pd: verbs::PdId) -> AhId {
+    w.nodes[0].engine.create_ah(pd, &World::attr(Qpn::new(0), 0, 0).ah).unwrap()
+}
+
+/// Two queue pairs, and how the first one's datagrams get to the other.
+fn two(srq: Option<SrqId>, w: &mut World) -> (QpId, QpId, SendBody) {
+    let ((a, _), (b, nb)) = (w.qp(0, QpType::Ud), w.qp_with(1, QpType::Ud, srq, cap(), false));
+    w.connect(0, a, World::attr(nb, 0, 0));
+    w.connect(1, b, World::attr(nb, 0, 0));
+    let pd = w.nodes[0].pd;
+    (a, b, SendBody::Datagram { ah: ah(w, pd), remote_qpn: nb, remote_qkey: QKEY })
+}
+
+/// 9.9.3, class D: the receive stays, and takes the next datagram that fits.
+#[test]
+fn one_that_is_too_long_is_dropped_and_takes_no_receive() {
+    for shared in [false, true] {
+        let mut w = World::new(2, 4);
+        let srq = shared.then(|| {
+            let n = &mut w.nodes[1];
+            let init = SrqInit { pd: n.pd, max_wr: 4, max_sge: 2, limit: 0, xrc: None };
+            n.engine.create_srq(n.ctx, &init, 3).unwrap().0
+        });
+        let (a, b, body) = two(srq, &mut w);
+        let into = [w.sge(1, 0, 100), w.sge(1, 100, 39)];
+        match srq {
+            Some(srq) => w.nodes[1].engine.post_srq_recv(srq, &RecvWr { wr_id: 9, sges: &into }, 0).unwrap(),
+            None => w.recv(1, b, &into, 9).unwrap(),
+        }
+        for (id, len) in [(1, 100), (2, 4096), (3, 99)] {
+            let from = [w.sge(0, 0, len)];
+            w.post(0, a, Opcode::Send, body, &from, id).unwrap();
+        }
+        w.settle();
+        assert_eq!(w.poll(0).len(), 3);
+        let got = w.poll(1);
+        assert_eq!((got.len(), got[0].wr_id, got[0].status, got[0].byte_len), (1, 9, St::Success, 139));
+        let engine = &w.nodes[1].engine;
+        assert_eq!(engine.qp_state(b), Ok(QpState::Rts));
+        assert_eq!(engine.qps.get(b).unwrap().tally.counters.too_long, 2);
+    }
+}
+
+/// 11.6.2, 10.3.1.6: posted, completed with a local operation error; the send queue stops, receives go on.
+#[test]
+fn what_the_service_has_not_completes_in_error() {
+    let rdma = |w: &mut World| (Opcode::RdmaRead, w.rdma(1, 0));
+    let foreign = |w: &mut World| {
+        let ctx = w.nodes[0].ctx;
+        let pd = w.nodes[0].engine.alloc_pd(ctx).unwrap();
+        let body = SendBody::Datagram { ah: ah(w, pd), remote_qpn: Qpn::new(2 * crate::QPN_BLOCK), remote_qkey: QKEY };
+        (Opcode::Send, body)
+    };
+    type Bad = fn(&mut World) -> (Opcode, SendBody);
+    for bad in [rdma as Bad, foreign] {
+        let mut w = World::new(2, 4);
+        let (a, b, good) = two(None, &mut w);
+        let (list, into) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 48)]);
+        w.recv(1, b, &into, 9).unwrap();
+        let (opcode, body) = bad(&mut w);
+        w.post(0, a, opcode, body, &list, 1).unwrap();
+        w.post(0, a, Opcode::Send, good, &list, 2).unwrap();
+        w.settle();
+        let got: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(got, [(1, St::LocQpOpErr), (2, St::WrFlushErr)]);
+        assert_eq!(w.nodes[0].engine.qp_state(a), Ok(QpState::Sqe));
+        assert!(w.poll(1).is_empty());
+    }
+}
