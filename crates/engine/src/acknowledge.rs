@@ -166,7 +166,9 @@ impl<P: Platform> Engine<P> {
             return;
         }
         // All but the last are full packets (9.7.5): none is without data, by which a READ could be kept from its end.
-        let whole = packet.has(flag::LAST) || packet.len > 0 && packet.len.is_multiple_of(qp.mtu);
+        // And they are as long as our path MTU, not as the responder's.
+        let whole =
+            packet.is_cut_by(qp.mtu) && (packet.has(flag::LAST) || packet.len > 0 && packet.len.is_multiple_of(qp.mtu));
         let bad = if !whole {
             Some(WcStatus::BadRespErr)
         } else if packet.has(flag::BY_REF) {

@@ -187,6 +187,9 @@ pub struct Packet {
     /// Data bytes of the *message* part that this packet stands for: its payload length, or with `BY_REF` the length
     /// of the referenced data. Of an AtomicAck: 8 if there is a value before the operation, 0 for ATOMIC WRITE and FLUSH.
     pub len: u32,
+    /// Bytes of each packet but the last into which the sender would cut the message on a wire (its path MTU), or 0: it would be one packet.
+    /// SENDs, WRITEs and READ responses.
+    pub mtu: u32,
     /// Remote address of RDMA and atomics. READ responses: byte offset in the message.
     pub remote_addr: u64,
     /// Remote key of RDMA and atomics; Q_Key of datagrams.
@@ -214,6 +217,7 @@ impl Packet {
             psn,
             imm: 0,
             len: 0,
+            mtu: 0,
             remote_addr: 0,
             rkey: 0,
             dma_len: 0,
@@ -226,6 +230,14 @@ impl Packet {
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+
+    /// True if the message comes in packets of the lengths that a queue pair with this path MTU expects: first and middle ones are as long
+    /// as that (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6), and what is one packet is not longer. A message that is one packet for both sides
+    /// shows no difference.
+    pub const fn is_cut_by(&self, mtu: u32) -> bool {
+        const WHOLE: u8 = packet_flags::FIRST | packet_flags::LAST;
+        self.mtu == mtu || self.mtu == 0 && self.flags & WHOLE == WHOLE && self.len <= mtu
+    }
 }
 
 /// What small SENDs and acknowledgements say in their headers. See [`Packet`] for what it means.
@@ -237,6 +249,8 @@ pub(crate) trait Head: Copy {
     fn psn(self) -> Psn;
     fn imm(self) -> u32;
     fn len(self) -> u32;
+    /// [`Packet::mtu`]
+    fn mtu(self) -> u32;
     #[inline(always)]
     fn has(self, flag: u8) -> bool {
         self.flags() & flag != 0
@@ -268,13 +282,17 @@ impl Head for &Packet {
     fn len(self) -> u32 {
         self.len
     }
+    #[inline(always)]
+    fn mtu(self) -> u32 {
+        self.mtu
+    }
 }
 
 /// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by who takes it
 /// at once, where a [`Packet`] is written to memory member by member, and read by wider loads than it was written.
 ///
 /// ```text
-/// 0  op:8 flags:8 syndrome:8 dst:24       1  src:24 psn:24       2  imm:32 len:32      (lowest bits first)
+/// 0  op:8 flags:8 syndrome:8 dst:24       1  src:24 psn:24 mtu:16       2  imm:32 len:32      (lowest bits first)
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ShortPacket {
@@ -343,6 +361,7 @@ impl ShortPacket {
             syndrome: Head::syndrome(*self),
             imm: Head::imm(*self),
             len: Head::len(*self),
+            mtu: Head::mtu(*self),
             ..Packet::new(op, self.dst(), Head::src(*self), Head::psn(*self))
         }
     }
@@ -372,6 +391,10 @@ impl Head for ShortPacket {
     #[inline(always)]
     fn len(self) -> u32 {
         (self.words[2] >> 32) as u32
+    }
+    #[inline(always)]
+    fn mtu(self) -> u32 {
+        (self.words[1] >> 48) as u32
     }
 }
 
@@ -429,6 +452,8 @@ pub enum Shown {
         pd: Option<PdId>,
         /// What it lets its peer do.
         access: Access,
+        /// Its path MTU in bytes.
+        mtu: u32,
         /// Differs between this connection and earlier ones of the same number.
         epoch: u64,
     },
@@ -496,6 +521,8 @@ pub struct Reach<'a> {
     pub before: u32,
     /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that can be foreseen.
     pub after: u32,
+    /// Our queue pair's path MTU in bytes.
+    pub mtu: u32,
     /// Posted behind several whose completions nobody has polled: perhaps the program waits for none of them.
     pub queues: bool,
     /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to place.
@@ -505,7 +532,7 @@ pub struct Reach<'a> {
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
 /// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
 pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64, u64)> {
-    let Shown::Qp { qpn, service, peer, ctx, pd, access: may, epoch } = qp else { return None };
+    let Shown::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
     let Shown::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
     let need = match request.op {
         ReachOp::Write => Access::REMOTE_WRITE,
@@ -518,6 +545,7 @@ pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64
         QpType::XrcIni => service == QpType::XrcTgt,
         ours => service == ours,
     };
+    let whole = u64::from(request.before) + u64::from(request.len) + u64::from(request.after);
     let right = fits
         && qpn == request.dst
         && peer == request.src
@@ -525,6 +553,8 @@ pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64
         && pd.map_or(ctx == owner, |pd| pd == of)
         && may.contains(need)
         && access.contains(need)
+        // 9.7.4.1.6, 9.7.5.1.6: both cut it into the same packets
+        && (mtu == request.mtu || whole <= u64::from(mtu.min(request.mtu)))
         && request.epoch.is_none_or(|known| known == epoch);
     let offset = request.addr.checked_sub(iova).filter(|_| right)?;
     let end = offset.checked_add(u64::from(request.len) + u64::from(request.after))?;

@@ -414,6 +414,11 @@ impl Qp {
         self.gate(|gates| gates.out != NOWHERE).then_some(self.gates.out)
     }
 
+    /// [`Packet::mtu`] of a message of so many bytes.
+    pub fn cut(&self, len: u32) -> u32 {
+        if len > self.mtu { self.mtu } else { 0 }
+    }
+
     /// The link over which an acknowledgement goes out, if nothing stands in front of it and nothing else is owed.
     #[inline(always)]
     pub fn gate_of_answers(&mut self) -> Option<LinkId> {

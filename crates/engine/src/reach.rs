@@ -118,6 +118,7 @@ impl<P: Platform> Engine<P> {
             len,
             before: e.reached,
             after: e.len - e.reached - len,
+            mtu: qp.mtu,
             queues: e.queued,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
@@ -165,7 +166,7 @@ impl<P: Platform> Engine<P> {
         let epoch = *qp.shown.get_or_insert_with(|| self.platform.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
         let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
-        self.platform.show(&Shown::Qp { qpn, service, peer, ctx, pd, access, epoch });
+        self.platform.show(&Shown::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
     }
 
     /// Ends what peers may do through a queue pair by themselves.

@@ -339,7 +339,7 @@ impl<P: Platform> Engine<P> {
                     } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(PIECE) {
                         packet.flags |= flag::ACK_REQ; // a long message must not look like a dead peer
                     }
-                    packet.len = chunk;
+                    (packet.len, packet.mtu) = (chunk, qp.cut(e.len - e.reached));
                     self.fill_null_spans();
                 }
             }

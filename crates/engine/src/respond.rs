@@ -55,6 +55,7 @@ impl<P: Platform> Engine<P> {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
                     let piece = if into.is_some() { PIECE } else { self.platform.caps(link).segment };
                     packet.len = (len - sent).min(piece);
+                    packet.mtu = qp.cut(len);
                     (packet.syndrome, packet.imm) = (ACK, msn);
                     packet.remote_addr = u64::from(first_offset) + u64::from(sent);
                     if sent == 0 {

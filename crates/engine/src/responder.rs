@@ -244,6 +244,11 @@ impl<P: Platform> Engine<P> {
             PacketOp::Write => continues == qp.write.is_some() && qp.recv.is_none(),
             _ => !in_message,
         };
+        // 9.7.4.1.6: the lengths of first and middle packets
+        let carries = matches!(packet.op, PacketOp::Send | PacketOp::Write);
+        if carries && !packet.is_cut_by(qp.mtu) {
+            return Err(INVALID);
+        }
         // Only a SEND invalidates, and then it carries no immediate value.
         let invalidates = packet.has(flag::INV) && (packet.op != PacketOp::Send || packet.has(flag::IMM));
         if !fits || invalidates {

@@ -8,6 +8,7 @@ mod help;
 mod hostile;
 mod links;
 mod mock;
+mod mtu;
 mod pieces;
 mod random;
 mod reach;

@@ -117,10 +117,10 @@ fn row(shown: &Shown) -> [u64; VALUES] {
             let (pd, ctx) = (handle(pd.index, pd.generation), handle(ctx.index, ctx.generation));
             [pd, u64::from(access.bits()), addr, length, iova, ctx]
         }
-        Shown::Qp { qpn: _, service, peer, ctx, pd, access, epoch } => {
+        Shown::Qp { qpn: _, service, peer, ctx, pd, access, mtu, epoch } => {
             let pd = pd.map_or(NO_PD, |pd| handle(pd.index, pd.generation));
             let ctx = handle(ctx.index, ctx.generation);
-            [pd, service_word(service, access), u64::from(peer.get()), epoch, ctx, 0]
+            [pd, service_word(service, access), u64::from(peer.get()), epoch, ctx, u64::from(mtu)]
         }
     }
 }
@@ -133,11 +133,11 @@ fn region(key: u32, row: [u64; VALUES]) -> Shown {
 
 /// `None` for a service that there is not.
 fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Shown> {
-    let [domain, access, peer, epoch, owner, _] = row;
+    let [domain, access, peer, epoch, owner, mtu] = row;
     let service = QpType::from_raw((access >> 32) as u32)?;
     let access = Access::from_bits_truncate(access as u32);
     let pd = (domain != NO_PD).then(|| pd(domain));
-    Some(Shown::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, epoch })
+    Some(Shown::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, mtu: mtu as u32, epoch })
 }
 
 impl WindowPlatform {
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(region(0x1234_5678, row(&shown)), shown);
         let (qpn, peer) = (Qpn::new(0x12_3456), Qpn::new(0x65_4321));
         for (service, pd) in [(QpType::Rc, Some(pd)), (QpType::Uc, Some(pd)), (QpType::XrcTgt, None)] {
-            let shown = Shown::Qp { qpn, service, peer, ctx, pd, access, epoch: u64::MAX };
+            let shown = Shown::Qp { qpn, service, peer, ctx, pd, access, mtu: 2048, epoch: u64::MAX };
             assert_eq!(queue_pair(qpn, row(&shown)), Some(shown));
         }
         assert_eq!(queue_pair(qpn, [0; VALUES]), None, "no service");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0  op:8 flags:8 syndrome:8 dst:24       3  rkey:32 dma_len:32
-//! 1  src:24 psn:24                        4  remote_addr:64
+//! 1  src:24 psn:24 mtu:16                 4  remote_addr:64
 //! 2  imm:32 len:32                        5  swap:64   6  compare:64      (lowest bits first)
 //! ```
 //!
@@ -18,7 +18,7 @@ use verbs::{Psn, Qpn};
 pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     let words = [
         p.op as u64 | u64::from(p.flags) << 8 | u64::from(p.syndrome) << 16 | u64::from(p.dst.get()) << 24,
-        u64::from(p.src.get()) | u64::from(p.psn.get()) << 24,
+        u64::from(p.src.get()) | u64::from(p.psn.get()) << 24 | u64::from(p.mtu) << 48,
         u64::from(p.imm) | u64::from(p.len) << 32,
         u64::from(p.rkey) | u64::from(p.dma_len) << 32,
         p.remote_addr,
@@ -69,6 +69,7 @@ pub(crate) fn decode(body: &[u64; 7], words: usize, packet: &mut Packet) -> bool
     packet.dst = Qpn::new((body[0] >> 24) as u32);
     packet.src = Qpn::new(body[1] as u32);
     packet.psn = Psn::new((body[1] >> 24) as u32);
+    packet.mtu = (body[1] >> 48) as u32;
     packet.imm = body[2] as u32;
     packet.len = (body[2] >> 32) as u32;
     packet.rkey = w3 as u32;
@@ -92,7 +93,7 @@ mod tests {
     fn every_field_survives() {
         let mut p = Packet::new(PacketOp::CompareSwap, Qpn::new(0xabcdef), Qpn::new(0x123456), Psn::new(0xfedcba));
         assert_eq!(encode(&p).1, 3);
-        (p.flags, p.syndrome, p.imm, p.len) = (0xa5, 0x7f, 0xdead_beef, u32::MAX);
+        (p.flags, p.syndrome, p.imm, p.len, p.mtu) = (0xa5, 0x7f, 0xdead_beef, u32::MAX, 4096);
         assert_eq!(encode(&p).1, 3);
         (p.rkey, p.dma_len) = (u32::MAX, 0x8000_0001);
         assert_eq!(encode(&p).1, 4);
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn a_short_record_is_the_same() {
         let mut p = Packet::new(PacketOp::Send, Qpn::new(4096), Qpn::new(8192), Psn::new(7));
-        (p.flags, p.syndrome, p.imm, p.len) = (0xa5, 0x7f, 0xdead_beef, u32::MAX);
+        (p.flags, p.syndrome, p.imm, p.len, p.mtu) = (0xa5, 0x7f, 0xdead_beef, u32::MAX, 4096);
         for (op, dma_len) in [(PacketOp::Send, 0), (PacketOp::Send, 8), (PacketOp::Ack, 0)] {
             (p.op, p.dma_len) = (op, dma_len);
             let (words, used) = encode(&p);

@@ -491,13 +491,13 @@ fn of_a_stream_the_peer_does_its_part() {
     let (addr, ctx) = (span(&mut memory).addr, CtxId { index: 1, generation: 0 });
     other.show(&Shown::Region { key: 5, ctx, pd, access, addr, length: 200_000, iova: addr });
     let (service, shown_pd) = (QpType::Rc, Some(pd));
-    other.show(&Shown::Qp { qpn: dst, service, peer: src, ctx, pd: shown_pd, access, epoch: 9 });
+    other.show(&Shown::Qp { qpn: dst, service, peer: src, ctx, pd: shown_pd, access, mtu: 4096, epoch: 9 });
     other.announce_sleep();
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
     let mut reaches = |platform: &mut WindowPlatform, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
-        let (epoch, rkey, before, after) = (None, key, 0, 0);
-        let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, queues, local };
+        let (epoch, rkey, before, after, mtu) = (None, key, 0, 0, 4096);
+        let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
         platform.reach(link, &request).is_some()
     };
     for op in [ReachOp::Write, ReachOp::Read] {

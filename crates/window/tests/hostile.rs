@@ -227,6 +227,7 @@ fn boards_that_are_none(node: &mut Node) {
                 len: 5000,
                 before: 0,
                 after: key / 2 % 2,
+                mtu: 1024,
                 queues: key % 2 == 0,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
             };

@@ -16,7 +16,7 @@ const CTX: CtxId = CtxId { index: 1, generation: 0 };
 
 /// A queue pair whose peer is number 0x777.
 fn queue_pair(qpn: Qpn, pd: PdId, access: Access, epoch: u64) -> Shown {
-    Shown::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, epoch }
+    Shown::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, mtu: 1024, epoch }
 }
 
 fn open_fds() -> usize {
@@ -133,6 +133,7 @@ fn child() {
                     len,
                     before: 0,
                     after: 0,
+                    mtu: 1024,
                     queues: false,
                     local,
                 };
@@ -497,6 +498,7 @@ fn requests_executed_by_the_initiator() {
         len: 5000,
         before: 0,
         after: 0,
+        mtu: 1024,
         queues: false,
         local,
     };
@@ -521,6 +523,7 @@ fn requests_executed_by_the_initiator() {
         Reach { src: Qpn::new(0x778), ..good },
         Reach { dst: Qpn::new(peer.get() + 1), ..good },
         Reach { epoch: Some(98), ..good },
+        Reach { mtu: 4096, ..good },
         Reach { rkey: RKey(KEY + 1), ..good },
         Reach { addr: 4095, ..good },
         Reach { addr: 4096 + (1 << 20) - 4999, ..good },

@@ -115,6 +115,7 @@ impl<P: Platform> Engine<P> {
             let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
                 && packet.psn() == qp.epsn
                 && packet.len() <= qp.mtu
+                && packet.mtu() == 0
                 && body.len(&self.platform) == packet.len();
             let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
             let [sge] = wqe.sges[..] else { break };

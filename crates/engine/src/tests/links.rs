@@ -104,7 +104,7 @@ fn more_than_a_packet_may_bring_is_refused() {
         let (_, key, _) = n.engine.reg_mr(n.pd, BASE, 1 << 31, BASE, ALL).unwrap();
         let mut write = forged(&w, 1, qb, PacketOp::Write);
         (write.remote_addr, write.rkey, write.len, write.dma_len) = (BASE, key.0, len, len);
-        write.flags |= flag::BY_REF;
+        (write.flags, write.mtu) = (write.flags | flag::BY_REF, 1024);
         let place = [BASE.to_le_bytes(), u64::from(len).to_le_bytes()].concat();
         w.inject(0, 1, write, [vec![0; 16], place].concat());
         let said = w.nodes[1].engine.query_qp(qb).unwrap().0.state;

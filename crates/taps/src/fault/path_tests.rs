@@ -266,8 +266,8 @@ fn nothing_passes_by_the_taps() {
     let local = Payload { prefix: &[1], spans: &[] };
     let (src, dst, rkey) = (Qpn::new(1), Qpn::new(2), verbs::RKey(3));
     let (service, op, epoch, addr, len) = (verbs::QpType::Rc, ReachOp::Write, None, 0, 1);
-    let (before, after, queues) = (0, 0, false);
-    let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, queues, local };
+    let (before, after, mtu, queues) = (0, 0, 1024, false);
+    let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
     assert_eq!(wire.reach(LINK, &request), None);
     let pd = verbs::PdId { index: 0, generation: 0 };
     let ctx = verbs::CtxId { index: 0, generation: 0 };
