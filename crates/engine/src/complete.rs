@@ -153,6 +153,7 @@ impl<P: Platform> Engine<P> {
             self.complete_send(qp, WcStatus::WrFlushErr, now);
         }
         (qp.cursor, qp.reads_out, qp.halted) = (0, 0, false);
+        qp.full_links.clear();
         (qp.ack_deadline, qp.rnr_until) = (None, None);
         while let Some((number, wqe)) = qp.sq.fetch() {
             let (wr_id, opcode) = match wqe {

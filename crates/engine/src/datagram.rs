@@ -71,36 +71,53 @@ impl<P: Platform> Engine<P> {
         }
         let mut links = std::mem::take(&mut self.links);
         links.clear();
+        // Where it had to wait, it goes to those that it has not gone to.
+        let waited = !qp.full_links.is_empty();
         match to {
+            _ if waited => links.append(&mut qp.full_links),
             Some(group) if multicast => self.platform.resolve_multicast(&group, &mut links),
             Some(gid) => links.extend(self.platform.resolve(&gid, dst)),
             None => {}
         }
-        let (mut fault, mut full) = (false, None);
+        let mut fault = false;
         for &link in &links {
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.platform.send(link, &packet, payload) {
-                Ok(()) => qp.lossy = false,
+                Ok(()) if qp.lossy_links.is_empty() => {}
+                Ok(()) => qp.lossy_links.retain(|lossy| *lossy != link),
                 Err(SendError::Fault) => fault = true,
-                Err(SendError::Full) => full = Some(link),
+                Err(SendError::Full) if qp.lossy_links.contains(&link) => qp.tally.counters.no_room += 1,
+                Err(SendError::Full) => qp.full_links.push(link),
                 Err(SendError::Down) => {}
             }
         }
         self.links = links;
         if fault {
+            qp.full_links.clear();
             self.fail_entry(qp, at, WcStatus::LocProtErr);
-        } else if let Some(link) = full
-            && !multicast
-            && self.waits_for_room(qp, now)
-        {
-            qp.link = Some(link); // where it waits
-            return Err(NoRoom);
-        } else {
-            qp.give_up_at = None;
-            let e = &mut qp.inflight[at];
-            (e.out, e.done) = (true, true);
+            return Ok(());
         }
+        if let Some(&link) = qp.full_links.first() {
+            if self.waits_for_room(qp, now) {
+                qp.link = Some(link); // where it waits
+                return Err(NoRoom);
+            }
+            self.give_links_up(qp);
+        }
+        qp.give_up_at = None;
+        let e = &mut qp.inflight[at];
+        (e.out, e.done) = (true, true);
         Ok(())
+    }
+
+    /// A datagram has waited long enough for room on some links: it is lost there, and so is what follows until they take something again.
+    /// What goes elsewhere does not wait for them any more.
+    fn give_links_up(&mut self, qp: &mut Qp) {
+        qp.lossy = false; // that is for connections
+        qp.tally.counters.no_room += qp.full_links.len() as u64;
+        let platform = &self.platform;
+        qp.lossy_links.retain(|link| platform.lives(*link));
+        qp.lossy_links.append(&mut qp.full_links);
     }
 
     /// True if an unreliable packet should wait for room on its link: not for ever, since the peer may be stopped.

@@ -292,8 +292,12 @@ pub(crate) struct Qp {
     pub lender: bool,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
-    /// UC and UD: what finds no room on the link is lost at once, until something goes through.
+    /// UC: what finds no room on the link is lost at once, until something goes through.
     pub lossy: bool,
+    /// UD: links that the datagram at the cursor waits for, since they are full.
+    pub full_links: Vec<LinkId>,
+    /// UD: links that were full for too long: nothing waits for them until they take something.
+    pub lossy_links: Vec<LinkId>,
     /// UC and UD: until when the present packet waits for room.
     pub give_up_at: Option<Nanos>,
     /// The peer may not read our memory for this queue pair.
@@ -376,6 +380,8 @@ impl Qp {
         self.backlog.clear();
         self.fed_at = None;
         self.lossy = false;
+        self.full_links.clear();
+        self.lossy_links.clear();
         self.give_up_at = None;
         self.responses.clear();
         self.atomics.clear();

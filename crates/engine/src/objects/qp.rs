@@ -67,6 +67,8 @@ impl<P: Platform> Engine<P> {
                     ticket: Ticket::new(ticket),
                     halted: false,
                     lossy: false,
+                    full_links: Vec::new(),
+                    lossy_links: Vec::new(),
                     give_up_at: None,
                     timed: false,
                     no_straight: false,

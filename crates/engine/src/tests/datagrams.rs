@@ -75,3 +75,56 @@ fn what_the_service_has_not_completes_in_error() {
         assert!(w.poll(1).is_empty());
     }
 }
+
+/// Each member of a group gets it, and is waited for like a lone peer: for a while, and not again before it takes something.
+#[test]
+fn members_of_a_group_whose_links_are_full_are_waited_for() {
+    const GROUP: verbs::Gid = verbs::Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    let mut w = World::new(3, 4);
+    w.net.borrow_mut().room = 4;
+    let qps: Vec<_> = (0..3).map(|node| w.qp(node, QpType::Ud)).collect();
+    for (node, (id, _)) in qps.iter().enumerate() {
+        w.connect(node, *id, World::attr(Qpn::new(0), 0, 0));
+    }
+    for node in [1, 2] {
+        let into = [w.sge(node, 0, 48)];
+        w.nodes[node].engine.attach_mcast(qps[node].0, &GROUP).unwrap();
+        for id in 0..20 {
+            w.recv(node, qps[node].0, &into, id).unwrap();
+        }
+    }
+    let pd = w.nodes[0].pd;
+    let attr = verbs::AhAttr { dgid: GROUP, ..World::attr(Qpn::new(0), 0, 0).ah };
+    let ah = w.nodes[0].engine.create_ah(pd, &attr).unwrap();
+    let body = SendBody::Datagram { ah, remote_qpn: Qpn::MULTICAST, remote_qkey: QKEY };
+    let list = [w.sge(0, 0, 8)];
+    for id in 0..10 {
+        w.post(0, qps[0].0, Opcode::Send, body, &list, id).unwrap();
+    }
+    assert_eq!(w.poll(0).len(), 4);
+    // One makes room, the other does not: what goes to the first waits for the second, a while.
+    w.deliver(0, 1, usize::MAX);
+    w.run_all();
+    assert_eq!((w.poll(0).len(), w.poll(1).len()), (0, 4));
+    w.deliver(0, 1, usize::MAX);
+    assert_eq!(w.poll(1).len(), 1, "the fifth, and only once");
+    let no_room = |w: &World| w.nodes[0].engine.qps.get(qps[0].0).unwrap().tally.counters.no_room;
+    assert_eq!(no_room(&w), 0);
+    w.now += 1_000_000_000;
+    for _ in 0..3 {
+        let now = w.now;
+        w.nodes[0].engine.expire(now);
+        w.run_all();
+        w.deliver(0, 1, usize::MAX);
+    }
+    assert_eq!((w.poll(0).len(), w.poll(1).len()), (6, 5), "the rest waits for the second no more");
+    assert_eq!(no_room(&w), 6);
+    // It makes room, and is waited for again.
+    w.deliver(0, 2, usize::MAX);
+    assert_eq!(w.poll(2).len(), 4);
+    for id in 0..5 {
+        w.post(0, qps[0].0, Opcode::Send, body, &list, id).unwrap();
+        w.deliver(0, 1, usize::MAX);
+    }
+    assert_eq!((w.poll(0).len(), no_room(&w)), (4, 6));
+}
