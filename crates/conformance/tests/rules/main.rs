@@ -7,6 +7,7 @@ mod pair;
 mod datagrams;
 mod events;
 mod log;
+mod mtu;
 mod order;
 mod windows;
 mod words;
