@@ -302,6 +302,8 @@ pub(crate) struct Qp {
     pub give_up_at: Option<Nanos>,
     /// The peer may not read our memory for this queue pair.
     pub no_straight: bool,
+    /// The last reference that was refused.
+    pub refused: Option<Psn>,
     /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
     pub proven: bool,
     /// UC: what was sent over a link that is gone may still be received.
@@ -373,6 +375,7 @@ impl Qp {
         self.unread = None;
         self.halted = false;
         self.no_straight = false;
+        self.refused = None;
         self.nak_sent = false;
         self.recv = None;
         self.write = None;

@@ -15,6 +15,15 @@ use crate::{WindowPlatform, rendezvous, socket};
 
 /// How long a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
+/// One that took so long serves so many times as long: the kernel writes tens of thousands of names in half a second, and
+/// anybody may bind them.
+const SLOW: Nanos = 20_000_000;
+const TIMES: Nanos = 20;
+
+/// How long a reading serves that took so long.
+fn serves(took: Nanos) -> Nanos {
+    if took < SLOW { FRESH } else { took.saturating_mul(TIMES) }
+}
 
 #[derive(Default)]
 pub(crate) struct Multicast {
@@ -22,6 +31,8 @@ pub(crate) struct Multicast {
     announced: HashMap<Gid, TrackedFd>,
     /// The blocks of members as last read, and when.
     seen: HashMap<Gid, (Nanos, Vec<u16>)>,
+    /// How long the last reading took.
+    took: Nanos,
 }
 
 impl WindowPlatform {
@@ -44,18 +55,20 @@ impl WindowPlatform {
 
     /// Appends the links to the members of a group.
     pub(crate) fn find_members(&mut self, group: &Gid, links: &mut Vec<LinkId>) {
-        let now = monotonic();
+        let (now, fresh) = (monotonic(), serves(self.multicast.took));
         let blocks = match self.multicast.seen.remove(group) {
-            Some((at, blocks)) if now.saturating_sub(at) < FRESH => {
+            Some((at, blocks)) if now.saturating_sub(at) < fresh => {
                 self.multicast.seen.insert(*group, (at, blocks.clone()));
                 blocks
             }
             _ => {
-                self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < FRESH);
+                self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < fresh);
                 // Names are arbitrary bytes; those of others may be no UTF-8.
                 let raw = memory::files::contents("/proc/net/unix");
                 let blocks = rendezvous::members(&String::from_utf8_lossy(&raw), group);
-                self.multicast.seen.insert(*group, (now, blocks.clone()));
+                let read = monotonic();
+                self.multicast.took = read.saturating_sub(now);
+                self.multicast.seen.insert(*group, (read, blocks.clone()));
                 blocks
             }
         };
@@ -66,5 +79,17 @@ impl WindowPlatform {
                 links.push(link);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crowd of names takes a small part of the time, whatever it is.
+    #[test]
+    fn a_slow_reading_serves_longer() {
+        assert_eq!([0, 1, SLOW - 1].map(serves), [FRESH; 3]);
+        assert_eq!(serves(500_000_000), 10_000_000_000);
     }
 }

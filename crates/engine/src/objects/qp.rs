@@ -72,6 +72,7 @@ impl<P: Platform> Engine<P> {
                     give_up_at: None,
                     timed: false,
                     no_straight: false,
+                    refused: None,
                     lender: false,
                     kept: None,
                     proven: false,

@@ -648,3 +648,28 @@ fn long_messages_on_a_bad_network() {
         assert!(w.read(1, 5, len) == data, "seed {seed}");
     }
 }
+
+/// A peer that refuses a reference again and again, though nothing goes by reference any more, spends the retries.
+#[test]
+fn refusals_of_references_come_to_an_end() {
+    let mut w = World::new(2, 5);
+    let (qa, qb) = w.pair(0, 1, QpType::Rc);
+    let (from, body) = ([w.sge(0, 0, 100)], w.rdma(1, 0));
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    let [ours, theirs] = [(0, qa), (1, qb)].map(|(node, qp): (usize, _)| w.nodes[node].engine.qps.get(qp).unwrap().qpn);
+    let psn = w.nodes[0].engine.lend_qp(qa).map(|qp| {
+        let psn = qp.inflight.front().map_or(qp.next_psn, |request| request.first_psn);
+        w.nodes[0].engine.qps.put_back(qa, qp);
+        psn
+    });
+    let mut refusal = crate::platform::Packet::new(crate::platform::PacketOp::Ack, ours, theirs, psn.unwrap());
+    refusal.syndrome = crate::responder::NAK | crate::responder::NAK_STRAIGHT;
+    let mut ended = Vec::new();
+    for _ in 0..20 {
+        w.drop_packets(0, 1, 0, 99);
+        w.inject(1, 0, refusal, Vec::new());
+        w.deliver(1, 0, 99);
+        ended.extend(statuses(&mut w, 0));
+    }
+    assert_eq!(ended, [St::RetryExcErr]);
+}
