@@ -55,6 +55,7 @@ const STEPS: &[Step] = &[
     Step { name: "doc",        slow: false, run: rust::doc,           about: "cargo doc without warnings" },
     Step { name: "c",          slow: false, run: ctests::plain,       about: "the C tests against libibverbs-dev's headers" },
     Step { name: "sanitizers", slow: true,  run: ctests::sanitized,   about: "the C tests with AddressSanitizer and UndefinedBehaviorSanitizer" },
+    Step { name: "sanitized",  slow: false, run: interop::sanitized,  about: "programs with a sanitizer's shared runtime, under softrnic run" },
     Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, rdma, softrnic devinfo" },
     Step { name: "loading",    slow: false, run: interop::loading,    about: "every way in which programs find the library" },
     Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },

@@ -37,6 +37,16 @@ statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and 
     },
     Section {
         command: "run",
+        title: "Sanitizers",
+        text: "\
+Programs built with -fsanitize=address, undefined, thread or leak run as they are, and so do those that a shell starts: run \
+puts verify_asan_link_order=0 in front of what ASAN_OPTIONS has, and suppressions=FILE in front of what TSAN_OPTIONS has. FILE \
+silences reports about libsoftrnic.so, whose synchronization ThreadSanitizer does not see. Who has suppressions in TSAN_OPTIONS \
+keeps those only, where the runtime is linked in statically (clang's default): add race:libsoftrnic.so and \
+called_from_lib:libsoftrnic.so to them.",
+    },
+    Section {
+        command: "run",
         title: "Large messages and ptrace_scope",
         text: "\
 Where the kernel permits it, large messages are copied once, straight from one process's memory to the other's \

@@ -108,7 +108,11 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if let Some(layer) = &options.link_layer {
         command.env(view::port::LINK_LAYER_VARIABLE, layer);
     }
-    command.env(view::place::VIEW_VARIABLE, view(options)?);
+    let view = view(options)?;
+    for (name, value) in sanitizers(&view, |name| std::env::var_os(name)) {
+        command.env(name, value);
+    }
+    command.env(view::place::VIEW_VARIABLE, view);
     if options.with_hardware {
         command.env(view::HARDWARE_VARIABLE, "1");
     }
@@ -143,6 +147,25 @@ pub fn rand() -> u32 {
         Ok(4) => u32::from_ne_bytes(bytes),
         _ => std::process::id(),
     }
+}
+
+/// The options of sanitizers with which programs run beside the library: added to what the user has set, in front of it where
+/// the user's word counts more, for the last one wins. The library gives them as well; a runtime that is linked in
+/// statically, or a program with options of its own, asks only here.
+fn sanitizers(view: &Path, set: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, OsString)> {
+    let add = |name: &'static str, option: OsString| {
+        let before = set(name).filter(|before| !before.is_empty());
+        let value = match before {
+            Some(before) => [option.as_os_str(), OsStr::new(":"), &before].into_iter().collect(),
+            None => option,
+        };
+        (name, value)
+    };
+    let suppressions = [OsStr::new("suppressions="), view.join(view::TSAN_FILE).as_os_str()].into_iter().collect();
+    vec![
+        add("ASAN_OPTIONS", view::ASAN_OPTION.to_string_lossy().into_owned().into()),
+        add("TSAN_OPTIONS", suppressions),
+    ]
 }
 
 /// Makes what the program finds in /sys and /dev.
@@ -340,6 +363,14 @@ mod tests {
         assert!(preload(Path::new("/a dir/lib.so")).is_err());
         assert!(preload(Path::new("/a:b/lib.so")).is_err());
         assert!(preload(Path::new("/a/lib.so")).is_ok());
+    }
+
+    #[test]
+    fn options_of_sanitizers_are_added_to_the_users() {
+        let user = |name: &str| (name == "ASAN_OPTIONS").then(|| "detect_leaks=0".into());
+        let set = sanitizers(Path::new("/view"), user);
+        let asan = OsString::from("verify_asan_link_order=0:detect_leaks=0");
+        assert_eq!(set, [("ASAN_OPTIONS", asan), ("TSAN_OPTIONS", "suppressions=/view/tsan.supp".into())]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! constructor: until the first such path, nothing happens. And of `dlopen`, for those who ask for libibverbs and librdmacm
 //! by name (`load.rs`). And of the socket calls that NETLINK_RDMA needs, which the crate `netlink` answers (`netlink.rs`).
 //!
+//! `sanitizers.rs` has what the runtimes of AddressSanitizer and its like ask a program for.
+//!
 //! # How the symbols get out
 //!
 //! The functions are `#[unsafe(no_mangle)] pub extern "C"` in this rlib. A cdylib that names the crate,
@@ -25,4 +27,5 @@ mod load;
 mod netlink;
 mod next;
 mod redirect;
+mod sanitizers;
 mod search;

@@ -10,6 +10,8 @@
 //!
 //! How a program's calls get there is the crate `hooks`.
 
+use std::ffi::CStr;
+
 pub mod hostaddr;
 pub mod place;
 pub mod port;
@@ -23,3 +25,13 @@ pub const HARDWARE_VARIABLE: &str = "SOFTRNIC_WITH_HARDWARE";
 pub fn with_hardware() -> bool {
     std::env::var_os(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
 }
+
+/// The option with which AddressSanitizer runs in a program that has this library preloaded.
+pub const ASAN_OPTION: &CStr = c"verify_asan_link_order=0";
+
+/// What ThreadSanitizer is not to report: it does not see how the library's threads wait for each other, nor that what an
+/// adapter writes comes before the completion that tells of it.
+pub const TSAN_SUPPRESSIONS: &CStr = c"race:libsoftrnic.so\ncalled_from_lib:libsoftrnic.so\n";
+
+/// The same as a file in the view, for runtimes that are linked in statically.
+pub const TSAN_FILE: &str = "tsan.supp";

@@ -189,6 +189,7 @@ impl Builder {
 /// The whole tree.
 pub fn entries(info: &ViewInfo) -> Vec<Entry> {
     let mut b = Builder::default();
+    b.file(crate::TSAN_FILE, crate::TSAN_SUPPRESSIONS.to_string_lossy().trim_end());
     b.dir("class");
     b.dir("class/infiniband");
     for name in info.hardware.devices.iter().filter(|name| *name != DEVICE) {

@@ -15,6 +15,7 @@ mod pingpong;
 mod programs;
 mod pyverbs;
 mod rdmacm;
+mod sanitized;
 mod stage;
 
 use std::path::Path;
@@ -36,6 +37,7 @@ pub use pcap::pcap;
 use perftest::Extent;
 pub use programs::programs;
 pub use rdmacm::rdmacm;
+pub use sanitized::sanitized;
 use stage::Stage;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
