@@ -65,6 +65,7 @@ const STEPS: &[Step] = &[
     Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; holds docs/conformance.md" },
     Step { name: "rdmacm",     slow: false, run: interop::rdmacm,     about: "librdmacm: every function in a table, cycles and kills, its programs" },
     Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
+    Step { name: "ucx",        slow: false, run: interop::ucx,        about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
     Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port of InfiniBand" },
     Step { name: "adopted",    slow: false, run: interop::adopted,    about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory that peers map" },
     Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },

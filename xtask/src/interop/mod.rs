@@ -17,6 +17,7 @@ mod pyverbs;
 mod rdmacm;
 mod sanitized;
 mod stage;
+mod ucx;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +40,7 @@ pub use programs::programs;
 pub use rdmacm::rdmacm;
 pub use sanitized::sanitized;
 use stage::Stage;
+pub use ucx::ucx;
 
 /// The setting that forbids straight copies between processes, so that all data goes through the window.
 pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
