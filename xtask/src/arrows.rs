@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The wire between processes of one host.
     ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
-    ("softrnic-view",   &["softrnic-verbs"]),
+    ("softrnic-view",   &["softrnic-verbs", "softrnic-report"]),
     // The answers to programs that ask NETLINK_RDMA.
     ("softrnic-netlink", &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-view"]),
     // Device, contexts, events, progress.

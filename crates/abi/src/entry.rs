@@ -44,7 +44,7 @@ pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
     let _uncancelled = Uncancelled::new();
     let made = if crate::reserve::enough() { caught(call) } else { Err(Errno::ENOMEM) };
     made.unwrap_or_else(|errno| {
-        if nic::logs() {
+        if report::logs() {
             tell_lack(core::any::type_name::<F>(), errno);
         }
         set_errno(errno);

@@ -14,6 +14,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// How long a process may take to answer: it may wait for locks, and for its turn on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Longest report that is read of another user's process, in bytes: some ten thousand queue pairs.
+const MOST_OF_OTHERS: u64 = 16 << 20;
+
 /// The processes that have the device open, of any user.
 pub fn processes() -> Vec<u32> {
     report::listeners(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default())
@@ -35,8 +38,8 @@ pub fn ask_all(pids: &[u32], patience: Duration) -> Vec<Report> {
 }
 
 /// Waits for what a process answers over the connection to it.
-fn await_report(pid: u32, socket: Result<OwnedFd, String>, deadline: Instant) -> Result<Report, String> {
-    let socket = socket?;
+fn await_report(pid: u32, socket: Result<(OwnedFd, u64), String>, deadline: Instant) -> Result<Report, String> {
+    let (socket, most) = socket?;
     if let Some(why) = stopped(pid) {
         return Err(why);
     }
@@ -50,7 +53,7 @@ fn await_report(pid: u32, socket: Result<OwnedFd, String>, deadline: Instant) ->
     }
     let memfd = receive(&socket).ok_or_else(|| format!("process {pid} has ended, or refuses to answer"))?;
     let file = File::from(memfd);
-    let meta = file.metadata().ok().filter(|meta| meta.is_file() && meta.len() <= report::MAX_BYTES);
+    let meta = file.metadata().ok().filter(|meta| meta.is_file() && meta.len() <= most);
     let mut bytes = vec![0; meta.map_or(0, |meta| meta.len() as usize)];
     // At an offset: others who were answered with the same descriptor read as well.
     file.read_exact_at(&mut bytes, 0).map_err(|error| format!("process {pid}: {error}"))?;
@@ -59,8 +62,8 @@ fn await_report(pid: u32, socket: Result<OwnedFd, String>, deadline: Instant) ->
     Ok(report)
 }
 
-/// A connection to the process with this number, which the kernel vouches for.
-fn connect(pid: u32) -> Result<OwnedFd, String> {
+/// A connection to the process with this number, which the kernel vouches for, and the longest report to be read of it.
+fn connect(pid: u32) -> Result<(OwnedFd, u64), String> {
     // Nobody waits for room in the queue of a process that accepts nothing.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -84,7 +87,9 @@ fn connect(pid: u32) -> Result<OwnedFd, String> {
     if owner != pid && owner != 0 {
         return Err(format!("process {owner} answers in the place of process {pid}"));
     }
-    Ok(socket)
+    // Root asks others' processes, which may answer with as much as they like.
+    let most = if uid == us.as_raw() { report::MAX_BYTES } else { MOST_OF_OTHERS };
+    Ok((socket, most))
 }
 
 /// The descriptor that an answer brings: a memfd whose bytes and length can change no more.

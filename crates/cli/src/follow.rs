@@ -36,8 +36,16 @@ pub struct FollowOptions {
 /// Starts the process beside this one, and gives the file that it follows. The program that this process is about to
 /// become must not find a child that it does not know.
 pub fn start(to: Option<&Path>) -> Result<PathBuf, String> {
-    let file = std::env::temp_dir().join(format!("softrnic-pcap-{}-{:08x}", std::process::id(), crate::run::rand()));
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).map_err(text)?;
+    let name = format!("softrnic-pcap-{}-{:08x}", std::process::id(), crate::run::rand());
+    let make = |file: &PathBuf| OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map(drop);
+    let mut made = Err("no directory for temporary files".to_owned());
+    for file in view::place::bases().iter().map(|base| base.join(&name)) {
+        made = make(&file).map(|()| file).map_err(text);
+        if made.is_ok() {
+            break;
+        }
+    }
+    let file = made?;
     taps::pcap::prepare(&file).map_err(text)?;
     let pid = std::process::id() as i32;
     let status = follower(&file, pid, to)?.arg("--leave").status().map_err(text)?;

@@ -36,7 +36,8 @@ pub struct Options {
     /// large messages then take one copy instead of two. Both programs need it
     #[arg(long)]
     permit_ptrace: bool,
-    /// What the device tells on stderr: nothing, or which request failed and which rule it broke
+    /// What the device tells on stderr beyond what keeps it from peers: nothing at all (off), or which request failed and
+    /// which rule it broke (error)
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error"])]
     log: Option<String>,
     /// Faults to be met by the program: for instance "drop:n=100;delay:t=5ms,p=0.1;seed=42"
@@ -108,11 +109,19 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if let Some(layer) = &options.link_layer {
         command.env(view::port::LINK_LAYER_VARIABLE, layer);
     }
-    let view = view(options)?;
-    for (name, value) in sanitizers(&view, |name| std::env::var_os(name)) {
-        command.env(name, value);
+    match view(options) {
+        Ok(view) => {
+            for (name, value) in sanitizers(&view, |name| std::env::var_os(name)) {
+                command.env(name, value);
+            }
+            command.env(view::place::VIEW_VARIABLE, view);
+        }
+        // Verbs need no files: only programs that look into /sys themselves, and sanitizers' suppressions, miss something.
+        Err(error) => eprintln!(
+            "softrnic: warning: {error}. Programs that look into /sys/class/infiniband themselves will not see softrnic0 there; \
+             set TMPDIR to a directory that can be written"
+        ),
     }
-    command.env(view::place::VIEW_VARIABLE, view);
     if options.with_hardware {
         command.env(view::HARDWARE_VARIABLE, "1");
     }
@@ -180,7 +189,7 @@ fn view(options: &Options) -> Result<PathBuf, String> {
         info.hardware = view::tree::Hardware::probe();
     }
     view::place::make(&info).map_err(|error| {
-        format!("cannot make the files for /sys/class/infiniband in /tmp, /dev/shm or /var/tmp: {error}")
+        format!("cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or /var/tmp: {error}")
     })
 }
 

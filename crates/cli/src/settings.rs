@@ -43,8 +43,10 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SOFTRNIC_LOG",
         values: "off, error",
-        about: "error: the device tells on stderr which request failed and which rule it broke, and if large messages \
-                cannot go straight. The option --log of run sets it.",
+        about: "By default the device tells on stderr, once for each kind, what keeps the program from its peers: another user, \
+                another network namespace, no descriptors, ptrace forbidden, a peer without the library. off: nothing. error: \
+                also which request failed and which rule it broke, and if large messages cannot go straight. The option \
+                --log of run sets it.",
     },
     Setting {
         name: taps::pcap::FILE_VARIABLE,

@@ -76,6 +76,44 @@ fn the_program_gets_its_arguments_its_name_and_the_library() {
     assert_eq!(text.lines().collect::<Vec<_>>(), ["a --lib --", STAND_IN, "softrnic0"]);
 }
 
+/// As in a container whose file systems cannot be written.
+#[test]
+fn temporary_directories_can_be_read_only() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can have file systems of its own");
+    }
+    let own = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("own-{}", std::process::id()));
+    fs::create_dir(&own).unwrap();
+    let script = r#"
+        for dir in /tmp /dev/shm /var/tmp; do mount --bind $dir $dir && mount -o remount,ro,bind $dir || exit 9; done
+        for dir in /tmp /dev/shm /var/tmp; do # what earlier programs made there
+            [ ! -d $dir/softrnic-0 ] || mount -t tmpfs -o ro,mode=700 none $dir/softrnic-0 || exit 9
+        done
+        [ -z "$OWN" ] || mount -t tmpfs -o mode=700 own "$OWN" || exit 9
+        exec "$0" run --lib libm.so.6 -- sh -c 'echo "view $SOFTRNIC_VIEW"'
+    "#;
+    let run = |own: &str, variable: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_softrnic")]).env_remove("LD_PRELOAD");
+        for name in ["TMPDIR", "XDG_RUNTIME_DIR", "SOFTRNIC_VIEW"] {
+            command.env_remove(name);
+        }
+        let output = command.env("OWN", own).env(variable, own).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let path = own.to_str().unwrap();
+    for variable in ["XDG_RUNTIME_DIR", "TMPDIR"] {
+        let (status, said, errors) = run(path, variable);
+        assert_eq!((status, errors.as_str()), (Some(0), ""), "{variable}");
+        assert!(said.starts_with(&format!("view {path}/softrnic-0")), "{variable}: {said}");
+    }
+    let (status, said, errors) = run("", "TMPDIR");
+    assert_eq!((status, said.as_str()), (Some(0), "view \n"), "{errors}");
+    assert!(errors.contains("warning") && errors.contains("TMPDIR"), "{errors}");
+    fs::remove_dir(&own).unwrap();
+}
+
 #[test]
 fn options_become_settings() {
     let script = "echo $SOFTRNIC_STRAIGHT $SOFTRNIC_LOG $SOFTRNIC_WITH_HARDWARE $SOFTRNIC_PERMIT_PTRACE";

@@ -102,7 +102,6 @@ pub(crate) struct State {
     pub wake: Option<Arc<TrackedFd>>,
     pub timers: BTreeSet<(u64, IdKey)>,
     pub sleeps_until: u64,
-    pub log: bool,
 }
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];

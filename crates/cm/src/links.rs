@@ -128,20 +128,15 @@ impl State {
     /// # Errors
     /// EAGAIN: too many wait at the listener's socket. EACCES: it is another user's. EMFILE.
     pub(crate) fn link_to(&mut self, port_space: u16, dst: &SocketAddr) -> Result<Option<(LinkKey, bool)>> {
-        let mut spare = None;
+        let mut why = None;
         for name in names::listeners(port_space, dst) {
             let ends = |key: &LinkKey| self.links.by_key.get(key).is_none_or(|link| link.ends);
             if let Some(&key) = self.links.by_name.get(&name).filter(|key| !ends(key)) {
                 return Ok(Some((key, true)));
             }
-            let mut socket = match spare.take() {
-                Some(socket) => socket,
-                None => TrackedFd::new(socket::seqpacket()?, self.fds()),
-            };
-            match socket::connect(&socket, &name) {
-                Ok(()) => {
-                    socket.is_connected();
-                    let pid = socket::peer(&socket, self.any_user).ok_or(Errno::EACCES)?;
+            match socket::connect(&name, self.any_user) {
+                Ok((socket, pid)) => {
+                    let socket = TrackedFd::connection(socket, self.fds());
                     // One link to a process is enough, however many ports it listens at.
                     let known = self.links.by_pid.get(&pid).copied().filter(|key| !ends(key));
                     let key = match known {
@@ -157,11 +152,13 @@ impl State {
                     }
                     return Ok(Some((key, known.is_some())));
                 }
-                Err(Errno::ECONNREFUSED) => spare = Some(socket),
+                Err(Errno::ECONNREFUSED) => {}
+                // A listener of ours may be found by one of the other names.
+                Err(Errno::EACCES) => why = Some(Errno::EACCES),
                 Err(e) => return Err(e),
             }
         }
-        Ok(None)
+        why.map_or(Ok(None), Err)
     }
 
     /// The link leads to a process that does not listen any more.

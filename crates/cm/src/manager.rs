@@ -95,11 +95,10 @@ pub struct Cm {
 impl Cm {
     /// For the adapter of this process. Does nothing yet: no thread, no socket.
     pub fn new(nic: &'static Nic) -> Self {
-        let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
         let instance = (0..4).fold(0u128, |n, _| n << 32 | u128::from(random_u32()));
         let state = State {
             nic,
-            any_user: std::env::var("SOFTRNIC_PEERS").is_ok_and(|v| v == "any"),
+            any_user: report::setting("SOFTRNIC_PEERS").is_some_and(|value| value == "any"),
             instance,
             ids: HashMap::new(),
             last_id: random_u32(),
@@ -110,7 +109,6 @@ impl Cm {
             wake: None,
             timers: BTreeSet::new(),
             sleeps_until: u64::MAX,
-            log: !matches!(log.as_str(), "" | "0" | "off"),
         };
         Cm { nic, state: Mutex::new(state) }
     }

@@ -8,6 +8,8 @@
 //! softrnic/1/cm/PORTSPACE/PORT/lock                  held for the moment of looking and claiming
 //! ```
 //!
+//! All but the second have variants, so that strangers who hold them can be passed over ([`memory::names`]).
+//!
 //! PORTSPACE and PORT are four hexadecimal digits. ADDRESS says the family, whether the id keeps to it (`o`: "only";
 //! `d`: "dual"), the address and its scope: `4o0a000001`, `6d00..01.2`.
 
@@ -142,19 +144,32 @@ pub fn listeners(port_space: u16, dst: &SocketAddr) -> [String; 5] {
 
 /// The claims that a text like `/proc/net/unix` shows.
 pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item = Claim> + 'a {
+    claims_and_kinds(proc_net_unix, port_space).map(|(claim, _)| claim)
+}
+
+/// [`claims`], and whether it is a listener's.
+pub(crate) fn claims_and_kinds<'a>(
+    proc_net_unix: &'a str,
+    port_space: u16,
+) -> impl Iterator<Item = (Claim, bool)> + 'a {
     let prefix = format!("@{PREFIX}/{port_space:04x}/");
     proc_net_unix.lines().filter_map(move |line| {
         let name = line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str())?;
         // Connections that a listener has accepted show its name, too, even when it is gone.
-        if name.ends_with("/listen") && !listens(line) {
+        if is_listener(name) && !listens(line) {
             return None;
         }
         let mut parts = name.split('/');
         let port = u16::from_str_radix(parts.next()?, 16).ok()?;
         let (addr, only) = parse_address(parts.next()?, port)?;
         let reuse = parts.next()?.starts_with('r');
-        Some(Claim { addr, only, reuse })
+        Some((Claim { addr, only, reuse }, is_listener(name)))
     })
+}
+
+/// True for the name of a listener, or a variant of it ([`memory::names`]).
+pub(crate) fn is_listener(name: &str) -> bool {
+    memory::names::base(name).ends_with("/listen")
 }
 
 /// True for a line of `/proc/net/unix` about a socket that listens.

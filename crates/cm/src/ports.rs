@@ -81,7 +81,7 @@ impl State {
     fn lock_port(&self, port_space: u16, port: u16) -> Result<TrackedFd> {
         let name = names::lock(port_space, port);
         for _ in 0..LOCK_TRIES {
-            match socket::claim(&name) {
+            match socket::listen(&name, true) {
                 Ok(fd) => return Ok(TrackedFd::new(fd, self.fds())),
                 Err(Errno::EADDRINUSE) => std::thread::sleep(Duration::from_micros(50)),
                 Err(e) => return Err(e),
@@ -108,13 +108,22 @@ impl State {
         }
         let _lock = self.lock_port(port_space, port)?;
         let text = proc_net_unix();
-        for old in names::claims(&text, port_space).filter(|old| old.addr.port() == port) {
-            names::check(&claim, &old)?;
+        for (old, listens) in names::claims_and_kinds(&text, port_space).filter(|(old, _)| old.addr.port() == port) {
+            match names::check(&claim, &old) {
+                Err(_) if listens && self.is_strangers(port_space, &old) => {}
+                checked => checked?,
+            }
         }
         self.mark_used(port_space, port);
         let held = self.claim_name(port_space, &claim)?;
         self.count(port_space, port);
         Ok(Port { claim, held: Some(held) })
+    }
+
+    /// True if only processes of other users listen at a claim's address, whom this process does not talk to.
+    fn is_strangers(&self, port_space: u16, claim: &Claim) -> bool {
+        let name = names::listener(port_space, &claim.addr, claim.only);
+        !self.any_user && socket::connect(&name, false).err() == Some(Errno::EACCES)
     }
 
     fn count(&mut self, port_space: u16, port: u16) {
@@ -176,7 +185,7 @@ impl State {
                 names::check(&alone, &old)?;
             }
         }
-        let socket = socket::listen(&names::listener(port_space, addr, port.claim.only))?;
+        let socket = socket::listen(&names::listener(port_space, addr, port.claim.only), true)?;
         Ok(TrackedFd::new(socket, self.fds()))
     }
 
@@ -220,9 +229,9 @@ impl State {
         let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
         let count = u32::from(last - first) + 1;
         let start = crate::ids::random_u32();
-        for i in 0..count {
+        for (i, over_strangers) in (0..count).map(|i| (i, false)).chain((0..count).map(|i| (i, true))) {
             let number = first + (start.wrapping_add(i) % count) as u16;
-            let held = match socket::listen(&names::block(port_space, number)) {
+            let held = match socket::listen(&names::block(port_space, number), over_strangers) {
                 Ok(fd) => TrackedFd::new(fd, self.fds()),
                 Err(Errno::EADDRINUSE) => continue,
                 Err(e) => return Err(e),
@@ -274,7 +283,7 @@ pub(crate) fn ask_owner(port_space: u16, claim: &Claim, any_user: bool) -> Resul
 pub(crate) fn has_listener(port_space: u16, port: u16) -> bool {
     let text = proc_net_unix();
     let prefix = names::port_prefix(port_space, port);
-    text.lines().any(|line| line.ends_with("/listen") && line.contains(&prefix) && names::listens(line))
+    text.lines().any(|line| names::is_listener(line) && line.contains(&prefix) && names::listens(line))
 }
 
 /// An address with another port.

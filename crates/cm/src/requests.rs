@@ -46,11 +46,13 @@ impl State {
         entry.conn = Some(conn);
         entry.phase = Phase::Connect;
         if wire == Wire::None {
-            if self.log {
-                report::say(format_args!(
-                    "rdma_connect to {dst}: not an address of this host, and no wire leads there"
-                ));
-            }
+            report::tell(
+                report::Matter::OtherHost,
+                format_args!(
+                    "rdma_connect to {dst}: it is no address of this network namespace. softrnic connects processes of one host \
+                     that share a network namespace (for containers: the host's, or one of a pod)"
+                ),
+            );
             self.with_conn(id, |conn, _, out| conn.unreachable(out));
             return Ok(());
         }
@@ -203,7 +205,17 @@ impl State {
                     }
                     return true;
                 }
-                Ok(None) | Err(Errno::EACCES) => return false,
+                Ok(None) => return false,
+                Err(Errno::EACCES) => {
+                    report::tell(
+                        report::Matter::OtherUser,
+                        format_args!(
+                            "rdma_connect to {dst}: another user's process listens there. Run both programs as one user, or both \
+                             with SOFTRNIC_PEERS=any"
+                        ),
+                    );
+                    return false;
+                }
                 // No descriptor, or no room at the listener's socket: it may be better in a moment.
                 Err(_) => {
                     if let Some(entry) = self.ids.get_mut(&id) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::gifts;
+use memory::names;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::{Errno, Result};
@@ -20,12 +21,9 @@ fn io(e: &std::io::Error) -> Errno {
     Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))
 }
 
-pub(crate) fn seqpacket() -> Result<OwnedFd> {
+fn seqpacket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)?;
-    // Messages of the connection manager carry none.
-    gifts::refuse_gifts(&socket);
-    Ok(socket)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)
 }
 
 fn address(name: &str) -> Result<SocketAddrUnix> {
@@ -39,17 +37,20 @@ pub(crate) fn claim(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Claims a name and listens there.
-pub(crate) fn listen(name: &str) -> Result<OwnedFd> {
-    let socket = claim(name)?;
-    rustix::net::listen(&socket, 4096).map_err(errno)?;
+/// Claims a name and listens there ([`names`]).
+pub(crate) fn listen(name: &str, over_strangers: bool) -> Result<OwnedFd> {
+    let socket = names::claim(name, 4096, over_strangers)?;
+    // Messages of the connection manager carry no descriptors.
+    gifts::refuse_gifts(&socket);
     Ok(socket)
 }
 
-/// Connects a new socket. ECONNREFUSED: nobody listens there; the socket can be used for another attempt. EAGAIN: too
-/// many wait there already.
-pub(crate) fn connect(socket: impl AsFd, name: &str) -> Result<()> {
-    rustix::net::connect(socket, &address(name)?).map_err(errno)
+/// Connects to who holds a name, and may be talked to; gives the process, 0 for one of a foreign PID namespace.
+/// ECONNREFUSED: nobody listens there. EACCES: only strangers do. EAGAIN: too many wait there already.
+pub(crate) fn connect(name: &str, any_user: bool) -> Result<(OwnedFd, u32)> {
+    let (socket, pid, _) = names::seek(name, any_user)?;
+    gifts::refuse_gifts(&socket);
+    Ok((socket, pid))
 }
 
 /// Closes a socket at which others connect. What they have left in their connections would be closed with the socket: each goes the
@@ -83,12 +84,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Asks who listens at a name, and waits a moment for the answer. ECONNREFUSED: nobody listens.
 pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Option<Body>> {
-    let socket = seqpacket()?;
-    connect(&socket, name)?;
-    if peer(&socket, any_user).is_none() {
-        gifts::close_connection(socket);
-        return Err(Errno::EACCES);
-    }
+    let (socket, _) = connect(name, any_user)?;
     let answer = send(&socket, &emit(question)).map(|()| {
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&PATIENCE));
         receive(&socket)

@@ -213,3 +213,34 @@ fn the_one_who_asked_dies_about_when_it_is_accepted() {
     }
     manager().destroy_id(server.id).unwrap();
 }
+
+/// Another user holds the names of a listener and of a port's lock.
+#[test]
+fn names_of_strangers_are_passed_over() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: this test acts as another user, and needs to be root");
+    }
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let (port, address) = (7, "4d7f000001");
+    let squat = move |name: &str, listens: bool| {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let name = format!("softrnic/1/cm/{:04x}/{port:04x}/{name}", port_space::TCP);
+        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        if listens {
+            rustix::net::listen(&socket, 16).unwrap();
+        }
+        socket
+    };
+    let take = move || {
+        // Of this thread alone (the system call knows no others).
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65533)).unwrap();
+        [squat("lock", false), squat(&format!("{address}/listen"), true)]
+    };
+    let _squatters = std::thread::spawn(take).join().unwrap();
+    let server = Side::new(1);
+    manager().bind(server.id, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    manager().listen(server.id, 0).unwrap();
+    let client = Side::towards(2, port);
+    manager().connect(client.id, ConnectParams { qpn: 7, ..Default::default() }).unwrap();
+    server.get(EventKind::ConnectRequest, 0);
+}

@@ -11,7 +11,8 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 //!
-//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`gifts`]), and the closing of
+//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`gifts`]), the names of
+//! sockets that others can take ([`names`]), and the closing of
 //! what they have left in our sockets ([`apart`]).
 
 pub mod adopt;
@@ -28,6 +29,7 @@ pub mod gifts;
 pub mod joint;
 pub mod local;
 mod maps;
+pub mod names;
 mod protection;
 pub mod ring;
 #[cfg(not(loom))]

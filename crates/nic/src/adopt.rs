@@ -30,7 +30,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) fn wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {
-        let asked = std::env::var_os("SOFTRNIC_ADOPT").is_some_and(|value| value == "1");
+        let asked = report::setting("SOFTRNIC_ADOPT").is_some_and(|value| value == "1");
         let can = asked && memory::adopt::possible();
         if asked && !can {
             report::say(format_args!("SOFTRNIC_ADOPT: without effect, because userfaultfd(2) cannot be had"));
@@ -40,7 +40,7 @@ pub(crate) fn wanted() -> bool {
 }
 
 fn tell(what: &str, addr: u64, errno: Errno) {
-    if crate::logs() {
+    if report::logs() {
         report::say(format_args!("{what}: {addr:#x}: {errno}"));
     }
 }

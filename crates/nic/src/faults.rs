@@ -40,7 +40,7 @@ pub fn setup() -> Result<Option<&'static Setup>> {
 }
 
 fn read() -> Result<Option<Setup>> {
-    let text = std::env::var(VARIABLE).unwrap_or_default();
+    let text = report::setting_text(VARIABLE).unwrap_or_default();
     if text.is_empty() {
         return Ok(None);
     }

@@ -25,8 +25,8 @@ mod thread;
 mod verbs_calls;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use ::verbs::{Errno, Gid, LinkLayer, Result};
 use memory::biased;
@@ -118,7 +118,7 @@ impl Nic {
         let faults = faults::setup()?.and_then(faults::Setup::faults);
         let mut platform = WindowPlatform::new(window::Config::from_env())?;
         platform.set_local_gids(table.clone());
-        platform.set_diagnostics(logs());
+        platform.set_diagnostics(report::logs());
         let fds = platform.fd_set();
         let taps = taps::Taps::from_env(&platform, faults);
         let tapped = taps.is_some();
@@ -127,7 +127,7 @@ impl Nic {
         engine.set_gids(table);
         engine.set_fast_path(!tapped); // taps count each try to send
         engine.set_link_layer(link_layer);
-        let log = logs();
+        let log = report::logs();
         engine.set_diagnostics(log);
         view::ptrace::permit();
         if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
@@ -213,15 +213,6 @@ impl Nic {
     pub fn lock(&self) -> Guard<'_> {
         Guard::new(self, self.core.lock())
     }
-}
-
-/// True if `SOFTRNIC_LOG` asks for diagnostics on standard error: it is anything but empty, `0` or `off`. Read once.
-pub fn logs() -> bool {
-    static LOGS: OnceLock<bool> = OnceLock::new();
-    *LOGS.get_or_init(|| {
-        let log = std::env::var("SOFTRNIC_LOG").unwrap_or_default();
-        !matches!(log.as_str(), "" | "0" | "off")
-    })
 }
 
 /// Our errno for the system's.

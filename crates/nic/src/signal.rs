@@ -63,7 +63,7 @@ fn ours() -> libc::sighandler_t {
 
 /// Installs the handler if the signal would end the process.
 pub(crate) fn offer() {
-    if std::env::var(VARIABLE).is_ok_and(|value| value == "0") || current() != libc::SIG_DFL {
+    if report::setting(VARIABLE).is_some_and(|value| value == "0") || current() != libc::SIG_DFL {
         return;
     }
     // Restarted calls: a program is interrupted by this no more than need be.

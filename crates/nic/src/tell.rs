@@ -30,6 +30,7 @@ impl Nic {
             program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
             now_ns: now(),
             faults: crate::faults::told(),
+            told: report::told(),
             ..Report::default()
         };
         // Not through `Nic::lock`: letting go of that runs the engine.
@@ -52,15 +53,8 @@ impl Nic {
                 .collect();
         }
         report.cm = self.doctor.cm.get().map(|tell| tell(PATIENCE));
-        if report.adapter.qps.iter().any(|qp| qp.peer.as_ref().is_some_and(|peer| peer.link.is_none())) {
-            let sockets = std::fs::read_to_string("/proc/net/unix");
-            for qp in &mut report.adapter.qps {
-                if let (Some(peer), Ok(sockets)) = (&mut qp.peer, &sockets)
-                    && peer.link.is_none()
-                {
-                    peer.owned = Some(window::is_owned(sockets, Qpn::new(peer.qpn)));
-                }
-            }
+        for peer in report.adapter.qps.iter_mut().filter_map(|qp| qp.peer.as_mut()).filter(|peer| peer.link.is_none()) {
+            peer.owned = Some(window::is_owned(Qpn::new(peer.qpn)));
         }
         report
     }

@@ -22,6 +22,9 @@ pub struct Report {
     pub locked: Option<String>,
     /// Faults that were asked for, as they were specified.
     pub faults: Option<String>,
+    /// What keeps the process from peers, as it was told on standard error.
+    #[serde(default)]
+    pub told: Vec<String>,
     /// The adapter.
     pub adapter: Adapter,
     /// The connection manager, where the program uses one.

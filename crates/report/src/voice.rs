@@ -2,13 +2,52 @@
 
 use std::fmt;
 use std::io::stderr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FileType;
+
+use crate::setting;
 
 /// Lines that were not said.
 static UNSAID: AtomicU64 = AtomicU64::new(0);
+
+/// What keeps programs from each other that the library knows of, and the program is not told by its verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matter {
+    /// A peer of another user.
+    OtherUser,
+    /// An address that is none of this host's, or of this network namespace.
+    OtherHost,
+    /// A queue pair number that no process has claimed.
+    NoPeer,
+    /// No descriptors are left.
+    NoDescriptors,
+    /// The kernel forbids tracing a peer, and so copying from and to its memory.
+    NoTracing,
+}
+
+/// The lines that were told, and about what.
+static TOLD: Mutex<Vec<(Matter, String)>> = Mutex::new(Vec::new());
+
+/// Says a line of its kind once in the life of the process, and keeps it for reports. With `SOFTRNIC_LOG=off` it is only kept.
+pub fn tell(matter: Matter, line: fmt::Arguments<'_>) {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.iter().all(|(known, _)| *known != matter) {
+        told.push((matter, line.to_string()));
+        drop(told);
+        if !setting::is_silenced() {
+            say(line);
+        }
+    }
+}
+
+/// What was told in this process.
+pub fn told() -> Vec<String> {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, line)| line.clone()).collect()
+}
 
 /// Says a line on standard error, with the name of the device and the process in front of it.
 ///
@@ -30,7 +69,10 @@ fn text(line: fmt::Arguments<'_>, unsaid: u64) -> String {
 }
 
 /// False if there is no room. A pipe that says it has some has it for a whole line (`PIPE_BUF`).
-fn speak(to: std::os::fd::BorrowedFd<'_>, line: &str) -> bool {
+fn speak(to: BorrowedFd<'_>, line: &str) -> bool {
+    if !is_for_lines(to) {
+        return true;
+    }
     let mut fds = [PollFd::from_borrowed_fd(to, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&now)) == Ok(0) {
@@ -43,6 +85,17 @@ fn speak(to: std::os::fd::BorrowedFd<'_>, line: &str) -> bool {
     // Not through the library's lock, which may be held by somebody who waits for room. One write keeps a line whole.
     let _ = rustix::io::write(to, line.as_bytes());
     true
+}
+
+/// True for a terminal, a file and a pipe. A program that closes descriptor 2 gets it again for something else, a connection
+/// say, whose peer would read the line.
+fn is_for_lines(fd: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    match kind {
+        Ok(FileType::RegularFile | FileType::Fifo) => true,
+        Ok(FileType::CharacterDevice) => rustix::termios::isatty(fd),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +117,26 @@ mod tests {
         assert!(speak(to.as_fd(), "again\n"));
         drop(heard);
         assert!(speak(to.as_fd(), "to nobody\n"));
+    }
+
+    #[test]
+    fn nothing_is_written_to_what_is_not_for_lines() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        assert!(speak(near.as_fd(), "softrnic[1]: a line\n"));
+        assert_eq!(rustix::io::read(&far, &mut [0; 8]), Err(rustix::io::Errno::AGAIN));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(!is_for_lines(null.as_fd()));
+        let (_, pipe) = std::io::pipe().unwrap();
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        assert!(is_for_lines(pipe.as_fd()) && is_for_lines(file.as_fd()));
+    }
+
+    #[test]
+    fn a_matter_is_told_once() {
+        tell(Matter::NoPeer, format_args!("one"));
+        tell(Matter::NoPeer, format_args!("two"));
+        assert_eq!(told(), ["one"]);
     }
 
     #[test]

@@ -15,7 +15,6 @@ mod stream;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::env;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -93,14 +92,14 @@ impl Pcap {
     /// # Errors
     /// Why there is none, for the user.
     pub fn from_env(device: &[u8; 16]) -> Result<Option<Pcap>, String> {
-        let Some(path) = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        let Some(path) = report::setting(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
             return Ok(None);
         };
-        let snaplen = match env::var(SNAPLEN_VARIABLE) {
-            Ok(text) => {
+        let snaplen = match report::setting_text(SNAPLEN_VARIABLE) {
+            Some(text) => {
                 text.trim().parse().map_err(|_| format!("{SNAPLEN_VARIABLE}={text} is not a number of bytes"))?
             }
-            Err(_) => SNAPLEN,
+            None => SNAPLEN,
         };
         Self::new(path, snaplen, device).map(Some)
     }

@@ -23,7 +23,7 @@ pub const HARDWARE_VARIABLE: &str = "SOFTRNIC_WITH_HARDWARE";
 
 /// True if `SOFTRNIC_WITH_HARDWARE` is set to anything but nothing and `0`.
 pub fn with_hardware() -> bool {
-    std::env::var_os(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+    report::setting(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// The option with which AddressSanitizer runs in a program that has this library preloaded.

@@ -1,8 +1,9 @@
 //! Where the view lies: in the directory that `softrnic run` made for its children (`SOFTRNIC_VIEW`), or in one that
 //! the first process to need it makes.
 //!
-//! Directories in `/tmp` are shared with users who may not be friends. The one we use must be ours and closed to
-//! others; then nobody else can have put a link or a file into it. A tree is written under a name of its own and
+//! It lies where only the user can write (`XDG_RUNTIME_DIR`), else in a directory for temporary files. Those are shared with users
+//! who may not be friends: the directory we use there must be ours and closed to others; then nobody else can have put a link
+//! or a file into it. Where others hold every name that processes of this user agree on, its name is random. A tree is written under a name of its own and
 //! renamed when complete, so that no process ever sees half a tree.
 
 use std::ffi::OsStr;
@@ -19,8 +20,22 @@ use crate::tree::{self, Entry, ViewInfo};
 /// The variable that names the view's root.
 pub const VIEW_VARIABLE: &str = "SOFTRNIC_VIEW";
 
-/// Where to try, in this order.
+/// Where to try, in this order, after what the environment names.
 const BASES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
+
+/// Directories for files that processes of this user share while they run: the user's own first (`XDG_RUNTIME_DIR`), then
+/// `TMPDIR`, then the usual ones.
+pub fn bases() -> Vec<PathBuf> {
+    let named = |name| report::setting(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let own = named("XDG_RUNTIME_DIR").filter(|dir| fs::lstat(dir).is_ok_and(|stat| is_private(&stat)));
+    own.into_iter().chain(named("TMPDIR")).chain(BASES.map(PathBuf::from)).collect()
+}
+
+/// True for a directory that belongs to this user, and to which nobody else has access. A link is none.
+fn is_private(stat: &fs::Stat) -> bool {
+    let closed = stat.st_mode & 0o077 == 0;
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == geteuid().as_raw() && closed
+}
 
 /// Names to try in each, in case somebody else holds the first ones.
 const ATTEMPTS: u32 = 8;
@@ -35,7 +50,7 @@ pub fn current() -> Option<&'static Path> {
 /// `SOFTRNIC_VIEW`, if it names an absolute path to a directory that this process can enter. (It cannot after a change of
 /// user: then the new user gets a view of his own.)
 fn given() -> Option<PathBuf> {
-    let root = PathBuf::from(std::env::var_os(VIEW_VARIABLE)?);
+    let root = PathBuf::from(report::setting(VIEW_VARIABLE)?);
     let enters = root.is_absolute() && fs::access(root.join("class/infiniband"), fs::Access::EXEC_OK).is_ok();
     enters.then_some(root)
 }
@@ -44,8 +59,8 @@ fn given() -> Option<PathBuf> {
 pub fn make(info: &ViewInfo) -> io::Result<PathBuf> {
     let entries = tree::entries(info);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for base in BASES {
-        match private_dir(Path::new(base)).and_then(|dir| make_in(&dir, &entries)) {
+    for base in bases() {
+        match private_dir(&base).and_then(|dir| make_in(&dir, &entries)) {
             Ok(root) => return Ok(root),
             Err(error) => last = error,
         }
@@ -56,9 +71,10 @@ pub fn make(info: &ViewInfo) -> io::Result<PathBuf> {
 /// A directory in `base` that belongs to this user alone.
 fn private_dir(base: &Path) -> io::Result<PathBuf> {
     let uid = geteuid();
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..=ATTEMPTS {
         let name = match attempt {
             0 => format!("softrnic-{}", uid.as_raw()),
+            ATTEMPTS => format!("softrnic-{}.{:016x}", uid.as_raw(), noise()?),
             n => format!("softrnic-{}.{n}", uid.as_raw()),
         };
         let dir = base.join(name);
@@ -69,9 +85,7 @@ fn private_dir(base: &Path) -> io::Result<PathBuf> {
             Err(error) => return Err(error.into()),
         }
         // lstat: a link that somebody planted under this name is not a directory.
-        let stat = fs::lstat(&dir)?;
-        let closed = stat.st_mode & 0o077 == 0;
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == uid.as_raw() && closed {
+        if is_private(&fs::lstat(&dir)?) {
             return Ok(dir);
         }
     }
@@ -116,9 +130,13 @@ fn put_in_place(draft: &Path, root: &Path, entries: &[Entry]) -> io::Result<()> 
 
 /// A name that no other process and no other thread uses.
 fn draft_name(dir: &Path) -> io::Result<PathBuf> {
+    Ok(dir.join(format!("draft-{}-{:016x}", getpid().as_raw_nonzero(), noise()?)))
+}
+
+fn noise() -> io::Result<u64> {
     let mut noise = [0u8; 8];
     rustix::rand::getrandom(&mut noise, rustix::rand::GetRandomFlags::empty())?;
-    Ok(dir.join(format!("draft-{}-{:016x}", getpid().as_raw_nonzero(), u64::from_ne_bytes(noise))))
+    Ok(u64::from_ne_bytes(noise))
 }
 
 /// Best effort: what stays behind is a few kilobytes in a directory of our own.

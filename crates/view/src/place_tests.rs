@@ -69,6 +69,19 @@ fn a_planted_link_or_an_open_directory_is_not_used() {
 }
 
 #[test]
+fn where_all_names_are_held_the_name_is_random() {
+    let scratch = Scratch::new();
+    let name = format!("softrnic-{}", geteuid().as_raw());
+    std::fs::write(scratch.0.join(&name), "").unwrap();
+    for n in 1..ATTEMPTS {
+        std::fs::write(scratch.0.join(format!("{name}.{n}")), "").unwrap();
+    }
+    let (one, other) = (private_dir(&scratch.0).unwrap(), private_dir(&scratch.0).unwrap());
+    assert_ne!(one, other);
+    assert_eq!(std::fs::metadata(one).unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn public_paths() {
     let root = Path::new("/tmp/v");
     let public = |path: &str| public_path(root, path.as_bytes());

@@ -21,7 +21,7 @@ const LAST_LID: u16 = 0xbfff;
 
 /// What the environment asks for.
 pub fn link_layer() -> LinkLayer {
-    let asked = std::env::var_os(LINK_LAYER_VARIABLE).is_some_and(|value| value == INFINIBAND);
+    let asked = report::setting(LINK_LAYER_VARIABLE).is_some_and(|value| value == INFINIBAND);
     if asked { infiniband() } else { LinkLayer::Ethernet }
 }
 

@@ -68,7 +68,7 @@ pub fn permit() {
 
 /// True if `SOFTRNIC_PERMIT_PTRACE` is set to anything but nothing and `0`.
 pub fn permitted() -> bool {
-    std::env::var_os(PERMIT_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+    report::setting(PERMIT_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 #[cfg(test)]

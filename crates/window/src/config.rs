@@ -1,7 +1,5 @@
 //! What can be set from outside.
 
-use std::env;
-
 /// Settings of the window wire. Every one has an environment variable, read once by [`Config::from_env`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -28,7 +26,7 @@ impl Default for Config {
 impl Config {
     /// The settings that the environment asks for. A value that makes no sense counts as not set.
     pub fn from_env() -> Self {
-        Self::from_lookup(|name| env::var(name).ok())
+        Self::from_lookup(report::setting_text)
     }
 
     pub(crate) fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Self {

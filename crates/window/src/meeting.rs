@@ -11,7 +11,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::platform::LinkId;
+use engine::platform::{LinkId, StraightError};
 use memory::backing::Memfd;
 use memory::board::Reader;
 use memory::fds::TrackedFd;
@@ -108,9 +108,22 @@ impl WindowPlatform {
     fn meet(remote: &mut Remote, greeting: &Greeting) {
         (remote.instance, remote.straight) = (Some(greeting.instance), greeting.straight);
         let (Who { pid, standing, .. }, mut nonce) = (remote.who, [0; NONCE]);
-        if standing != Standing::Other && pid != 0 && straight::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
+        if standing == Standing::Other || pid == 0 {
+            return;
+        }
+        match straight::peek(pid, greeting.nonce_addr, &mut nonce) {
             // If it does not get through, the peer gives us nothing. Nothing else depends on it.
-            let _ = socket::send(&remote.socket, &Message::Proof(nonce), &[]);
+            Ok(()) => drop(socket::send(&remote.socket, &Message::Proof(nonce), &[])),
+            Err(StraightError::Denied) if greeting.straight && !remote.gone() => report::tell(
+                report::Matter::NoTracing,
+                format_args!(
+                    "the kernel forbids this process to copy from and to process {} (ptrace_scope of Yama, a security module, or \
+                     a container), so large messages take two copies, and wake-ups a socket. softrnic run --permit-ptrace for \
+                     both lifts a ptrace_scope of 1",
+                    pid
+                ),
+            ),
+            Err(_) => {}
         }
     }
 

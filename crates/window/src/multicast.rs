@@ -8,10 +8,11 @@ use std::collections::HashMap;
 
 use engine::platform::{LinkId, Nanos};
 use memory::fds::TrackedFd;
+use memory::names;
 use verbs::{Errno, Gid};
 
 use crate::peers::monotonic;
-use crate::{WindowPlatform, rendezvous, socket};
+use crate::{WindowPlatform, rendezvous};
 
 /// How long a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
@@ -45,7 +46,7 @@ impl WindowPlatform {
             self.multicast.announced.remove(group);
         } else if !self.multicast.announced.contains_key(group) {
             let first = self.own_blocks.first().ok_or(Errno::ENODEV)?.0;
-            let bound = socket::bind(&rendezvous::member_name(group, first), 0)?;
+            let bound = names::claim(&rendezvous::member_name(group, first), 1, true)?;
             self.multicast.announced.insert(*group, TrackedFd::new(bound, &self.fds));
         }
         // Our own change is to be seen at once.

@@ -8,7 +8,8 @@ use engine::platform::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
-use memory::{Half, apart, straight};
+use memory::{Half, apart, names, straight};
+use report::{Matter, tell};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
 
@@ -36,9 +37,14 @@ const CLOSED: Nanos = 100_000_000;
 const TELL_AGAIN: Nanos = 1_000_000_000;
 /// Connections accepted, and messages of one peer read, before others have their turn.
 pub(crate) const TURN: usize = 64;
+/// Blocks that are tried before those that other users hold are passed over.
+const PLAIN_TRIES: u32 = 256;
 /// Pauses between attempts to connect to a block that nobody answers for.
 const RETRY_FIRST: Nanos = 1_000_000;
 const RETRY_LAST: Nanos = 50_000_000;
+
+/// What to do about peers of other users.
+const ONE_USER: &str = "Run both programs as one user, or both with SOFTRNIC_PEERS=any";
 
 /// How to reach a block.
 pub(crate) enum Route {
@@ -47,6 +53,8 @@ pub(crate) enum Route {
     Retry {
         at: Nanos,
         pause: Nanos,
+        /// There was a link once: the process has ended.
+        met: bool,
     },
 }
 
@@ -166,11 +174,14 @@ impl WindowPlatform {
         let mut seed = [0; 4];
         self.fill_random(&mut seed);
         let seed = u32::from_ne_bytes(seed);
-        for i in 0..count {
+        // At first those that nobody holds: numbers of another user's process are given out only where strangers hold what
+        // can be looked through at once.
+        let tries = (0..PLAIN_TRIES).map(|i| (i, false)).chain((0..count).map(|i| (i, true)));
+        for (i, over_strangers) in tries {
             // Every block once: a random start, and a stride that has no factor in common with their number (4094 =
             // 2 * 23 * 89), so that processes which start alike do not meet at every step.
             let block = BLOCKS.start() + ((seed.wrapping_add(i.wrapping_mul(1013)) % count) as u16);
-            let listener = match socket::bind(&rendezvous::block_name(block), 4096) {
+            let listener = match names::claim(&rendezvous::block_name(block), 4096, over_strangers) {
                 Ok(listener) => TrackedFd::new(listener, &self.fds),
                 Err(Errno::EADDRINUSE) => continue,
                 Err(e) => return Err(e),
@@ -193,25 +204,43 @@ impl WindowPlatform {
             self.looped = true;
             return Some(LinkId::LOOPBACK);
         }
-        let mut pause = RETRY_FIRST;
+        let (mut pause, mut met) = (RETRY_FIRST, false);
         match self.routes.get(&block) {
             Some(&Route::Link(id)) if self.is_up(id) => return Some(id),
-            Some(&Route::Retry { at, pause: next }) => {
+            Some(Route::Link(_)) => met = true,
+            Some(&Route::Retry { at, pause: next, met: once }) => {
                 if monotonic() < at {
                     return None;
                 }
-                pause = next;
+                (pause, met) = (next, once);
             }
-            _ => {}
+            None => {}
         }
         let found = self.connect(block);
         if let Err(errno) = found {
             let first = u32::from(block) * BLOCK_QPNS;
+            match errno {
+                Errno::EACCES => tell(
+                    Matter::OtherUser,
+                    format_args!(
+                        "no connection to the process of QP {first:#08x} and following: it is another user's. {ONE_USER}"
+                    ),
+                ),
+                // Not at once: QP numbers travel, and the process may still be on its way.
+                Errno::ECONNREFUSED if pause == RETRY_LAST && !met => tell(
+                    Matter::NoPeer,
+                    format_args!(
+                        "no process has QP {first:#08x} and following: it has ended, or runs in another network namespace or \
+                         without the library (softrnic run)"
+                    ),
+                ),
+                _ => {}
+            }
             self.tell_obstacle(format_args!("no connection to the process of QP {first:#08x} and following"), errno);
         }
         let route = match found {
             Ok(id) => Route::Link(id),
-            Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST) },
+            Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST), met },
         };
         self.routes.insert(block, route);
         found.ok()
@@ -225,6 +254,11 @@ impl WindowPlatform {
         if self.diagnose && !peers.contains(&errno) {
             let why = std::io::Error::from_raw_os_error(errno.0);
             report::say(format_args!("{what}: {why}"));
+        } else if matches!(errno, Errno::EMFILE | Errno(23)) {
+            tell(
+                Matter::NoDescriptors,
+                format_args!("{what}: no descriptors are left. Raise the limit of open files (ulimit -n)"),
+            );
         }
     }
 
@@ -285,7 +319,8 @@ impl WindowPlatform {
     }
 
     fn connect_once(&mut self, block: u16) -> Result<LinkId, Errno> {
-        let socket = TrackedFd::connection(socket::connect(&rendezvous::block_name(block))?, &self.fds);
+        let (socket, ..) = names::seek(&rendezvous::block_name(block), self.config.any_user)?;
+        let socket = TrackedFd::connection(socket, &self.fds);
         let who = self.who(&socket)?;
         let pid = who.pid;
         // The kernel's word for who listens, not the peer's: nobody can draw another's packets to himself by naming
@@ -468,6 +503,11 @@ impl WindowPlatform {
     /// A new connection: HELLO is usually there already.
     fn admit(&mut self, socket: TrackedFd, now: Nanos) {
         let Ok(who) = self.who(&socket) else {
+            if let Ok((pid, uid)) = peer_credentials(&socket) {
+                let who =
+                    format_args!("process {pid} of user {uid} wanted to connect, and was turned away. {ONE_USER}");
+                tell(Matter::OtherUser, who);
+            }
             return;
         };
         if self.has_enough(who) {

@@ -51,9 +51,9 @@ fn several_hundred_blocks() {
     }
     // What is freed can be claimed again, by others only then.
     let block = (*claimed.iter().next().unwrap() >> 12) as u16;
-    assert_eq!(socket::bind(&rendezvous::block_name(block), 1).err(), Some(Errno::EADDRINUSE));
+    assert_eq!(names::claim(&rendezvous::block_name(block), 1, false).err(), Some(Errno::EADDRINUSE));
     drop(platform);
-    socket::bind(&rendezvous::block_name(block), 1).unwrap();
+    names::claim(&rendezvous::block_name(block), 1, false).unwrap();
 }
 
 #[test]
@@ -80,13 +80,29 @@ fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
     let start = monotonic();
     assert_eq!(platform.resolve(&gid("::1"), qpn), None);
     let block = (first >> 12) as u16;
-    let listener = socket::bind(&rendezvous::block_name(block), 1).unwrap();
+    let listener = names::claim(&rendezvous::block_name(block), 1, false).unwrap();
     let early = platform.resolve(&gid("::1"), qpn);
     assert!(early.is_none() || monotonic() - start >= RETRY_FIRST);
     while platform.resolve(&gid("::1"), qpn).is_none() {
         assert!(monotonic() - start < 1_000_000_000);
     }
     drop(listener);
+}
+
+#[test]
+fn what_keeps_from_peers_is_told() {
+    let (mut platform, mut other) = (platform(), platform());
+    let first = other.claim_block().unwrap();
+    other.own_blocks.clear();
+    let told = |words: &str| report::told().iter().any(|line| line.contains(words));
+    let (start, words) = (monotonic(), format!("no process has QP {first:#08x}"));
+    while !told(&words) {
+        assert_eq!(platform.resolve(&gid("::1"), Qpn::new(first)), None);
+        assert!(monotonic() - start < 5_000_000_000, "{:?}", report::told());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(platform.resolve(&gid("192.0.2.77"), Qpn::new(first)), None);
+    assert!(told("no way to 192.0.2."), "{:?}", report::told());
 }
 
 #[test]
@@ -709,7 +725,7 @@ fn who_has_the_number_of_nobody_has_to_prove_itself() {
     assert!(other.peek(other.links()[1]).is_some());
 
     // A stranger that has the number, too, may be let in, but its packets are not.
-    let stranger = socket::connect(&rendezvous::block_name((own.get() >> 12) as u16)).unwrap();
+    let (stranger, ..) = names::seek(&rendezvous::block_name((own.get() >> 12) as u16), false).unwrap();
     let (window, memfd) = Memfd::create(Half::WINDOW).unwrap();
     let greeting = Greeting { instance: [1; 16], nonce_addr: 8, straight: true };
     socket::send(&stranger, &Message::Hello(greeting), &[memfd.as_fd()]).unwrap();

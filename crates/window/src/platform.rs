@@ -464,7 +464,18 @@ impl Platform for WindowPlatform {
     }
 
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
-        if self.is_local(gid) { self.resolve_block((qpn.get() >> 12) as u16) } else { None }
+        if self.is_local(gid) {
+            return self.resolve_block((qpn.get() >> 12) as u16);
+        }
+        report::tell(
+            report::Matter::OtherHost,
+            format_args!(
+                "no way to {}: it is no address of this network namespace. softrnic connects processes of one host that share \
+                 a network namespace (for containers: the host's, or one of a pod)",
+                gid.ip()
+            ),
+        );
+        None
     }
 
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {

@@ -5,6 +5,8 @@
 //! name when the process dies, however it dies. Membership of a multicast group is announced in the same way:
 //! `\0softrnic/<version>/mc/<MGID, 32 hex digits>/<first block of the process>`.
 //!
+//! Each name has variants, so that strangers who hold it can be passed over ([`memory::names`]).
+//!
 //! Who wants to reach a QP connects to its block's socket. Messages, little endian, each one packet of the socket:
 //!
 //! ```text
@@ -150,6 +152,7 @@ pub fn members(proc_net_unix: &str, group: &Gid) -> Vec<u16> {
     let mut found: Vec<u16> = proc_net_unix
         .lines()
         .filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix(prefix.as_str()))
+        .map(memory::names::base)
         .filter(|digits| digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
         .filter_map(|digits| u16::from_str_radix(digits, 16).ok())
         .filter(|block| BLOCKS.contains(block))

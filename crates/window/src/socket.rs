@@ -5,43 +5,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use memory::gifts::{self, Gift};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 use verbs::Errno;
 
 use crate::rendezvous::{self, Message, PROOF_BYTES};
 
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
-}
-
-/// A SOCK_SEQPACKET socket: ordered, connected, and messages keep their bounds.
-fn seqpacket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(errno)
-}
-
-fn address(name: &str) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(errno)
-}
-
-/// Binds an abstract name; listens if `backlog` is not 0.
-pub(crate) fn bind(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
-    let socket = seqpacket()?;
-    rustix::net::bind(&socket, &address(name)?).map_err(errno)?;
-    if backlog > 0 {
-        rustix::net::listen(&socket, backlog).map_err(errno)?;
-    }
-    Ok(socket)
-}
-
-/// Connects to an abstract name. Unix sockets connect at once or not at all: `ECONNREFUSED` if nobody listens,
-/// `EAGAIN` if the backlog is full.
-pub(crate) fn connect(name: &str) -> Result<OwnedFd, Errno> {
-    let socket = seqpacket()?;
-    rustix::net::connect(&socket, &address(name)?).map_err(errno)?;
-    Ok(socket)
 }
 
 /// The next connection, if there is one.

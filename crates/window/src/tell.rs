@@ -33,22 +33,7 @@ impl WindowPlatform {
     }
 }
 
-/// True if some process of this host has claimed the block of a queue pair number, as a text like `/proc/net/unix` shows.
-pub fn is_owned(proc_net_unix: &str, qpn: Qpn) -> bool {
-    let name = format!("@{}", rendezvous::block_name((qpn.get() >> 12) as u16));
-    proc_net_unix.lines().any(|line| line.rsplit_once(' ').is_some_and(|(_, path)| path == name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_claimed_block_shows() {
-        let name = rendezvous::block_name(0x12);
-        let text = format!("Num\n0000: 00000002 00000000 00010000 0005 01 20100 @{name}\n");
-        assert!(is_owned(&text, Qpn::new(0x12_345)));
-        assert!(!is_owned(&text, Qpn::new(0x13_345)));
-        assert!(!is_owned(&text.replace('@', "/"), Qpn::new(0x12_345)));
-    }
+/// True if some process of this network namespace has claimed the block of a queue pair number.
+pub fn is_owned(qpn: Qpn) -> bool {
+    memory::names::is_held(&rendezvous::block_name((qpn.get() >> 12) as u16))
 }

@@ -65,7 +65,7 @@ impl EventChannel {
     /// The manager's; EBADF if it was destroyed.
     pub fn inner(&self) -> Result<Arc<Channel>> {
         self.inner.lock().clone().ok_or_else(|| {
-            if nic::logs() {
+            if report::logs() {
                 report::say(format_args!("an rdma_cm event channel is used that was destroyed"));
             }
             Errno::EBADF

@@ -205,6 +205,7 @@ const CASES: &[Case] = &[
         "the destruction of CQ 3 waits: 2 events got and not acknowledged"),
     ("async-unread", Note, |w| w.us.adapter.unread_events = vec!["IBV_EVENT_QP_FATAL".into()],
         "asynchronous events that nobody has got (ibv_get_async_event(3)): IBV_EVENT_QP_FATAL"),
+    ("told", Note, |w| w.us.told = vec!["no descriptors are left".into()], "told on standard error: no descriptors are left"),
     ("strangers", Note, |w| w.us.adapter.strangers = 1, "one packet dropped: from another process"),
     ("cm-unread", Waiting, |w| w.id(None).unread = vec!["CONNECT_REQUEST".into()],
         "cm_id 4: one event waits, and nobody has got it (rdma_get_cm_event(3)): CONNECT_REQUEST"),

@@ -5,6 +5,7 @@ use crate::facts::Report;
 
 pub(super) const RULES: &[Rule<Report>] = &[
     ("faults", faults),
+    ("told", told),
     ("locked", locked),
     ("destroy", destroy),
     ("async-unread", async_unread),
@@ -15,6 +16,11 @@ pub(super) const RULES: &[Rule<Report>] = &[
 fn faults(_: &Situation<'_>, report: &Report) -> Said {
     let spec = report.faults.as_ref()?;
     Some((Severity::Note, format!("the device misbehaves on purpose, by SOFTRNIC_FAULT: {spec}")))
+}
+
+/// What the process has met so far; it need not be so any more.
+fn told(_: &Situation<'_>, report: &Report) -> Said {
+    (!report.told.is_empty()).then(|| (Severity::Note, format!("told on standard error: {}", report.told.join("; "))))
 }
 
 fn locked(_: &Situation<'_>, report: &Report) -> Said {
