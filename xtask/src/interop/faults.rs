@@ -342,7 +342,7 @@ Data never lie in /dev/shm, nor in any other file system that has a name: window
 container that has none; what a memory cgroup permits does.
 
 Another user's process that connects to the device's sockets is not let in, and what it leaves there (a TCP connection that takes minutes to close,
-say) holds up nobody who is connected (`cargo xtask surroundings`). While more than 128 such connections wait to be closed, nobody else is let in.
+say) holds up nobody who is connected, nor those who come (`cargo xtask surroundings`). [SECURITY.md](../SECURITY.md) says what remains possible.
 ";
 
 /// `docs/faults.md`.
