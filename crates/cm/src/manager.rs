@@ -395,7 +395,7 @@ impl Cm {
         }
     }
 
-    /// The same for who has read from the descriptor by itself. `None`: the event went with its id, between the ring and the lock.
+    /// The next event of a channel whose descriptor the caller has read. `None`: the event went with its id in the meantime.
     pub fn take_event(&self, channel: &Channel) -> Option<Got> {
         let mut state = self.lock();
         let queued = channel.queue.lock().pop_front()?;

@@ -12,8 +12,10 @@ pub struct Footprint {
     /// Bytes of memory that are its own, and its part of those in shared memory (`Pss_Anon`, `Pss_Shmem`,
     /// proc_pid_smaps(5)). Not of files: its part of the library grows when others that use it end.
     pub bytes: u64,
-    /// Mappings, a heap's growth aside: lines of `maps` with a name (files, windows, stacks) and without.
+    /// Mappings with a name in `maps`: files, windows, registered memory that peers map.
     pub mappings: u64,
+    /// Mappings without one: further heaps, and the stacks of threads with what keeps them apart.
+    pub anonymous: u64,
     /// Descriptors.
     pub descriptors: u64,
     /// Threads.
@@ -34,9 +36,13 @@ impl Footprint {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect(name);
         let count = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect(name).count() as u64;
         let memory = read("smaps_rollup");
+        // Five fields stand before the name.
+        let (named, anonymous): (Vec<_>, Vec<_>) =
+            read("maps").lines().map(|line| line.split_whitespace().nth(5).is_some()).partition(|named| *named);
         Footprint {
             bytes: (kilobytes(&memory, "Pss_Anon:") + kilobytes(&memory, "Pss_Shmem:")) * 1024,
-            mappings: read("maps").lines().count() as u64,
+            mappings: named.len() as u64,
+            anonymous: anonymous.len() as u64,
             descriptors: count("fd"),
             threads: count("task"),
         }
@@ -47,6 +53,7 @@ impl Footprint {
         Footprint {
             bytes: self.bytes.saturating_sub(before.bytes),
             mappings: self.mappings.saturating_sub(before.mappings),
+            anonymous: self.anonymous.saturating_sub(before.anonymous),
             descriptors: self.descriptors.saturating_sub(before.descriptors),
             threads: self.threads.saturating_sub(before.threads),
         }
@@ -56,6 +63,7 @@ impl Footprint {
     pub fn within(&self, limit: &Footprint) -> bool {
         self.bytes <= limit.bytes
             && self.mappings <= limit.mappings
+            && self.anonymous <= limit.anonymous
             && self.descriptors <= limit.descriptors
             && self.threads <= limit.threads
     }
@@ -82,8 +90,10 @@ impl Footprint {
 
 impl fmt::Display for Footprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Footprint { bytes, mappings, descriptors, threads } = self;
-        write!(f, "{} KiB, {mappings} mappings, {descriptors} descriptors, {threads} threads", bytes / 1024)
+        let Footprint { bytes, mappings, anonymous, descriptors, threads } = self;
+        let all = mappings + anonymous;
+        let kib = bytes / 1024;
+        write!(f, "{kib} KiB, {all} mappings ({anonymous} anonymous), {descriptors} descriptors, {threads} threads")
     }
 }
 

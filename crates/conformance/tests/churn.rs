@@ -15,7 +15,7 @@ const SECONDS: u64 = 10;
 /// After this part of the time, everything has been used, and what is kept for ever is there.
 const WARM: f64 = 0.3;
 /// What may be more in the end: pages of a heap that is used in another order, and no descriptor, mapping or thread.
-const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, descriptors: 0, threads: 0 };
+const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, anonymous: 2, descriptors: 0, threads: 0 };
 
 /// One of each kind, used where that can be done alone.
 fn alone(bed: &Bed) {

@@ -272,8 +272,8 @@ impl Regions {
         self.local_here(pd, sge, write)
     }
 
-    /// The same for the fast path: what it gives does not go through memory, from which it would be read by wider loads than it
-    /// was written.
+    /// [`Self::local`], inlined into the fast path: its result stays in registers. In memory it would be written in narrow
+    /// stores and read by wide loads, which have to wait for them.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let recent = self.recent[place(sge.lkey.0)].get();

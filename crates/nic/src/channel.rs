@@ -171,7 +171,7 @@ impl Nic {
         }
     }
 
-    /// The same for who has read from the descriptor by itself. `None`: the event has gone with its queue in the meantime.
+    /// The next event of a channel whose descriptor the caller has read. `None`: the event has gone with its queue.
     pub fn take_cq_event(&self, channel: &CompChannel) -> Option<u64> {
         let mut unacked = self.unacked.lock();
         let (cq, user) = channel.queue.lock().pop_front()?;

@@ -174,7 +174,7 @@ impl Nic {
         }
     }
 
-    /// The same for who has read from the descriptor by itself. `None`: the event has gone with its object in the meantime.
+    /// The next event of a context whose descriptor the caller has read. `None`: the event has gone with its object.
     pub fn take_async_event(&self, context: &Context) -> Option<(EventKind, EventTarget)> {
         let mut unacked = self.unacked.lock();
         let (kind, target) = context.queue.queue.lock().pop_front()?;

@@ -206,7 +206,7 @@ impl WindowPlatform {
             return self.execute_piece(id, request);
         }
         let link = self.link_mut(id)?;
-        // Who is not answered does not see when what he has sent is taken: for a while he takes a stream to last.
+        // A sender without answers does not see when its packets are taken: for a while it takes a stream to last.
         let goes_on = request.queues
             && !request.service.is_reliable()
             && link.streams_until != 0
@@ -295,7 +295,7 @@ impl WindowPlatform {
 
 /// Whether the way is worth while for a request of this length, if it has to be a system call.
 fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
-    // A last piece is worth what the others were; and who is not answered does not see whether what he sends is late.
+    // A last piece is worth what the others were; and a sender without answers does not see whether its packets are late.
     let anyhow = request.len > SMALL || request.before > 0 || !request.service.is_reliable();
     !matches!(request.op, ReachOp::Atomic(_))
         && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
