@@ -134,6 +134,14 @@ impl WindowPlatform {
         }
     }
 
+    /// Takes the peer's TABLE, if it is there, before its turn has come. A peer sends TABLE before it names its memory in
+    /// a packet, but whoever polls looks into the window more often than at the socket.
+    pub(crate) fn hear_table(&mut self, id: LinkId) {
+        if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| !remote.given) {
+            self.hear(id, epoll::EventFlags::empty());
+        }
+    }
+
     /// Messages of a peer that we have a link to.
     pub(crate) fn hear(&mut self, id: LinkId, flags: epoll::EventFlags) {
         for _ in 0..TURN {

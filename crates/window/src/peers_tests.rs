@@ -537,6 +537,33 @@ fn of_a_stream_the_peer_does_its_part() {
     assert!((0..100_000).any(streams));
 }
 
+/// A peer may name its memory in a packet as soon as it has sent TABLE, which lies in the socket then.
+#[test]
+fn a_reference_may_come_before_the_table_has_had_its_turn() {
+    let (mut platform, mut other) = (platform(), platform());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    other.handle_events(monotonic());
+    platform.handle_events(monotonic());
+    other.handle_events(monotonic());
+    let back = other.links()[1];
+    assert!(other.caps(back).straight, "the peer knows all, and may send references");
+    assert!(!platform.link(link).unwrap().remote.as_ref().unwrap().given);
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = ([5u8; 64], [0u8; 64]);
+    let spans = ([span(&mut from)], [span(&mut to)]);
+    assert_eq!(platform.pull(link, ticket, &spans.0, &spans.1), Ok(()));
+    assert_eq!(memory_of(&to), [5; 64]);
+}
+
+/// What another process, or the kernel, has written.
+fn memory_of(bytes: &[u8; 64]) -> [u8; 64] {
+    let mut seen = [0; 64];
+    memory::local::load(bytes.as_ptr().expose_provenance() as u64, false, &mut seen).unwrap();
+    seen
+}
+
 /// A straight copy of which the initiator makes a part.
 #[test]
 fn a_copy_is_made_by_both() {

@@ -687,6 +687,7 @@ impl Platform for WindowPlatform {
             local::copy(remote, local).map_err(side)?;
         } else {
             self.kick_before(local);
+            self.hear_table(id);
             let link = self.link_mut(id).ok_or(StraightError::Denied)?;
             let copied = link.pull_straight(ticket, remote, local);
             copied.inspect_err(|_| self.helper_failed(id))?;
@@ -704,6 +705,7 @@ impl Platform for WindowPlatform {
             local::copy(local, remote).map_err(side)?;
         } else {
             self.kick_before(local);
+            self.hear_table(id);
             let link = self.link_mut(id).ok_or(StraightError::Denied)?;
             let copied = link.push_straight(ticket, local, remote);
             copied.inspect_err(|_| self.helper_failed(id))?;
