@@ -71,7 +71,7 @@ static void other_process(int fd, struct sockaddr_in at)
 	want(channel, RDMA_CM_EVENT_CONNECT_REQUEST, &id);
 	ZERO(rdma_accept(id, &param));
 	want(channel, RDMA_CM_EVENT_ESTABLISHED, &id);
-	int type = next(channel, 15000, &id);
+	int type = next(channel, 30000, &id);
 
 	if (write(fd, &type, sizeof(type)) != sizeof(type))
 		die("the other process");
@@ -111,7 +111,7 @@ void connections(void)
 	ZERO(rdma_connect(id, &param));
 	want(channel, RDMA_CM_EVENT_CONNECT_RESPONSE, &whose);
 	ZERO(rdma_establish(id));
-	while ((type = next(channel, 3000, &whose)) >= 0)
+	for (int ms = 15000; (type = next(channel, ms, &whose)) >= 0; ms = 3000)
 		printf("%s: %s\n", whose == id ? "connection" : whose == bound ? "listener at an address" : "listener at all",
 		       rdma_event_str(type));
 	printf("rdma_disconnect: %s\n", rdma_disconnect(id) ? strerrorname_np(errno) : "done");

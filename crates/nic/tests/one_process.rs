@@ -40,10 +40,10 @@ fn events_over_the_loopback_link() {
         nic.modify_qp(qp, &attr, mask | QpAttrMask::STATE).unwrap();
     }
     let sges = [Sge { addr, length: 8, lkey: LKey(key.0) }];
-    // What would hang is woken here, and fails by the time it took.
+    // What would hang is woken here, and fails by the time it took: far longer than a busy machine needs.
     std::thread::spawn(move || {
         loop {
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(Duration::from_secs(30));
             nic.poll_cq(cq, 0, |_, _| {});
         }
     });
@@ -65,7 +65,7 @@ fn events_over_the_loopback_link() {
         nic.post_send(qp, &wr).unwrap();
         assert_eq!(nic.get_cq_event(&channel), Ok(1));
         nic.ack_cq_events(cq, 1);
-        assert!(start.elapsed() < Duration::from_millis(500), "nobody looked at the loopback link");
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody looked at the loopback link");
         assert_eq!(nic.poll_cq(cq, 4, |_, completion| wc = *completion), 1);
         assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, i));
     }

@@ -434,7 +434,7 @@ fn a_doorbell_of_the_unproven(node: &mut Node) {
     let began = Instant::now();
     ring(node, &peer);
     assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     drop(peer);
     node.until("the end", |node| node.platform.stats().links == 1);
 }
@@ -460,7 +460,7 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         assert_eq!(rustix::event::poll(&mut none, Some(&now)), Ok(0), "the ring of another peer");
         let epoll = node.platform.epoll_fd();
         let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+        let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "not woken");
         // Its own ring is heard, too, and nobody waits when it is gone again.
         rustix::io::write(&thief.bell, &1u64.to_ne_bytes()).unwrap();
@@ -468,7 +468,7 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         let began = Instant::now();
         let mut got = 0;
         node.round(|_, _, _, _| got += 1);
-        assert!(got == 1 && began.elapsed() < Duration::from_secs(2), "{got} in {:?}", began.elapsed());
+        assert!(got == 1 && began.elapsed() < Duration::from_secs(8), "{got} in {:?}", began.elapsed());
         node.platform.suppress_doorbells();
     }
     drop(thief);

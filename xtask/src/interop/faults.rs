@@ -42,12 +42,12 @@ const ROWS: &[Row] = &[
     Row("errno:call=ibv_modify_qp,n=3,errno=ETIMEDOUT;errno:call=ibv_poll_cq,n=1,errno=EIO", "near calls", &["ibv_poll_cq: EIO", "ibv_modify_qp: ETIMEDOUT", "ibv_post_recv: EINVAL", "the rest succeeded"]),
     Row("errno:call=ibv_post_recv,n=1,errno=ENOMEM;errno:call=ibv_req_notify_cq,n=1,errno=EIO", "near calls", &["ibv_post_recv: ENOMEM", "ibv_req_notify_cq: EIO", "the rest succeeded"]),
     Row("device-fatal:n=5", "near rc 8", &["4 x IBV_WC_SUCCESS", "4 x IBV_WC_WR_FLUSH_ERR", "4 of 8 received", "IBV_EVENT_DEVICE_FATAL"]),
-    Row("device-fatal:after=200ms", "near events 1", &["IBV_EVENT_DEVICE_FATAL, ibv_query_port: EIO", "ibv_reg_mr: EIO"]),
-    Row("device-removal:after=1500ms", "near cm", &["listener at an address: RDMA_CM_EVENT_DEVICE_REMOVAL", "connection: RDMA_CM_EVENT_DEVICE_REMOVAL", "rdma_disconnect: ENXIO", "rdma_bind_addr: ENODEV", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
-    Row("port-down:after=200ms,for=200ms", "near events 2", &["IBV_EVENT_PORT_ERR, ibv_query_port: down", "IBV_EVENT_PORT_ACTIVE, ibv_query_port: active", "ibv_reg_mr: done"]),
+    Row("device-fatal:after=500ms", "near events 1", &["IBV_EVENT_DEVICE_FATAL, ibv_query_port: EIO", "ibv_reg_mr: EIO"]),
+    Row("device-removal:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_DEVICE_REMOVAL", "connection: RDMA_CM_EVENT_DEVICE_REMOVAL", "rdma_disconnect: ENXIO", "rdma_bind_addr: ENODEV", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+    Row("port-down:after=500ms,for=2s", "near events 2", &["IBV_EVENT_PORT_ERR, ibv_query_port: down", "IBV_EVENT_PORT_ACTIVE, ibv_query_port: active", "ibv_reg_mr: done"]),
     Row("port-down:n=5,for=20ms", "near rc 8", &["8 x IBV_WC_SUCCESS", "8 of 8 received", "IBV_EVENT_PORT_ERR", "IBV_EVENT_PORT_ACTIVE"]),
-    Row("gid-change:after=100ms", "near events 1", &["IBV_EVENT_GID_CHANGE, ibv_query_port: active", "ibv_reg_mr: done"]),
-    Row("addr-change:after=1500ms", "near cm", &["listener at an address: RDMA_CM_EVENT_ADDR_CHANGE", "connection: RDMA_CM_EVENT_ADDR_CHANGE", "rdma_disconnect: done", "rdma_bind_addr: done", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+    Row("gid-change:after=500ms", "near events 1", &["IBV_EVENT_GID_CHANGE, ibv_query_port: active", "ibv_reg_mr: done"]),
+    Row("addr-change:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_ADDR_CHANGE", "connection: RDMA_CM_EVENT_ADDR_CHANGE", "rdma_disconnect: done", "rdma_bind_addr: done", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
 ];
 
 /// A program that knows nothing of faults: what it is run under, and what is among its last words. With a server, it is the
@@ -64,7 +64,7 @@ const STRANGERS: &[Stranger] = &[
     Stranger("errno:call=ibv_post_send,n=5,errno=ENOMEM", Some(("ib_send_bw -p 24306", Ready::Tcp(24306))), "ib_send_bw -p 24306 localhost", &["ibv_wr_complete: ENOMEM", "Couldn't post send"]),
     Stranger("drop:n=100000000", Some(("ib_send_lat -p 24307", Ready::Tcp(24307))), "ib_send_lat -p 24307 localhost", &["fault drop:n=100000000 has not happened"]),
     Stranger("errno:call=rdma_resolve_route,n=1,errno=EHOSTUNREACH", None, "rping -c -a 127.0.0.1 -p 24304", &["rdma_resolve_route: No route to host"]),
-    Stranger("slow:t=1ms;device-removal:after=500ms", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a 127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
+    Stranger("slow:t=1ms;device-removal:after=3s", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a 127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
 ];
 
 /// Programs that notice nothing of what both sides meet: a name for it, what it is, and the programs.

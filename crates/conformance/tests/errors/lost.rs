@@ -82,7 +82,7 @@ fn fails(mr: &rdma::Mr, end: &End, place: &Place, len: usize, what: &str) {
     let took = start.elapsed();
     // Both timeouts have passed.
     assert!(took > Duration::from_micros(2 * (4096 << 12) / 1000), "{what}: given up after {took:?}");
-    assert!(took < Duration::from_secs(2), "{what}: given up only after {took:?}");
+    assert!(took < Duration::from_secs(15), "{what}: given up only after {took:?}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use verbs::{Gid, Psn, Qpn};
 use window::{Config, Rx, WindowPlatform};
 
 pub const LOCALHOST: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+/// How long who waits for a ring sleeps at most: so long that a busy machine alone is no reason for it to end.
+pub const NAP: Duration = Duration::from_secs(40);
 const ROLE: &str = "SOFTRNIC_TEST_ROLE";
 
 /// The role that this process was started for, if any.
@@ -237,7 +239,7 @@ pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
         node.platform.kick();
         node.platform.take_writable(&mut Vec::new());
         if sleepy && (taken == 0 || stuck) {
-            node.sleep(Duration::from_secs(5));
+            node.sleep(NAP);
         } else if taken == 0 {
             std::thread::yield_now();
         }
