@@ -22,6 +22,7 @@ const HELP: &str = "\
 cargo xtask setup                 install the Debian packages and the miri that the tests need
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
 cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
+cargo xtask quick                 format, arrows, clippy, unit tests, selftest and a pingpong: no root, no packages, minutes
 cargo xtask list                  the suites, in the order in which they run
 cargo xtask stress                the long form of two tests: 5,000 peers killed, objects that come and go for ten minutes
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet machine
@@ -81,6 +82,18 @@ const STEPS: &[Step] = &[
 /// Not one of them: it takes as long as all of them.
 const STRESS: Step =
     Step { name: "stress", slow: true, run: rust::stress, about: "peers killed and objects made, for a long time" };
+
+/// What `quick` runs after a change, before all the rest: it needs neither root nor the distribution's packages.
+#[rustfmt::skip]
+const QUICK: &[Step] = &[
+    Step { name: "build",      slow: false, run: rust::build,         about: "cargo build --release" },
+    Step { name: "fmt",        slow: false, run: rust::fmt,           about: "cargo fmt --check" },
+    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the crates" },
+    Step { name: "clippy",     slow: false, run: rust::clippy,        about: "cargo clippy -D warnings" },
+    Step { name: "unit",       slow: false, run: rust::test_units,    about: "cargo test --workspace --lib --bins" },
+    Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
+    Step { name: "pingpong",   slow: false, run: interop::one_pingpong, about: "ibv_rc_pingpong, if it is installed" },
+];
 
 /// What the command line said.
 #[derive(Debug, Default)]
@@ -154,6 +167,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        ["quick"] => test_with(Report::default(), QUICK.iter(), &options),
         ["stress"] => test([STRESS].iter(), &options),
         ["taps-cost"] => match taps_cost::measure() {
             Ok(()) => ExitCode::SUCCESS,
@@ -190,6 +204,11 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     }
     setup.took = started.elapsed();
     report.suites.push(setup);
+    test_with(report, steps, options)
+}
+
+/// Runs the steps, and prints a report of them behind what this one has already.
+fn test_with<'a>(mut report: Report, steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCode {
     let _busy = options.busy.then(busy::Busy::start);
     for step in steps {
         println!("== {}: {}", step.name, step.about);

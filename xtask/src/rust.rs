@@ -93,6 +93,14 @@ pub fn test(suite: &mut Suite, options: &Options) {
     tests(suite, "test", cargo("test").args(words).env(key, value));
 }
 
+/// The tests inside the crates: those that start no program and need no package.
+pub fn test_units(suite: &mut Suite, options: &Options) {
+    let mut words = vec!["test", "--workspace", "--lib", "--bins", "--no-fail-fast"];
+    words.extend(options.test_filter());
+    words.extend(SHOWN);
+    tests(suite, "test-units", cargo("test-units").args(words));
+}
+
 /// The one test of what straight copies alone can do.
 const NEEDS_STRAIGHT: &str = "who_only_watches_its_memory_is_reached";
 

@@ -130,6 +130,15 @@ pub fn pingpong(suite: &mut Suite, options: &Options) {
     pairs(suite, options, Mode::Every, pingpong::cases(options.quick));
 }
 
+/// A pair of programs that were written for adapters, where the distribution's package is installed.
+pub fn one_pingpong(suite: &mut Suite, options: &Options) {
+    const PROGRAM: &str = "ibv_rc_pingpong";
+    if crate::run::find(PROGRAM).is_none() {
+        return suite.skip(PROGRAM, "the package ibverbs-utils is not installed");
+    }
+    pairs(suite, options, Mode::Every, vec![pingpong::one(PROGRAM, "-c", Order::ServerFirst)]);
+}
+
 pub fn perftest(suite: &mut Suite, options: &Options) {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
     pairs(suite, options, Mode::Every, perftest::cases(extent));
