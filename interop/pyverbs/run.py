@@ -22,6 +22,10 @@ os.chdir(parent)
 sys.path.insert(0, os.path.join(parent, 'tests'))
 sys.argv = ['run_tests.py', '-v', '--dev', device, '--gid', gid]
 
+try:
+    import vendors  # noqa: F401  # where the vendors' modules of pyverbs are not built
+except ImportError:
+    pass
 from args_parser import parser  # noqa: E402
 
 tests = SourceFileLoader('tests', os.path.join(parent, 'tests', '__init__.py')).load_module()

@@ -5,6 +5,7 @@ mod busy;
 mod ctests;
 mod interop;
 mod miri;
+mod rdmacore;
 mod report;
 mod run;
 mod rust;
@@ -64,6 +65,7 @@ const STEPS: &[Step] = &[
     Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
     Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },
     Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; holds docs/conformance.md" },
+    Step { name: "rdmacore",   slow: true,  run: interop::rdmacore,   about: "the Python tests of a newer rdma-core than the distribution's" },
     Step { name: "rdmacm",     slow: false, run: interop::rdmacm,     about: "librdmacm: every function in a table, cycles and kills, its programs" },
     Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
     Step { name: "ucx",        slow: false, run: interop::ucx,        about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::miri;
 use crate::run::find;
+use crate::{miri, rdmacore};
 
 /// A Debian package, the file that shows that it is there, and what fails without it.
 struct Package {
@@ -39,6 +39,14 @@ const PACKAGES: &[Package] = &[
     Package { name: "openmpi-bin",     shows: Tool("mpirun"),                                  needed_for: "programs" },
     Package { name: "libopenmpi-dev",  shows: Tool("mpicc"),                                   needed_for: "programs" },
     Package { name: "python3-pyverbs", shows: File("/usr/lib/python3/dist-packages/pyverbs"),  needed_for: "rdma-core's own suite" },
+    Package { name: "python3-pip",     shows: File("/usr/lib/python3/dist-packages/pip"),      needed_for: "a newer rdma-core's suite" },
+    Package { name: "python3-dev",     shows: File("/usr/bin/python3-config"),                 needed_for: "a newer rdma-core's suite" },
+    Package { name: "cython3",         shows: File("/usr/bin/cython3"),                        needed_for: "a newer rdma-core's suite" },
+    Package { name: "cmake",           shows: Tool("cmake"),                                   needed_for: "a newer rdma-core's suite" },
+    Package { name: "ninja-build",     shows: Tool("ninja"),                                   needed_for: "a newer rdma-core's suite" },
+    Package { name: "pkg-config",      shows: Tool("pkg-config"),                              needed_for: "a newer rdma-core's suite" },
+    Package { name: "libnl-3-dev",     shows: File("/usr/include/libnl3/netlink/netlink.h"),   needed_for: "a newer rdma-core's suite" },
+    Package { name: "libnl-route-3-dev", shows: File("/usr/include/libnl3/netlink/route/route.h"), needed_for: "a newer rdma-core's suite" },
     Package { name: "iproute2",        shows: Tool("ip"),                                      needed_for: "rdma-core's own suite" },
     Package { name: "util-linux",      shows: Tool("setpriv"),                                 needed_for: "running as an ordinary user" },
     Package { name: "gdb",             shows: Tool("gdb"),                                     needed_for: "stacks of programs that hang" },
@@ -61,7 +69,12 @@ impl Package {
 /// # Errors
 /// What is missing, and the commands that would install it.
 pub fn setup() -> Result<(), String> {
-    match (packages(), miri()) {
+    let packages = packages();
+    // Later steps may have no network. Without the package its suite is left out.
+    if let Err(missing) = rdmacore::fetch() {
+        println!("setup: a newer rdma-core could not be had: {missing:?}");
+    }
+    match (packages, miri()) {
         (Err(packages), Err(miri)) => Err(format!("{packages}\n{miri}")),
         (packages, miri) => packages.and(miri),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::rdmacore::PYTHON;
 use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program};
 use crate::setup::python_tests;
@@ -18,7 +19,7 @@ use super::stage::{Stage, allow, copy};
 use super::{DEVICE, GID, Mode};
 
 /// The modules that concern a channel adapter. The others are about vendors' extensions and hardware flow steering.
-const MODULES: &[&str] = &[
+pub const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
     "test_cq",
@@ -41,9 +42,6 @@ const MODULES: &[&str] = &[
 /// Ours, for the module that the installed version does not have yet.
 const OURS: &[&str] = &["test_srq.py"];
 
-/// Debian's interpreter: the package is built for it and for no other.
-const PYTHON: &str = "/usr/bin/python3";
-
 /// A module takes seconds. A test that waits for a completion gives up by itself after ten.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -55,7 +53,7 @@ pub fn run(suite: &mut Suite, stage: &Stage, options: &Options, mode: Mode) {
         Ok(folder) => folder,
         Err(e) => return suite.fail("the suite's files", e),
     };
-    let runner = Runner { stage, folder };
+    let runner = Runner { stage, folder, suite: "pyverbs", variables: Vec::new() };
     let _pages = HugePages::reserve();
     let mut rows = Vec::new();
     for module in MODULES {
@@ -130,9 +128,14 @@ fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-struct Runner<'a> {
-    stage: &'a Stage,
-    folder: PathBuf,
+pub struct Runner<'a> {
+    pub stage: &'a Stage,
+    /// Where `run.py` and `tests` lie.
+    pub folder: PathBuf,
+    /// The first word of the logs' names.
+    pub suite: &'a str,
+    /// Environment variables by which Python finds pyverbs, if it is not the distribution's.
+    pub variables: Vec<(&'a str, PathBuf)>,
 }
 
 impl Runner<'_> {
@@ -141,14 +144,15 @@ impl Runner<'_> {
         let mut args = paths.to_vec();
         args.extend([DEVICE.to_owned(), GID.to_owned()]);
         args.extend_from_slice(names);
-        self.stage.program(log, PYTHON, &args)
+        let program = self.stage.program(log, PYTHON, &args);
+        self.variables.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
     /// The names of a module's tests, without running any.
-    fn list(&self, module: &str) -> Result<Vec<String>, String> {
+    pub fn list(&self, module: &str) -> Result<Vec<String>, String> {
         let events = self.stage.home().join(format!("{module}.list"));
         let names = ["--list".to_owned(), module.to_owned()];
-        let done = self.program(&format!("pyverbs-{module}-list"), &events, &names).run(LIMIT);
+        let done = self.program(&format!("{}-{module}-list", self.suite), &events, &names).run(LIMIT);
         let done = done.map_err(|e| e.to_string())?;
         let names: Vec<String> = read(&events).into_iter().map(|event| event.test).collect();
         if names.is_empty() { Err(format!("no tests found: {}", done.verdict())) } else { Ok(names) }
@@ -156,7 +160,7 @@ impl Runner<'_> {
 
     /// Runs the tests in one process, as their own runner does; behind a test that ends or blocks the process, the rest
     /// in a new one.
-    fn run(&self, module: &str, names: &[String]) -> Vec<(Row, PathBuf)> {
+    pub fn run(&self, module: &str, names: &[String]) -> Vec<(Row, PathBuf)> {
         let mut rows = Vec::new();
         let mut left: Vec<String> = names.to_vec();
         for attempt in 0..=RESTARTS {
@@ -164,7 +168,7 @@ impl Runner<'_> {
                 break;
             }
             let events = self.stage.home().join(format!("{module}.{attempt}"));
-            let log = format!("pyverbs-{module}-{attempt}");
+            let log = format!("{}-{module}-{attempt}", self.suite);
             let done = match self.program(&log, &events, &left).run(LIMIT) {
                 Ok(done) => done,
                 Err(e) => {
@@ -189,14 +193,14 @@ impl Runner<'_> {
 }
 
 /// A few huge pages for the tests that want some, if we may reserve them; given back at the end.
-struct HugePages {
+pub struct HugePages {
     before: String,
 }
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl HugePages {
-    fn reserve() -> Option<Self> {
+    pub fn reserve() -> Option<Self> {
         let before = fs::read_to_string(HUGE_PAGES).ok()?;
         if before.trim() != "0" {
             return None;

@@ -1,0 +1,88 @@
+//! The Python tests of a newer rdma-core than the distribution's. None may fail.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::rdmacore::{self, Missing};
+use crate::report::{Outcome, Suite};
+use crate::{Options, root};
+
+use super::pyverbs::{HugePages, MODULES, Runner};
+use super::stage::{Stage, copy};
+use super::{DEVICE, Mode};
+
+/// Parts of the reasons with which a test may leave itself out: what the machine has not, and raw Ethernet frames, which
+/// the device has not.
+const LEFT_OUT: &[&str] = &["/dev/dri/", "dmabuf", "There are no huge pages", "Raw Packet QP", "RAW QP"];
+
+/// Copies the libraries, pyverbs and the tests to where the ordinary user can read them; the checkout may lie elsewhere.
+/// The modules of vendors' adapters are not built, and their tests would not load.
+const COPY: &str = r#"
+set -eu
+mkdir -p "$2/tests" "$2/lib"
+cp -L "$1"/build/lib/libibverbs.so.1 "$1"/build/lib/librdmacm.so.1 "$2/lib"
+cp -RL "$1/build/python" "$2"
+cp "$1"/rdma-core/tests/*.py "$2/tests"
+rm -f "$2"/tests/test_mlx5* "$2"/tests/test_efa* "$2"/tests/test_cuda*
+chmod -R a+rX "$2"
+"#;
+
+pub fn rdmacore(suite: &mut Suite, options: &Options) {
+    let source = match rdmacore::built() {
+        Ok(source) => source,
+        Err(Missing::Offline(why)) => {
+            return suite.skip("a newer rdma-core's tests", format!("the source package could not be fetched: {why}"));
+        }
+        Err(Missing::Broken(why)) => return suite.fail("a newer rdma-core's tests", why),
+    };
+    let Some(stage) = Mode::Every.stage(suite) else {
+        return;
+    };
+    let folder = match lay_out(&stage, &source) {
+        Ok(folder) => folder,
+        Err(e) => return suite.fail("the suite's files", e),
+    };
+    let variables = vec![("PYTHONPATH", folder.join("python")), ("LD_LIBRARY_PATH", folder.join("lib"))];
+    let runner = Runner { stage: &stage, folder, suite: "rdmacore", variables };
+    link_show(suite, &stage);
+    let _pages = HugePages::reserve();
+    for module in MODULES {
+        let names = match runner.list(module) {
+            Ok(names) => names,
+            Err(e) => {
+                suite.fail(*module, e);
+                continue;
+            }
+        };
+        let names: Vec<String> = names.into_iter().filter(|name| options.wants(name)).collect();
+        for (row, log) in runner.run(module, &names) {
+            let outcome = match row.outcome.clone() {
+                Outcome::Skipped(why) if !LEFT_OUT.iter().any(|part| why.contains(part)) => {
+                    Outcome::Failed(format!("left itself out: {why}"))
+                }
+                outcome => outcome,
+            };
+            suite.push(row.name(), outcome, Some(log));
+        }
+    }
+}
+
+/// Many tests ask this for the name of the network interface, and fail without an answer.
+fn link_show(suite: &mut Suite, stage: &Stage) {
+    super::check_one(suite, stage, "rdma", &["link", "show", "-j"], |out| {
+        (out.contains(DEVICE), format!("{DEVICE} is not listed"))
+    });
+}
+
+fn lay_out(stage: &Stage, source: &Path) -> Result<PathBuf, String> {
+    let folder = stage.dir().join("rdmacore");
+    let done = Command::new("sh").args(["-c", COPY, "sh"]).args([source, &folder]).output();
+    match done {
+        Ok(out) if out.status.success() => {}
+        Ok(out) => return Err(format!("copying the tests: {}", String::from_utf8_lossy(&out.stderr))),
+        Err(e) => return Err(format!("copying the tests: {e}")),
+    }
+    copy(&root().join("interop/pyverbs/run.py"), &folder.join("run.py"))?;
+    copy(&root().join("interop/rdmacore/vendors.py"), &folder.join("python/vendors.py"))?;
+    Ok(folder)
+}
