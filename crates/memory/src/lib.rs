@@ -26,6 +26,7 @@ pub mod copying;
 pub mod fds;
 pub mod files;
 pub mod gifts;
+pub mod huge;
 pub mod joint;
 pub mod local;
 mod maps;

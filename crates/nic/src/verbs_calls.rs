@@ -346,6 +346,12 @@ fn check_memory(addr: u64, length: u64, access: Access) -> Result<bool> {
         return Ok(false); // it is reached with care anyway
     }
     let length = length.max(1);
-    memory::local::populate(addr, length, access.contains(Access::LOCAL_WRITE))?;
-    Ok(memory::files::may_shrink(addr, length))
+    let writable = access.contains(Access::LOCAL_WRITE);
+    memory::local::populate(addr, length, writable)?;
+    let may_shrink = memory::files::may_shrink(addr, length);
+    // Not what is only read, which may be sparse: pages that were never written cost nothing.
+    if writable && !may_shrink {
+        let _ = memory::huge::collapse(addr, length);
+    }
+    Ok(may_shrink)
 }

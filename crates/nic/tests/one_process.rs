@@ -85,3 +85,35 @@ fn new_rights_for_read_only_memory() {
     assert_eq!(nic.rereg_mr(mr, None, None, Some(Access::LOCAL_WRITE)), Err(Errno::EFAULT));
     assert!(nic.rereg_mr(mr, None, None, Some(Access::REMOTE_READ)).is_ok());
 }
+
+/// Registered memory comes into huge pages where the host has some; what is only read, and so may be sparse, is left
+/// as it is.
+#[test]
+fn huge_pages_for_what_is_written() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    const LEN: u64 = 6 << 20;
+    // SAFETY: a new mapping, anywhere.
+    let mapping =
+        |rights| unsafe { mmap_anonymous(std::ptr::null_mut(), LEN as usize, rights, MapFlags::PRIVATE) }.unwrap();
+    let huge_kib = || -> u64 {
+        let all = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        all.lines()
+            .find_map(|line| line.strip_prefix("AnonHugePages:")?.strip_suffix("kB")?.trim().parse().ok())
+            .unwrap()
+    };
+    let nic = Nic::get().unwrap();
+    let context = nic.open().unwrap();
+    let pd = nic.lock().alloc_pd(context.id).unwrap();
+    let read = mapping(ProtFlags::READ) as u64;
+    let before = huge_kib();
+    nic.reg_mr(pd, read, LEN, read, Access::REMOTE_READ).unwrap();
+    assert_eq!(huge_kib(), before);
+    let written = mapping(ProtFlags::READ | ProtFlags::WRITE) as u64;
+    nic.reg_mr(pd, written, LEN, written, Access::LOCAL_WRITE).unwrap();
+    let gained = huge_kib() - before;
+    // Whether there are any to be had now: the result is Ok as well where the host wants none.
+    let other = mapping(ProtFlags::READ | ProtFlags::WRITE) as u64;
+    memory::local::populate(other, LEN, true).unwrap();
+    let there_are = memory::huge::collapse(other, LEN).is_ok() && huge_kib() - before > gained;
+    assert!(!there_are || gained >= 2048, "{gained} KiB");
+}
