@@ -10,32 +10,36 @@ use crate::ids::{IdKey, Listener, Phase, State};
 use crate::links::Token;
 use crate::names::{Claim, is_wildcard};
 use crate::ports::at_port;
+use crate::prepare::{Prepared, Stop};
 use crate::route;
 
 /// Requests that a listener with no backlog of its own keeps (Linux: `net.rdma_ucm.max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
+/// What a call that may need something prepared ends with.
+type Outcome = std::result::Result<(), Stop>;
+
 impl State {
-    pub(crate) fn bind(&mut self, id: IdKey, addr: &SocketAddr) -> Result<()> {
+    pub(crate) fn bind(&mut self, id: IdKey, addr: &SocketAddr, prepared: &mut Prepared) -> Outcome {
         let entry = self.id(id)?;
         if entry.phase != Phase::Idle {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if let SocketAddr::V6(v6) = addr
             && v6.ip().is_unicast_link_local()
             && v6.scope_id() == 0
         {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let (claim, space) = (entry.claim(addr), entry.port_space);
         let wildcard = is_wildcard(addr);
         if !wildcard && !crate::socket::is_local(addr)? {
-            return Err(Errno::EADDRNOTAVAIL);
+            return Err(Errno::EADDRNOTAVAIL.into());
         }
         if !wildcard && nic::faults::is_removed() {
-            return Err(Errno::ENODEV);
+            return Err(Errno::ENODEV.into());
         }
-        let port = self.claim_port(space, claim)?;
+        let port = self.claim_port(space, claim, prepared)?;
         let entry = self.id(id)?;
         entry.src = Some(port.claim.addr);
         entry.only = port.claim.only;
@@ -56,17 +60,17 @@ impl State {
         changed
     }
 
-    pub(crate) fn listen(&mut self, id: IdKey, backlog: i32) -> Result<()> {
+    pub(crate) fn listen(&mut self, id: IdKey, backlog: i32, prepared: &mut Prepared) -> Outcome {
         if self.id(id)?.phase == Phase::Idle {
-            self.bind(id, &SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+            self.bind(id, &SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), prepared)?;
         }
         let entry = self.id(id)?;
         if entry.phase != Phase::Bound {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let space = entry.port_space;
         let port = entry.port.take().ok_or(Errno::EINVAL)?;
-        let claimed = self.claim_listener(space, &port);
+        let claimed = self.claim_listener(space, &port, prepared);
         let entry = self.id(id)?;
         entry.port = Some(port);
         let socket = claimed?;
@@ -79,25 +83,31 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn resolve_addr(&mut self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
+    pub(crate) fn resolve_addr(
+        &mut self,
+        id: IdKey,
+        src: Option<&SocketAddr>,
+        dst: &SocketAddr,
+        prepared: &mut Prepared,
+    ) -> Outcome {
         let entry = self.id(id)?;
         if entry.phase == Phase::Idle {
             let any = match dst {
                 SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
                 SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
             };
-            self.bind(id, src.unwrap_or(&any))?;
+            self.bind(id, src.unwrap_or(&any), prepared)?;
         }
         let entry = self.id(id)?;
         let from = entry.src.ok_or(Errno::EINVAL)?;
         if entry.phase != Phase::Bound || from.is_ipv4() != dst.is_ipv4() {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let route = route::find(&from, dst)?;
         if nic::faults::is_removed() {
             // Linux finds that out while it resolves, but for loopback addresses, which need no resolution.
             if route.dst.ip().is_loopback() {
-                return Err(Errno::ENODEV);
+                return Err(Errno::ENODEV.into());
             }
             self.tell(id, Event::with_status(EventKind::AddrError, -Errno::ENODEV.0));
             return Ok(());

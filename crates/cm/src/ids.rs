@@ -102,6 +102,8 @@ pub(crate) struct State {
     pub wake: Option<Arc<TrackedFd>>,
     pub timers: BTreeSet<(u64, IdKey)>,
     pub sleeps_until: u64,
+    /// Ids whose request nobody took: whether somebody listens at the port all the same is to be looked up.
+    pub unheard: Vec<IdKey>,
 }
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
@@ -230,10 +232,15 @@ impl State {
             self.timers.insert((at, id));
             if at < self.sleeps_until {
                 self.sleeps_until = at;
-                if let Some(wake) = &self.wake {
-                    let _ = rustix::io::write(wake.as_fd(), &1u64.to_ne_bytes());
-                }
+                self.wake();
             }
+        }
+    }
+
+    /// The thread is to look at what there is to do.
+    pub(crate) fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            let _ = rustix::io::write(wake.as_fd(), &1u64.to_ne_bytes());
         }
     }
 

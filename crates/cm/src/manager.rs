@@ -109,6 +109,7 @@ impl Cm {
             wake: None,
             timers: BTreeSet::new(),
             sleeps_until: u64::MAX,
+            unheard: Vec::new(),
         };
         Cm { nic, state: Mutex::new(state) }
     }
@@ -160,9 +161,7 @@ impl Cm {
     /// port is taken for all addresses; EADDRINUSE; EACCES.
     pub fn bind(&'static self, id: IdKey, addr: &SocketAddr) -> Result<()> {
         self.ask_owner(id, addr)?;
-        let mut state = self.lock();
-        self.run(&mut state)?;
-        state.bind(id, addr)
+        self.prepared(|state, prepared| state.bind(id, addr, prepared))
     }
 
     /// If another process gives out the port's block: whether it may be claimed.
@@ -183,9 +182,7 @@ impl Cm {
     /// # Errors
     /// EINVAL: not in a state to; EADDRINUSE, EADDRNOTAVAIL.
     pub fn listen(&'static self, id: IdKey, backlog: i32) -> Result<()> {
-        let mut state = self.lock();
-        self.run(&mut state)?;
-        state.listen(id, backlog)
+        self.prepared(|state, prepared| state.listen(id, backlog, prepared))
     }
 
     /// Finds the way to an address (rdma_resolve_addr(3)); the event follows.
@@ -196,9 +193,7 @@ impl Cm {
         if let Some(src) = src {
             self.ask_owner(id, src)?;
         }
-        let mut state = self.lock();
-        self.run(&mut state)?;
-        state.resolve_addr(id, src, dst)
+        self.prepared(|state, prepared| state.resolve_addr(id, src, dst, prepared))
     }
 
     /// Finds the route (rdma_resolve_route(3)); the event follows.

@@ -2,7 +2,6 @@
 //! connections do not cost a thousand descriptors.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use memory::fds::TrackedFd;
 use std::net::SocketAddr;
@@ -12,10 +11,8 @@ use crate::ids::State;
 use crate::links::Token;
 use crate::message::{Body, Message};
 use crate::names::{self, BLOCK_PORTS, Claim};
+use crate::prepare::{NewBlock, Prepared, Stop};
 use crate::socket;
-
-/// How long another process may look at a port before we call it taken.
-const LOCK_TRIES: u32 = 20_000;
 
 /// What an id holds.
 pub(crate) struct Port {
@@ -43,10 +40,6 @@ pub(crate) struct Ports {
     users: HashMap<(u16, u16), u32>,
 }
 
-fn proc_net_unix() -> String {
-    std::fs::read("/proc/net/unix").map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
-}
-
 fn sysctl<const N: usize>(path: &str) -> Option<[u16; N]> {
     let text = std::fs::read_to_string(path).ok()?;
     let mut numbers = text.split_whitespace().map(|w| w.parse().ok());
@@ -58,7 +51,7 @@ fn sysctl<const N: usize>(path: &str) -> Option<[u16; N]> {
 }
 
 /// `net.ipv4.ip_local_port_range`.
-fn ephemeral_range() -> (u16, u16) {
+pub(crate) fn ephemeral_range() -> (u16, u16) {
     match sysctl::<2>("/proc/sys/net/ipv4/ip_local_port_range") {
         Some([low, high]) if low <= high && low > 0 => (low, high),
         _ => (32768, 60999),
@@ -77,26 +70,18 @@ fn permitted(port: u16) -> Result<()> {
 }
 
 impl State {
-    /// The port's lock: names can be looked at and claimed without others in between.
-    fn lock_port(&self, port_space: u16, port: u16) -> Result<TrackedFd> {
-        let name = names::lock(port_space, port);
-        for _ in 0..LOCK_TRIES {
-            match socket::listen(&name, true) {
-                Ok(fd) => return Ok(TrackedFd::new(fd, self.fds())),
-                Err(Errno::EADDRINUSE) => std::thread::sleep(Duration::from_micros(50)),
-                Err(e) => return Err(e),
-            }
-        }
-        Err(Errno::EADDRINUSE)
-    }
-
     /// Claims a port for an id; an ephemeral one for port 0.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL ([`names::check`]); EACCES: well-known; EMFILE.
-    pub(crate) fn claim_port(&mut self, port_space: u16, mut claim: Claim) -> Result<Port> {
+    pub(crate) fn claim_port(
+        &mut self,
+        port_space: u16,
+        mut claim: Claim,
+        prepared: &mut Prepared,
+    ) -> std::result::Result<Port, Stop> {
         if claim.addr.port() == 0 {
-            claim.addr.set_port(self.ephemeral(port_space)?);
+            claim.addr.set_port(self.ephemeral(port_space, prepared)?);
             self.count(port_space, claim.addr.port());
             return Ok(Port { claim, held: None });
         }
@@ -106,9 +91,8 @@ impl State {
         for old in self.held(port_space, port) {
             names::check(&claim, &old)?;
         }
-        let _lock = self.lock_port(port_space, port)?;
-        let text = proc_net_unix();
-        for (old, listens) in names::claims_and_kinds(&text, port_space).filter(|(old, _)| old.addr.port() == port) {
+        let text = prepared.names(port_space, port)?;
+        for (old, listens) in names::claims_and_kinds(text, port_space).filter(|(old, _)| old.addr.port() == port) {
             match names::check(&claim, &old) {
                 Err(_) if listens && self.is_strangers(port_space, &old) => {}
                 checked => checked?,
@@ -169,14 +153,18 @@ impl State {
     }
 
     /// The claim of a listener, made of the claim of a bound id.
-    pub(crate) fn claim_listener(&mut self, port_space: u16, port: &Port) -> Result<TrackedFd> {
+    pub(crate) fn claim_listener(
+        &self,
+        port_space: u16,
+        port: &Port,
+        prepared: &Prepared,
+    ) -> std::result::Result<TrackedFd, Stop> {
         let addr = &port.claim.addr;
-        let _lock = self.lock_port(port_space, addr.port())?;
+        let text = prepared.names(port_space, addr.port())?;
         if port.claim.reuse {
             // Who listens does not share; the id's own claim is in the text once.
             let alone = Claim { reuse: false, ..port.claim.clone() };
-            let text = proc_net_unix();
-            let others = names::claims(&text, port_space).filter(|old| old.addr.port() == addr.port());
+            let others = names::claims(text, port_space).filter(|old| old.addr.port() == addr.port());
             let mut own = port.held.is_some();
             for old in others {
                 if old == port.claim && std::mem::take(&mut own) {
@@ -206,11 +194,11 @@ impl State {
     }
 
     /// An ephemeral port. They take turns: who still has a port in mind that was given back shall not reach somebody else.
-    fn ephemeral(&mut self, port_space: u16) -> Result<u16> {
+    fn ephemeral(&mut self, port_space: u16, prepared: &mut Prepared) -> std::result::Result<u16, Stop> {
         loop {
             let free = self.ports.free.entry(port_space).or_default();
             let Some(port) = free.pop_front() else {
-                self.claim_block(port_space)?;
+                self.add_block(prepared.take_block(port_space)?)?;
                 continue;
             };
             // Somebody may have claimed it by its number in the meantime.
@@ -223,36 +211,13 @@ impl State {
         }
     }
 
-    /// Claims a block that has at least one free port.
-    fn claim_block(&mut self, port_space: u16) -> Result<()> {
-        let (low, high) = ephemeral_range();
-        let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
-        let count = u32::from(last - first) + 1;
-        let start = crate::ids::random_u32();
-        for (i, over_strangers) in (0..count).map(|i| (i, false)).chain((0..count).map(|i| (i, true))) {
-            let number = first + (start.wrapping_add(i) % count) as u16;
-            let held = match socket::listen(&names::block(port_space, number), over_strangers) {
-                Ok(fd) => TrackedFd::new(fd, self.fds()),
-                Err(Errno::EADDRINUSE) => continue,
-                Err(e) => return Err(e),
-            };
-            let mut used = 0u32;
-            for other in names::claims(&proc_net_unix(), port_space) {
-                if other.addr.port() / BLOCK_PORTS == number {
-                    used |= 1 << (other.addr.port() % BLOCK_PORTS);
-                }
-            }
-            self.watch(&held, Token::Block(port_space, number))?;
-            self.ports.blocks.insert((port_space, number), Block { used, socket: held });
-            let ports = (0..BLOCK_PORTS).map(|i| number * BLOCK_PORTS + i);
-            let free: Vec<u16> =
-                ports.filter(|p| (low..=high).contains(p) && used & 1 << (p % BLOCK_PORTS) == 0).collect();
-            if !free.is_empty() {
-                self.ports.free.entry(port_space).or_default().extend(free);
-                return Ok(());
-            }
-        }
-        Err(Errno::EADDRNOTAVAIL)
+    /// Gives out the ports of a block from now on.
+    fn add_block(&mut self, block: NewBlock) -> Result<()> {
+        let NewBlock { port_space, number, socket, used, free } = block;
+        self.watch(&socket, Token::Block(port_space, number))?;
+        self.ports.blocks.insert((port_space, number), Block { used, socket });
+        self.ports.free.entry(port_space).or_default().extend(free);
+        Ok(())
     }
 
     /// The socket of a block.
@@ -279,9 +244,8 @@ pub(crate) fn ask_owner(port_space: u16, claim: &Claim, any_user: bool) -> Resul
     }
 }
 
-/// True if somebody listens at the port, for whatever address.
-pub(crate) fn has_listener(port_space: u16, port: u16) -> bool {
-    let text = proc_net_unix();
+/// True if the names show that somebody listens at the port, for whatever address.
+pub(crate) fn has_listener(text: &str, port_space: u16, port: u16) -> bool {
     let prefix = names::port_prefix(port_space, port);
     text.lines().any(|line| names::is_listener(line) && line.contains(&prefix) && names::listens(line))
 }

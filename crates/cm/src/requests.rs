@@ -58,25 +58,38 @@ impl State {
         }
         let Some(Out::Send(body)) = out.pop() else { return Err(Errno::EIO) };
         self.id(id)?.knock = Knock { next: None, pause: KNOCK_FIRST, until: now + KNOCK_TIME };
-        self.ask(id, space, &dst, body);
+        self.ask(id, space, &dst, &body);
         self.mind(id);
         Ok(())
     }
 
-    /// Sends a request to whoever listens.
-    pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: Body) {
-        // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is found
-        // there may as well have begun to listen for ours since it was looked for: then it is there now.
-        let mut known = false;
-        for _ in 0..2 {
-            if self.asked(id, space, dst, &body) {
-                return;
-            }
-            known = ports::has_listener(space, dst.port());
-            if !known {
-                break;
+    /// Sends a request to whoever listens. Where nobody does, the thread looks up whether somebody listens at the port for another
+    /// address ([`State::unheard`]), without the lock.
+    pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: &Body) {
+        if !self.asked(id, space, dst, body) {
+            self.unheard.push(id);
+            self.wake();
+        }
+    }
+
+    /// What the names say about requests that nobody took.
+    pub(crate) fn look_up(&mut self, unheard: Vec<IdKey>, names: &str) {
+        for id in unheard {
+            let Some(entry) = self.ids.get(&id) else { continue };
+            // It may have been answered in the meantime, by a timeout or by the device's removal.
+            let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) else { continue };
+            let space = entry.port_space;
+            // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is found
+            // there may as well have begun to listen for ours since it was looked for: then it is there now.
+            let known = ports::has_listener(names, space, dst.port());
+            if !(known && self.asked(id, space, &dst, &body)) {
+                self.not_heard(id, known, &body);
             }
         }
+    }
+
+    /// Nobody takes a request, although somebody listens at the port, or nobody does.
+    fn not_heard(&mut self, id: IdKey, known: bool, body: &Body) {
         if !known && self.knock_later(id) {
             return;
         }
@@ -115,7 +128,7 @@ impl State {
     pub(crate) fn ask_again(&mut self, id: IdKey) {
         let Some(entry) = self.ids.get(&id) else { return };
         if let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) {
-            self.ask(id, entry.port_space, &dst, body);
+            self.ask(id, entry.port_space, &dst, &body);
         }
     }
 

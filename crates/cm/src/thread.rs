@@ -14,6 +14,7 @@ use verbs::Result;
 use crate::ids::State;
 use crate::links::Token;
 use crate::manager::Cm;
+use crate::prepare;
 use crate::socket::errno;
 
 /// Events taken from the kernel at a time.
@@ -59,6 +60,13 @@ impl Cm {
                 }
             }
             state.timeouts(nic::now());
+            let unheard = std::mem::take(&mut state.unheard);
+            if !unheard.is_empty() {
+                drop(state);
+                let names = prepare::text();
+                state = self.lock();
+                state.look_up(unheard, &names);
+            }
             until = state.sleep();
             drop(state);
             if jammed {
