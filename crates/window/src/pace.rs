@@ -138,6 +138,9 @@ pub(crate) struct Long {
 impl Long {
     /// Shorter pieces tell more of the call than of the copy.
     const TELLING: u32 = 128 << 10;
+    /// After one that was late, at least so many times as long as it took: a target that only watches its memory hardly
+    /// notices that it is tried.
+    const REST: Nanos = 16;
 
     /// A piece of this length was executed here in this time.
     pub fn executed(&mut self, len: u32, took: Nanos) {
@@ -162,7 +165,8 @@ impl Long {
             (self.until, self.pause) = (0, 0);
             return;
         }
-        self.pause = (2 * self.pause).clamp(*Small::PAUSES.start(), *Small::PAUSES.end());
+        let rest = took.saturating_mul(Self::REST);
+        self.pause = (2 * self.pause).clamp(*Small::PAUSES.start(), *Small::PAUSES.end()).max(rest);
         self.until = now() + self.pause;
     }
 }
@@ -251,6 +255,35 @@ mod tests {
         // Longer ones may take longer.
         long.answered(8 << 20, 500_000, now);
         assert!(long.are_sent(false, now));
+    }
+
+    /// A target that only watches its memory: what is sent waits for its NIC thread, for up to a millisecond.
+    #[test]
+    #[cfg_attr(miri, ignore = "tens of thousands of steps")]
+    fn a_target_that_watches_gets_pieces() {
+        for (len, piece) in [(2 << 20, 70_000), (2 << 20, 120_000), (8 << 20, 190_000), (64 << 20, 400_000)] {
+            let (mut long, clock) = (Long::default(), Cell::new(1_000_000));
+            let now = || clock.get();
+            let (mut sent, mut all, mut pieces) = (0, 0, 0);
+            for i in 0..500u64 {
+                let alone = u64::from(len / PIECE) * piece;
+                let mut took = alone;
+                if long.are_sent(false, now) {
+                    sent += 1;
+                    took += alone / 8 + 1_000_000 - i % 7 * 100_000;
+                    clock.set(clock.get() + took);
+                    long.answered(len, took, now);
+                } else {
+                    for _ in 0..len / PIECE {
+                        clock.set(clock.get() + piece);
+                        long.executed(PIECE, piece);
+                    }
+                }
+                (all, pieces) = (all + took, pieces + alone);
+            }
+            assert!((1..=500 / Long::REST).contains(&sent), "{len} {piece}: {sent}");
+            assert!(all <= pieces + pieces / 16, "{len} {piece}: {all} {pieces}");
+        }
     }
 
     #[test]
