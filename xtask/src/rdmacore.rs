@@ -19,8 +19,8 @@ const FETCH: Duration = Duration::from_secs(100);
 /// A build takes half a minute on two cores.
 const BUILD: Duration = Duration::from_secs(300);
 
-/// Unpacks the package, and builds pyverbs without the modules of vendors' adapters, beside the two libraries that it is
-/// linked to. Nothing is measured with it, so the compiler need not optimize, which is most of its time.
+/// Unpacks the package, and builds pyverbs without the modules of vendors' adapters, beside the two libraries that it
+/// is linked to. Nothing is measured with it, so the compiler need not optimize, which is most of its time.
 const SCRIPT: &str = r#"
 set -eu
 tar -xzf "$1"/pyverbs-*.tar.gz --strip-components=1

@@ -19,12 +19,20 @@ pub struct Ah {
     c: UnsafeCell<ibv_ah>,
     /// The engine's.
     pub id: AhId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
 }
 
 impl Handled for Ah {
     fn is_itself(&self) -> bool {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).handle == self.id.index }
+    }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).context)) }
     }
 }
 
@@ -35,7 +43,7 @@ fn create(pd: *mut ibv_pd, c_attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let id = context.nic()?.lock().create_ah(domain.id, &attr::ah(c_attr))?;
     domain.hold();
     let c = UnsafeCell::new(ibv_ah { context: context.c(), pd, handle: id.index });
-    Ok(Box::into_raw(Box::new(Ah { c, id })).cast())
+    Ok(Box::into_raw(Box::new(Ah { c, id, home: context.c() })).cast())
 }
 
 /// `ibv_create_ah(3)`.

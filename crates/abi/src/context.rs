@@ -119,6 +119,15 @@ impl Context {
         Ok(unsafe { &*this })
     }
 
+    /// True if `context` is a context of this open device: this one, or one that shares its descriptor.
+    ///
+    /// # Safety
+    /// As [`Context::of`].
+    pub unsafe fn shares(&self, context: *mut ibv_context) -> bool {
+        // SAFETY: the caller's promise.
+        context == self.c() || unsafe { Self::of(context) }.is_ok_and(|other| Arc::ptr_eq(&self.shared, &other.shared))
+    }
+
     /// The NIC; ENODEV in a forked child, which owns nothing of its parent's device.
     pub fn nic(&self) -> Result<&'static Nic> {
         alive(self.nic)

@@ -21,6 +21,8 @@ pub struct Cq {
     /// The NIC.
     pub nic: &'static Nic,
     id: CqId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
     channel: *mut ibv_comp_channel,
     parent_domain: *mut sys::ibv_pd,
     /// Held from start_poll to end_poll, unless the program promised to use one thread.
@@ -52,6 +54,12 @@ impl Handled for Cq {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).handle == self.id.index }
     }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).context)) }
+    }
 }
 
 impl Cq {
@@ -69,7 +77,7 @@ impl Cq {
         unsafe { object::<Cq, _>(cq) }
     }
 
-    /// [`Cq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    /// [`Cq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
     ///
     /// # Safety
     /// As [`Cq::of`].
@@ -115,6 +123,7 @@ impl Cq {
             c: UnsafeCell::new(c),
             nic,
             id: CqId { index: u32::MAX, generation: 0 },
+            home: context,
             channel: init.channel,
             parent_domain: init.parent_domain,
             polling: RawBiased::INIT,
@@ -144,7 +153,7 @@ impl Cq {
                 channel.count(1);
             }
             if let Some(domain) = init.parent_domain.as_mut() {
-                Pd::of(domain)?.hold();
+                Pd::argument(domain)?.hold();
             }
         }
         Ok(cq)

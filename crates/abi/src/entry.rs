@@ -98,30 +98,45 @@ pub unsafe fn object<'a, T, C>(pointer: *mut C) -> Result<&'a T> {
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::EINVAL)
 }
 
-/// An object that has a handle, by which a kernel would look it up.
+/// An object that has a handle, by which a kernel would look it up among the objects of one open file: of the context in
+/// the C structure of the object that a call is about.
 pub trait Handled {
     /// True if its C structure still has the handle that it was made with.
     fn is_itself(&self) -> bool;
+
+    /// True if its C structure has the context that it was made in, or another one of that open device
+    /// (ibv_import_device(3)).
+    fn is_at_home(&self) -> bool;
 }
 
-/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle was changed.
-/// The kernel would find none under it, or another one, and would leave this one as it is.
+/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle or context was
+/// changed. The kernel would find none there, or another one, and would leave this one as it is.
+///
+/// # Safety
+/// As [`object`]; its context is not closed.
+pub unsafe fn looked_up<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { by_handle::<T, C>(pointer) }?;
+    if this.is_at_home() { Ok(this) } else { Err(Errno::ENOENT) }
+}
+
+/// As [`looked_up`], for an argument of a call that is about another object: the argument's own context is not asked.
 ///
 /// # Safety
 /// As [`object`].
-pub unsafe fn looked_up<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
+pub unsafe fn by_handle<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     let this = unsafe { object::<T, C>(pointer) }?;
     if this.is_itself() { Ok(this) } else { Err(Errno::ENOENT) }
 }
 
-/// [`looked_up`] for what need not be there: `None` for NULL.
+/// [`by_handle`] for what need not be there: `None` for NULL.
 ///
 /// # Safety
 /// As [`object`].
-pub unsafe fn looked_up_if_any<'a, T: Handled, C>(pointer: *mut C) -> Result<Option<&'a T>> {
+pub unsafe fn by_handle_if_any<'a, T: Handled, C>(pointer: *mut C) -> Result<Option<&'a T>> {
     // SAFETY: the caller's promise.
-    if pointer.is_null() { Ok(None) } else { unsafe { looked_up(pointer) }.map(Some) }
+    if pointer.is_null() { Ok(None) } else { unsafe { by_handle(pointer) }.map(Some) }
 }
 
 /// A reference to a plain argument; EINVAL for NULL.

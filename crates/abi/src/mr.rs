@@ -5,7 +5,7 @@ use core::ptr::null_mut;
 use std::sync::Arc;
 
 use libc::{c_int, c_uint, c_void, size_t};
-use sys::{ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_sge};
+use sys::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_sge};
 use verbs::{Access, Errno, MrId, Result};
 
 use crate::buf;
@@ -20,6 +20,8 @@ pub struct Mr {
     c: UnsafeCell<ibv_mr>,
     /// The engine's.
     pub id: MrId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
     /// Device memory below it, kept as long as the region is.
     _memory: Option<Arc<Memory>>,
     /// Made by `ibv_import_mr`: its protection domain does not count it.
@@ -44,6 +46,12 @@ impl Handled for Mr {
     fn is_itself(&self) -> bool {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).handle == self.id.index }
+    }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).context)) }
     }
 }
 
@@ -75,7 +83,7 @@ impl Mr {
             lkey: made.lkey,
             rkey: made.rkey,
         });
-        Box::into_raw(Box::new(Mr { c, id: made.id, _memory: memory, imported })).cast()
+        Box::into_raw(Box::new(Mr { c, id: made.id, home: context.c(), _memory: memory, imported })).cast()
     }
 
     fn context(&self) -> Result<&Context> {
@@ -200,7 +208,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         }
         let domain = if flags & sys::IBV_REREG_MR_CHANGE_PD != 0 {
             // SAFETY: live or NULL (man page).
-            Some(unsafe { Pd::of(pd) }?)
+            Some(unsafe { Pd::argument(pd) }?)
         } else {
             None
         };

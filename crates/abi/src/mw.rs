@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 
 use libc::c_int;
 use nic::MwKind;
-use sys::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_qp};
+use sys::{ibv_context, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_qp};
 use verbs::{Access, Errno, MwId, Opcode, RKey, Result, SendBody, SendData, SendFlags, SendWr};
 
 use crate::context::Context;
@@ -19,12 +19,20 @@ pub struct Mw {
     c: UnsafeCell<ibv_mw>,
     /// The engine's.
     pub id: MwId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
 }
 
 impl Handled for Mw {
     fn is_itself(&self) -> bool {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).handle == self.id.index }
+    }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).context)) }
     }
 }
 
@@ -50,7 +58,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ib
         let (id, rkey) = context.nic()?.lock().alloc_mw(domain.id, which)?;
         domain.hold();
         let c = ibv_mw { context: context.c(), pd, rkey: rkey.0, handle: id.index, type_: kind };
-        Ok(Box::into_raw(Box::new(Mw { c: UnsafeCell::new(c), id })).cast())
+        Ok(Box::into_raw(Box::new(Mw { c: UnsafeCell::new(c), id, home: context.c() })).cast())
     })
 }
 

@@ -9,7 +9,7 @@ use sys::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_
 use verbs::{Errno, PdId, Result};
 
 use crate::context::Context;
-use crate::entry::{Handled, argument, looked_up, number, object, pointer, silent};
+use crate::entry::{Handled, argument, by_handle, looked_up, number, object, pointer, silent};
 
 /// A protection domain, or a parent domain around one.
 #[repr(C)]
@@ -17,6 +17,8 @@ pub struct Pd {
     c: ibv_pd,
     /// The engine's.
     pub id: PdId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
     /// Objects and parent domains that were made with this very structure.
     users: AtomicU32,
     /// Parent domains: what they join.
@@ -40,21 +42,36 @@ impl Handled for Pd {
     fn is_itself(&self) -> bool {
         self.c.handle == self.id.index
     }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares(self.c.context)) }
+    }
 }
 
 impl Pd {
     fn create(context: *mut ibv_context, id: PdId, joined: Option<Joined>) -> *mut ibv_pd {
         let c = ibv_pd { context, handle: id.index };
-        Box::into_raw(Box::new(Pd { c, id, users: AtomicU32::new(0), joined })).cast()
+        Box::into_raw(Box::new(Pd { c, id, home: context, users: AtomicU32::new(0), joined })).cast()
     }
 
-    /// The one behind a pointer of the program's; ENOENT if its handle was changed.
+    /// The one behind a pointer of the program's; ENOENT if its handle or its context was changed.
     ///
     /// # Safety
     /// `pd` is NULL or live.
     pub unsafe fn of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd> {
         // SAFETY: the caller's promise; a Pd begins with its ibv_pd.
         unsafe { looked_up::<Pd, _>(pd) }
+    }
+
+    /// As [`Pd::of`], for an argument of a call that is about another object.
+    ///
+    /// # Safety
+    /// As [`Pd::of`].
+    pub unsafe fn argument<'a>(pd: *mut ibv_pd) -> Result<&'a Pd> {
+        // SAFETY: the caller's promise; as above.
+        unsafe { by_handle::<Pd, _>(pd) }
     }
 
     /// The context that it belongs to.
@@ -192,7 +209,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
             return Err(Errno::EINVAL);
         }
         // SAFETY: live or NULL (man page).
-        let pd = unsafe { Pd::of(attr.pd) }?;
+        let pd = unsafe { Pd::argument(attr.pd) }?;
         // A parent domain of a parent domain joins what that one joins.
         let base: *const Pd = pd.joined.as_ref().map_or(pd, |j| j.pd);
         let td: *const Td = if attr.td.is_null() { null_mut() } else { attr.td.cast() };

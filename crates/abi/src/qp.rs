@@ -13,7 +13,7 @@ use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
 use crate::attr;
 use crate::context::{Context, alive};
 use crate::cq::Cq;
-use crate::entry::{Handled, Zeroed, argument, looked_up, looked_up_if_any, number, object, output, pointer};
+use crate::entry::{Handled, Zeroed, argument, by_handle_if_any, looked_up, number, object, output, pointer};
 use crate::pd::Pd;
 use crate::per_nic::PerNic;
 use crate::qp_ex::{self, Batch};
@@ -28,6 +28,8 @@ pub struct Qp {
     pub nic: &'static Nic,
     /// The engine's.
     pub id: QpId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
     /// Transport service.
     pub ty: QpType,
     /// Real sizes.
@@ -61,6 +63,12 @@ impl Handled for Qp {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).qp_base.handle == self.id.index }
     }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).qp_base.context)) }
+    }
 }
 
 impl Qp {
@@ -78,7 +86,7 @@ impl Qp {
         unsafe { object::<Qp, _>(qp) }
     }
 
-    /// [`Qp::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    /// [`Qp::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
     ///
     /// # Safety
     /// As [`Qp::of`].
@@ -92,7 +100,14 @@ impl Qp {
         self.c.get()
     }
 
-    fn new(nic: &'static Nic, id: QpId, ty: QpType, send_ops: Option<u64>, sq_sig_all: bool) -> *mut Qp {
+    fn new(
+        nic: &'static Nic,
+        home: *mut ibv_context,
+        id: QpId,
+        ty: QpType,
+        send_ops: Option<u64>,
+        sq_sig_all: bool,
+    ) -> *mut Qp {
         let mut c = ibv_qp_ex::zeroed();
         c.qp_base.qp_type = ty as u32;
         qp_ex::fill(&mut c);
@@ -100,6 +115,7 @@ impl Qp {
             c: UnsafeCell::new(c),
             nic,
             id,
+            home,
             ty,
             cap: QpCap::default(),
             sq_sig_all,
@@ -118,7 +134,7 @@ impl Qp {
             None
         } else {
             // SAFETY: live (man page).
-            Some(unsafe { Pd::of(pd) }?)
+            Some(unsafe { Pd::argument(pd) }?)
         };
         let mut cap = attr::cap(&init.cap);
         if extra.send_ops.is_some_and(|ops| ops & u64::from(sys::IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
@@ -129,9 +145,9 @@ impl Qp {
         // SAFETY: live or NULL (man page).
         let (send_cq, recv_cq, srq) = unsafe {
             (
-                if ty.sends() { looked_up_if_any::<Cq, _>(init.send_cq)? } else { None },
-                if ty.receives() { looked_up_if_any::<Cq, _>(init.recv_cq)? } else { None },
-                if ty.receives() { looked_up_if_any::<Srq, _>(init.srq)? } else { None },
+                if ty.sends() { by_handle_if_any::<Cq, _>(init.send_cq)? } else { None },
+                if ty.receives() { by_handle_if_any::<Cq, _>(init.recv_cq)? } else { None },
+                if ty.receives() { by_handle_if_any::<Srq, _>(init.srq)? } else { None },
             )
         };
         let request = QpInit {
@@ -145,7 +161,7 @@ impl Qp {
             sq_sig_all: init.sq_sig_all != 0,
         };
         let nobody = QpId { index: u32::MAX, generation: 0 };
-        let qp = Self::new(nic, nobody, ty, extra.send_ops, init.sq_sig_all != 0);
+        let qp = Self::new(nic, ctx.c(), nobody, ty, extra.send_ops, init.sq_sig_all != 0);
         // The token of its events is the address of its structure.
         let (id, created) = match nic.create_qp(ctx.id(), &request, qp as u64) {
             Ok(made) => made,
@@ -188,7 +204,7 @@ impl Qp {
     ) -> Result<*mut ibv_qp> {
         let mut targets = TARGETS.of(nic).lock();
         targets.get_mut(&id).ok_or(Errno::EINVAL)?.handles += 1;
-        let qp = Self::new(nic, id, QpType::XrcTgt, None, false);
+        let qp = Self::new(nic, ctx.c(), id, QpType::XrcTgt, None, false);
         // SAFETY: just made; nobody else has it.
         unsafe {
             let base = &mut (*(*qp).c.get()).qp_base;

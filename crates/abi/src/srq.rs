@@ -20,12 +20,20 @@ pub struct Srq {
     /// The NIC.
     pub nic: &'static Nic,
     id: SrqId,
+    /// The context that it was made in. The one in the C structure is the program's to write.
+    home: *mut ibv_context,
 }
 
 impl Handled for Srq {
     fn is_itself(&self) -> bool {
         // SAFETY: our structure; the field is the program's to write, between its calls.
         unsafe { (*self.c.get()).handle == self.id.index }
+    }
+
+    fn is_at_home(&self) -> bool {
+        // SAFETY: our structure; contexts outlive their objects, and one that the program has put there is live
+        // (ibv_close_device(3)).
+        unsafe { Context::of(self.home).is_ok_and(|home| home.shares((*self.c.get()).context)) }
     }
 }
 
@@ -44,7 +52,7 @@ impl Srq {
         unsafe { object::<Srq, _>(srq) }
     }
 
-    /// [`Srq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle was changed.
+    /// [`Srq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
     ///
     /// # Safety
     /// As [`Srq::of`].
@@ -74,7 +82,7 @@ impl Srq {
         let mut c = ibv_srq::zeroed();
         (c.context, c.srq_context, c.pd) = (context.c(), user, pd);
         let id = SrqId { index: u32::MAX, generation: 0 };
-        let srq = Box::into_raw(Box::new(Srq { c: UnsafeCell::new(c), nic, id }));
+        let srq = Box::into_raw(Box::new(Srq { c: UnsafeCell::new(c), nic, id, home: context.c() }));
         // The token of its events is the address of its structure.
         let made = nic.lock().create_srq(context.id(), &init, srq as u64);
         let (id, real) = match made {

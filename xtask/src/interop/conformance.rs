@@ -38,7 +38,8 @@ version; `interop/pyverbs/test_srq.py` stands in for it.
 What is skipped needs something that the machine or the user must have: a graphics device that hands out dma-bufs, huge
 pages (the tests reserve some when they may), or root. Such a test may come to another result on another machine.
 
-The suite `rdmacore` runs the tests of a newer version beside them (`interop/rdmacore/requirements.txt`); there none may fail.
+The suite `rdmacore` runs the tests of a newer version beside them (`interop/rdmacore/requirements.txt`); there none
+may fail.
 ";
 
 /// Above the table of programs, which several suites write.

@@ -11,12 +11,12 @@ use super::pyverbs::{HugePages, MODULES, Runner};
 use super::stage::{Stage, copy};
 use super::{DEVICE, Mode};
 
-/// Parts of the reasons with which a test may leave itself out: what the machine has not, and raw Ethernet frames, which
-/// the device has not.
+/// Parts of the reasons with which a test may leave itself out: what the machine has not, and raw Ethernet frames,
+/// which the device has not.
 const LEFT_OUT: &[&str] = &["/dev/dri/", "dmabuf", "There are no huge pages", "Raw Packet QP", "RAW QP"];
 
-/// Copies the libraries, pyverbs and the tests to where the ordinary user can read them; the checkout may lie elsewhere.
-/// The modules of vendors' adapters are not built, and their tests would not load.
+/// Copies the libraries, pyverbs and the tests to where the ordinary user can read them, as the checkout may lie where
+/// that user cannot look. The modules of vendors' adapters are not built, and their tests would not load.
 const COPY: &str = r#"
 set -eu
 mkdir -p "$2/tests" "$2/lib"
