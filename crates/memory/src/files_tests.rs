@@ -86,3 +86,18 @@ fn files_of_the_kernel_are_read_whole() {
     assert!(contents("/proc/self/smaps").len() > 4096, "longer than one read");
     assert!(contents("/nowhere").is_empty());
 }
+
+#[test]
+fn few_descriptors_are_looked_at() {
+    let asked = |found: i32, open: i32| {
+        let mut asked = 0;
+        let found = any_descriptor(|number| {
+            asked += 1;
+            (number < open).then_some(number == found)
+        });
+        (found, asked)
+    };
+    assert_eq!(asked(7, 10), (true, 8));
+    assert_eq!(asked(-1, 10), (false, 10 + 64), "the free numbers behind the last");
+    assert_eq!(asked(-1, 20_000), (false, 1024), "as many as are open, for each of as many regions");
+}
