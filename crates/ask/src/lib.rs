@@ -116,3 +116,34 @@ pub fn state(pid: u32) -> Option<char> {
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(name_ends + 2).map(|byte| char::from(*byte))
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Listens for questions to this process, as a process of this user would.
+    fn answerer(uid: u32) -> OwnedFd {
+        let listen = move || {
+            // Of this thread alone (the system call knows no others).
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+            let flags = SocketFlags::CLOEXEC;
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            let name = report::socket_name(std::process::id());
+            rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+            rustix::net::listen(&socket, 4).unwrap();
+            socket
+        };
+        std::thread::spawn(listen).join().unwrap()
+    }
+
+    #[test]
+    fn others_may_not_answer_with_as_much_as_they_like() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root asks other users' processes");
+        }
+        for (uid, most) in [(0, report::MAX_BYTES), (65533, MOST_OF_OTHERS)] {
+            let _answerer = answerer(uid);
+            assert_eq!(connect(std::process::id()).unwrap().1, most, "{uid}");
+        }
+    }
+}

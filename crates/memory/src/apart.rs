@@ -147,7 +147,7 @@ pub fn deaf() {
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     /// A connection whose close takes seconds: its buffers are full, and who should read does not.
-    fn slow_to_close(seconds: i32) -> (OwnedFd, TcpStream) {
+    pub(crate) fn slow_to_close(seconds: i32) -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;

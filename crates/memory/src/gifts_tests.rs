@@ -1,10 +1,12 @@
 use std::io::IoSlice;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, socketpair,
 };
 
 use super::*;
+use crate::apart::tests::slow_to_close;
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -69,4 +71,22 @@ fn a_socket_can_refuse_descriptors_where_the_kernel_knows_how() {
     };
     assert_eq!(send(&far, b"x", &[fd.as_fd()]).is_err(), known);
     send(&far, b"x", &[]).unwrap();
+}
+
+/// What is slow to close is closed apart: a descriptor that was received, and a connection in which one lies.
+#[test]
+fn nobody_waits_for_what_others_have_sent() {
+    for is_received in [true, false] {
+        let began = Instant::now();
+        let (slow, reader) = slow_to_close(20);
+        let (near, far) = pair();
+        send(&far, b"x", &[slow.as_fd()]).unwrap();
+        drop(slow); // whoever closes the other one waits
+        let heard = is_received.then(|| receive(&near, &mut [0]).unwrap());
+        assert_eq!(heard.as_ref().map_or(0, |heard| heard.gifts.len()), usize::from(is_received));
+        close_connection(near);
+        drop(heard);
+        assert!(began.elapsed() < Duration::from_secs(10), "it was waited for ({is_received})");
+        drop(reader); // a reset: there is nothing left to wait for
+    }
 }

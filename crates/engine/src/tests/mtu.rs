@@ -53,6 +53,8 @@ fn packets_of_another_length_are_refused() {
                     let error = |n: &Notice| matches!(n, Notice::Async { kind: EventKind::QpReqErr, .. });
                     assert_eq!(w.nodes[1].notices.iter().any(error), refused, "{what}");
                     assert_eq!(w.nodes[1].engine.qp_state(qb) == Ok(QpState::Err), refused, "{what}");
+                    let taken = w.poll(1).iter().any(|c| c.status == St::Success);
+                    assert!(!(refused && taken), "{what}: it was refused, and taken all the same");
                 }
             }
         }
