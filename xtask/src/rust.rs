@@ -113,7 +113,12 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     suite.skip(NEEDS_STRAIGHT, "without straight copies a process that stands still is not reached");
     let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
     // What takes long does both by itself, or does not depend on it.
-    let shorter = [("SOFTRNIC_KILL_ROUNDS", "30"), ("SOFTRNIC_CHURN_SECONDS", "3"), ("SOFTRNIC_SWEEP_STEP", "5")];
+    let shorter = [
+        ("SOFTRNIC_KILL_ROUNDS", "30"),
+        ("SOFTRNIC_CHURN_SECONDS", "3"),
+        ("SOFTRNIC_SWEEP_STEP", "5"),
+        ("SOFTRNIC_ADVERSARY_ROUNDS", "10"),
+    ];
     let program =
         shorter.into_iter().fold(cargo("test-indirect").args(words), |program, (key, value)| program.env(key, value));
     tests(suite, "test-indirect", program.env(key, value));

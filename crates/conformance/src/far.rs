@@ -106,9 +106,31 @@ impl Far {
         Far::start_with(entry, part, env, Stdio::piped())
     }
 
+    /// As [`Far::start`], by a program that is given this one as its last arguments, if there is one: `unshare -U`.
+    ///
+    /// # Panics
+    /// If that is not possible.
+    pub fn start_by(words: &[&str], entry: &str, part: &str) -> Far {
+        let own = std::env::current_exe().expect("the path of this program");
+        let command = match words {
+            [] => Command::new(own),
+            [program, words @ ..] => {
+                let mut command = Command::new(program);
+                command.args(words).arg(own);
+                command
+            }
+        };
+        Far::spawn(command, entry, part, &[], Stdio::inherit())
+    }
+
     fn start_with(entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Far {
+        let own = std::env::current_exe().expect("the path of this program");
+        Far::spawn(Command::new(own), entry, part, env, errors)
+    }
+
+    fn spawn(mut command: Command, entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Far {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        let child = Command::new(std::env::current_exe().expect("the path of this program"))
+        let child = command
             .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, part)
             .envs(env.iter().copied())

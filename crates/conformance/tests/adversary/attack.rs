@@ -1,0 +1,384 @@
+//! The adversary: knocks at every door of the honest pair, as its scenario says.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use conformance::{Random, Wire};
+use memory::backing::Memfd;
+use memory::{Half, OwnSheet};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use window::rendezvous::{self, Greeting, Message};
+
+use crate::model::{After, Gift, Marks, Names, OTHER_UID, Scenario, Who, Words};
+
+/// Descriptors that one message can carry (SCM_MAX_FD).
+const MANY: usize = 253;
+/// Connections of the first strike, and of a flood.
+const FEW: usize = 12;
+const FLOOD: usize = 300;
+/// Connections that it keeps while it goes on, all in all.
+const KEPT: usize = 200;
+/// Names of each kind that it takes.
+const NAMES: u64 = 150;
+
+/// What is to be attacked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Target {
+    pub pids: [u32; 2],
+    /// Names of abstract sockets at which somebody listens.
+    pub doors: Vec<String>,
+}
+
+/// What it got.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Spoils {
+    /// Connections that the kernel made.
+    pub connected: usize,
+    /// Answers that take it in, of the rendezvous.
+    pub welcomes: usize,
+    /// Descriptors that it was given there.
+    pub descriptors: usize,
+    /// Links that lived at one time, with one process of the pair: the most.
+    pub links: usize,
+    /// Names that it holds.
+    pub names: usize,
+}
+
+/// A connection to a door.
+struct Knock {
+    door: usize,
+    socket: OwnedFd,
+    /// Rendezvous only: it was let in.
+    welcome: bool,
+    window: Option<File>,
+    /// What must not be closed here before.
+    _kept: Vec<TcpStream>,
+}
+
+struct Adversary {
+    scenario: Scenario,
+    target: Target,
+    random: Random,
+    spoils: Spoils,
+    open: Vec<Knock>,
+    names: Vec<OwnedFd>,
+}
+
+pub fn run(mut wire: Wire, scenario: Scenario) {
+    if scenario.who == Who::Other {
+        // Of this thread alone: it is the one that does everything.
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(OTHER_UID)).expect("to be another user");
+    }
+    // After the change of user, which takes it back (prctl(2)).
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("PR_SET_PDEATHSIG");
+    let target = wire.exchange(&());
+    let random = Random::new(scenario.seed);
+    let mut it = Adversary { scenario, target, random, spoils: Spoils::default(), open: Vec::new(), names: Vec::new() };
+    it.take_names();
+    let count = if scenario.after == After::Floods { FLOOD } else { FEW };
+    for n in 0..count {
+        it.knock(n % it.target.doors.len());
+    }
+    it.look();
+    wire.tell(&it.spoils);
+    match scenario.after {
+        After::Stops => {
+            rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).expect("to stop");
+        }
+        After::Dies => {}
+        After::Closes | After::Stays | After::Floods => it.go_on(),
+    }
+    // Whoever started it says when it is over, by killing it.
+    let _ = wire.try_hear::<()>();
+}
+
+impl Adversary {
+    /// For two seconds at most: it is killed before.
+    fn go_on(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            let door = self.random.below(self.target.doors.len() as u64) as usize;
+            self.knock(door);
+            match self.scenario.after {
+                After::Closes => self.open.clear(),
+                _ if self.open.len() > KEPT => drop(self.open.remove(0)),
+                _ => {}
+            }
+            for n in 0..self.open.len().min(4) {
+                self.mark(n);
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    fn take_names(&mut self) {
+        for _ in 0..NAMES {
+            let variant = match self.random.below(4) {
+                0 => String::new(),
+                n => format!(".{n}"),
+            };
+            let name = match self.scenario.names {
+                Names::None => return,
+                Names::Blocks => rendezvous::block_name(1 + self.random.below(0xffe) as u16),
+                // The space of TCP (RDMA_PS_TCP).
+                Names::Ports if self.random.coin() => {
+                    format!("softrnic/1/cm/0106/{:04x}/lock", self.random.below(1 << 16))
+                }
+                Names::Ports => format!("softrnic/1/cm/0106/block/{:x}", self.random.below(1 << 11)),
+            };
+            let socket = seqpacket();
+            if rustix::net::bind(&socket, &address(&(name + &variant))).is_ok() {
+                if self.random.coin() {
+                    rustix::net::listen(&socket, 1).expect("listen");
+                }
+                self.names.push(socket);
+            }
+        }
+        self.spoils.names = self.names.len();
+    }
+
+    /// Connects, and says something.
+    fn knock(&mut self, door: usize) {
+        let socket = seqpacket();
+        if rustix::net::connect(&socket, &address(&self.target.doors[door])).is_err() {
+            return;
+        }
+        self.spoils.connected += 1;
+        let (fds, window, kept) = self.gift();
+        let mut hello = rendezvous::emit(&Message::Hello(Greeting {
+            instance: std::array::from_fn(|_| 7),
+            nonce_addr: self.random.any(),
+            straight: true,
+        }));
+        match self.scenario.words {
+            Words::Hello => {}
+            Words::Noise => {
+                let len = 1 + self.random.below(300) as usize;
+                hello = self.random.bytes(len);
+            }
+            Words::Nothing => hello.truncate(1),
+        }
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        send(&socket, &hello, &borrowed);
+        if let (Gift::Shrinks, Some(fd)) = (self.scenario.gift, fds.first()) {
+            let _ = rustix::fs::ftruncate(fd, 0);
+        }
+        // Whether this copy or the receiver's is closed last is not known, and whoever closes the last one waits.
+        if matches!(self.scenario.gift, Gift::Lingers | Gift::LingersLong) {
+            std::thread::spawn(move || drop(fds));
+        }
+        self.open.push(Knock { door, socket, welcome: false, window, _kept: kept });
+    }
+
+    /// What is sent, the window if it is one, and what is kept so that a close takes as long as it shall.
+    fn gift(&mut self) -> (Vec<OwnedFd>, Option<File>, Vec<TcpStream>) {
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let fds = match self.scenario.gift {
+            Gift::None => vec![],
+            Gift::Window => {
+                let (_, fd) = Memfd::create(Half::WINDOW).expect("a window");
+                let window = File::from(fd.try_clone().expect("a descriptor"));
+                return (vec![fd], Some(window), vec![]);
+            }
+            Gift::Shrinks => {
+                let fd = rustix::fs::memfd_create(c"shrinks", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+                let fd = fd.expect("a memfd");
+                rustix::fs::ftruncate(&fd, Half::WINDOW as u64).expect("room");
+                rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW).expect("a seal");
+                vec![fd]
+            }
+            Gift::Eventfd => vec![bell()],
+            Gift::Many => {
+                let one = bell();
+                (0..MANY).map(|_| one.try_clone().expect("a descriptor")).collect()
+            }
+            Gift::Pipe => {
+                let (_, tx) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).expect("a pipe");
+                while rustix::io::write(&tx, &[0; 4096]).is_ok() {}
+                vec![tx]
+            }
+            Gift::Nested => {
+                let (near, far) = UnixDatagram::pair().expect("sockets");
+                let bells = [bell(), bell()];
+                send(
+                    &near.as_fd().try_clone_to_owned().expect("a descriptor"),
+                    b"in flight",
+                    &[bells[0].as_fd(), bells[1].as_fd(), near.as_fd()],
+                );
+                vec![far.into()]
+            }
+            Gift::Lingers | Gift::LingersLong => {
+                let Ok((near, far)) = slow_to_close() else { return (vec![], None, vec![]) };
+                let mut kept = vec![];
+                if matches!(self.scenario.gift, Gift::Lingers) {
+                    // Unread data makes this a reset, which ends what lingers.
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(100));
+                        drop(far);
+                    });
+                } else {
+                    kept.push(far);
+                }
+                return (vec![near.into()], None, kept);
+            }
+        };
+        (fds, None, vec![])
+    }
+
+    /// Takes what answers there are, for a moment; proves what can be proved.
+    fn look(&mut self) {
+        let end = Instant::now() + Duration::from_millis(60);
+        while Instant::now() < end {
+            for n in 0..self.open.len() {
+                while self.hear(n) {}
+                self.mark(n);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for door in 0..self.target.doors.len() {
+            let lives = |knock: &&Knock| knock.door == door && knock.welcome && !is_closed(&knock.socket);
+            self.spoils.links = self.spoils.links.max(self.open.iter().filter(lives).count());
+        }
+    }
+
+    /// One answer; false if there is none.
+    fn hear(&mut self, n: usize) -> bool {
+        let knock = &mut self.open[n];
+        let Some((bytes, fds)) = receive(&knock.socket) else { return false };
+        let Ok(message) = rendezvous::parse(&bytes) else { return !bytes.is_empty() };
+        self.spoils.descriptors += fds.len();
+        if let Message::Welcome(greeting) = message {
+            self.spoils.welcomes += 1;
+            knock.welcome = true;
+            for pid in self.target.pids {
+                let mut nonce = [0; rendezvous::NONCE];
+                // Both are tried: there is one try only, but a wrong process has nothing readable there.
+                if memory::straight::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
+                    send(&knock.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
+                    let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+                    let board = self.board();
+                    let table = rendezvous::emit(&Message::Table { board: true });
+                    send(&self.open[n].socket, &table, &[bell.as_fd(), board.as_fd()]);
+                    break;
+                }
+            }
+        }
+        // Rings, also so that others' rings would be heard by nobody, and whoever rings would wait.
+        for fd in &fds {
+            let _ = rustix::io::ioctl_fionbio(fd, false);
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            let _ = rustix::io::ioctl_fionbio(fd, true);
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+            let _ = rustix::io::ioctl_fionbio(fd, false);
+        }
+        true
+    }
+
+    /// A board with what the scenario writes.
+    fn board(&mut self) -> OwnedFd {
+        let (_, fd) = OwnSheet::create().expect("a board");
+        let file = File::from(fd.try_clone().expect("a descriptor"));
+        let len = file.metadata().expect("its length").len();
+        for _ in 0..512 {
+            let (at, word) = (self.random.below(len / 8) * 8, self.word());
+            let _ = file.write_all_at(&word.to_ne_bytes(), at);
+        }
+        fd
+    }
+
+    fn word(&mut self) -> u64 {
+        match self.scenario.marks {
+            Marks::None => 0,
+            Marks::Odd => self.random.below(1 << 16) | 1 | (self.random.below(1 << 16) | 1) << 32,
+            Marks::Garbage => self.random.any(),
+            Marks::Counts => 1 << 32 | self.random.below(1 << 16),
+        }
+    }
+
+    /// Writes into the window of a connection.
+    fn mark(&mut self, n: usize) {
+        if matches!(self.scenario.marks, Marks::None) || self.open[n].window.is_none() {
+            return;
+        }
+        for _ in 0..32 {
+            let word = self.word();
+            let random = &mut self.random;
+            let half = random.below(2) * Half::BYTES as u64;
+            let at = match self.scenario.marks {
+                Marks::Counts => half + random.below(512) * 8,
+                _ if random.coin() => half + Half::slot_at(random.below(1024) as u32) as u64 + random.below(8) * 8,
+                _ => half + random.below(Half::BYTES as u64 / 8) * 8,
+            };
+            if let Some(window) = &self.open[n].window {
+                let _ = window.write_all_at(&word.to_ne_bytes(), at);
+            }
+        }
+    }
+}
+
+fn seqpacket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
+}
+
+fn address(name: &str) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name")
+}
+
+/// Whether it arrives is the receiver's affair.
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let _ =
+        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+fn receive(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = [0; 256];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    (got.bytes > 0).then(|| (bytes[..got.bytes].to_vec(), fds))
+}
+
+/// True if the other end has closed it.
+fn is_closed(socket: &OwnedFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = rustix::event::poll(&mut fds, Some(&now));
+    fds[0].revents().intersects(rustix::event::PollFlags::HUP | rustix::event::PollFlags::ERR)
+}
+
+/// A connection whose close takes ten minutes: its buffers are full, its peer does not read, and it lingers.
+fn slow_to_close() -> std::io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let far = listener.accept()?.0;
+    near.set_nonblocking(true)?;
+    while near.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(600)))?;
+    Ok((near, far))
+}

@@ -1,0 +1,228 @@
+//! An adversary drawn from a small model, again and again: who it is, what it sends and how long that takes to close, what
+//! it writes into shared memory, which names it holds, and what it does then (`model`). Meanwhile an honest pair works: every
+//! result must be right and come in time, and when the adversary is gone, the pair holds what it held before.
+//!
+//! `SOFTRNIC_ADVERSARY_ROUNDS` says how many (24), `SOFTRNIC_ADVERSARY_SEED` repeats what failed.
+
+mod attack;
+#[path = "../hostile/honest.rs"]
+#[allow(dead_code)] // its other half is about an attacker who has a connection, too
+mod friend;
+mod honest;
+mod model;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use conformance::{Far, Footprint, Random, Wire, seed, setting};
+
+use attack::{Spoils, Target};
+use honest::{Account, Order};
+use model::{After, Gift, Scenario, Who, Words};
+
+const ROUNDS: u64 = 24;
+/// How long the honest pair works in each, in milliseconds.
+const WORK: u64 = 250;
+/// Nothing takes longer: what waits for a peer that does not come to an end waits for a second (SECURITY.md).
+const WORST: Duration = Duration::from_secs(2);
+/// How much slower the middle one of the exchanges may be, and how slow it may always be.
+const SLOWER: u64 = 50;
+const SLOW: u64 = 20_000;
+/// Links of one process (SECURITY.md).
+const LINKS: usize = 4;
+/// When all has to be over.
+const LIMIT: Duration = Duration::from_secs(150);
+/// Rounds after which the pair has what it keeps.
+const WARM: u64 = 5;
+/// What it may hold more after that, as in `kill`: threads that close come and go, and their stacks and heaps.
+const LEAK: Footprint = Footprint { bytes: 4 << 20, mappings: 3, anonymous: 8 * 4, descriptors: 4, threads: 8 };
+
+/// The other processes.
+#[test]
+#[ignore = "started by the other tests, as their second process"]
+fn far_side() {
+    let Some((part, wire)) = Wire::to_test() else { return };
+    watch("far side", LIMIT);
+    match part.split_once(':') {
+        Some(("honest", seed)) => honest::run(wire, seed.parse().expect("a seed")),
+        Some((_, scenario)) => attack::run(wire, serde_json::from_str(scenario).expect("a scenario")),
+        None => friend::serve(wire),
+    }
+}
+
+/// Ends this process after a while, and thereby those that it has started.
+fn watch(what: &'static str, limit: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("{what}: not over within {limit:?}");
+        std::process::exit(101);
+    });
+}
+
+/// True if a process can be started in this way here, and act as it shall.
+fn is_possible(who: Who) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    match who.starter() {
+        [] => who != Who::Other || root,
+        [program, words @ ..] => {
+            let status = Command::new(program).args(words).arg("true").stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        }
+    }
+}
+
+/// The names at which somebody listens.
+fn doors() -> Vec<String> {
+    const LISTENS: &str = "00010000";
+    let table = std::fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
+    let listens = |line: &&str| line.split_whitespace().nth(3) == Some(LISTENS);
+    table
+        .lines()
+        .filter(listens)
+        .filter_map(|line| Some(line.rsplit_once(" @")?.1.to_owned()))
+        .filter(|name| name.starts_with("softrnic"))
+        .collect()
+}
+
+struct Pair {
+    far: Far,
+    target: Target,
+    /// The middle exchange, when nobody disturbs.
+    quiet: u64,
+}
+
+impl Pair {
+    fn start(starter: &[&str], random: &mut Random) -> Pair {
+        let before = doors();
+        let mut far = Far::start_by(starter, "far_side", &format!("honest:{}", random.next() | 1));
+        let pids = far.wire.hear();
+        let doors: Vec<_> = doors().into_iter().filter(|door| !before.contains(door)).collect();
+        // Of each process: where it is found, and where doctor asks.
+        assert!(doors.len() >= 4, "{doors:?}");
+        let mut pair = Pair { far, target: Target { pids, doors }, quiet: 0 };
+        pair.far.wire.tell(&Order::Work(WORK));
+        pair.quiet = pair.far.wire.hear::<Account>().median;
+        pair
+    }
+
+    fn work(&mut self, order: Order) -> Account {
+        self.far.wire.tell(&order);
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Account {
+        let account: Account = self.far.wire.hear();
+        let worst = Duration::from_micros(account.worst.1);
+        assert!(worst < WORST, "{} took {worst:?}", account.worst.0);
+        let limit = (SLOWER * self.quiet).max(SLOW);
+        let Account { exchanges, median, .. } = account;
+        // A first exchange alone says little: the two find each other meanwhile.
+        assert!(exchanges < 3 || median < limit, "the middle exchange took {median} us, undisturbed {} us", self.quiet);
+        account
+    }
+
+    /// One adversary.
+    fn withstand(&mut self, scenario: &Scenario) -> (Spoils, Account) {
+        let part = format!("adversary:{}", serde_json::to_string(scenario).expect("plain data"));
+        let mut adversary = Far::start_by(scenario.who.starter(), "far_side", &part);
+        self.far.wire.tell(&Order::Work(WORK));
+        let () = adversary.wire.exchange(&self.target);
+        let spoils: Spoils = adversary.wire.hear();
+        if scenario.after == After::Dies {
+            adversary.kill();
+        }
+        let account = self.hear();
+        self.work(Order::Work(0));
+        if !matches!(scenario.names, model::Names::None) || scenario.after == After::Floods {
+            self.work(Order::Anew);
+        }
+        adversary.kill();
+        (spoils, account)
+    }
+
+    /// Waits until both hold no more than `before`.
+    fn settles(&mut self, before: &[Footprint; 2]) {
+        let began = Instant::now();
+        loop {
+            let now = self.work(Order::Work(0)).footprints;
+            let grown: Vec<_> = now.iter().zip(before).map(|(now, before)| now.since(before)).collect();
+            if grown.iter().all(|grown| grown.within(&LEAK)) {
+                return println!("counted: grown by {}", grown[0]);
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "grown by {} and {}", grown[0], grown[1]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// What a scenario may have got.
+fn judge(scenario: &Scenario, spoils: &Spoils) {
+    let Spoils { connected, welcomes, descriptors, links, .. } = *spoils;
+    match scenario.who {
+        Who::NetNamespace => assert_eq!(connected, 0),
+        Who::Other => assert!(connected > 0 && welcomes == 0 && descriptors == 0, "a stranger got {spoils:?}"),
+        Who::Same | Who::UserNamespace => assert!(connected > 0 && links <= LINKS, "{spoils:?}"),
+        Who::PidNamespace => assert!(connected > 0, "{spoils:?}"),
+    }
+}
+
+fn rounds() -> u64 {
+    setting("SOFTRNIC_ADVERSARY_ROUNDS").unwrap_or(ROUNDS)
+}
+
+#[test]
+fn an_adversary_of_any_kind() {
+    let seed = seed("SOFTRNIC_ADVERSARY_SEED");
+    watch("an adversary", LIMIT + Duration::from_secs(5 * rounds()));
+    let mut random = Random::new(seed);
+    let mut pair = Pair::start(&[], &mut random);
+    let mut before = None;
+    let mut welcomed = 0;
+    for number in 0..rounds() {
+        if number == WARM {
+            before = Some(pair.work(Order::Work(0)).footprints);
+        }
+        let scenario = Scenario::draw(&mut random, number);
+        if !is_possible(scenario.who) {
+            println!("counted: skipped: round {number}, {:?} cannot be made here", scenario.who);
+            continue;
+        }
+        println!("round {number} of SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
+        let (spoils, account) = pair.withstand(&scenario);
+        println!(
+            "    {spoils:?}; {} exchanges, {} us, at worst {:?}",
+            account.exchanges, account.median, account.worst
+        );
+        judge(&scenario, &spoils);
+        welcomed += spoils.welcomes;
+    }
+    pair.work(Order::Anew);
+    if let Some(before) = before {
+        pair.settles(&before);
+        assert!(welcomed > 0 || rounds() < ROUNDS, "nobody was let in: the adversary speaks another protocol");
+    }
+}
+
+/// The pair's own uid is the one that stands for all users without a number in its user namespace, and the adversary is one
+/// of those: the kernel gives both the same number. The adversary proves nothing, so it gets neither doorbell nor table.
+#[test]
+fn an_adversary_whose_uid_is_the_overflow_uid() {
+    let seed = seed("SOFTRNIC_ADVERSARY_SEED");
+    if !is_possible(Who::Other) || !is_possible(Who::UserNamespace) {
+        return println!("skipped: this test makes a user namespace, and acts as another user: it needs to be root");
+    }
+    watch("an adversary with the overflow uid", LIMIT);
+    let mut random = Random::new(seed);
+    let mut pair = Pair::start(Who::UserNamespace.starter(), &mut random);
+    for (gift, words) in [(Gift::Window, Words::Hello), (Gift::LingersLong, Words::Hello), (Gift::Many, Words::Noise)] {
+        let drawn = Scenario::draw(&mut random, 1);
+        let scenario = Scenario { who: Who::Other, gift, words, ..drawn };
+        println!("SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
+        let (spoils, account) = pair.withstand(&scenario);
+        println!(
+            "    {spoils:?}; {} exchanges, {} us, at worst {:?}",
+            account.exchanges, account.median, account.worst
+        );
+        assert!(spoils.connected > 0 && spoils.descriptors == 0, "{spoils:?}");
+    }
+}
