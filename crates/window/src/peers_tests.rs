@@ -656,8 +656,11 @@ fn who_does_not_end_his_part_is_given_up() {
         });
         let mut result = Ok(());
         for _ in 0..10_000 {
+            let began = std::time::Instant::now();
             result = target.pull(there, ticket, &from, &to);
             if result.is_err() {
+                // It is waited for under the lock.
+                assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
                 break;
             }
         }
