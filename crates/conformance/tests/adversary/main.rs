@@ -1,6 +1,7 @@
-//! An adversary drawn from a small model, again and again: who it is, what it sends and how long that takes to close, what
-//! it writes into shared memory, which names it holds, and what it does then (`model`). Meanwhile an honest pair works: every
-//! result must be right and come in time, and when the adversary is gone, the pair holds what it held before.
+//! An adversary drawn from a small model, again and again: who it is, what it sends and how long that takes to close,
+//! what it writes into shared memory, which names it holds, and what it does then (`model`). Meanwhile an honest pair
+//! works: every result must be right and come in time, and when the adversary is gone, the pair holds what it held
+//! before.
 //!
 //! `SOFTRNIC_ADVERSARY_ROUNDS` says how many (24), `SOFTRNIC_ADVERSARY_SEED` repeats what failed.
 
@@ -203,8 +204,8 @@ fn an_adversary_of_any_kind() {
     }
 }
 
-/// The pair's own uid is the one that stands for all users without a number in its user namespace, and the adversary is one
-/// of those: the kernel gives both the same number. The adversary proves nothing, so it gets neither doorbell nor table.
+/// The pair's own uid is the one that stands for all users without a number in its user namespace, and the adversary is
+/// one of those: the kernel gives both one number. The adversary proves nothing, so it gets neither doorbell nor table.
 #[test]
 fn an_adversary_whose_uid_is_the_overflow_uid() {
     let seed = seed("SOFTRNIC_ADVERSARY_SEED");

@@ -118,8 +118,8 @@ fn one<T: Copy>(random: &mut Random, all: &[T]) -> T {
 }
 
 impl Scenario {
-    /// A random one. The first ones are one of each `who`, so that a short run has met them all; one in three has all it
-    /// needs to be let in.
+    /// A random one. The first ones are one of each `who`, so that a short run has met them all; one in three has all
+    /// it needs to be let in.
     pub fn draw(random: &mut Random, number: u64) -> Scenario {
         use Gift as G;
         let far = number.is_multiple_of(3);
