@@ -43,6 +43,9 @@ const LEAK: Footprint = Footprint { bytes: 4 << 20, mappings: 3, anonymous: 8 * 
 #[ignore = "started by the other tests, as their second process"]
 fn far_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
+    // Also those that another one has started end with it.
+    let with_parent = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    with_parent.expect("PR_SET_PDEATHSIG");
     watch("far side", LIMIT);
     match part.split_once(':') {
         Some(("honest", seed)) => honest::run(wire, seed.parse().expect("a seed")),
