@@ -12,6 +12,8 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     // The vocabulary: knows nothing.
     ("softrnic-verbs",  &[]),
+    // Headers as they are on a wire: bytes and values, nothing else.
+    ("softrnic-wire",   &["softrnic-verbs"]),
     // What an adapter tells about itself, and what that means.
     ("softrnic-report", &["softrnic-verbs"]),
     // The C structures of verbs.h, for both sides of the ABI.
@@ -23,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Asking other processes for their reports.
     ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
     // Middleware on the message path: taps and faults, the same for every wire.
-    ("softrnic-taps",   &["softrnic-verbs", "softrnic-report", "softrnic-engine"]),
+    ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-engine"]),
     // The wire between processes of one host.
     ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.

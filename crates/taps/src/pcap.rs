@@ -312,19 +312,26 @@ impl Pcap {
         data: Data<'_>,
     ) {
         let Some(capture) = &self.capture else { return };
+        let frame = packet::frame(way, service, packet, piece);
+        let payload_len = piece.len as usize;
+        // What is longer than IP can carry is a peer's word only: no queue pair sends it.
+        let Ok((frame_len, at)) = frame.frame_len(payload_len) else { return };
         let mut bytes = std::mem::take(&mut self.bytes);
-        packet::begin(&mut bytes, way, service, packet, piece);
+        bytes.clear();
+        bytes.resize(frame_len, 0);
         let mut comment = comment.map(Cow::Borrowed);
-        if packet.op != PacketOp::AtomicWrite {
-            let headers = bytes.len();
-            bytes.resize(headers + piece.len as usize, 0);
-            if !data(offset, &mut bytes[headers..]) {
-                // Not cut off: Wireshark shows nothing of the transport headers of packets that are.
-                bytes[headers..].fill(0);
-                join(&mut comment, "the payload could not be read; zeros are in its place");
-            }
+        let payload = &mut bytes[at..at + payload_len];
+        if packet.op == PacketOp::AtomicWrite {
+            payload.copy_from_slice(&packet.swap.to_ne_bytes()); // memory as it is
+        } else if !data(offset, payload) {
+            // Not cut off: Wireshark shows nothing of the transport headers of packets that are.
+            payload.fill(0);
+            join(&mut comment, "the payload could not be read; zeros are in its place");
         }
-        packet::end(&mut bytes, way);
+        if frame.emit(payload_len, &mut bytes).is_err() {
+            self.bytes = bytes;
+            return;
+        }
         let kept = bytes.len().min(self.snaplen);
         let captured = pcapng::Captured {
             interface: capture.interface,

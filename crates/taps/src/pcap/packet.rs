@@ -1,45 +1,13 @@
-//! The bytes of a RoCEv2 packet: Ethernet, IP, UDP, the base and extended transport headers, the invariant CRC (IBTA
-//! vol. 1, chapter 9; annex A14 for XRC, A17 for RoCEv2, A19 for FLUSH and ATOMIC WRITE).
+//! A packet of the engine as a RoCEv2 frame (IBTA vol. 1, chapter 9; annex A14 for XRC, A17 for RoCEv2, A19 for FLUSH
+//! and ATOMIC WRITE). The layout of the headers is that of the crate `wire`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use engine::platform::{Packet, PacketOp, packet_flags as flag};
-use verbs::{Gid, Psn, QpType, Qpn, limits};
-
-/// RoCEv2's UDP port (annex A17.3.1.1).
-const PORT: u16 = 4791;
-const ETHERNET: usize = 14;
-const UDP: usize = 8;
-const BTH: usize = 12;
-
-/// Operations of the base transport header, without the service in the upper three bits (table 35).
-mod op {
-    pub const SEND_FIRST: u8 = 0x00;
-    pub const SEND_MIDDLE: u8 = 0x01;
-    pub const SEND_LAST: u8 = 0x02;
-    pub const SEND_LAST_IMM: u8 = 0x03;
-    pub const SEND_ONLY: u8 = 0x04;
-    pub const SEND_ONLY_IMM: u8 = 0x05;
-    pub const WRITE_FIRST: u8 = 0x06;
-    pub const WRITE_MIDDLE: u8 = 0x07;
-    pub const WRITE_LAST: u8 = 0x08;
-    pub const WRITE_LAST_IMM: u8 = 0x09;
-    pub const WRITE_ONLY: u8 = 0x0a;
-    pub const WRITE_ONLY_IMM: u8 = 0x0b;
-    pub const READ_REQUEST: u8 = 0x0c;
-    pub const READ_RESPONSE_FIRST: u8 = 0x0d;
-    pub const READ_RESPONSE_MIDDLE: u8 = 0x0e;
-    pub const READ_RESPONSE_LAST: u8 = 0x0f;
-    pub const READ_RESPONSE_ONLY: u8 = 0x10;
-    pub const ACKNOWLEDGE: u8 = 0x11;
-    pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
-    pub const COMPARE_SWAP: u8 = 0x13;
-    pub const FETCH_ADD: u8 = 0x14;
-    pub const SEND_LAST_INV: u8 = 0x16;
-    pub const SEND_ONLY_INV: u8 = 0x17;
-    pub const FLUSH: u8 = 0x1c;
-    pub const ATOMIC_WRITE: u8 = 0x1d;
-}
+use verbs::{Gid, Psn, QpType, Qpn, RKey, limits};
+use wire::opcode::{Extension, Opcode, Operation, Service};
+use wire::{aeth, atomic_ack_eth, atomic_eth, bth, deth, ethernet, feth, ieth, imm_dt, ipv4, ipv6, reth, roce};
+use wire::{transport, udp, xrceth};
 
 /// Where a packet comes from and goes to.
 #[derive(Clone, Copy, Debug)]
@@ -60,14 +28,35 @@ impl Way {
         self.source.ipv4().is_none() || self.dest.ipv4().is_none()
     }
 
-    fn header(&self) -> usize {
-        ETHERNET + if self.is_v6() { 40 } else { 20 } + UDP
-    }
-
     fn port(&self) -> u16 {
         // A17.3.1.1: from the dynamic range, the same for all packets of a flow.
         let spread = self.from.get().wrapping_mul(0x9e37_79b1) >> 18;
         0xc000 | spread as u16
+    }
+
+    /// The IP header. The length is that of the frame, when it is emitted.
+    fn ip(&self) -> roce::Ip {
+        if self.is_v6() {
+            return roce::Ip::V6(ipv6::Repr {
+                traffic_class: self.traffic_class,
+                flow_label: self.flow_label,
+                payload_len: 0,
+                next_header: udp::PROTOCOL,
+                hop_limit: self.hops(),
+                source: Ipv6Addr::from(self.source.0),
+                dest: Ipv6Addr::from(self.dest.0),
+            });
+        }
+        roce::Ip::V4(ipv4::Repr {
+            type_of_service: self.traffic_class,
+            payload_len: 0,
+            identification: 0,
+            dont_fragment: true,
+            time_to_live: self.hops(),
+            protocol: udp::PROTOCOL,
+            source: self.source.ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED),
+            dest: self.dest.ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED),
+        })
     }
 
     /// Unicast packets have the hop limit of the route, as Linux sets it whatever the address handle says.
@@ -91,156 +80,71 @@ pub(super) struct Piece {
     pub len: u32,
 }
 
-/// Begins a packet: all headers, with lengths and sums still to come.
-pub(super) fn begin(out: &mut Vec<u8>, way: &Way, service: QpType, packet: &Packet, piece: &Piece) {
-    out.clear();
-    out.extend_from_slice(&station(&way.dest));
-    out.extend_from_slice(&station(&way.source));
-    if way.is_v6() {
-        out.extend_from_slice(&0x86ddu16.to_be_bytes());
-        let first = 6 << 28 | u32::from(way.traffic_class) << 20 | way.flow_label & 0xf_ffff;
-        out.extend_from_slice(&first.to_be_bytes());
-        out.extend_from_slice(&[0, 0, 17, way.hops()]);
-        out.extend_from_slice(&way.source.0);
-        out.extend_from_slice(&way.dest.0);
-    } else {
-        out.extend_from_slice(&0x0800u16.to_be_bytes());
-        // Do not fragment, and so no identification (RFC 6864).
-        out.extend_from_slice(&[0x45, way.traffic_class, 0, 0, 0, 0, 0x40, 0, way.hops(), 17, 0, 0]);
-        out.extend_from_slice(&way.source.0[12..]);
-        out.extend_from_slice(&way.dest.0[12..]);
-    }
-    out.extend_from_slice(&way.port().to_be_bytes());
-    out.extend_from_slice(&PORT.to_be_bytes());
-    out.extend_from_slice(&[0; 4]);
-    transport(out, service, packet, piece);
-}
-
-/// Ends a packet behind its payload: padding, ICRC, lengths, sums.
-pub(super) fn end(out: &mut Vec<u8>, way: &Way) {
-    out.resize((out.len() - way.header()).next_multiple_of(4) + way.header(), 0);
-    let v6 = way.is_v6();
-    let udp = way.header() - UDP;
-    let len = (out.len() + 4 - udp) as u16;
-    out[udp + 4..udp + 6].copy_from_slice(&len.to_be_bytes());
-    let ip = &mut out[ETHERNET..udp];
-    if v6 {
-        ip[4..6].copy_from_slice(&len.to_be_bytes());
-    } else {
-        ip[2..4].copy_from_slice(&(len + 20).to_be_bytes());
-        let sum = fold(add(0, ip));
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    }
-    let icrc = invariant_crc(&out[ETHERNET..], v6);
-    out.extend_from_slice(&icrc.to_le_bytes());
-    // A17.3.1: none over IPv4. IPv6 knows no datagram without one (RFC 8200, 8.1).
-    if v6 {
-        let pseudo = add(u32::from(len) + 17, &out[ETHERNET + 8..udp]);
-        let sum = match fold(add(pseudo, &out[udp..])) {
-            0 => 0xffff,
-            sum => sum,
-        };
-        out[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+/// The headers of the frame that this packet is on a network.
+pub(super) fn frame(way: &Way, service: QpType, packet: &Packet, piece: &Piece) -> roce::Repr {
+    roce::Repr {
+        ethernet: ethernet::Repr { dest: station(&way.dest), source: station(&way.source), ethertype: 0 },
+        ip: way.ip(),
+        source_port: way.port(),
+        transport: transport(service, packet, piece),
     }
 }
 
-/// The CRC over everything that routers leave as it is (annex A17.3.3), of a packet from its IP header on.
-fn invariant_crc(ip: &[u8], v6: bool) -> u32 {
-    let udp = if v6 { 40 } else { 20 };
-    let mut head = [0u8; 40 + UDP + BTH];
-    let head = &mut head[..udp + UDP + BTH];
-    head.copy_from_slice(&ip[..udp + UDP + BTH]);
-    if v6 {
-        head[0] |= 0x0f; // traffic class and flow label
-        head[1..4].fill(0xff);
-        head[7] = 0xff; // hop limit
-    } else {
-        head[1] = 0xff; // type of service
-        head[8] = 0xff; // time to live
-        head[10..12].fill(0xff); // header checksum
-    }
-    head[udp + 6..udp + 8].fill(0xff); // UDP's checksum
-    head[udp + UDP + 4] = 0xff; // FECN, BECN and reserved bits
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&[0xff; 8]); // where InfiniBand has its local route header
-    crc.update(head);
-    crc.update(&ip[head.len()..]);
-    crc.finalize()
-}
-
-/// Base and extended transport headers; of ATOMIC WRITE also the payload.
-fn transport(out: &mut Vec<u8>, service: QpType, packet: &Packet, piece: &Piece) {
-    let xrc = matches!(service, QpType::XrcIni | QpType::XrcTgt);
-    let class = match service {
-        _ if packet.op == PacketOp::Datagram => 0x60,
-        QpType::Uc => 0x20,
-        QpType::Ud => 0x60,
-        QpType::Rc => 0,
-        QpType::XrcIni | QpType::XrcTgt => 0xa0,
+/// The transport headers. Those that the opcode does not have are not emitted.
+fn transport(service: QpType, packet: &Packet, piece: &Piece) -> transport::Repr {
+    let service = match service {
+        _ if packet.op == PacketOp::Datagram => Service::Ud,
+        QpType::Uc => Service::Uc,
+        QpType::Ud => Service::Ud,
+        QpType::Rc => Service::Rc,
+        QpType::XrcIni | QpType::XrcTgt => Service::Xrc,
     };
-    let code = operation(packet, piece);
-    let flags = u8::from(piece.last && packet.has(flag::SOLICITED)) << 7
-        | 1 << 6 // migrated: the path is the primary one
-        | ((piece.len.wrapping_neg() & 3) as u8) << 4;
-    let ack = u32::from(piece.last && packet.has(flag::ACK_REQ) && !packet.op.is_response());
-    out.extend_from_slice(&[class | code, flags]);
-    out.extend_from_slice(&limits::DEFAULT_PKEY.to_be_bytes());
-    out.extend_from_slice(&packet.dst.get().to_be_bytes());
-    out.extend_from_slice(&(ack << 31 | piece.psn.get()).to_be_bytes());
-    if xrc && !packet.op.is_response() {
-        let srqn = if matches!(packet.op, PacketOp::Send | PacketOp::Write) { packet.swap as u32 } else { 0 };
-        out.extend_from_slice(&(srqn & 0xff_ffff).to_be_bytes());
-    }
-    match code {
-        _ if packet.op == PacketOp::Datagram => {
-            out.extend_from_slice(&packet.rkey.to_be_bytes());
-            out.extend_from_slice(&packet.src.get().to_be_bytes());
-        }
-        op::WRITE_FIRST | op::WRITE_ONLY | op::WRITE_ONLY_IMM | op::READ_REQUEST => {
-            remote(out, packet, packet.dma_len);
-        }
-        op::ATOMIC_WRITE => {
-            remote(out, packet, 8);
-            out.extend_from_slice(&packet.swap.to_ne_bytes());
-        }
-        op::FLUSH => {
-            out.extend_from_slice(&u32::from(packet.syndrome & 0x3f).to_be_bytes());
-            remote(out, packet, packet.dma_len);
-        }
-        op::COMPARE_SWAP | op::FETCH_ADD => {
-            out.extend_from_slice(&packet.remote_addr.to_be_bytes());
-            out.extend_from_slice(&packet.rkey.to_be_bytes());
-            out.extend_from_slice(&packet.swap.to_be_bytes());
-            out.extend_from_slice(&packet.compare.to_be_bytes());
-        }
-        op::ACKNOWLEDGE
-        | op::ATOMIC_ACKNOWLEDGE
-        | op::READ_RESPONSE_FIRST
-        | op::READ_RESPONSE_LAST
-        | op::READ_RESPONSE_ONLY => {
-            out.extend_from_slice(&(u32::from(packet.syndrome) << 24 | packet.imm & 0xff_ffff).to_be_bytes());
-            if code == op::ATOMIC_ACKNOWLEDGE {
-                out.extend_from_slice(&packet.swap.to_be_bytes());
+    let opcode = Opcode::Transport(service, operation(packet, piece));
+    let mut headers = transport::Repr::new(bth::Repr {
+        opcode,
+        solicited: piece.last && packet.has(flag::SOLICITED),
+        migrated: true, // the path is the primary one
+        pad: (piece.len.wrapping_neg() & 3) as u8,
+        pkey: limits::DEFAULT_PKEY,
+        fecn: false,
+        becn: false,
+        dest: packet.dst,
+        ack_req: piece.last && packet.has(flag::ACK_REQ) && !packet.op.is_response(),
+        psn: piece.psn,
+    });
+    let (remote_addr, rkey) = (packet.remote_addr, RKey(packet.rkey));
+    for extension in opcode.extensions() {
+        match extension {
+            Extension::Xrceth => {
+                let named = matches!(packet.op, PacketOp::Send | PacketOp::Write);
+                headers.xrceth = Some(xrceth::Repr { srqn: if named { packet.swap as u32 } else { 0 } });
             }
+            Extension::Deth => headers.deth = Some(deth::Repr { qkey: packet.rkey, source: packet.src }),
+            Extension::Feth => {
+                let (placement, selectivity) = (packet.syndrome & 0x0f, packet.syndrome >> 4 & 3);
+                headers.feth = Some(feth::Repr { placement, selectivity });
+            }
+            Extension::Reth => {
+                let dma_len = if packet.op == PacketOp::AtomicWrite { 8 } else { packet.dma_len };
+                headers.reth = Some(reth::Repr { remote_addr, rkey, dma_len });
+            }
+            Extension::AtomicEth => {
+                let (swap_add, compare) = (packet.swap, packet.compare);
+                headers.atomic_eth = Some(atomic_eth::Repr { remote_addr, rkey, swap_add, compare });
+            }
+            Extension::Aeth => headers.aeth = Some(aeth::Repr { syndrome: packet.syndrome, msn: packet.imm }),
+            Extension::AtomicAckEth => {
+                headers.atomic_ack_eth = Some(atomic_ack_eth::Repr { original: packet.swap });
+            }
+            // The program's own four bytes, in network byte order as it has put them there.
+            Extension::ImmDt => headers.imm_dt = Some(imm_dt::Repr { data: packet.imm.to_ne_bytes() }),
+            Extension::Ieth => headers.ieth = Some(ieth::Repr { rkey: RKey(packet.imm) }),
         }
-        _ => {}
     }
-    if piece.last && packet.has(flag::INV) {
-        out.extend_from_slice(&packet.imm.to_be_bytes());
-    } else if piece.last && packet.has(flag::IMM) {
-        // The program's own four bytes, in network byte order as it has put them there.
-        out.extend_from_slice(&packet.imm.to_ne_bytes());
-    }
+    headers
 }
 
-/// The RETH.
-fn remote(out: &mut Vec<u8>, packet: &Packet, len: u32) {
-    out.extend_from_slice(&packet.remote_addr.to_be_bytes());
-    out.extend_from_slice(&packet.rkey.to_be_bytes());
-    out.extend_from_slice(&len.to_be_bytes());
-}
-
-fn operation(packet: &Packet, piece: &Piece) -> u8 {
+fn operation(packet: &Packet, piece: &Piece) -> Operation {
     let shape = |first, middle, last, only| match (piece.first, piece.last) {
         (true, false) => first,
         (false, false) => middle,
@@ -248,31 +152,39 @@ fn operation(packet: &Packet, piece: &Piece) -> u8 {
         (true, true) => only,
     };
     match packet.op {
-        PacketOp::Send if packet.has(flag::INV) => {
-            shape(op::SEND_FIRST, op::SEND_MIDDLE, op::SEND_LAST_INV, op::SEND_ONLY_INV)
-        }
+        PacketOp::Send if packet.has(flag::INV) => shape(
+            Operation::SendFirst,
+            Operation::SendMiddle,
+            Operation::SendLastInvalidate,
+            Operation::SendOnlyInvalidate,
+        ),
         PacketOp::Send if packet.has(flag::IMM) => {
-            shape(op::SEND_FIRST, op::SEND_MIDDLE, op::SEND_LAST_IMM, op::SEND_ONLY_IMM)
+            shape(Operation::SendFirst, Operation::SendMiddle, Operation::SendLastImm, Operation::SendOnlyImm)
         }
-        PacketOp::Send => shape(op::SEND_FIRST, op::SEND_MIDDLE, op::SEND_LAST, op::SEND_ONLY),
+        PacketOp::Send => shape(Operation::SendFirst, Operation::SendMiddle, Operation::SendLast, Operation::SendOnly),
         PacketOp::Write if packet.has(flag::IMM) => {
-            shape(op::WRITE_FIRST, op::WRITE_MIDDLE, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM)
+            shape(Operation::WriteFirst, Operation::WriteMiddle, Operation::WriteLastImm, Operation::WriteOnlyImm)
         }
-        PacketOp::Write => shape(op::WRITE_FIRST, op::WRITE_MIDDLE, op::WRITE_LAST, op::WRITE_ONLY),
-        PacketOp::ReadRequest => op::READ_REQUEST,
-        PacketOp::ReadResponse => {
-            shape(op::READ_RESPONSE_FIRST, op::READ_RESPONSE_MIDDLE, op::READ_RESPONSE_LAST, op::READ_RESPONSE_ONLY)
+        PacketOp::Write => {
+            shape(Operation::WriteFirst, Operation::WriteMiddle, Operation::WriteLast, Operation::WriteOnly)
         }
-        PacketOp::CompareSwap => op::COMPARE_SWAP,
-        PacketOp::FetchAdd => op::FETCH_ADD,
-        PacketOp::AtomicWrite => op::ATOMIC_WRITE,
-        PacketOp::Flush => op::FLUSH,
+        PacketOp::ReadRequest => Operation::ReadRequest,
+        PacketOp::ReadResponse => shape(
+            Operation::ReadResponseFirst,
+            Operation::ReadResponseMiddle,
+            Operation::ReadResponseLast,
+            Operation::ReadResponseOnly,
+        ),
+        PacketOp::CompareSwap => Operation::CompareSwap,
+        PacketOp::FetchAdd => Operation::FetchAdd,
+        PacketOp::AtomicWrite => Operation::AtomicWrite,
+        PacketOp::Flush => Operation::Flush,
         // A19.4: ATOMIC WRITE and FLUSH are answered like a READ of no bytes.
-        PacketOp::AtomicAck if packet.len == 0 => op::READ_RESPONSE_ONLY,
-        PacketOp::AtomicAck => op::ATOMIC_ACKNOWLEDGE,
-        PacketOp::Ack => op::ACKNOWLEDGE,
-        PacketOp::Datagram if packet.has(flag::IMM) => op::SEND_ONLY_IMM,
-        PacketOp::Datagram => op::SEND_ONLY,
+        PacketOp::AtomicAck if packet.len == 0 => Operation::ReadResponseOnly,
+        PacketOp::AtomicAck => Operation::AtomicAcknowledge,
+        PacketOp::Ack => Operation::Acknowledge,
+        PacketOp::Datagram if packet.has(flag::IMM) => Operation::SendOnlyImm,
+        PacketOp::Datagram => Operation::SendOnly,
     }
 }
 
@@ -285,19 +197,6 @@ fn station(gid: &Gid) -> [u8; 6] {
         (true, IpAddr::V6(_)) => [0x33, 0x33, b, c, d, e],
         (false, _) => [0x02, 0x00, b, c, d, e],
     }
-}
-
-/// Adds 16-bit words (RFC 1071).
-fn add(sum: u32, bytes: &[u8]) -> u32 {
-    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)));
-    words.fold(sum, |sum, word| sum + word)
-}
-
-fn fold(mut sum: u32) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 #[cfg(test)]

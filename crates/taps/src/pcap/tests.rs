@@ -64,6 +64,9 @@ impl Bench {
                 let kept = word(at + 20) as usize;
                 let frame = &bytes[at + 28..at + 28 + kept];
                 let options = at + 28 + kept.next_multiple_of(4);
+                if kept == word(at + 24) as usize {
+                    wire::roce::Repr::read(frame).expect("a frame that a receiver takes");
+                }
                 let bth = &frame[14 + 20 + 8..];
                 let pad = usize::from(bth[1] >> 4 & 3);
                 seen.push(Seen {

@@ -1,0 +1,59 @@
+//! Headers of InfiniBand, RoCEv2 and iWARP as they are on a wire. No input or output, no allocation, no clock.
+//!
+//! Each header has one file, and all files have one shape:
+//!
+//! * `field`: where each field is.
+//! * `View`: a header in place. [`bth::View::new`] checks the length once; after that no accessor can fail. An accessor
+//!   returns what the bytes hold, whether or not it has a meaning.
+//! * `Repr`: what a header means, as a plain value. `Repr::parse` takes a `View` and refuses what the specification
+//!   says a receiver refuses; `Repr::emit` returns the bytes. `Repr::read` is both steps of receiving at once: it
+//!   returns the header and what follows it.
+//! * `Display`: one line for a log or a test.
+//!
+//! Values are big-endian unless a file says otherwise. Reserved bits are sent as zero and ignored on receipt, which is
+//! what all the specifications here ask for (IBTA vol. 1, 1.5.3 and RFC 5040 to 5044), unless a file cites a rule that
+//! has them checked. A `Repr` field that has fewer bits than its type is cut to them by `emit`.
+//!
+//! Nothing here panics, whatever the input is.
+//!
+//! | family | headers |
+//! |---|---|
+//! | network | [`ethernet`], [`ipv4`], [`ipv6`], [`udp`] |
+//! | InfiniBand transport | [`grh`], [`bth`] with [`opcode`], [`reth`], [`aeth`], [`atomic_eth`], [`atomic_ack_eth`], [`imm_dt`], [`ieth`], [`deth`], [`xrceth`], [`feth`], [`icrc`] |
+//! | in sequence | [`transport`] (BTH and what its opcode says), [`roce`] (a whole frame) |
+//! | management | [`mad`] and [`mad::cm`] |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+#[macro_use]
+mod header;
+mod bytes;
+mod error;
+
+pub mod aeth;
+pub mod atomic_ack_eth;
+pub mod atomic_eth;
+pub mod bth;
+pub mod checksum;
+pub mod deth;
+pub mod ethernet;
+pub mod feth;
+pub mod grh;
+pub mod icrc;
+pub mod ieth;
+pub mod imm_dt;
+pub mod ipv4;
+pub mod ipv6;
+pub mod mad;
+pub mod opcode;
+pub mod reth;
+pub mod roce;
+pub mod transport;
+pub mod udp;
+pub mod xrceth;
+
+pub use error::{Error, Result};

@@ -1,0 +1,126 @@
+//! APR: the answer to a LAP (IBTA vol. 1, 12.8.2).
+
+use core::fmt;
+
+use super::{LEN, put_data};
+use crate::Result;
+use crate::bytes::{put_u8, put_u32, u8_at, u32_at};
+
+/// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
+mod field {
+    pub const LOCAL_ID: usize = 0;
+    pub const REMOTE_ID: usize = 4;
+    pub const INFO_LEN: usize = 8;
+    pub const STATUS: usize = 9;
+    pub const INFO: usize = 12;
+    pub const PRIVATE_DATA: usize = 84;
+}
+
+/// The attribute of the datagram.
+pub const ATTRIBUTE: u16 = 0x1a;
+/// Bytes of the additional information of the status: fewer are emitted with zeros behind them.
+pub const INFO_LEN: usize = 72;
+/// Bytes of the private data: fewer are emitted with zeros behind them.
+pub const PRIVATE_DATA_LEN: usize = 148;
+
+message!("APR");
+
+/// What a APR says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr<'a> {
+    /// Communication id of the sender.
+    pub local_id: u32,
+    /// Communication id of the receiver.
+    pub remote_id: u32,
+    /// Bytes of the additional information that are valid.
+    pub info_len: u8,
+    /// 0: the path is taken; else why not.
+    pub status: u8,
+    /// The additional information of the status.
+    pub info: &'a [u8],
+    /// The private data.
+    pub private_data: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// Communication id of the sender.
+    pub fn local_id(&self) -> u32 {
+        u32_at(self.0, field::LOCAL_ID)
+    }
+
+    /// Communication id of the receiver.
+    pub fn remote_id(&self) -> u32 {
+        u32_at(self.0, field::REMOTE_ID)
+    }
+
+    /// Bytes of the additional information that are valid.
+    pub fn info_len(&self) -> u8 {
+        u8_at(self.0, field::INFO_LEN)
+    }
+
+    /// 0: the path is taken; else why not.
+    pub fn status(&self) -> u8 {
+        u8_at(self.0, field::STATUS)
+    }
+
+    /// The additional information of the status.
+    pub fn info(&self) -> &'a [u8] {
+        self.0.get(field::INFO..field::INFO + INFO_LEN).unwrap_or_default()
+    }
+
+    /// The private data.
+    pub fn private_data(&self) -> &'a [u8] {
+        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
+    }
+}
+
+impl<'a> Repr<'a> {
+    /// What a message means.
+    ///
+    /// # Errors
+    /// None: what a value without meaning is answered with is the connection manager's to say.
+    pub fn parse(view: &View<'a>) -> Result<Repr<'a>> {
+        Ok(Repr {
+            local_id: view.local_id(),
+            remote_id: view.remote_id(),
+            info_len: view.info_len(),
+            status: view.status(),
+            info: view.info(),
+            private_data: view.private_data(),
+        })
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) for private data or other data that do not fit.
+    pub fn emit(&self) -> Result<[u8; LEN]> {
+        let mut out = [0; LEN];
+        put_u32(&mut out, field::LOCAL_ID, self.local_id);
+        put_u32(&mut out, field::REMOTE_ID, self.remote_id);
+        put_u8(&mut out, field::INFO_LEN, self.info_len);
+        put_u8(&mut out, field::STATUS, self.status);
+        put_data::<{ INFO_LEN }>(&mut out, field::INFO, self.info)?;
+        put_data::<{ PRIVATE_DATA_LEN }>(&mut out, field::PRIVATE_DATA, self.private_data)?;
+        Ok(out)
+    }
+}
+
+impl fmt::Display for Repr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "APR {:#x} > {:#x} status={}", self.local_id, self.remote_id, self.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literal_bytes() {
+        let message =
+            Repr { local_id: 9, remote_id: 5, info_len: 2, status: 3, info: &[0xaa, 0xbb], private_data: b"no" };
+        assert_message!(message, [(0, "00000009 00000005 02 03 0000 aabb 00"), (84, "6e6f 00")]);
+        assert_eq!(std::format!("{message}"), "APR 0x9 > 0x5 status=3");
+    }
+}
