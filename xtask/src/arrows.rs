@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Device, contexts, events, progress.
     ("softrnic-nic",    &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
-    ("softrnic-cm",     &["softrnic-verbs", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
+    ("softrnic-cm",     &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev, and at NETLINK_RDMA.
     ("softrnic-hooks",  &["softrnic-sys", "softrnic-view", "softrnic-netlink"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.

@@ -1,5 +1,7 @@
 use std::net::Ipv4Addr;
 
+use wire::mad::cm::Message as Said;
+
 use super::*;
 use crate::conn::reason;
 use crate::event::Ece;
@@ -119,6 +121,41 @@ fn the_longest_private_data_fit() {
     for (body, end) in cases {
         let mad = emit(&Message { from: 1, to: 2, body: body.clone() }, &ends(false)).unwrap();
         assert_eq!(mad[24 + end - 1], 7, "{body:?}");
+    }
+}
+
+#[test]
+fn what_is_emitted_is_understood() {
+    let said = |body, asked| {
+        let mad = emit(&Message { from: 9, to: 5, body }, &ends(asked)).unwrap();
+        let datagram = Datagram::read(&mad).unwrap();
+        assert_eq!(datagram.emit(), Ok(mad), "{datagram}");
+        format!("{datagram}")
+    };
+    let line = said(Body::Req { service: service(), half: half(), data: b"hello".to_vec() }, true);
+    assert_eq!(line, "REQ 0x9 service=0x1064853 qpn=0xabcdef psn=0x123456 transaction=0x9");
+    let line = said(Body::Rep { half: half(), data: Vec::new() }, false);
+    assert_eq!(line, "REP 0x9 > 0x5 qpn=0xabcdef psn=0x123456 transaction=0x5");
+    assert_eq!(said(Body::Rtu, true), "RTU 0x9 > 0x5 transaction=0x9");
+    assert_eq!(said(Body::Dreq, true), "DREQ 0x9 > 0x5 qpn=0x777 transaction=0x100000009");
+    assert_eq!(said(Body::Drep, true), "DREP 0x9 > 0x5 transaction=0x100000005");
+    assert_eq!(said(Body::Rej { reason: 28, data: Vec::new() }, false), "REJ 0x9 > 0x5 of=0 reason=28 transaction=0x5");
+    let line = said(Body::SidrRep { status: 0, qpn: 3, qkey: 4, data: Vec::new() }, false);
+    assert_eq!(line, "SIDR REP 0x5 status=0 qpn=0x3 qkey=0x4 transaction=0x5");
+    // Both requests of IP carry the addresses in front of the private data.
+    for body in [
+        Body::Req { service: service(), half: half(), data: b"hello".to_vec() },
+        Body::SidrReq { service: service(), data: b"hello".to_vec() },
+    ] {
+        let mad = emit(&Message { from: 9, to: 0, body }, &ends(true)).unwrap();
+        let private_data = match Datagram::read(&mad).unwrap().message {
+            Said::Req(request) => request.private_data,
+            Said::SidrReq(request) => request.private_data,
+            other => panic!("{other}"),
+        };
+        let (addresses, data) = ip_addressing::Repr::read(private_data).unwrap();
+        assert_eq!(addresses.to_string(), "10.0.0.1 port 4660 > 10.0.0.2");
+        assert_eq!(data[..6], *b"hello\0");
     }
 }
 
