@@ -613,10 +613,6 @@ pub trait Platform {
     fn routed(&mut self, _path: &Path) {}
     /// True if both links lead to the same process: two that connect to each other at once keep a link each.
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
-    /// True if they do, and whatever becomes known of the peer later cannot change that.
-    fn surely_same_peer(&self, a: LinkId, b: LinkId) -> bool {
-        self.same_peer(a, b)
-    }
     /// What this link can do.
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].

@@ -82,9 +82,7 @@ impl<P: Platform> Engine<P> {
         }
         match qp.link {
             Some(own) if self.platform.same_peer(own, link) => {
-                if self.platform.surely_same_peer(own, link) {
-                    qp.from = Some(link);
-                }
+                qp.from = Some(link);
                 true
             }
             Some(_) => {

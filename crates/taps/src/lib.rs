@@ -321,11 +321,6 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn surely_same_peer(&self, a: LinkId, b: LinkId) -> bool {
-        self.wire.surely_same_peer(a, b)
-    }
-
-    #[inline]
     fn caps(&self, link: LinkId) -> LinkCaps {
         let caps = self.wire.caps(link);
         if self.tapped() && self.needs_data() {

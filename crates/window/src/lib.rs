@@ -19,6 +19,7 @@
 mod board;
 mod codec;
 mod config;
+mod identity;
 mod link;
 mod meeting;
 mod multicast;

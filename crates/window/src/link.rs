@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
 use crate::codec;
+use crate::identity::Identity;
 use crate::pace::Pace;
 use crate::peers::Who;
 use crate::quiet::Offence;
@@ -105,6 +106,8 @@ pub(crate) struct Remote {
     pub peer: u64,
     /// What it calls its device, once it has said so.
     pub instance: Option<[u8; 16]>,
+    /// What its links say about who it is.
+    pub identity: Identity,
     /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
     pub pidfd: Option<TrackedFd>,
     /// What it has done to us.
@@ -177,26 +180,6 @@ impl Remote {
         // proc_pid_stat(5): the state is the third field; the second, in parentheses, may contain anything.
         let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
         matches!(state, Some(b'T' | b't'))
-    }
-
-    /// True if it is known well enough to be told from others: by its number, or by what it says.
-    pub fn is_known(&self) -> bool {
-        self.who.pid != 0 || self.instance.is_some()
-    }
-
-    /// True if the other is the same process.
-    pub fn is_same(&self, other: &Remote) -> bool {
-        if self.who.pid != 0 {
-            return self.peer == other.peer;
-        }
-        // A process that has no number here (another PID namespace) is known by what it says: 128 random bits that only
-        // its peers have heard. Until it answers, nobody else can be told from it.
-        other.who.pid == 0
-            && self.who.standing == other.who.standing
-            && match (self.instance, other.instance) {
-                (Some(a), Some(b)) => a == b,
-                _ => true,
-            }
     }
 }
 

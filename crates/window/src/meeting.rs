@@ -6,7 +6,8 @@
 //! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
 //!
 //! Where our own uid stands for all users that have no number in our user namespace, the kernel's word for the user says
-//! nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself.
+//! nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself. So is one from a
+//! process that has no process number here (`identity`).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -20,14 +21,20 @@ use memory::{ForeignSheet, Half, straight};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::WindowPlatform;
+use crate::identity::Identity;
 use crate::link::{Remote, Side, State};
 use crate::paths;
 use crate::peers::{Standing, TURN, Who, unwatch, watch_bell};
 use crate::quiet::Offence;
-use crate::rendezvous::{Greeting, Message, NONCE};
+use crate::rendezvous::{Greeting, Message, NONCE, SECRET};
 use crate::socket::{self, Received};
 
 impl Remote {
+    /// True if no packet may be taken from the link or put into it yet.
+    pub(crate) fn is_held(&self) -> bool {
+        self.who.standing == Standing::Unsure || self.is_unknown()
+    }
+
     /// Takes all descriptors of the peer out of the epoll instance.
     pub(crate) fn unwatch(&self, epoll: &TrackedFd) {
         for fd in [Some(&self.socket), self.pidfd.as_ref(), self.bell.as_ref()].into_iter().flatten() {
@@ -58,6 +65,7 @@ impl WindowPlatform {
             offence,
             peer: self.peer_number(pid),
             instance: None,
+            identity: Identity::default(),
             pidfd,
             nonce,
             proved: false,
@@ -82,6 +90,8 @@ impl WindowPlatform {
             instance: self.instance,
             nonce_addr: remote.nonce.as_ref().map_or(0, |nonce| nonce.as_ptr().expose_provenance() as u64),
             straight: self.copies_with(remote),
+            secret: remote.identity.own.map_or([0; SECRET], |(secret, _)| secret),
+            block: if remote.identity.own.is_some() { self.own_block() } else { 0 },
         }
     }
 
@@ -90,18 +100,22 @@ impl WindowPlatform {
         self.config.straight && remote.offence != Some(Offence::Mark)
     }
 
-    /// Takes the window that a peer offers. Whatever is wrong with the offer: the connection is dropped.
-    pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, hello: &Greeting, fds: Vec<Gift>) {
+    /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the connection is dropped.
+    pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<Gift>) {
         let [memfd] = &fds[..] else { return };
         let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
             return;
         };
         let mut remote = self.remote(socket, who);
         remote.visits = true;
+        remote.identity = Identity::of_visitor(hello, at);
         // A peer that is gone already is taken in all the same: what it has sent lies in the window.
         let _ = socket::send(&remote.socket, &Message::Welcome(self.greeting(&remote)), &[]);
         Self::meet(&mut remote, hello);
-        let _ = self.install(Arc::new(window), Side::Taker, remote);
+        if let Ok(id) = self.install(Arc::new(window), Side::Taker, remote) {
+            self.connect_back(id);
+            self.return_secrets();
+        }
     }
 
     /// What both sides do with the other's greeting: read its nonce, if the kernel permits it, and return it.
@@ -189,14 +203,18 @@ impl WindowPlatform {
             }
             Message::Proof(nonce) => none && !awaits_welcome && self.check_proof(id, &mut remote, nonce),
             Message::Table { board } => !awaits_welcome && self.take_table(&mut remote, *board, fds),
+            Message::Echo { .. } => none && !awaits_welcome,
             Message::Hello(_) | Message::Welcome(_) => false,
         };
-        let sure = remote.who.standing != Standing::Unsure;
+        let held = remote.is_held();
         if let Some(link) = self.link_mut(id) {
             link.remote = Some(remote);
-            if sure && link.state == State::Held {
+            if !held && link.state == State::Held {
                 link.state = State::Up;
             }
+        }
+        if let (Message::Echo { secret, block }, true) = (message, fits) {
+            self.hear_secret(id, &(*secret, *block));
         }
         fits
     }

@@ -3,12 +3,17 @@
 //!
 //! The list only says where to look. Who is behind a block is checked when it is connected to, and a process that is
 //! sent a datagram of a group in which it has no QP drops it.
+//!
+//! The lock of the device is held where datagrams are sent. So where a reading takes long, the next one is made by a thread of
+//! its own, and the list before it serves meanwhile.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::{Mutex, PoisonError};
 
 use engine::platform::{LinkId, Nanos};
 use memory::fds::TrackedFd;
-use memory::names;
+use memory::{apart, names};
 use verbs::{Errno, Gid};
 
 use crate::peers::monotonic;
@@ -20,6 +25,18 @@ const FRESH: Nanos = 1_000_000;
 /// anybody may bind them.
 const SLOW: Nanos = 20_000_000;
 const TIMES: Nanos = 20;
+
+/// What a reading gave: when it ended, how long it took, and the blocks of members.
+type Reading = (Nanos, Nanos, Vec<u16>);
+
+/// Reads the list.
+fn read(group: &Gid, text: impl FnOnce() -> Vec<u8>) -> Reading {
+    let began = monotonic();
+    // Names are arbitrary bytes; those of others may be no UTF-8.
+    let blocks = rendezvous::members(&String::from_utf8_lossy(&text()), group);
+    let read = monotonic();
+    (read, read.saturating_sub(began), blocks)
+}
 
 /// How long a reading serves that took so long.
 fn serves(took: Nanos) -> Nanos {
@@ -34,6 +51,65 @@ pub(crate) struct Multicast {
     seen: HashMap<Gid, (Nanos, Vec<u16>)>,
     /// How long the last reading took.
     took: Nanos,
+    /// What a thread reads now, and for which group. The mutex makes it shareable; nobody waits for it.
+    coming: Option<(Gid, Mutex<Receiver<Reading>>)>,
+}
+
+impl Multicast {
+    /// The blocks of a group's members, from a text that may take long to get.
+    fn blocks(&mut self, group: &Gid, now: Nanos, text: impl FnOnce() -> Vec<u8> + Send + 'static) -> &[u16] {
+        self.take_coming();
+        let fresh = serves(self.took);
+        // A slow one serves once more as long, while the next one is read.
+        let most = if fresh == FRESH { fresh } else { fresh.saturating_mul(2) };
+        let age = self.seen.get(group).map(|(at, _)| now.saturating_sub(*at)).filter(|age| *age < most);
+        match age {
+            Some(age) if age < fresh => {}
+            Some(_) => self.read_apart(group, text),
+            None => {
+                self.seen.retain(|_, (at, _)| now.saturating_sub(*at) < most);
+                let reading = read(group, text);
+                self.keep(group, reading);
+            }
+        }
+        self.seen.get(group).map_or(&[], |(_, blocks)| blocks)
+    }
+
+    fn keep(&mut self, group: &Gid, (at, took, blocks): Reading) {
+        self.took = took;
+        self.seen.insert(*group, (at, blocks));
+    }
+
+    /// Takes what the thread has read, if it is done.
+    fn take_coming(&mut self) {
+        let Some((group, reading)) = &mut self.coming else { return };
+        let (group, reading) = (*group, reading.get_mut().unwrap_or_else(PoisonError::into_inner).try_recv());
+        match reading {
+            Ok(reading) => {
+                self.coming = None;
+                self.keep(&group, reading);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => self.coming = None,
+        }
+    }
+
+    /// Has the list read by a thread, one at a time. Where none can be made, the list is read when it no longer serves.
+    fn read_apart(&mut self, group: &Gid, text: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        if self.coming.is_some() {
+            return;
+        }
+        let (sender, reading) = sync_channel(1);
+        let of = *group;
+        let body = move || {
+            apart::deaf();
+            // Nobody may want it any more.
+            let _ = sender.send(read(&of, text));
+        };
+        if std::thread::Builder::new().name("softrnic-names".into()).stack_size(256 << 10).spawn(body).is_ok() {
+            self.coming = Some((of, Mutex::new(reading)));
+        }
+    }
 }
 
 impl WindowPlatform {
@@ -49,30 +125,15 @@ impl WindowPlatform {
             let bound = names::claim(&rendezvous::member_name(group, first), 1, true)?;
             self.multicast.announced.insert(*group, TrackedFd::new(bound, &self.fds));
         }
-        // Our own change is to be seen at once.
+        // Our own change is to be seen at once, also where the list is being read.
         self.multicast.seen.remove(group);
+        self.multicast.coming.take_if(|(of, _)| of == group);
         Ok(())
     }
 
     /// Appends the links to the members of a group.
     pub(crate) fn find_members(&mut self, group: &Gid, links: &mut Vec<LinkId>) {
-        let (now, fresh) = (monotonic(), serves(self.multicast.took));
-        let blocks = match self.multicast.seen.remove(group) {
-            Some((at, blocks)) if now.saturating_sub(at) < fresh => {
-                self.multicast.seen.insert(*group, (at, blocks.clone()));
-                blocks
-            }
-            _ => {
-                self.multicast.seen.retain(|_, (at, _)| now.saturating_sub(*at) < fresh);
-                // Names are arbitrary bytes; those of others may be no UTF-8.
-                let raw = memory::files::contents("/proc/net/unix");
-                let blocks = rendezvous::members(&String::from_utf8_lossy(&raw), group);
-                let read = monotonic();
-                self.multicast.took = read.saturating_sub(now);
-                self.multicast.seen.insert(*group, (read, blocks.clone()));
-                blocks
-            }
-        };
+        let blocks = self.multicast.blocks(group, monotonic(), || memory::files::contents("/proc/net/unix")).to_vec();
         for block in blocks {
             if let Some(link) = self.resolve_block(block)
                 && !links.contains(&link)
@@ -92,5 +153,36 @@ mod tests {
     fn a_slow_reading_serves_longer() {
         assert_eq!([0, 1, SLOW - 1].map(serves), [FRESH; 3]);
         assert_eq!(serves(500_000_000), 10_000_000_000);
+    }
+
+    /// While a slow reading is made, nobody waits for it.
+    #[test]
+    #[cfg_attr(miri, ignore = "a thread that outlives a call, and time")]
+    fn a_slow_list_is_read_apart() {
+        let (group, now) = (Gid([0xff; 16]), monotonic());
+        let line = move |block: &str| {
+            format!("0: 2 0 0 5 1 1 @{}\n", rendezvous::member_name(&group, 1).replace("/001", block))
+        };
+        let mut multicast = Multicast { took: SLOW, ..Multicast::default() };
+        multicast.seen.insert(group, (now, vec![1]));
+        let not_read = || panic!("it serves");
+        assert_eq!(multicast.blocks(&group, now + serves(SLOW) - 1, not_read), [1]);
+        let (go_on, wait) = sync_channel::<Vec<u8>>(1);
+        // The text comes when this thread says so: it would wait for itself.
+        let text = move || wait.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let later = now + serves(SLOW);
+        assert_eq!(multicast.blocks(&group, later, text), [1]);
+        assert_eq!(multicast.blocks(&group, later, not_read), [1], "one at a time");
+        assert!(multicast.coming.is_some());
+        go_on.send(line("/002").into_bytes()).unwrap();
+        let (group_read, reading) = multicast.coming.take().unwrap();
+        let (_, took, blocks) = reading.into_inner().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let (sender, reading) = sync_channel(1);
+        sender.send((later, took.max(SLOW), blocks)).unwrap();
+        multicast.coming = Some((group_read, Mutex::new(reading)));
+        assert_eq!(multicast.blocks(&group, later, not_read), [2]);
+        // What is too old is read at once.
+        let old = later + 1_000_000_000_000_000;
+        assert_eq!(multicast.blocks(&group, old, move || line("/003").into_bytes()), [3]);
     }
 }

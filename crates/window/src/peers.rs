@@ -15,7 +15,7 @@ use verbs::Errno;
 
 use crate::WindowPlatform;
 use crate::link::{Link, Remote, Side, State};
-use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Message};
+use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Message, SECRET};
 use crate::socket::{self, Received, errno};
 
 /// Links of one process, dead ones that wait to be taken included.
@@ -61,6 +61,8 @@ pub(crate) enum Route {
 /// A connection that has not said HELLO.
 pub(crate) struct HalfOpen {
     serial: u32,
+    /// The block that it has come to.
+    at: u16,
     socket: TrackedFd,
     who: Who,
     pub deadline: Nanos,
@@ -243,6 +245,9 @@ impl WindowPlatform {
             Err(_) => Route::Retry { at: monotonic() + pause, pause: (pause * 2).min(RETRY_LAST), met },
         };
         self.routes.insert(block, route);
+        if found.is_ok() {
+            self.return_secrets();
+        }
         found.ok()
     }
 
@@ -264,11 +269,26 @@ impl WindowPlatform {
 
     /// [`WindowPlatform::tell_obstacle`] where peers decide how often: once in a second.
     pub(crate) fn tell_visitors(&mut self, what: impl Display) {
-        let now = monotonic();
-        if self.told_at.is_none_or(|at| now.saturating_sub(at) >= TELL_AGAIN) {
-            self.told_at = Some(now);
+        if self.may_tell() {
             self.tell_obstacle(what, Errno::EMFILE);
         }
+    }
+
+    /// Says whom the limit of links has kept out, once in a second, to a program that asks for diagnostics.
+    fn tell_turned_away(&mut self, what: impl Display) {
+        if self.diagnose && self.may_tell() {
+            report::say(format_args!("{what}"));
+        }
+    }
+
+    /// True once in a second: peers decide how often there is something to say.
+    fn may_tell(&mut self) -> bool {
+        let now = monotonic();
+        let may = self.told_at.is_none_or(|at| now.saturating_sub(at) >= TELL_AGAIN);
+        if may {
+            self.told_at = Some(now);
+        }
+        may
     }
 
     /// Hears those who come from now on, or nobody for a while: who waits at the door and cannot be let in would
@@ -299,6 +319,14 @@ impl WindowPlatform {
             remote.is_some_and(|remote| remote.visits && remote.who.pid == pid && (pid != 0 || remote.who.uid == uid))
         };
         pid != std::process::id() && self.live.iter().filter(its).count() >= most
+    }
+
+    /// The link to the process that holds this block, if there is one.
+    pub(crate) fn route_to(&self, block: u16) -> Option<LinkId> {
+        match self.routes.get(&block) {
+            Some(&Route::Link(id)) => Some(id),
+            _ => None,
+        }
     }
 
     fn is_up(&self, id: LinkId) -> bool {
@@ -342,6 +370,9 @@ impl WindowPlatform {
         let (window, memfd) = Memfd::create(Half::WINDOW)?;
         let mut remote = self.remote(socket, who);
         remote.awaits_welcome = true;
+        let mut secret = [0; SECRET];
+        self.fill_random(&mut secret);
+        remote.identity.own = Some((secret, block));
         socket::send(&remote.socket, &Message::Hello(self.greeting(&remote)), &[memfd.as_fd()])?;
         let id = self.install(Arc::new(window), Side::Maker, remote)?;
         if self.is_up(id) { Ok(id) } else { Err(Errno::EAGAIN) }
@@ -353,6 +384,8 @@ impl WindowPlatform {
     /// EACCES: nobody that we talk to.
     fn who(&self, socket: &TrackedFd) -> Result<Who, Errno> {
         let (pid, uid) = peer_credentials(socket)?;
+        #[cfg(test)]
+        let pid = if self.nameless { 0 } else { pid };
         let standing = match uid == self.uid {
             true if self.vague != Some(uid) => Standing::Same,
             true if pid != 0 && straight::may_trace(pid) => Standing::Unsure,
@@ -375,7 +408,7 @@ impl WindowPlatform {
     }
 
     pub(crate) fn install(&mut self, window: Arc<dyn Backing>, side: Side, remote: Remote) -> Result<LinkId, Errno> {
-        let held = remote.who.standing == Standing::Unsure;
+        let held = remote.is_held();
         let mut link = Link::new(window, side, remote)?;
         if held {
             link.state = State::Held;
@@ -476,7 +509,7 @@ impl WindowPlatform {
                         self.tell_visitors("a peer's connection was turned away");
                         continue;
                     }
-                    self.admit(socket, now);
+                    self.admit(socket, block, now);
                 }
                 Err(Errno::EINTR | Errno(103)) => {}
                 Err(Errno::EMFILE | Errno(23)) => {
@@ -501,7 +534,7 @@ impl WindowPlatform {
     }
 
     /// A new connection: HELLO is usually there already.
-    fn admit(&mut self, socket: TrackedFd, now: Nanos) {
+    fn admit(&mut self, socket: TrackedFd, at: u16, now: Nanos) {
         let Ok(who) = self.who(&socket) else {
             if let Ok((pid, uid)) = peer_credentials(&socket) {
                 let who =
@@ -511,10 +544,13 @@ impl WindowPlatform {
             return;
         };
         if self.has_enough(who) {
-            return self.tell_visitors("a process that has links enough was turned away");
+            let Who { pid, uid, .. } = who;
+            return self.tell_turned_away(format_args!(
+                "process {pid} of user {uid} wanted to connect once more, and was turned away: it has as many links as one process may have"
+            ));
         }
         match socket::receive(&socket) {
-            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, who, &hello, fds),
+            Received::Message(Message::Hello(hello), fds) => self.welcome(socket, who, at, &hello, fds),
             Received::Nothing => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
                     let oldest = self.half_open.remove(0);
@@ -524,7 +560,7 @@ impl WindowPlatform {
                 let serial = self.next_serial;
                 if watch(&self.epoll, &socket, Token::HalfOpen(serial)).is_ok() {
                     let deadline = now.saturating_add(HELLO_TIMEOUT);
-                    self.half_open.push(HalfOpen { serial, socket, who, deadline });
+                    self.half_open.push(HalfOpen { serial, at, socket, who, deadline });
                 }
             }
             Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
@@ -543,7 +579,7 @@ impl WindowPlatform {
                 unwatch(&self.epoll, &half.socket);
                 match heard {
                     Received::Message(Message::Hello(hello), fds) => {
-                        self.welcome(half.socket, half.who, &hello, fds);
+                        self.welcome(half.socket, half.who, half.at, &hello, fds);
                     }
                     Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
                     _ => {}

@@ -12,6 +12,11 @@ use crate::Config;
 use crate::pace::Pace;
 use crate::rendezvous::Greeting;
 
+/// What a peer says that knows nothing.
+fn greeting() -> Greeting {
+    Greeting { instance: [1; 16], nonce_addr: 0, straight: true, secret: [0; rendezvous::SECRET], block: 0 }
+}
+
 fn platform() -> WindowPlatform {
     WindowPlatform::new(Config::default()).unwrap()
 }
@@ -431,8 +436,8 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
 
     let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
     let peer = socket::accept(&listener).unwrap();
-    let greeting = Greeting { instance: [1; 16], nonce_addr: 0, straight: false };
-    socket::send(&peer, &Message::Welcome(greeting), &[]).unwrap();
+    let its = Greeting { straight: false, ..greeting() };
+    socket::send(&peer, &Message::Welcome(its), &[]).unwrap();
     platform.handle_events(monotonic());
     assert!(platform.obey(link, &table, None));
     let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
@@ -716,32 +721,6 @@ fn a_link_that_dies_names_another_to_the_same_process() {
     }
 }
 
-#[test]
-fn who_has_no_number_and_has_not_spoken_is_not_remembered() {
-    let (mut platform, mut other) = (platform(), platform());
-    let qpns = [platform.claim_block().unwrap(), other.claim_block().unwrap()].map(Qpn::new);
-    let own = platform.resolve(&gid("::1"), qpns[1]).unwrap();
-    other.resolve(&gid("::1"), qpns[0]).unwrap();
-    platform.handle_events(monotonic());
-    let theirs = platform.links()[2];
-    assert!(platform.surely_same_peer(own, theirs), "by the number");
-    let instance = |platform: &mut WindowPlatform, link, pid, instance| {
-        let remote = platform.link_mut(link).unwrap().remote.as_mut().unwrap();
-        (remote.who.pid, remote.instance) = (pid, instance);
-    };
-    for (of_own, of_theirs, same, surely) in [
-        (None, Some([1; 16]), true, false),
-        (Some([1; 16]), None, true, false),
-        (Some([1; 16]), Some([1; 16]), true, true),
-        (Some([1; 16]), Some([2; 16]), false, false),
-    ] {
-        instance(&mut platform, own, 0, of_own);
-        instance(&mut platform, theirs, 0, of_theirs);
-        assert_eq!(platform.same_peer(own, theirs), same, "{of_own:?} {of_theirs:?}");
-        assert_eq!(platform.surely_same_peer(own, theirs), surely, "{of_own:?} {of_theirs:?}");
-    }
-}
-
 /// Where our number stands for users without one, a peer with that number has to prove that it may trace us.
 #[test]
 fn who_has_the_number_of_nobody_has_to_prove_itself() {
@@ -764,8 +743,8 @@ fn who_has_the_number_of_nobody_has_to_prove_itself() {
     // A stranger that has the number, too, may be let in, but its packets are not.
     let (stranger, ..) = names::seek(&rendezvous::block_name((own.get() >> 12) as u16), false).unwrap();
     let (window, memfd) = Memfd::create(Half::WINDOW).unwrap();
-    let greeting = Greeting { instance: [1; 16], nonce_addr: 8, straight: true };
-    socket::send(&stranger, &Message::Hello(greeting), &[memfd.as_fd()]).unwrap();
+    let its = Greeting { nonce_addr: 8, ..greeting() };
+    socket::send(&stranger, &Message::Hello(its), &[memfd.as_fd()]).unwrap();
     let mut its =
         Link::new(Arc::new(window), Side::Maker, platform.link_mut(held).unwrap().remote.take().unwrap()).unwrap();
     assert!(its.producer.push_short(&[0; 5], false, 0));

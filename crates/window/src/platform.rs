@@ -54,6 +54,9 @@ pub struct WindowPlatform {
     pub(crate) config: Config,
     /// 128 random bits that name this device.
     pub(crate) instance: [u8; 16],
+    /// No process has a number here, as in a PID namespace of its own.
+    #[cfg(test)]
+    pub(crate) nameless: bool,
     pub(crate) uid: u32,
     /// The uid that stands for users without one, where there are such.
     pub(crate) vague: Option<u32>,
@@ -110,6 +113,8 @@ impl WindowPlatform {
         let mut platform = WindowPlatform {
             config,
             instance: [0; 16],
+            #[cfg(test)]
+            nameless: false,
             uid: rustix::process::geteuid().as_raw(),
             vague: peers::vague_uid(),
             epoll,
@@ -340,7 +345,7 @@ impl WindowPlatform {
             }
         }
         for (id, other) in &mut dead[before..] {
-            *other = self.live.iter().copied().find(|other| self.surely_same_peer(*id, *other));
+            *other = self.live.iter().copied().find(|other| self.same_peer(*id, *other));
         }
         for (id, _) in &dead[before..] {
             let Some(entry) = self.entries.get_mut((id.0 & 0xffff) as usize) else {
@@ -489,11 +494,6 @@ impl Platform for WindowPlatform {
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
         let remote = |id| self.link(id).and_then(|link| link.remote.as_ref());
         a == b || matches!((remote(a), remote(b)), (Some(a), Some(b)) if a.is_same(b))
-    }
-
-    fn surely_same_peer(&self, a: LinkId, b: LinkId) -> bool {
-        let is_known = |id| self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.is_known());
-        a == b || is_known(a) && is_known(b) && self.same_peer(a, b)
     }
 
     fn caps(&self, link: LinkId) -> LinkCaps {

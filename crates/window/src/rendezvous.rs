@@ -11,7 +11,9 @@
 //!
 //! ```text
 //!  0  magic "softrnic"      8  version u32      12  kind u8      13  flags u8      14  0 u16
-//! 16  instance, 16 bytes   32  address of the nonce u64                               (HELLO and WELCOME only)
+//! 16  instance, 16 bytes   32  address of the nonce u64                               (HELLO and WELCOME)
+//! 40  secret, 16 bytes     56  block u16          58  0, 6 bytes                      (HELLO; zeros in WELCOME)
+//! 16  secret, 16 bytes     32  block u16          34  0, 6 bytes                      (ECHO only)
 //! 16  nonce, 32 bytes                                                                 (PROOF only)
 //! ```
 //!
@@ -22,12 +24,14 @@
 //!   other side tells it could be read from that one's memory anyway.
 //! * TABLE, the answer to a right PROOF, with descriptors: an eventfd that is this link's doorbell, and with flag 2 the
 //!   sender's board. Without PROOF there is none, and everything travels through the window.
+//! * ECHO: the secret of a HELLO of the receiver's over another link, and the sender's block at which that link came in
+//!   (`identity`), so that a process without a process number here is known by the links that lead to it.
 //! * RING: a doorbell for the side that has no eventfd of the receiver.
 
 use verbs::Gid;
 
 /// Version of everything that two processes must agree on: names, messages, the window's layout.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// QP numbers per block.
 pub const BLOCK_QPNS: u32 = 4096;
 /// Blocks that can be claimed. Not the first (QP 0 and 1 are management queue pairs), not the last (its last number
@@ -35,11 +39,13 @@ pub const BLOCK_QPNS: u32 = 4096;
 pub const BLOCKS: core::ops::RangeInclusive<u16> = 1..=0xffe;
 /// Bytes of a nonce.
 pub const NONCE: usize = 32;
+/// Bytes of a link's secret.
+pub const SECRET: usize = 16;
 /// Length of HELLO and WELCOME.
-pub const GREETING_BYTES: usize = NOTE_BYTES + 24;
-/// Length of PROOF, the longest message.
+pub const GREETING_BYTES: usize = NOTE_BYTES + 48;
+/// Length of PROOF.
 pub const PROOF_BYTES: usize = NOTE_BYTES + NONCE;
-/// Length of the other messages.
+/// Length of RING and TABLE, and of what all messages begin with.
 pub const NOTE_BYTES: usize = 16;
 
 const MAGIC: [u8; 8] = *b"softrnic";
@@ -48,16 +54,21 @@ const KIND_WELCOME: u8 = 2;
 const KIND_PROOF: u8 = 3;
 const KIND_RING: u8 = 4;
 const KIND_TABLE: u8 = 5;
+const KIND_ECHO: u8 = 6;
 
 /// Who speaks, and how it is found out who may trace whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// 128 random bits that name the process's device.
+    /// 128 random bits that name the process's device, for captures.
     pub instance: [u8; 16],
     /// Where the nonce for the receiver lies in the sender's memory.
     pub nonce_addr: u64,
     /// The sender does not refuse straight copies.
     pub straight: bool,
+    /// Random bits that only this link's receiver hears; zeros in WELCOME.
+    pub secret: [u8; SECRET],
+    /// A block of the sender's, at which it hears secrets that are returned; 0 in WELCOME.
+    pub block: u16,
 }
 
 /// A message on the socket between two processes.
@@ -73,6 +84,13 @@ pub enum Message {
     Table {
         /// The descriptor of the sender's board comes behind that of the doorbell.
         board: bool,
+    },
+    /// What the receiver's HELLO over another link said, and where that link came in.
+    Echo {
+        /// The secret.
+        secret: [u8; SECRET],
+        /// The sender's block.
+        block: u16,
     },
     /// Wake up.
     Ring,
@@ -96,7 +114,14 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     }
     match (kind, flags) {
         (KIND_HELLO, 0 | 1) => Ok(Message::Hello(greeting(rest, flags == 1)?)),
-        (KIND_WELCOME, 0 | 1) => Ok(Message::Welcome(greeting(rest, flags == 1)?)),
+        (KIND_WELCOME, 0 | 1) => match greeting(rest, flags == 1)? {
+            welcome if welcome.secret == [0; SECRET] && welcome.block == 0 => Ok(Message::Welcome(welcome)),
+            _ => Err(Malformed),
+        },
+        (KIND_ECHO, 0) => {
+            let (secret, block) = secret_and_block(rest)?;
+            Ok(Message::Echo { secret, block })
+        }
         (KIND_PROOF, 0) => rest.try_into().map(Message::Proof).map_err(|_| Malformed),
         (KIND_TABLE, 0 | 2) if rest.is_empty() => Ok(Message::Table { board: flags == 2 }),
         (KIND_RING, 0) if rest.is_empty() => Ok(Message::Ring),
@@ -106,8 +131,15 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
 
 fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
-    let addr = <[u8; 8]>::try_from(rest).map_err(|_| Malformed)?;
-    Ok(Greeting { instance: *instance, nonce_addr: u64::from_le_bytes(addr), straight })
+    let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
+    let (secret, block) = secret_and_block(rest)?;
+    Ok(Greeting { instance: *instance, nonce_addr: u64::from_le_bytes(*addr), straight, secret, block })
+}
+
+fn secret_and_block(rest: &[u8]) -> Result<([u8; SECRET], u16), Malformed> {
+    let (secret, rest) = rest.split_first_chunk::<SECRET>().ok_or(Malformed)?;
+    let [b0, b1, 0, 0, 0, 0, 0, 0] = *rest else { return Err(Malformed) };
+    Ok((*secret, u16::from_le_bytes([b0, b1])))
 }
 
 /// Writes a message.
@@ -117,9 +149,10 @@ pub fn emit(message: &Message) -> Vec<u8> {
         Message::Welcome(g) => (KIND_WELCOME, u8::from(g.straight)),
         Message::Proof(_) => (KIND_PROOF, 0),
         Message::Table { board } => (KIND_TABLE, u8::from(*board) << 1),
+        Message::Echo { .. } => (KIND_ECHO, 0),
         Message::Ring => (KIND_RING, 0),
     };
-    let mut out = Vec::with_capacity(PROOF_BYTES);
+    let mut out = Vec::with_capacity(GREETING_BYTES);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&[kind, flags, 0, 0]);
@@ -127,11 +160,19 @@ pub fn emit(message: &Message) -> Vec<u8> {
         Message::Hello(g) | Message::Welcome(g) => {
             out.extend_from_slice(&g.instance);
             out.extend_from_slice(&g.nonce_addr.to_le_bytes());
+            put_secret_and_block(&mut out, &g.secret, g.block);
         }
         Message::Proof(nonce) => out.extend_from_slice(nonce),
+        Message::Echo { secret, block } => put_secret_and_block(&mut out, secret, *block),
         Message::Table { .. } | Message::Ring => {}
     }
     out
+}
+
+fn put_secret_and_block(out: &mut Vec<u8>, secret: &[u8; SECRET], block: u16) {
+    out.extend_from_slice(secret);
+    out.extend_from_slice(&block.to_le_bytes());
+    out.extend_from_slice(&[0; 6]);
 }
 
 /// The abstract name of a block, without the leading 0 byte.

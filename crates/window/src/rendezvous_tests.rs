@@ -1,14 +1,25 @@
 use super::*;
 
 fn greeting() -> Greeting {
-    Greeting { instance: core::array::from_fn(|i| i as u8), nonce_addr: 0x0102_0304_0506_0708, straight: true }
+    Greeting {
+        instance: core::array::from_fn(|i| i as u8),
+        nonce_addr: 0x0102_0304_0506_0708,
+        straight: true,
+        secret: [0xdd; SECRET],
+        block: 0xabc,
+    }
 }
 
+fn welcome() -> Greeting {
+    Greeting { secret: [0; SECRET], block: 0, ..greeting() }
+}
+
+const ECHO: Message = Message::Echo { secret: [0xdd; SECRET], block: 0xabc };
 const NONCE_SEEN: [u8; NONCE] = [0xcc; NONCE];
 
 #[test]
 fn bytes_of_each_message() {
-    let note = |kind, flags| [&b"softrnic\x05\0\0\0"[..], &[kind, flags, 0, 0]].concat();
+    let note = |kind, flags| [&b"softrnic\x06\0\0\0"[..], &[kind, flags, 0, 0]].concat();
     assert_eq!(emit(&Message::Ring), note(4, 0));
     assert_eq!(emit(&Message::Table { board: false }), note(5, 0));
     assert_eq!(emit(&Message::Table { board: true }), note(5, 2));
@@ -20,17 +31,25 @@ fn bytes_of_each_message() {
     assert_eq!(hello.len(), GREETING_BYTES);
     assert_eq!(hello[..16], note(1, 1));
     assert_eq!(hello[16..32], greeting().instance);
-    assert_eq!(hello[32..], [8, 7, 6, 5, 4, 3, 2, 1]);
-    assert_eq!(emit(&Message::Welcome(greeting()))[12], 2);
+    assert_eq!(hello[32..40], [8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(hello[40..56], [0xdd; SECRET]);
+    assert_eq!(hello[56..], [0xbc, 0x0a, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(emit(&Message::Welcome(welcome()))[12], 2);
+    assert_eq!(emit(&ECHO), [&note(6, 0)[..], &[0xdd; SECRET], &[0xbc, 0x0a, 0, 0, 0, 0, 0, 0]].concat());
+    // A secret in an answer would be none.
+    for wrong in [Greeting { secret: [1; SECRET], ..welcome() }, Greeting { block: 1, ..welcome() }] {
+        assert_eq!(parse(&emit(&Message::Welcome(wrong))), Err(Malformed));
+    }
 }
 
 #[test]
 fn what_is_written_can_be_read() {
-    let refused = Greeting { straight: false, ..greeting() };
+    let refused = Greeting { straight: false, ..welcome() };
     for message in [
         Message::Hello(greeting()),
-        Message::Hello(refused.clone()),
-        Message::Welcome(greeting()),
+        Message::Hello(Greeting { straight: false, ..greeting() }),
+        Message::Welcome(welcome()),
+        ECHO,
         Message::Welcome(refused),
         Message::Proof(NONCE_SEEN),
         Message::Table { board: false },
@@ -70,9 +89,9 @@ fn every_bit_of_the_head_counts() {
 
 #[test]
 fn names() {
-    assert_eq!(block_name(0x0ab), "softrnic/5/qpn/0ab");
+    assert_eq!(block_name(0x0ab), "softrnic/6/qpn/0ab");
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
-    assert_eq!(member_name(&group, 0xffe), "softrnic/5/mc/ff0e0000000000000000ffffe0000005/ffe");
+    assert_eq!(member_name(&group, 0xffe), "softrnic/6/mc/ff0e0000000000000000ffffe0000005/ffe");
 }
 
 #[test]
@@ -80,16 +99,16 @@ fn members_of_a_group() {
     let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5]);
     let text = "\
 Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/5/qpn/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/0ab
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/00c
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000006/00d
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/000
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/fff
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/+12
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/5/mc/ff0e0000000000000000ffffe0000005/1234
-0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/5/mc/ff0e0000000000000000ffffe0000005/010
+0000000000000000: 00000002 00000000 00010000 0005 01 21036 @softrnic/6/qpn/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21037 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/0ab
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21038 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/00c
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/6/mc/ff0e0000000000000000ffffe0000006/00d
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/000
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/fff
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/+12
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 @softrnic/6/mc/ff0e0000000000000000ffffe0000005/1234
+0000000000000000: 00000002 00000000 00000000 0005 01 21039 /softrnic/6/mc/ff0e0000000000000000ffffe0000005/010
 0000000000000000: 00000003 00000000 00000000 0001 03 21040
 ";
     assert_eq!(members(text, &group), [0x00c, 0x0ab]);

@@ -8,7 +8,7 @@ use memory::gifts::{self, Gift};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 use verbs::Errno;
 
-use crate::rendezvous::{self, Message, PROOF_BYTES};
+use crate::rendezvous::{self, GREETING_BYTES, Message};
 
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
@@ -50,7 +50,7 @@ pub(crate) enum Received {
 /// Receives a message. Descriptors go the way of all ([`gifts`]).
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
-    let mut bytes = [0u8; PROOF_BYTES + 1];
+    let mut bytes = [0u8; GREETING_BYTES + 1];
     let heard = match gifts::receive(socket, &mut bytes) {
         // An empty packet looks like an end; nobody who keeps to the protocol sends one.
         Ok(heard) if heard.len > 0 => heard,

@@ -54,7 +54,11 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 fn greeting() -> Greeting {
-    Greeting { instance: [9; 16], nonce_addr: 0, straight: true }
+    Greeting { instance: [9; 16], nonce_addr: 0, straight: true, secret: [3; rendezvous::SECRET], block: 0 }
+}
+
+fn welcome() -> Greeting {
+    Greeting { secret: [0; rendezvous::SECRET], ..greeting() }
 }
 
 fn hello() -> Vec<u8> {
@@ -349,8 +353,8 @@ fn nonsense_after_hello(node: &mut Node) {
     let bell = eventfd();
     for (message, fds) in [
         (Some(Message::Hello(greeting())), 0),
-        (Some(Message::Welcome(greeting())), 0),
-        (Some(Message::Welcome(greeting())), 1),
+        (Some(Message::Welcome(welcome())), 0),
+        (Some(Message::Welcome(welcome())), 1),
         (Some(Message::Table { board: false }), 0),
         (Some(Message::Table { board: true }), 1),
         (Some(Message::Table { board: false }), 2),
@@ -369,6 +373,8 @@ fn nonsense_after_hello(node: &mut Node) {
         assert!(fds_then.is_empty());
         // These are fine. It says that it can copy from us, and has not read what is to be read.
         assert!(send(&socket, &rendezvous::emit(&Message::Ring), &[]));
+        let echo = Message::Echo { secret: [7; rendezvous::SECRET], block: 1 };
+        assert!(send(&socket, &rendezvous::emit(&echo), &[]));
         assert!(send(&socket, &rendezvous::emit(&Message::Proof([1; NONCE])), &[]));
         assert_eq!(peers(node), 1);
         let link = node.platform.links()[1];
@@ -560,8 +566,8 @@ fn foreign_answers() {
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();
     for (bytes, fds) in [
-        (rendezvous::emit(&Message::Welcome(greeting())), 1),
-        (rendezvous::emit(&Message::Welcome(greeting())), 2),
+        (rendezvous::emit(&Message::Welcome(welcome())), 1),
+        (rendezvous::emit(&Message::Welcome(welcome())), 2),
         (rendezvous::emit(&Message::Proof([0; NONCE])), 0),
         (rendezvous::emit(&Message::Table { board: false }), 1),
         (hello(), 0),
@@ -577,7 +583,7 @@ fn foreign_answers() {
     // A good one, twice.
     let link = node.resolve(qpn);
     let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
-    let welcome = rendezvous::emit(&Message::Welcome(greeting()));
+    let welcome = rendezvous::emit(&Message::Welcome(welcome()));
     assert!(send(&socket, &welcome, &[]));
     assert_eq!(peers(&mut node), 1);
     assert!(send(&socket, &welcome, &[]));

@@ -1,0 +1,138 @@
+//! Which links lead to one process, where the kernel gives the process no number here (another PID namespace).
+//!
+//! A link that this process made leads to the holder of the block's name, by the kernel's word. A link that was made to this process
+//! says nothing about its maker but the user. So each HELLO carries a secret of this link, and a block of its maker. The receiver
+//! returns the secret over the link that it made itself to that block, and over those that it knows to lead to the same
+//! process. Whoever returns a secret is the process at the end of the link over which the secret went out: no other process has
+//! heard it. Until a secret has come back over it, a link from a process without a number is held.
+//!
+//! The block at which the link came in is returned with the secret, and must be that to which the link was made. Else a process that
+//! was given a secret could pass it on in a HELLO of its own, name the block of whoever gave it, and have another process
+//! return it. A maker that names a block that is not its own gives its own secret away, and nobody else's.
+
+use std::collections::HashMap;
+
+use engine::platform::LinkId;
+
+use crate::WindowPlatform;
+use crate::link::{Remote, State};
+use crate::rendezvous::{BLOCKS, Greeting, Message, SECRET};
+use crate::socket;
+
+/// What links say about who is at their other ends.
+#[derive(Default)]
+pub(crate) struct Identity {
+    /// The secret of this process's HELLO over the link, and the block to which the link was made.
+    pub own: Option<([u8; SECRET], u16)>,
+    /// What the peer's HELLO over the link said.
+    heard: Option<Heard>,
+    /// Links over which that has been returned.
+    returned: Vec<LinkId>,
+    /// A process without a number here has returned over this link what it heard over another.
+    pub known: bool,
+}
+
+/// What a HELLO said.
+#[derive(Clone, Copy)]
+struct Heard {
+    secret: [u8; SECRET],
+    /// The maker's block, as it says.
+    named: u16,
+    /// The block of this process to which the link was made.
+    at: u16,
+}
+
+impl Identity {
+    /// Of a link that was made to this process.
+    pub fn of_visitor(greeting: &Greeting, at: u16) -> Identity {
+        let heard = Heard { secret: greeting.secret, named: greeting.block, at };
+        Identity { heard: Some(heard), ..Identity::default() }
+    }
+}
+
+impl Remote {
+    /// True if nothing may be taken from the link: it is not known who its maker is.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.visits && self.who.pid == 0 && !self.identity.known
+    }
+
+    /// True if the other is the same process.
+    pub fn is_same(&self, other: &Remote) -> bool {
+        self.peer == other.peer
+    }
+}
+
+impl WindowPlatform {
+    fn remote_of(&self, id: LinkId) -> Option<&Remote> {
+        self.link(id).filter(|link| matches!(link.state, State::Up | State::Held))?.remote.as_ref()
+    }
+
+    /// A block of this process, for its HELLOs; 0 if it has none.
+    pub(crate) fn own_block(&self) -> u16 {
+        self.own_blocks.first().map_or(0, |(block, _)| *block)
+    }
+
+    /// What a process without a number here needs to be known: a link to the block that it names.
+    pub(crate) fn connect_back(&mut self, id: LinkId) {
+        let heard = self.remote_of(id).filter(|remote| remote.is_unknown()).and_then(|remote| remote.identity.heard);
+        if let Some(Heard { named, .. }) = heard
+            && BLOCKS.contains(&named)
+            && self.own_blocks.iter().all(|(own, _)| *own != named)
+        {
+            self.resolve_block(named);
+        }
+    }
+
+    /// Returns secrets wherever they may be returned and have not been: a link has come, or two are known to lead to one process.
+    pub(crate) fn return_secrets(&mut self) {
+        let mut of_peer: HashMap<u64, Vec<LinkId>> = HashMap::new();
+        for &id in &self.live {
+            if let Some(remote) = self.remote_of(id) {
+                of_peer.entry(remote.peer).or_default().push(id);
+            }
+        }
+        for &from in of_peer.values().flatten() {
+            let Some(its) = self.remote_of(from) else { continue };
+            let Some(Heard { secret, named, at }) = its.identity.heard else { continue };
+            let same = of_peer.get(&its.peer).into_iter().flatten().copied();
+            let over = self.route_to(named).into_iter().chain(same);
+            let mut over: Vec<_> = over.filter(|over| *over != from && !its.identity.returned.contains(over)).collect();
+            over.sort_unstable_by_key(|over| over.0);
+            over.dedup();
+            for over in over {
+                let Some(other) = self.remote_of(over) else { continue };
+                let _ = socket::send(&other.socket, &Message::Echo { secret, block: at }, &[]);
+                if let Some(its) = self.link_mut(from).and_then(|link| link.remote.as_mut()) {
+                    its.identity.returned.push(over);
+                }
+            }
+        }
+    }
+
+    /// A secret has come back over a link: whoever returns it is the process at the end of the link over which it went out.
+    pub(crate) fn hear_secret(&mut self, id: LinkId, told: &([u8; SECRET], u16)) {
+        let Some(its) = self.remote_of(id) else { return };
+        let (who, from) = (its.who, its.peer);
+        let peer = self.live.iter().find_map(|&over| {
+            let remote = self.remote_of(over).filter(|_| over != id)?;
+            let same = remote.who == who && remote.identity.own.as_ref() == Some(told);
+            same.then_some(remote.peer)
+        });
+        let Some(peer) = peer else { return };
+        for id in self.live.clone() {
+            let Some(link) = self.link_mut(id) else { continue };
+            let Some(remote) = link.remote.as_mut().filter(|remote| [from, peer].contains(&remote.peer)) else {
+                continue;
+            };
+            (remote.peer, remote.identity.known) = (peer, true);
+            if link.state == State::Held && !remote.is_held() {
+                link.state = State::Up;
+            }
+        }
+        self.return_secrets();
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+#[path = "identity_tests.rs"]
+mod tests;

@@ -1,0 +1,167 @@
+//! Processes of which the kernel gives no number: those of other PID namespaces.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use engine::platform::{Packet, PacketOp, Payload, Platform};
+use memory::backing::Memfd;
+use memory::{Half, names};
+use verbs::{Gid, Psn, Qpn};
+
+use super::*;
+use crate::Config;
+use crate::link::{Link, Side};
+use crate::peers::monotonic;
+use crate::rendezvous;
+
+/// A process that knows no numbers of others.
+fn nameless() -> WindowPlatform {
+    let mut platform = WindowPlatform::new(Config::default()).unwrap();
+    platform.nameless = true;
+    platform
+}
+
+fn localhost() -> Gid {
+    let mut gid = Gid::ZERO;
+    gid.0[15] = 1;
+    gid
+}
+
+fn settle(platforms: &mut [&mut WindowPlatform]) {
+    for _ in 0..8 {
+        platforms.iter_mut().for_each(|platform| platform.handle_events(monotonic()));
+    }
+}
+
+fn claim(platform: &mut WindowPlatform) -> Qpn {
+    Qpn::new(platform.claim_block().unwrap())
+}
+
+/// A packet from one to the other over a link of the first; true if the other finds one.
+fn arrives(from: &mut WindowPlatform, over: LinkId, to: &mut WindowPlatform, link: LinkId) -> bool {
+    let packet = Packet::new(PacketOp::Send, Qpn::new(9), Qpn::new(8), Psn::new(0));
+    from.send(over, &packet, Payload::default()).unwrap();
+    to.peek(link).is_some()
+}
+
+/// Each side has a link of its own and one of the peer's, and both lead to the peer; also if but one side connects at first.
+#[test]
+fn links_of_one_process() {
+    for both in [true, false] {
+        let (mut a, mut b) = (nameless(), nameless());
+        let (ours, theirs) = (claim(&mut a), claim(&mut b));
+        let own = a.resolve(&localhost(), theirs).unwrap();
+        if both {
+            b.resolve(&localhost(), ours).unwrap();
+        }
+        settle(&mut [&mut a, &mut b]);
+        let back = b.resolve(&localhost(), ours).unwrap();
+        settle(&mut [&mut a, &mut b]);
+        let [_, first, second] = a.links()[..] else { panic!("{:?}", a.links()) };
+        assert_eq!(first, own);
+        assert!(a.same_peer(first, second) && b.same_peer(b.links()[1], b.links()[2]));
+        assert!(arrives(&mut b, back, &mut a, second));
+    }
+}
+
+/// Links to different blocks of one process lead to it, however they came.
+#[test]
+fn several_blocks() {
+    let (mut a, mut b) = (nameless(), nameless());
+    let (_, second) = (claim(&mut a), claim(&mut a));
+    let (_, other) = (claim(&mut b), claim(&mut b));
+    let to_second = b.resolve(&localhost(), second).unwrap();
+    let to_other = a.resolve(&localhost(), other).unwrap();
+    settle(&mut [&mut a, &mut b]);
+    for (platform, own) in [(&a, to_other), (&b, to_second)] {
+        for &link in &platform.links()[1..] {
+            assert!(platform.same_peer(own, link) && platform.link(link).unwrap().state == State::Up, "{link:?}");
+        }
+    }
+}
+
+/// One side knows the other's number, as a parent namespace knows those of its children.
+#[test]
+fn one_side_knows_numbers() {
+    for (a_first, b_first) in [(true, true), (true, false), (false, true)] {
+        let (mut a, mut b) = (nameless(), nameless());
+        a.nameless = false;
+        let (ours, theirs) = (claim(&mut a), claim(&mut b));
+        if a_first {
+            a.resolve(&localhost(), theirs).unwrap();
+        }
+        if b_first {
+            b.resolve(&localhost(), ours).unwrap();
+        }
+        settle(&mut [&mut a, &mut b]);
+        let (there, back) = (a.resolve(&localhost(), theirs).unwrap(), b.resolve(&localhost(), ours).unwrap());
+        settle(&mut [&mut a, &mut b]);
+        for &link in &b.links()[1..] {
+            assert!(b.same_peer(back, link) && b.link(link).unwrap().state == State::Up, "{link:?}");
+        }
+        assert!(a.links()[1..].iter().all(|&link| a.same_peer(there, link)));
+    }
+}
+
+/// A process that says what another one says, and names its block, is not taken for it.
+#[test]
+fn what_is_copied_does_not_help() {
+    let (mut a, mut b, mut m) = (nameless(), nameless(), nameless());
+    let (ours, theirs) = (claim(&mut a), claim(&mut b));
+    let own = a.resolve(&localhost(), theirs).unwrap();
+    b.resolve(&localhost(), ours).unwrap();
+    settle(&mut [&mut a, &mut b]);
+    let before = a.links().len();
+
+    let (socket, ..) = names::seek(&rendezvous::block_name((ours.get() >> 12) as u16), false).unwrap();
+    let (window, memfd) = Memfd::create(Half::WINDOW).unwrap();
+    let greeting = Greeting {
+        instance: b.instance,
+        nonce_addr: 0,
+        straight: true,
+        secret: [5; SECRET],
+        block: (theirs.get() >> 12) as u16,
+    };
+    socket::send(&socket, &Message::Hello(greeting), &[memfd.as_fd()]).unwrap();
+    // Something to take a remote from: its own link to the victim.
+    let its_own = m.resolve(&localhost(), ours).unwrap();
+    let remote = m.link_mut(its_own).unwrap().remote.take().unwrap();
+    let mut its = Link::new(Arc::new(window), Side::Maker, remote).unwrap();
+    assert!(its.producer.push_short(&[0; 5], false, 0));
+    socket::send(&socket, &Message::Echo { secret: [5; SECRET], block: 1 }, &[]).unwrap();
+    socket::send(&socket, &Message::Echo { secret: [0; SECRET], block: (theirs.get() >> 12) as u16 }, &[]).unwrap();
+    settle(&mut [&mut a, &mut b, &mut m]);
+    let forged = *a
+        .links()
+        .iter()
+        .skip(before)
+        .find(|id| a.remote_of(**id).is_some_and(|r| r.instance == Some(b.instance)))
+        .unwrap();
+    assert!(!a.same_peer(own, forged) && a.peek(forged).is_none());
+    assert!(a.link(forged).unwrap().state == State::Held);
+    // Nor does the victim's peer take it for the victim.
+    assert!(b.links()[1..].iter().all(|&link| b.same_peer(b.links()[1], link)));
+}
+
+/// A process that was given a secret does not get it returned by another one, who would be taken for it.
+#[test]
+fn a_secret_that_is_passed_on_does_not_help() {
+    let (mut a, mut b, mut m) = (nameless(), nameless(), nameless());
+    let [ours, theirs, its] = [&mut a, &mut b, &mut m].map(claim);
+    a.resolve(&localhost(), theirs).unwrap();
+    b.resolve(&localhost(), ours).unwrap();
+    // What `b` gives to `m`.
+    let given = b.resolve(&localhost(), its).unwrap();
+    settle(&mut [&mut a, &mut b, &mut m]);
+    let (secret, _) = b.remote_of(given).unwrap().identity.own.unwrap();
+    let (socket, ..) = names::seek(&rendezvous::block_name((ours.get() >> 12) as u16), false).unwrap();
+    let (_window, memfd) = Memfd::create(Half::WINDOW).unwrap();
+    let block = (theirs.get() >> 12) as u16;
+    let hello = Greeting { instance: b.instance, nonce_addr: 0, straight: true, secret, block };
+    socket::send(&socket, &Message::Hello(hello), &[memfd.as_fd()]).unwrap();
+    settle(&mut [&mut a, &mut b, &mut m]);
+    let to_a = b.resolve(&localhost(), ours).unwrap();
+    assert!(!b.same_peer(to_a, given), "another process was taken for the peer");
+    let from_a = b.links()[1..].iter().filter(|&&link| b.same_peer(link, to_a)).count();
+    assert_eq!(from_a, 2);
+}
