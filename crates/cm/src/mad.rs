@@ -1,5 +1,5 @@
-//! What connection managers say to each other as it would be on a network: management datagrams (IBTA vol. 1, 13.4.2) of the
-//! class of communication management (chapter 12), between the queue pairs 1 of two ports. For captures.
+//! What connection managers say to each other as it would be on a network: management datagrams (IBTA vol. 1, 13.4.2)
+//! of the class of communication management (chapter 12), between the queue pairs 1 of two ports. For captures.
 
 use verbs::{Gid, Psn, Qpn};
 use wire::mad::cm::{self, Datagram, drep, dreq, ip_addressing, path, rej, rep, req, rtu, sidr_rep, sidr_req};

@@ -28,8 +28,8 @@ pub enum Syndrome {
     Ack(u8),
     /// No receive request was posted. 5 bits: the code of the time to wait (table 46).
     RnrNak(u8),
-    /// The request was refused. 5 bits: 0 sequence, 1 invalid request, 2 remote access, 3 remote operation, 4 invalid RD
-    /// request (table 45).
+    /// The request was refused. 5 bits: 0 sequence, 1 invalid request, 2 remote access, 3 remote operation, 4 invalid
+    /// RD request (table 45).
     Nak(u8),
 }
 

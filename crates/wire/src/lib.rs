@@ -19,10 +19,12 @@
 //! | family | headers |
 //! |---|---|
 //! | network | [`ethernet`], [`ipv4`], [`ipv6`], [`udp`] |
-//! | InfiniBand transport | [`grh`], [`bth`] with [`opcode`], [`reth`], [`aeth`], [`atomic_eth`], [`atomic_ack_eth`], [`imm_dt`], [`ieth`], [`deth`], [`xrceth`], [`feth`], [`icrc`] |
+//! | InfiniBand, every packet | [`grh`], [`bth`] with [`opcode`], [`icrc`] |
+//! | requests | [`reth`], [`atomic_eth`], [`imm_dt`], [`ieth`], [`deth`], [`xrceth`], [`feth`] |
+//! | responses | [`aeth`], [`atomic_ack_eth`] |
 //! | in sequence | [`transport`] (BTH and what its opcode says), [`roce`] (a whole frame) |
 //! | management | [`mad`] and [`mad::cm`] |
-
+//! | iWARP | [`mpa`], [`ddp`], [`rdmap`] |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -39,6 +41,7 @@ pub mod atomic_ack_eth;
 pub mod atomic_eth;
 pub mod bth;
 pub mod checksum;
+pub mod ddp;
 pub mod deth;
 pub mod ethernet;
 pub mod feth;
@@ -49,7 +52,9 @@ pub mod imm_dt;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mad;
+pub mod mpa;
 pub mod opcode;
+pub mod rdmap;
 pub mod reth;
 pub mod roce;
 pub mod transport;

@@ -185,8 +185,8 @@ impl<'a> Datagram<'a> {
     /// What a datagram means.
     ///
     /// # Errors
-    /// [`Error::Length`] if it has not [`DATAGRAM_LEN`] bytes; [`Error::Opcode`] for another class, method or attribute;
-    /// [`Error::Version`]; those of the messages.
+    /// [`Error::Length`] if it has not [`DATAGRAM_LEN`] bytes; [`Error::Opcode`] for another class, method or
+    /// attribute; [`Error::Version`]; those of the messages.
     pub fn read(bytes: &'a [u8]) -> Result<Datagram<'a>> {
         if bytes.len() != DATAGRAM_LEN {
             return Err(Error::Length);

@@ -1,4 +1,5 @@
-//! What stands in front of the private data of a REQ or a SIDR REQ for a service of IP: who asks whom (IBTA annex A11.4).
+//! What stands in front of the private data of a REQ or a SIDR REQ for a service of IP: who asks whom (IBTA annex
+//! A11.4).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -16,7 +16,8 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x17;
-/// Bytes of the private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]): fewer are emitted with zeros behind them.
+/// Bytes of the private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]): fewer are
+/// emitted with zeros behind them.
 pub const PRIVATE_DATA_LEN: usize = 216;
 
 message!("SIDR REQ");
