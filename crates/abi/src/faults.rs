@@ -54,6 +54,7 @@ extern "C" fn minus_one_fails() -> c_int {
 }
 
 extern "C" fn negative_fails() -> c_int {
+    set_errno(Errno(FAILURE.get()));
     -FAILURE.get()
 }
 

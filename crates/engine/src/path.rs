@@ -7,11 +7,12 @@ use crate::platform::Platform;
 
 impl<P: Platform> Engine<P> {
     /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet there is always a GRH (annex
-    /// A17.4.3).
+    /// A17.4.3), and a destination: Linux finds its MAC address when the vector is given, and the GID of zeros has none
+    /// (`ib_resolve_unicast_gid_dmac`).
     pub(crate) fn takes_path(&self, path: &AhAttr) -> bool {
         let has_source = usize::from(path.sgid_index) < self.gids.len().max(1);
         match self.link_layer {
-            LinkLayer::Ethernet => path.is_global && has_source,
+            LinkLayer::Ethernet => path.is_global && has_source && path.dgid != Gid::ZERO,
             LinkLayer::InfiniBand { .. } => !path.is_global || has_source,
         }
     }

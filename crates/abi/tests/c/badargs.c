@@ -356,6 +356,8 @@ static void handles(void)
 	attr.port_num = 2;
 	NULLS(EINVAL, ibv_create_ah(pd, &attr));
 	attr.port_num = 1;
+	NULLS(EINVAL, ibv_create_ah(pd, &attr)); /* a destination of zeros */
+	attr.grh.dgid.raw[15] = 1;
 	attr.grh.sgid_index = 255;
 	NULLS(EINVAL, ibv_create_ah(pd, &attr));
 	NUMBER(EINVAL, ibv_destroy_ah(NULL));

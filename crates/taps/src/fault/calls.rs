@@ -29,7 +29,7 @@ pub const CALLS: &[(&str, Fails)] = &[
     ("ibv_get_device_list", Pointer), ("ibv_open_device", Pointer), ("ibv_close_device", MinusOne),
     ("ibv_query_device", Number), ("ibv_query_device_ex", Number), ("ibv_query_rt_values_ex", Number),
     ("ibv_query_port", Number), ("ibv_query_gid", MinusOne), ("ibv_query_gid_ex", Number),
-    ("ibv_query_gid_table", Number), ("ibv_query_pkey", MinusOne), ("ibv_get_pkey_index", MinusOne),
+    ("ibv_query_gid_table", Negative), ("ibv_query_pkey", MinusOne), ("ibv_get_pkey_index", MinusOne),
     ("ibv_get_async_event", MinusOne),
     ("ibv_alloc_pd", Pointer), ("ibv_dealloc_pd", Number), ("ibv_import_pd", Pointer),
     ("ibv_alloc_td", Pointer), ("ibv_dealloc_td", Number), ("ibv_alloc_parent_domain", Pointer),
