@@ -6,33 +6,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use sys::cma::*;
 use sys::*;
 
 /// A loaded verbs library. It stays loaded for the life of the process: adapters' libraries leave threads and exit handlers
 /// behind.
 pub struct Library {
     pub(crate) api: Api,
+    cm: Result<CmApi, String>,
     path: String,
 }
 
 macro_rules! api {
-    ($($(#[$optional:ident])? $field:ident = $symbol:literal($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// Pointers to the functions, as `verbs.h` declares them.
-        pub(crate) struct Api {
+    ($name:ident; $($(#[$optional:ident])? $field:ident = $symbol:literal($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// Pointers to the functions, as their header declares them.
+        pub(crate) struct $name {
             $(pub(crate) $field: api!(@type $($optional)? unsafe extern "C" fn($($arg),*) $(-> $ret)?),)*
         }
 
-        impl Api {
+        impl $name {
             /// # Safety
             /// `handle` is a library whose functions of these names have these signatures.
-            unsafe fn look_up(handle: *mut c_void) -> Result<Api, String> {
+            unsafe fn look_up(handle: *mut c_void) -> Result<Self, String> {
                 $(
                     let address = symbol(handle, $symbol);
                     // SAFETY: a function pointer, or an Option of one, has the size of an address; the type is the
                     // header's. Null occurs only for the optional ones, where it means None.
                     let $field = unsafe { api!(@take $($optional)? address, $symbol) };
                 )*
-                Ok(Api { $($field),* })
+                Ok(Self { $($field),* })
             }
         }
     };
@@ -48,6 +50,7 @@ macro_rules! api {
 }
 
 api! {
+    Api;
     get_device_list = c"ibv_get_device_list"(*mut c_int) -> *mut *mut ibv_device;
     free_device_list = c"ibv_free_device_list"(*mut *mut ibv_device);
     get_device_guid = c"ibv_get_device_guid"(*mut ibv_device) -> u64;
@@ -89,9 +92,30 @@ api! {
     wc_status_str = c"ibv_wc_status_str"(ibv_wc_status) -> *const c_char;
 }
 
-/// The versions that libibverbs gives its functions. An unversioned request could be answered by the functions of
+api! {
+    CmApi;
+    create_event_channel = c"rdma_create_event_channel"() -> *mut rdma_event_channel;
+    destroy_event_channel = c"rdma_destroy_event_channel"(*mut rdma_event_channel);
+    create_id = c"rdma_create_id"(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
+    destroy_id = c"rdma_destroy_id"(*mut rdma_cm_id) -> c_int;
+    bind_addr = c"rdma_bind_addr"(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+    resolve_addr = c"rdma_resolve_addr"(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+    resolve_route = c"rdma_resolve_route"(*mut rdma_cm_id, c_int) -> c_int;
+    listen = c"rdma_listen"(*mut rdma_cm_id, c_int) -> c_int;
+    connect = c"rdma_connect"(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    accept = c"rdma_accept"(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    establish = c"rdma_establish"(*mut rdma_cm_id) -> c_int;
+    reject = c"rdma_reject"(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    disconnect = c"rdma_disconnect"(*mut rdma_cm_id) -> c_int;
+    init_qp_attr = c"rdma_init_qp_attr"(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+    get_cm_event = c"rdma_get_cm_event"(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    ack_cm_event = c"rdma_ack_cm_event"(*mut rdma_cm_event) -> c_int;
+}
+
+/// The versions that libibverbs gives its functions, and librdmacm those above. An unversioned request could be answered by the functions of
 /// 2006, which keep other structures.
-const VERSIONS: [&CStr; 3] = [c"IBVERBS_1.1", c"IBVERBS_1.6", c"IBVERBS_1.11"];
+const VERSIONS: [&CStr; 6] =
+    [c"IBVERBS_1.1", c"IBVERBS_1.6", c"IBVERBS_1.11", c"RDMACM_1.0", c"RDMACM_1.1", c"RDMACM_1.2"];
 
 fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     for version in VERSIONS {
@@ -117,6 +141,13 @@ fn linker_message() -> String {
     }
 }
 
+/// Opens a library for good: its handle is never closed.
+fn open(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: a C string. Running the initialisers of a library that the user named is what was asked for.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() { Err(linker_message()) } else { Ok(handle) }
+}
+
 impl Library {
     /// What the dynamic linker finds for a program that was linked with `-libverbs`.
     pub const SYSTEM: &'static str = "libibverbs.so.1";
@@ -126,14 +157,38 @@ impl Library {
     pub fn load(path: &Path) -> Result<Arc<Library>, String> {
         let describe = |error: String| format!("cannot use the verbs library {}: {error}", path.display());
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| describe(error.to_string()))?;
-        // SAFETY: a C string. Running the initialisers of a library that the user named is what was asked for.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(describe(linker_message()));
-        }
+        let handle = open(&name).map_err(describe)?;
+        Self::of_handle(handle, path.display().to_string(), !name.to_bytes().contains(&b'/')).map_err(describe)
+    }
+
+    /// The library that this process has already (it was linked, or preloaded by `softrnic run`); without one, what the
+    /// dynamic linker finds as [`Library::SYSTEM`]. No path is needed.
+    pub fn this_process() -> Result<Arc<Library>, String> {
+        let describe = |error: String| format!("cannot use the verbs library of this process: {error}");
+        let present = !symbol(libc::RTLD_DEFAULT, c"ibv_get_device_list").is_null();
+        let handle = if present { libc::RTLD_DEFAULT } else { open(c"libibverbs.so.1").map_err(describe)? };
+        Self::of_handle(handle, Self::SYSTEM.into(), true).map_err(describe)
+    }
+
+    /// `system`: connections may come from the system's librdmacm, which stands on the verbs library that is named
+    /// [`Library::SYSTEM`]. A library that was loaded by its path must have them itself, because contexts of one verbs
+    /// library mean nothing to another.
+    fn of_handle(handle: *mut c_void, path: String, system: bool) -> Result<Arc<Library>, String> {
         // SAFETY: functions named `ibv_*` have the signatures of verbs.h; that is what the name promises.
-        let api = unsafe { Api::look_up(handle) }.map_err(describe)?;
-        Ok(Arc::new(Library { api, path: path.display().to_string() }))
+        let api = unsafe { Api::look_up(handle) }?;
+        // SAFETY: likewise for `rdma_*` and rdma_cma.h.
+        let own = unsafe { CmApi::look_up(handle) };
+        let cm = match own {
+            // SAFETY: as above.
+            Err(_) if system => open(c"librdmacm.so.1").and_then(|handle| unsafe { CmApi::look_up(handle) }),
+            own => own,
+        };
+        Ok(Arc::new(Library { api, cm, path }))
+    }
+
+    /// The functions of connections. ENOSYS: there is no librdmacm, or it is too old.
+    pub(crate) fn cm(&self) -> crate::Result<&CmApi> {
+        self.cm.as_ref().map_err(|_| crate::Error::new("rdma_create_event_channel", libc::ENOSYS))
     }
 
     /// The path that it was loaded from.

@@ -34,11 +34,13 @@ impl Drop for DeviceList {
 /// An adapter.
 #[derive(Clone)]
 pub struct Device {
-    list: Arc<DeviceList>,
+    library: Arc<Library>,
+    // None: its context came from librdmacm, which keeps it open for the life of the process.
+    list: Option<Arc<DeviceList>>,
     raw: NonNull<ibv_device>,
 }
 
-// SAFETY: `ibv_device` does not change while its list lives.
+// SAFETY: `ibv_device` does not change while its list, or a context of it, lives.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -58,7 +60,7 @@ impl Library {
         let devices = (0..usize::try_from(count).unwrap_or(0)).map_while(|i| {
             // SAFETY: the library put `count` pointers into the list.
             let raw = NonNull::new(unsafe { *list.list.as_ptr().add(i) })?;
-            Some(Device { list: list.clone(), raw })
+            Some(Device { library: self.clone(), list: Some(list.clone()), raw })
         });
         Ok(devices.collect())
     }
@@ -67,26 +69,26 @@ impl Library {
 impl Device {
     /// Its name, e.g. `softrnic0`.
     pub fn name(&self) -> String {
-        // SAFETY: the device lives as long as its list, which we hold.
+        // SAFETY: the device lives as long as its list, which we hold, or as its open context.
         text(unsafe { &(*self.raw.as_ptr()).name })
     }
 
     /// Its directory in sysfs.
     pub fn sysfs_path(&self) -> String {
-        // SAFETY: the device lives as long as its list, which we hold.
+        // SAFETY: the device lives as long as its list, which we hold, or as its open context.
         text(unsafe { &(*self.raw.as_ptr()).ibdev_path })
     }
 
     /// Node GUID, as the number whose big-endian bytes it is.
     pub fn guid(&self) -> u64 {
         // SAFETY: a live device.
-        u64::from_be(unsafe { (self.list.library.api.get_device_guid)(self.raw.as_ptr()) })
+        u64::from_be(unsafe { (self.library.api.get_device_guid)(self.raw.as_ptr()) })
     }
 
     /// Opens it.
     pub fn open(&self) -> Result<Arc<Context>> {
         // SAFETY: a live device.
-        let raw = unsafe { (self.list.library.api.open_device)(self.raw.as_ptr()) };
+        let raw = unsafe { (self.library.api.open_device)(self.raw.as_ptr()) };
         Ok(Arc::new(Context { device: self.clone(), raw: pointer("ibv_open_device", raw)? }))
     }
 }
@@ -104,6 +106,9 @@ unsafe impl Sync for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.device.list.is_none() {
+            return; // librdmacm's: "devices remain opened while the librdmacm library is loaded", rdma_get_devices(3)
+        }
         // SAFETY: a live context, closed once; every object of it holds it, so none remains.
         unsafe { (self.library().api.close_device)(self.raw.as_ptr()) };
     }
@@ -167,12 +172,23 @@ macro_rules! extended {
 pub(crate) use extended;
 
 impl Context {
+    /// A context that librdmacm opened and keeps open.
+    ///
+    /// # Safety
+    /// `raw` is a context of librdmacm, over `library`.
+    pub(crate) unsafe fn of_cm(library: &Arc<Library>, raw: NonNull<ibv_context>) -> Result<Arc<Self>> {
+        // SAFETY: a live context; its device lives as long.
+        let device = pointer("rdma_get_devices", unsafe { (*raw.as_ptr()).device })?;
+        let device = Device { library: library.clone(), list: None, raw: device };
+        Ok(Arc::new(Context { device, raw }))
+    }
+
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
 
     pub(crate) fn library(&self) -> &Library {
-        &self.device.list.library
+        &self.device.library
     }
 
     /// The device that was opened.

@@ -1,7 +1,7 @@
 //! Verbs in safe Rust, over the C verbs ABI.
 //!
 //! Nothing here knows softrnic: [`Library::load`] opens a verbs library (softrnic's, or the system's
-//! `libibverbs.so.1` for a real adapter) and everything else goes through the functions and tables it hands out. So what
+//! `libibverbs.so.1` for a real adapter), [`Library::this_process`] takes what the process has already, and everything else goes through the functions and tables it hands out. So what
 //! is built on this crate runs on both.
 //!
 //! Objects hold what they need alive: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the
@@ -13,6 +13,7 @@
 
 mod api;
 mod build;
+mod cm;
 mod completion;
 mod device;
 mod error;
@@ -22,6 +23,7 @@ mod qp;
 mod srq;
 
 pub use api::Library;
+pub use cm::{CmEvent, CmId, CmParam, EventChannel};
 pub use completion::{CompChannel, Cq, PendingEvent, Status, Wc};
 pub use device::{AsyncEvent, AsyncSource, Context, Device, GidEntry, Pd, Xrcd};
 pub use error::{Error, Result};

@@ -321,10 +321,13 @@ impl Qp {
 
     /// `ibv_modify_qp(3)`.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        let mut raw = raw_attr(attr);
+        self.modify_raw(&mut raw_attr(attr), mask.bits() as i32)
+    }
+
+    pub(crate) fn modify_raw(&self, attr: &mut ibv_qp_attr, mask: i32) -> Result<()> {
         let modify = self.context.library().api.modify_qp;
         // SAFETY: a live queue pair and valid attributes.
-        number("ibv_modify_qp", unsafe { modify(self.raw.as_ptr(), &mut raw, mask.bits() as i32) })
+        number("ibv_modify_qp", unsafe { modify(self.raw.as_ptr(), attr, mask) })
     }
 
     /// `ibv_query_qp(3)`.
