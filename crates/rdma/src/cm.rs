@@ -5,8 +5,8 @@
 //!
 //! The active side: [`CmId::resolve_addr`], ADDR_RESOLVED, [`CmId::resolve_route`], ROUTE_RESOLVED, [`CmId::connect`],
 //! CONNECT_RESPONSE, [`CmId::establish`].
-//! The passive side: [`CmId::bind`], [`CmId::listen`], CONNECT_REQUEST (whose
-//! event has the new id), [`CmId::accept`] or [`CmId::reject`], ESTABLISHED. Either: [`CmId::disconnect`], DISCONNECTED.
+//! The passive side: [`CmId::bind`], [`CmId::listen`], CONNECT_REQUEST (whose event has the new id),
+//! [`CmId::accept`] or [`CmId::reject`], ESTABLISHED. Either side: [`CmId::disconnect`], DISCONNECTED.
 
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
