@@ -27,7 +27,7 @@ use crate::model::{After, Gift, Marks, Names, OTHER_UID, Scenario, Who, Words};
 /// Descriptors that one message can carry (SCM_MAX_FD).
 const MANY: usize = 253;
 /// Connections of the first strike, and of a flood.
-const FEW: usize = 12;
+const FEW: usize = 18;
 const FLOOD: usize = 300;
 /// Connections that it keeps while it goes on, all in all.
 const KEPT: usize = 200;
@@ -75,6 +75,8 @@ struct Adversary {
     spoils: Spoils,
     open: Vec<Knock>,
     names: Vec<OwnedFd>,
+    /// What one of the pair calls itself, for those that call themselves so.
+    borrowed: Option<[u8; 16]>,
 }
 
 pub fn run(mut wire: Wire, scenario: Scenario) {
@@ -86,7 +88,15 @@ pub fn run(mut wire: Wire, scenario: Scenario) {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("PR_SET_PDEATHSIG");
     let target = wire.exchange(&());
     let random = Random::new(scenario.seed);
-    let mut it = Adversary { scenario, target, random, spoils: Spoils::default(), open: Vec::new(), names: Vec::new() };
+    let mut it = Adversary {
+        scenario,
+        target,
+        random,
+        spoils: Spoils::default(),
+        open: Vec::new(),
+        names: Vec::new(),
+        borrowed: None,
+    };
     it.take_names();
     let count = if scenario.after == After::Floods { FLOOD } else { FEW };
     for n in 0..count {
@@ -159,9 +169,12 @@ impl Adversary {
         self.spoils.connected += 1;
         let (fds, window, kept) = self.gift();
         let mut hello = rendezvous::emit(&Message::Hello(Greeting {
-            instance: std::array::from_fn(|_| 7),
+            instance: self.borrowed.unwrap_or([7; 16]),
             nonce_addr: self.random.any(),
             straight: true,
+            secret: std::array::from_fn(|_| self.random.any() as u8),
+            // Some say that they are one of the pair.
+            block: if self.random.coin() { self.random.below(0xffe) as u16 } else { self.any_block() },
         }));
         match self.scenario.words {
             Words::Hello => {}
@@ -181,6 +194,13 @@ impl Adversary {
             std::thread::spawn(move || drop(fds));
         }
         self.open.push(Knock { door, socket, welcome: false, window, _kept: kept });
+    }
+
+    /// A block of one of the pair.
+    fn any_block(&mut self) -> u16 {
+        let blocks: Vec<_> = self.target.doors.iter().filter_map(|door| rendezvous_block(door)).collect();
+        let n = self.random.below(blocks.len().max(1) as u64) as usize;
+        blocks.get(n).copied().unwrap_or_default()
     }
 
     /// What is sent, the window if it is one, and what is kept so that a close takes as long as it shall.
@@ -221,7 +241,12 @@ impl Adversary {
                 vec![far.into()]
             }
             Gift::Lingers | Gift::LingersLong => {
-                let Ok((near, far)) = slow_to_close() else { return (vec![], None, vec![]) };
+                let (near, far) = match slow_to_close() {
+                    Ok(both) => both,
+                    // There is no network, and nothing listens here either.
+                    Err(_) if self.scenario.who == Who::NetNamespace => return (vec![], None, vec![]),
+                    Err(error) => panic!("a connection that is slow to close: {error}"),
+                };
                 let mut kept = vec![];
                 if matches!(self.scenario.gift, Gift::Lingers) {
                     // Unread data makes this a reset, which ends what lingers.
@@ -263,6 +288,7 @@ impl Adversary {
         if let Message::Welcome(greeting) = message {
             self.spoils.welcomes += 1;
             knock.welcome = true;
+            self.borrowed = Some(greeting.instance);
             for pid in self.target.pids {
                 let mut nonce = [0; rendezvous::NONCE];
                 // Both are tried: there is one try only, but a wrong process has nothing readable there.
@@ -327,6 +353,12 @@ impl Adversary {
             }
         }
     }
+}
+
+/// The number in the name of a block's socket.
+fn rendezvous_block(door: &str) -> Option<u16> {
+    let (_, block) = door.split_once("/qpn/")?;
+    u16::from_str_radix(block.get(..3)?, 16).ok()
 }
 
 fn seqpacket() -> OwnedFd {

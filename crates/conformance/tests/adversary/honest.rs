@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use conformance::{Bed, Far, Footprint, Random, Wire};
 use serde::{Deserialize, Serialize};
 
-use crate::friend::Friend;
+use crate::friend::{self, Friend};
+use crate::manager::Manager;
 
 /// What the pair is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -33,10 +34,13 @@ pub struct Account {
 pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);
     let bed = Bed::open();
+    let manager = Manager::new();
     let mut other = Far::start("far_side", "friend", &[]);
+    let port = other.wire.hear();
     let friend = Friend::new(&bed, &mut other.wire);
     // What is there after it has been used once.
     friend.exchange(&mut random);
+    manager.ask(port);
     wire.tell(&[std::process::id(), other.pid()]);
     while let Some(order) = wire.try_hear::<Order>() {
         let mut book = Book::default();
@@ -51,17 +55,26 @@ pub fn run(mut wire: Wire, seed: u64) {
                     let cq = book.time("ibv_create_cq", || bed.context.create_cq(16, None, 0).expect("create_cq"));
                     let qp = book.time("ibv_create_qp", || conformance::side::create_qp(&bed, &cq, 4));
                     book.time("ibv_destroy_qp", || drop(qp));
+                    book.time("a request for a connection", || manager.ask(port));
                 }
             }
             Order::Anew => {
                 let mut another = Far::start("far_side", "friend", &[]);
+                let port = another.wire.hear();
                 let friend = Friend::new(&bed, &mut another.wire);
                 book.exchange(&friend, &mut random);
+                book.time("a first request for a connection", || manager.ask(port));
                 another.kill();
             }
         }
         wire.tell(&book.close(other.pid()));
     }
+}
+
+/// The process that it works with.
+pub fn serve(mut wire: Wire) {
+    wire.tell(&Manager::new().serve());
+    friend::serve(wire);
 }
 
 #[derive(Default)]

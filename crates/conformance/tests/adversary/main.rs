@@ -10,6 +10,7 @@ mod attack;
 #[allow(dead_code)] // its other half is about an attacker who has a connection, too
 mod friend;
 mod honest;
+mod manager;
 mod model;
 
 use std::process::{Command, Stdio};
@@ -50,7 +51,7 @@ fn far_side() {
     match part.split_once(':') {
         Some(("honest", seed)) => honest::run(wire, seed.parse().expect("a seed")),
         Some((_, scenario)) => attack::run(wire, serde_json::from_str(scenario).expect("a scenario")),
-        None => friend::serve(wire),
+        None => honest::serve(wire),
     }
 }
 
@@ -101,8 +102,8 @@ impl Pair {
         let mut far = Far::start_by(starter, "far_side", &format!("honest:{}", random.next() | 1));
         let pids = far.wire.hear();
         let doors: Vec<_> = doors().into_iter().filter(|door| !before.contains(door)).collect();
-        // Of each process: where it is found, and where doctor asks.
-        assert!(doors.len() >= 4, "{doors:?}");
+        // Of each process: where it is found, and where doctor asks; of one: where it listens.
+        assert!(doors.len() >= 5 && doors.iter().any(|door| door.ends_with("/listen")), "{doors:?}");
         let mut pair = Pair { far, target: Target { pids, doors }, quiet: 0 };
         pair.far.wire.tell(&Order::Work(WORK));
         pair.quiet = pair.far.wire.hear::<Account>().median;
@@ -207,6 +208,31 @@ fn an_adversary_of_any_kind() {
     }
 }
 
+/// One process connects hundreds of times, and keeps what it gets: few of those connections live, and a process that
+/// comes then is let in.
+#[test]
+fn an_adversary_that_connects_hundreds_of_times() {
+    let seed = seed("SOFTRNIC_ADVERSARY_SEED");
+    watch("an adversary that connects hundreds of times", LIMIT);
+    let mut random = Random::new(seed);
+    let mut pair = Pair::start(&[], &mut random);
+    for who in [Who::Same, Who::UserNamespace].into_iter().filter(|who| is_possible(*who)) {
+        let scenario = Scenario {
+            who,
+            gift: Gift::Window,
+            words: Words::Hello,
+            marks: model::Marks::None,
+            names: model::Names::None,
+            after: After::Floods,
+            seed: random.next(),
+        };
+        println!("SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
+        let (spoils, _) = pair.withstand(&scenario);
+        println!("    {spoils:?}");
+        assert!(spoils.connected > 100 && (1..=LINKS).contains(&spoils.links), "{spoils:?}");
+    }
+}
+
 /// The pair's own uid is the one that stands for all users without a number in its user namespace, and the adversary is
 /// one of those: the kernel gives both one number. The adversary proves nothing, so it gets neither doorbell nor table.
 #[test]
@@ -220,7 +246,8 @@ fn an_adversary_whose_uid_is_the_overflow_uid() {
     let mut pair = Pair::start(Who::UserNamespace.starter(), &mut random);
     for (gift, words) in [(Gift::Window, Words::Hello), (Gift::LingersLong, Words::Hello), (Gift::Many, Words::Noise)] {
         let drawn = Scenario::draw(&mut random, 1);
-        let scenario = Scenario { who: Who::Other, gift, words, ..drawn };
+        // One that is killed takes along what makes a close slow.
+        let scenario = Scenario { who: Who::Other, gift, words, after: After::Stays, ..drawn };
         println!("SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
         let (spoils, account) = pair.withstand(&scenario);
         println!(
