@@ -80,7 +80,12 @@ fn message(random: &mut Random, kind: u8) -> Vec<u8> {
     let mut bytes = [&b"softrnic"[..], &version, &[kind, random.below(2) as u8, 0, 0]].concat();
     match kind {
         // The nonce's address may be anything: it is read from our memory, not from the victim's.
-        HELLO | WELCOME => bytes.extend(random.bytes(16 + 8)),
+        HELLO | WELCOME => {
+            bytes.extend(random.bytes(16 + 8));
+            // The secret of the link and a block, which only HELLO has.
+            bytes.extend(if kind == HELLO { random.bytes(16 + 2) } else { vec![0; 16 + 2] });
+            bytes.extend([0; 6]);
+        }
         PROOF => {
             bytes[13] = 0;
             bytes.extend(random.bytes(32));
