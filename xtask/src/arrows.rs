@@ -14,6 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-verbs",  &[]),
     // Headers as they are on a wire: bytes and values, nothing else.
     ("softrnic-wire",   &["softrnic-verbs"]),
+    // The protocols of iWARP: bytes and time in, bytes and placements out.
+    ("softrnic-iwarp",  &["softrnic-verbs", "softrnic-wire"]),
     // What an adapter tells about itself, and what that means.
     ("softrnic-report", &["softrnic-verbs"]),
     // The C structures of verbs.h, for both sides of the ABI.
