@@ -4,6 +4,8 @@ mod arrows;
 mod busy;
 mod ctests;
 mod interop;
+#[cfg(test)]
+mod links;
 mod miri;
 mod rdmacore;
 mod report;
