@@ -9,15 +9,25 @@
 //! The block at which the link came in is returned with the secret, and must be that to which the link was made. Else a process that
 //! was given a secret could pass it on in a HELLO of its own, name the block of whoever gave it, and have another process
 //! return it. A maker that names a block that is not its own gives its own secret away, and nobody else's.
+//!
+//! The link back may fail for a while: no descriptor is left here, or the peer's queue of connections is full. It is
+//! tried again with growing pauses. A visitor to which no link back can be made within [`PATIENCE`] is turned away, and
+//! its maker connects anew.
 
 use std::collections::HashMap;
 
-use engine::platform::LinkId;
+use engine::platform::{LinkId, Nanos};
 
 use crate::WindowPlatform;
 use crate::link::{Remote, State};
+use crate::peers::monotonic;
 use crate::rendezvous::{BLOCKS, Greeting, Message, SECRET};
 use crate::socket;
+
+/// The pause between a failed link back and the next attempt; each further pause is twice as long.
+const FIRST_PAUSE: Nanos = 1_000_000;
+/// The time from the first failed link back until the visitor is turned away.
+const PATIENCE: Nanos = 5_000_000_000;
 
 /// What links say about who is at their other ends.
 #[derive(Default)]
@@ -40,6 +50,18 @@ struct Heard {
     named: u16,
     /// The block of this process to which the link was made.
     at: u16,
+}
+
+/// A visitor to which no link back could be made so far.
+pub(crate) struct Unreached {
+    /// The link that it has made.
+    visitor: LinkId,
+    /// The time of the next attempt.
+    pub at: Nanos,
+    /// The pause before that.
+    pause: Nanos,
+    /// The time at which the visitor is turned away.
+    until: Nanos,
 }
 
 impl Identity {
@@ -74,13 +96,37 @@ impl WindowPlatform {
 
     /// What a process without a number here needs to be known: a link to the block that it names.
     pub(crate) fn connect_back(&mut self, id: LinkId) {
-        let heard = self.remote_of(id).filter(|remote| remote.is_unknown()).and_then(|remote| remote.identity.heard);
-        if let Some(Heard { named, .. }) = heard
-            && BLOCKS.contains(&named)
-            && self.own_blocks.iter().all(|(own, _)| *own != named)
-        {
-            self.resolve_block(named);
+        if !self.is_reached(id) {
+            let now = monotonic();
+            let (at, until) = (now + FIRST_PAUSE, now + PATIENCE);
+            self.unreached.push(Unreached { visitor: id, at, pause: FIRST_PAUSE, until });
         }
+    }
+
+    /// Tries the links back again whose time has come.
+    pub(crate) fn connect_back_again(&mut self, now: Nanos) {
+        for mut one in std::mem::take(&mut self.unreached) {
+            if one.at > now {
+                self.unreached.push(one);
+            } else if !self.is_reached(one.visitor) {
+                if one.until <= now {
+                    self.lose(one.visitor);
+                    continue;
+                }
+                one.pause *= 2;
+                one.at = one.until.min(now + one.pause);
+                self.unreached.push(one);
+            }
+        }
+    }
+
+    /// False if a visitor needs a link back, and none could be made now.
+    fn is_reached(&mut self, id: LinkId) -> bool {
+        let heard = self.remote_of(id).filter(|remote| remote.is_unknown()).and_then(|remote| remote.identity.heard);
+        let Some(Heard { named, .. }) = heard else { return true };
+        // A block that no other process can hold stays without a link, however often it is tried.
+        let possible = BLOCKS.contains(&named) && self.own_blocks.iter().all(|(own, _)| *own != named);
+        !possible || self.resolve_block(named).is_some()
     }
 
     /// Returns secrets wherever they may be returned and have not been: a link has come, or two are known to lead to one process.
@@ -118,7 +164,8 @@ impl WindowPlatform {
             let same = remote.who == who && remote.identity.own.as_ref() == Some(told);
             same.then_some(remote.peer)
         });
-        let Some(peer) = peer else { return };
+        // What a peer repeats changes nothing, and going over all links for it would let each message cost that much.
+        let Some(peer) = peer.filter(|peer| *peer != from) else { return };
         for id in self.live.clone() {
             let Some(link) = self.link_mut(id) else { continue };
             let Some(remote) = link.remote.as_mut().filter(|remote| [from, peer].contains(&remote.peer)) else {

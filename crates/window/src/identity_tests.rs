@@ -11,7 +11,7 @@ use verbs::{Gid, Psn, Qpn};
 use super::*;
 use crate::Config;
 use crate::link::{Link, Side};
-use crate::peers::monotonic;
+use crate::peers::{Route, monotonic};
 use crate::rendezvous;
 
 /// A process that knows no numbers of others.
@@ -164,4 +164,66 @@ fn a_secret_that_is_passed_on_does_not_help() {
     assert!(!b.same_peer(to_a, given), "another process was taken for the peer");
     let from_a = b.links()[1..].iter().filter(|&&link| b.same_peer(link, to_a)).count();
     assert_eq!(from_a, 2);
+}
+
+/// An ECHO that a peer repeats is not worked on again.
+#[test]
+fn what_is_repeated_changes_nothing() {
+    let (mut a, mut b) = (nameless(), nameless());
+    let (ours, theirs) = (claim(&mut a), claim(&mut b));
+    let own = a.resolve(&localhost(), theirs).unwrap();
+    b.resolve(&localhost(), ours).unwrap();
+    settle(&mut [&mut a, &mut b]);
+    let visitor = a.links()[2];
+    let told = a.remote_of(own).unwrap().identity.own.unwrap();
+    let known = |a: &mut WindowPlatform| a.link_mut(visitor).unwrap().remote.as_mut().unwrap().identity.known;
+    assert!(a.same_peer(own, visitor) && known(&mut a));
+    // Going over the links would mark all of this peer's.
+    a.link_mut(visitor).unwrap().remote.as_mut().unwrap().identity.known = false;
+    a.hear_secret(visitor, &told);
+    assert!(!known(&mut a));
+}
+
+/// A visitor to which no link back could be made at first; the block of its maker.
+fn visitor_without_a_link_back(a: &mut WindowPlatform, b: &mut WindowPlatform) -> (LinkId, u16) {
+    let (ours, theirs) = (claim(a), claim(b));
+    let block = (theirs.get() >> 12) as u16;
+    let at = monotonic() + PATIENCE / 2;
+    // As after an attempt that has failed for want of a descriptor.
+    a.routes.insert(block, Route::Retry { at, pause: FIRST_PAUSE, met: false });
+    b.resolve(&localhost(), ours).unwrap();
+    settle(&mut [a, b]);
+    let visitor = a.links()[1];
+    assert!(a.link(visitor).unwrap().state == State::Held && a.route_to(block).is_none());
+    (visitor, block)
+}
+
+#[test]
+fn a_link_back_that_failed_is_tried_again() {
+    let (mut a, mut b) = (nameless(), nameless());
+    let (visitor, block) = visitor_without_a_link_back(&mut a, &mut b);
+    let due = a.deadline().unwrap();
+    a.routes.remove(&block);
+    a.handle_events(due - 1);
+    assert!(a.route_to(block).is_none(), "before its time");
+    a.handle_events(due);
+    assert!(a.route_to(block).is_some());
+    settle(&mut [&mut a, &mut b]);
+    assert!(a.link(visitor).unwrap().state == State::Up && a.deadline().is_none());
+}
+
+/// Each pause is longer than the one before, and in the end the visitor is turned away.
+#[test]
+fn a_visitor_without_a_link_back_is_turned_away() {
+    let (mut a, mut b) = (nameless(), nameless());
+    let (visitor, _) = visitor_without_a_link_back(&mut a, &mut b);
+    let (began, mut attempts) = (monotonic(), 0);
+    while let Some(due) = a.deadline() {
+        a.handle_events(due);
+        attempts += 1;
+        assert!(due <= began + PATIENCE && attempts < 16, "{due} {began} {attempts}");
+    }
+    assert!(a.link(visitor).unwrap().state == State::Dead && attempts > 8, "{attempts}");
+    settle(&mut [&mut a, &mut b]);
+    assert!(b.has_ending_links(), "its maker sees that, and connects anew");
 }

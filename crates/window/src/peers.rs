@@ -466,6 +466,7 @@ impl WindowPlatform {
             }
             keep
         });
+        self.connect_back_again(now);
     }
 
     /// The peer of this link is gone, or has broken the rules of the socket.

@@ -18,6 +18,7 @@ use verbs::{Errno, Gid, Qpn, RKey};
 use crate::Config;
 use crate::board::Board;
 use crate::codec;
+use crate::identity::Unreached;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
@@ -83,6 +84,7 @@ pub struct WindowPlatform {
     pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
     pub(crate) routes: HashMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
+    pub(crate) unreached: Vec<Unreached>,
     /// Nobody is let in until then, for want of descriptors.
     pub(crate) closed_until: Option<Nanos>,
     /// When it was last told that somebody could not come in.
@@ -131,6 +133,7 @@ impl WindowPlatform {
             own_blocks: Vec::new(),
             routes: HashMap::new(),
             half_open: Vec::new(),
+            unreached: Vec::new(),
             closed_until: None,
             told_at: None,
             next_serial: 0,
@@ -368,7 +371,8 @@ impl WindowPlatform {
 
     /// When [`WindowPlatform::handle_events`] has to be called even if nothing happens.
     pub fn deadline(&self) -> Option<Nanos> {
-        self.half_open.iter().map(|h| h.deadline).chain(self.closed_until).min()
+        let links_back = self.unreached.iter().map(|one| one.at);
+        self.half_open.iter().map(|h| h.deadline).chain(self.closed_until).chain(links_back).min()
     }
 
     /// Closes every descriptor, in a forked child: the child must not speak in its parent's name, nor hide its death.
