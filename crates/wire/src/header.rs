@@ -35,6 +35,56 @@ macro_rules! header {
     };
 }
 
+/// A header of bytes for the receiver's program, to which the transport gives no byte order: what `header!` defines,
+/// and the rest of the file.
+macro_rules! immediate {
+    ($name:literal, $len:literal) => {
+        mod field {
+            pub const DATA: usize = 0;
+        }
+
+        header!($name, $len);
+
+        #[doc = concat!("What a ", $name, " says.")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Repr {
+            /// The bytes as the sender's program has put them.
+            pub data: [u8; LEN],
+        }
+
+        impl View<'_> {
+            /// The bytes.
+            pub fn data(&self) -> [u8; LEN] {
+                crate::bytes::array(self.0, field::DATA)
+            }
+        }
+
+        impl Repr {
+            /// What a header means.
+            ///
+            /// # Errors
+            /// None: every value has a meaning.
+            pub fn parse(view: &View<'_>) -> crate::Result<Repr> {
+                Ok(Repr { data: view.data() })
+            }
+
+            /// The bytes.
+            pub fn emit(&self) -> [u8; LEN] {
+                let mut out = [0; LEN];
+                crate::bytes::put(&mut out, field::DATA, &self.data);
+                out
+            }
+        }
+
+        impl core::fmt::Display for Repr {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str("imm=0x")?;
+                self.data.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    };
+}
+
 /// Holds a `Repr` against literal bytes, in both directions, and has every shorter input refused.
 #[cfg(test)]
 macro_rules! assert_wire {

@@ -18,7 +18,7 @@
 //!
 //! | family | headers |
 //! |---|---|
-//! | network | [`ethernet`], [`ipv4`], [`ipv6`], [`udp`] |
+//! | network | [`ethernet`], [`ipv4`], [`ipv6`] ([`version6`]), [`udp`] |
 //! | InfiniBand, every packet | [`grh`], [`bth`] with [`opcode`], [`icrc`] |
 //! | requests | [`reth`], [`atomic_eth`], [`imm_dt`], [`ieth`], [`deth`], [`xrceth`], [`feth`] |
 //! | responses | [`aeth`], [`atomic_ack_eth`] |
@@ -59,6 +59,7 @@ pub mod reth;
 pub mod roce;
 pub mod transport;
 pub mod udp;
+pub mod version6;
 pub mod xrceth;
 
 pub use error::{Error, Result};

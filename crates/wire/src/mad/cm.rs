@@ -41,6 +41,93 @@ macro_rules! message {
     };
 }
 
+/// The communication ids of both sides, which most messages begin with.
+macro_rules! both_ids {
+    () => {
+        impl View<'_> {
+            /// Communication id of the sender.
+            pub fn local_id(&self) -> u32 {
+                crate::bytes::u32_at(self.0, field::LOCAL_ID)
+            }
+
+            /// Communication id of the receiver.
+            pub fn remote_id(&self) -> u32 {
+                crate::bytes::u32_at(self.0, field::REMOTE_ID)
+            }
+        }
+    };
+}
+
+/// A field of data: its length, and where `View` finds it.
+macro_rules! data {
+    ($name:ident: $at:expr, $len_name:ident = $len:literal, $what:literal) => {
+        #[doc = concat!("Bytes of the ", $what, ": fewer are emitted with zeros behind them.")]
+        pub const $len_name: usize = $len;
+
+        impl<'a> View<'a> {
+            #[doc = concat!("The ", $what, ".")]
+            pub fn $name(&self) -> &'a [u8] {
+                self.0.get($at..$at + $len_name).unwrap_or_default()
+            }
+        }
+    };
+}
+
+/// A whole message of both communication ids and private data, and nothing else (12.6.9, 12.6.11).
+macro_rules! ids_and_data {
+    ($name:literal) => {
+        /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
+        mod field {
+            pub const LOCAL_ID: usize = 0;
+            pub const REMOTE_ID: usize = 4;
+            pub const PRIVATE_DATA: usize = 8;
+        }
+
+        message!($name);
+        both_ids!();
+        data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 224, "private data");
+
+        #[doc = concat!("What a ", $name, " says.")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Repr<'a> {
+            /// Communication id of the sender.
+            pub local_id: u32,
+            /// Communication id of the receiver.
+            pub remote_id: u32,
+            /// The private data.
+            pub private_data: &'a [u8],
+        }
+
+        impl<'a> Repr<'a> {
+            /// What a message means.
+            ///
+            /// # Errors
+            /// None: what a value without meaning is answered with is the connection manager's to say.
+            pub fn parse(view: &View<'a>) -> crate::Result<Repr<'a>> {
+                Ok(Repr { local_id: view.local_id(), remote_id: view.remote_id(), private_data: view.private_data() })
+            }
+
+            /// The bytes.
+            ///
+            /// # Errors
+            /// [`Error::Length`](crate::Error::Length) for private data that do not fit.
+            pub fn emit(&self) -> crate::Result<[u8; super::LEN]> {
+                let mut out = [0; super::LEN];
+                crate::bytes::put_u32(&mut out, field::LOCAL_ID, self.local_id);
+                crate::bytes::put_u32(&mut out, field::REMOTE_ID, self.remote_id);
+                super::put_data::<{ PRIVATE_DATA_LEN }>(&mut out, field::PRIVATE_DATA, self.private_data)?;
+                Ok(out)
+            }
+        }
+
+        impl core::fmt::Display for Repr<'_> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, concat!($name, " {:#x} > {:#x}"), self.local_id, self.remote_id)
+            }
+        }
+    };
+}
+
 /// Holds a message against literal bytes at some offsets: it is emitted with them, and emitted anew when it has been
 /// parsed.
 #[cfg(test)]

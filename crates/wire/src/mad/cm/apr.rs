@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{LEN, put_data};
 use crate::Result;
-use crate::bytes::{put_u8, put_u32, u8_at, u32_at};
+use crate::bytes::{put_u8, put_u32, u8_at};
 
 /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
 mod field {
@@ -18,12 +18,11 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x1a;
-/// Bytes of the additional information of the status: fewer are emitted with zeros behind them.
-pub const INFO_LEN: usize = 72;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 148;
 
 message!("APR");
+both_ids!();
+data!(info: field::INFO, INFO_LEN = 72, "additional information of the status");
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 148, "private data");
 
 /// What a APR says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +42,6 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// Bytes of the additional information that are valid.
     pub fn info_len(&self) -> u8 {
         u8_at(self.0, field::INFO_LEN)
@@ -61,16 +50,6 @@ impl<'a> View<'a> {
     /// 0: the path is taken; else why not.
     pub fn status(&self) -> u8 {
         u8_at(self.0, field::STATUS)
-    }
-
-    /// The additional information of the status.
-    pub fn info(&self) -> &'a [u8] {
-        self.0.get(field::INFO..field::INFO + INFO_LEN).unwrap_or_default()
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

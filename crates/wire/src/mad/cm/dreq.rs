@@ -6,7 +6,7 @@ use verbs::Qpn;
 
 use super::{LEN, put_data};
 use crate::Result;
-use crate::bytes::{put_u24, put_u32, u24_at, u32_at};
+use crate::bytes::{put_u24, put_u32, u24_at};
 
 /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
 mod field {
@@ -18,10 +18,10 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x15;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 220;
 
 message!("DREQ");
+both_ids!();
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 220, "private data");
 
 /// What a DREQ says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,24 +37,9 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// The receiver's queue pair, or its end-to-end context of reliable datagrams.
     pub fn remote_qpn(&self) -> Qpn {
         Qpn::new(u24_at(self.0, field::REMOTE_QPN))
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

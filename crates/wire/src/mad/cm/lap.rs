@@ -6,7 +6,7 @@ use verbs::{Gid, Qpn};
 
 use super::{LEN, put_data};
 use crate::Result;
-use crate::bytes::{array, put, put_u8, put_u16, put_u24, put_u32, u8_at, u16_at, u24_at, u32_at};
+use crate::bytes::{array, put, put_u8, put_u16, put_u24, put_u32, u8_at, u16_at, u24_at};
 
 /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
 mod field {
@@ -34,10 +34,10 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x19;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 168;
 
 message!("LAP");
+both_ids!();
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 168, "private data");
 
 /// What a LAP says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +77,6 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// The receiver's queue pair.
     pub fn remote_qpn(&self) -> Qpn {
         Qpn::new(u24_at(self.0, field::REMOTE_QPN))
@@ -150,11 +140,6 @@ impl<'a> View<'a> {
     /// The new path's acknowledgement timeout: 4.096 us * 2^n.
     pub fn ack_timeout(&self) -> u8 {
         u8_at(self.0, field::ACK_TIMEOUT) >> 3
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{LEN, put_data};
 use crate::Result;
-use crate::bytes::{put_u8, put_u32, u8_at, u32_at};
+use crate::bytes::{put_u8, put_u32, u8_at};
 
 /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
 mod field {
@@ -19,10 +19,10 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x11;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 222;
 
 message!("MRA");
+both_ids!();
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 222, "private data");
 
 /// What a MRA says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +40,6 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// What was received: 0 a REQ, 1 a REP, 2 a LAP.
     pub fn message(&self) -> u8 {
         u8_at(self.0, field::MESSAGE) >> 6
@@ -58,11 +48,6 @@ impl<'a> View<'a> {
     /// Time until the answer: 4.096 us * 2^n.
     pub fn service_timeout(&self) -> u8 {
         u8_at(self.0, field::SERVICE_TIMEOUT) >> 3
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{LEN, put_data};
 use crate::Result;
-use crate::bytes::{put_u8, put_u16, put_u32, u8_at, u16_at, u32_at};
+use crate::bytes::{put_u8, put_u16, put_u32, u8_at, u16_at};
 
 /// Offsets in the part of the datagram behind its common header, as the specification's tables count them.
 mod field {
@@ -21,12 +21,11 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x12;
-/// Bytes of the additional information of the reason: fewer are emitted with zeros behind them.
-pub const INFO_LEN: usize = 72;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 148;
 
 message!("REJ");
+both_ids!();
+data!(info: field::INFO, INFO_LEN = 72, "additional information of the reason");
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 148, "private data");
 
 /// What a REJ says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +47,6 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// What is refused: 0 a REQ, 1 a REP, 2 no message.
     pub fn message(&self) -> u8 {
         u8_at(self.0, field::MESSAGE) >> 6
@@ -71,16 +60,6 @@ impl<'a> View<'a> {
     /// Why (12.6.7.2).
     pub fn reason(&self) -> u16 {
         u16_at(self.0, field::REASON)
-    }
-
-    /// The additional information of the reason.
-    pub fn info(&self) -> &'a [u8] {
-        self.0.get(field::INFO..field::INFO + INFO_LEN).unwrap_or_default()
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

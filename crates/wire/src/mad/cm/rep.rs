@@ -31,10 +31,10 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x13;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 196;
 
 message!("REP");
+both_ids!();
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 196, "private data");
 
 /// What a REP says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,16 +74,6 @@ pub struct Repr<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Communication id of the sender.
-    pub fn local_id(&self) -> u32 {
-        u32_at(self.0, field::LOCAL_ID)
-    }
-
-    /// Communication id of the receiver.
-    pub fn remote_id(&self) -> u32 {
-        u32_at(self.0, field::REMOTE_ID)
-    }
-
     /// Queue key; reliable datagrams only.
     pub fn qkey(&self) -> u32 {
         u32_at(self.0, field::QKEY)
@@ -148,11 +138,6 @@ impl<'a> View<'a> {
     /// The sender's node.
     pub fn guid(&self) -> u64 {
         u64_at(self.0, field::GUID)
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

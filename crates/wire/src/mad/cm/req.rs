@@ -37,11 +37,13 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x10;
-/// Bytes of the private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]): fewer are
-/// emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 92;
 
 message!("REQ");
+data!(
+    private_data: field::PRIVATE_DATA,
+    PRIVATE_DATA_LEN = 92,
+    "private data; of a service of IP it starts with its addresses ([`super::ip_addressing`])"
+);
 
 /// What a REQ says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,11 +226,6 @@ impl<'a> View<'a> {
     /// The alternate path; all zero if there is none.
     pub fn alternate(&self) -> [u8; path::LEN] {
         array(self.0, field::ALTERNATE)
-    }
-
-    /// The private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]).
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

@@ -22,12 +22,10 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x18;
-/// Bytes of the additional information of the status: fewer are emitted with zeros behind them.
-pub const INFO_LEN: usize = 72;
-/// Bytes of the private data: fewer are emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 136;
 
 message!("SIDR REP");
+data!(info: field::INFO, INFO_LEN = 72, "additional information of the status");
+data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 136, "private data");
 
 /// What a SIDR REP says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +77,6 @@ impl<'a> View<'a> {
     /// The queue pair's queue key.
     pub fn qkey(&self) -> u32 {
         u32_at(self.0, field::QKEY)
-    }
-
-    /// The additional information of the status.
-    pub fn info(&self) -> &'a [u8] {
-        self.0.get(field::INFO..field::INFO + INFO_LEN).unwrap_or_default()
-    }
-
-    /// The private data.
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 

@@ -16,11 +16,13 @@ mod field {
 
 /// The attribute of the datagram.
 pub const ATTRIBUTE: u16 = 0x17;
-/// Bytes of the private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]): fewer are
-/// emitted with zeros behind them.
-pub const PRIVATE_DATA_LEN: usize = 216;
 
 message!("SIDR REQ");
+data!(
+    private_data: field::PRIVATE_DATA,
+    PRIVATE_DATA_LEN = 216,
+    "private data; of a service of IP it starts with its addresses ([`super::ip_addressing`])"
+);
 
 /// What a SIDR REQ says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +51,6 @@ impl<'a> View<'a> {
     /// The service.
     pub fn service_id(&self) -> u64 {
         u64_at(self.0, field::SERVICE_ID)
-    }
-
-    /// The private data; of a service of IP it starts with its addresses ([`super::ip_addressing`]).
-    pub fn private_data(&self) -> &'a [u8] {
-        self.0.get(field::PRIVATE_DATA..field::PRIVATE_DATA + PRIVATE_DATA_LEN).unwrap_or_default()
     }
 }
 
