@@ -26,6 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
     // Asking other processes for their reports.
     ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
+    // Connections of TCP programs on shared memory, and the rules that say which: no system call.
+    ("softrnic-sock",   &["softrnic-verbs", "softrnic-memory"]),
     // Middleware on the message path: taps and faults, the same for every wire.
     ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-engine"]),
     // The wire between processes of one host.

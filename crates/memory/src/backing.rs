@@ -125,6 +125,15 @@ impl Memfd {
         Ok((map, fd))
     }
 
+    /// Lets children that are forked from now on have the mapping, too.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn inherit(&self) -> Result<(), Errno> {
+        // SAFETY: the range is the mapping made in `map`; DOFORK changes nothing in this process.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDoFork) }.map_err(errno)
+    }
+
     fn map(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let base = unsafe {

@@ -38,6 +38,7 @@ mod shared;
 #[cfg(not(loom))]
 mod sheet;
 pub mod straight;
+pub mod stream;
 pub mod sync;
 pub mod way;
 

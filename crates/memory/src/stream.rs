@@ -1,0 +1,379 @@
+//! A stream of bytes from one end of a connection to the other, over memory that both can write.
+//!
+//! ```text
+//!  sender    tail:     u64    bytes put into the ring
+//!            switched: u64    bytes that had gone another way before the first one in the ring
+//!            mode:     u32    see [`Mode`]
+//!            wanting:  u32    set by the sender that found no room, taken by the receiver, which then rings
+//!  receiver  head:     u64    bytes taken out of the ring
+//!            ready:    u32    the receiver reads the ring
+//!            retract:  u32    the receiver asks for the other way
+//!            sleeping: u32    set by the receiver that found nothing, taken by the sender, which then rings
+//!            drained:  u32    the receiver has read all that went another way before the ring
+//!  data      ROOM bytes       byte number n lies at n modulo ROOM
+//! ```
+//!
+//! **Several receivers.** An end may be held by several threads, and after fork(2) by several processes. A receiver
+//! copies first and then moves `head` by compare-and-exchange; one that lost copies again. So a receiver that is
+//! killed, or left by longjmp(3), in the middle has taken nothing, and no lock exists that it could keep. Senders
+//! exclude each other by means of the caller's.
+//!
+//! **Taking back.** The sender can take bytes out again that nobody has read ([`Stream::take_back`]), as a receiver
+//! would. It changes the mode before; a receiver looks at the mode after `head`, so one that saw the old mode cannot
+//! win against the sender's own exchange, nor see a `head` that was moved since.
+//!
+//! **Trust.** Whatever the other end wrote is input: counts that make no sense are [`Broken`]. The bytes themselves
+//! are copied and not looked at.
+//!
+//! **Waking.** Both hand-shakes are of Dekker's kind: write the own word, sequentially consistent fence, read the
+//! other's.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Which way the bytes of a direction go. Only the sender changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Another way (TCP), and never yet by the ring.
+    Before,
+    /// By the ring, from byte `switched` on.
+    Ring,
+    /// What is in the ring is being taken back; it and all later bytes go the other way.
+    Retracting,
+    /// By the ring up to `tail`, and the other way again from there on.
+    After,
+}
+
+impl Mode {
+    fn of(word: u32) -> Result<Mode, Broken> {
+        Ok(match word {
+            0 => Mode::Before,
+            1 => Mode::Ring,
+            2 => Mode::Retracting,
+            3 => Mode::After,
+            _ => return Err(Broken),
+        })
+    }
+}
+
+/// The other end broke the rules: nothing in the stream can be believed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// The words of a stream. All are 0 at the beginning.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Words {
+    tail: AtomicU64,
+    switched: AtomicU64,
+    mode: AtomicU32,
+    wanting: AtomicU32,
+    _sender: [u64; 5],
+    head: AtomicU64,
+    ready: AtomicU32,
+    retract: AtomicU32,
+    sleeping: AtomicU32,
+    drained: AtomicU32,
+    _receiver: [u64; 5],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Words>() == 128 && core::mem::offset_of!(Words, head) == 64);
+
+/// The memory under a stream.
+pub trait StreamMemory {
+    /// Bytes of the ring: a power of two.
+    const ROOM: u64;
+    /// The words.
+    fn words(&self) -> &Words;
+    /// Copies bytes out of the ring. `at` + the length are at most `ROOM`.
+    fn load(&self, at: usize, to: &mut [u8]);
+    /// Copies bytes into the ring. `at` + the length are at most `ROOM`.
+    fn store(&self, at: usize, from: &[u8]);
+}
+
+/// A stream. Both ends use the same type; each function says whose it is.
+pub struct Stream<M>(pub M);
+
+/// How often counts may change while they are read, before that is taken for the other end's malice.
+const TRIES: u32 = 1 << 16;
+
+impl<M: StreamMemory> Stream<M> {
+    /// Which way bytes go.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn mode(&self) -> Result<Mode, Broken> {
+        Mode::of(self.0.words().mode.load(Ordering::Acquire))
+    }
+
+    /// Head and tail, the mode as it was after the head was read.
+    fn counts(&self) -> Result<(u64, u64, Mode), Broken> {
+        let words = self.0.words();
+        for _ in 0..TRIES {
+            let head = words.head.load(Ordering::Acquire);
+            let mode = self.mode()?;
+            let tail = words.tail.load(Ordering::Acquire);
+            if tail.wrapping_sub(head) <= M::ROOM {
+                return Ok((head, tail, mode));
+            }
+            // Others may have moved both ends since the head was read: then it is another one by now.
+            if words.head.load(Ordering::Acquire) == head {
+                return Err(Broken);
+            }
+        }
+        Err(Broken)
+    }
+
+    /// Bytes in the ring that the receiver may read.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn readable(&self) -> Result<u64, Broken> {
+        let (head, tail, mode) = self.counts()?;
+        Ok(if mode == Mode::Retracting { 0 } else { tail.wrapping_sub(head) })
+    }
+
+    /// Bytes that the sender may put into the ring.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn room(&self) -> Result<u64, Broken> {
+        let (head, tail, _) = self.counts()?;
+        Ok(M::ROOM - tail.wrapping_sub(head))
+    }
+
+    /// Receiver: copies bytes out of the ring; with `peek` they stay there. 0: there is none to be read.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn read(&self, to: &mut [u8], peek: bool) -> Result<usize, Broken> {
+        for _ in 0..TRIES {
+            let (head, tail, mode) = self.counts()?;
+            let there = if mode == Mode::Retracting { 0 } else { tail.wrapping_sub(head) };
+            let some = to.len().min(there as usize);
+            if some == 0 {
+                return Ok(0);
+            }
+            let Some(to) = to.get_mut(..some) else { return Err(Broken) };
+            self.copy_out(head, to);
+            // A copy that another receiver's exchange has overtaken may have been written over meanwhile: even one
+            // that only looks must see that the head is still there.
+            let next = if peek { head } else { head.wrapping_add(some as u64) };
+            if self.0.words().head.compare_exchange(head, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Ok(some);
+            }
+        }
+        Err(Broken)
+    }
+
+    fn copy_out(&self, from: u64, to: &mut [u8]) {
+        let at = (from % M::ROOM) as usize;
+        let (first, second) = to.split_at_mut(to.len().min(M::ROOM as usize - at));
+        self.0.load(at, first);
+        self.0.load(0, second);
+    }
+
+    /// Sender, under the senders' lock: copies as many bytes into the ring as there is room for.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn write(&self, from: &[u8]) -> Result<usize, Broken> {
+        let (head, tail, _) = self.counts()?;
+        let some = from.len().min((M::ROOM - tail.wrapping_sub(head)) as usize);
+        let at = (tail % M::ROOM) as usize;
+        let from = from.get(..some).unwrap_or_default();
+        let (first, second) = from.split_at(some.min(M::ROOM as usize - at));
+        self.0.store(at, first);
+        self.0.store(0, second);
+        self.0.words().tail.store(tail.wrapping_add(some as u64), Ordering::Release);
+        Ok(some)
+    }
+
+    /// Sender, under the senders' lock: from now on bytes go by the ring; `before` have gone another way.
+    pub fn switch(&self, before: u64) {
+        self.0.words().switched.store(before, Ordering::Relaxed);
+        self.0.words().mode.store(1, Ordering::Release);
+    }
+
+    /// Receiver, once the mode is not [`Mode::Before`]: how many bytes go another way before the ring's first.
+    pub fn switched(&self) -> u64 {
+        self.0.words().switched.load(Ordering::Relaxed)
+    }
+
+    /// Sender, under the senders' lock: from now on bytes go the other way again, behind those in the ring.
+    pub fn leave(&self) {
+        self.0.words().mode.store(3, Ordering::Release);
+    }
+
+    /// Sender, under the senders' lock: begins to take back what is in the ring.
+    pub fn start_retracting(&self) {
+        self.0.words().mode.store(2, Ordering::Release);
+    }
+
+    /// Sender, under the senders' lock, while the mode is [`Mode::Retracting`]: gives the next bytes of the ring to
+    /// `away`, which says how many of them went. Ends with [`Mode::After`] when the ring is empty, and then says so.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn take_back(&self, scratch: &mut [u8], mut away: impl FnMut(&[u8]) -> usize) -> Result<bool, Broken> {
+        for _ in 0..TRIES {
+            let (head, tail, _) = self.counts()?;
+            let some = scratch.len().min(tail.wrapping_sub(head) as usize);
+            if some == 0 {
+                self.leave();
+                return Ok(true);
+            }
+            let Some(bytes) = scratch.get_mut(..some) else { return Err(Broken) };
+            self.copy_out(head, bytes);
+            let words = self.0.words();
+            let claimed = head.wrapping_add(some as u64);
+            if words.head.compare_exchange(head, claimed, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                continue;
+            }
+            let went = away(bytes).min(some);
+            if went < some {
+                // Receivers stay away in this mode, so the rest can be put back.
+                words.head.store(head.wrapping_add(went as u64), Ordering::Release);
+                return Ok(false);
+            }
+        }
+        Err(Broken)
+    }
+
+    /// Receiver: says that it reads the ring from now on.
+    pub fn set_ready(&self) {
+        self.0.words().ready.store(1, Ordering::Release);
+    }
+
+    /// Whether the receiver reads the ring.
+    pub fn is_ready(&self) -> bool {
+        self.0.words().ready.load(Ordering::Acquire) != 0
+    }
+
+    /// Receiver: asks for the other way.
+    pub fn ask_to_retract(&self) {
+        self.0.words().retract.store(1, Ordering::SeqCst);
+    }
+
+    /// Sender: whether the receiver has asked for the other way.
+    pub fn is_asked_to_retract(&self) -> bool {
+        self.0.words().retract.load(Ordering::Relaxed) != 0
+    }
+
+    /// Receiver: all that went another way before the ring is read.
+    pub fn set_drained(&self) {
+        self.0.words().drained.store(1, Ordering::Release);
+    }
+
+    /// Receiver: whether all that went another way before the ring is read.
+    pub fn is_drained(&self) -> bool {
+        self.0.words().drained.load(Ordering::Acquire) != 0
+    }
+
+    /// Receiver: announces sleep. It has to look once more before it sleeps.
+    pub fn announce_sleep(&self) {
+        self.0.words().sleeping.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sender, after a write or a change of the mode: whether the receiver has to be rung for.
+    pub fn must_wake(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let word = &self.0.words().sleeping;
+        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Sender: announces that it waits for room. It has to try once more before it sleeps.
+    pub fn announce_want(&self) {
+        self.0.words().wanting.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Receiver, after a read: whether a waiting sender has to be rung for. It is once a quarter of the ring is free.
+    pub fn must_make_room_known(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let word = &self.0.words().wanting;
+        word.load(Ordering::Relaxed) != 0
+            && self.room().is_ok_and(|room| room >= M::ROOM / 4)
+            && word.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(not(loom))]
+mod pair {
+    use super::{StreamMemory, Words};
+    use crate::backing::Backing;
+
+    /// Two streams in one piece of memory, one for each direction.
+    pub struct Pair<B> {
+        backing: B,
+    }
+
+    /// Bytes of one direction's ring.
+    const ROOM: usize = 256 << 10;
+    /// Where the rings begin: the words have a page of their own.
+    const DATA: usize = 4096;
+
+    impl<B: Backing> Pair<B> {
+        /// Bytes that are needed.
+        pub const LEN: usize = DATA + 2 * ROOM;
+
+        /// `None` if the memory has another size.
+        pub fn new(backing: B) -> Option<Self> {
+            (backing.len() == Self::LEN).then_some(Pair { backing })
+        }
+
+        /// One direction.
+        pub fn way(&self, second: bool) -> Way<'_, B> {
+            Way { pair: self, second }
+        }
+    }
+
+    /// The memory of one direction of a [`Pair`].
+    pub struct Way<'a, B> {
+        pair: &'a Pair<B>,
+        second: bool,
+    }
+
+    impl<B: Backing> Way<'_, B> {
+        fn data(&self, at: usize, len: usize) -> *mut u8 {
+            assert!(at <= ROOM && len <= ROOM - at, "the caller keeps to the ring");
+            let start = DATA + if self.second { ROOM } else { 0 };
+            self.pair.backing.base().as_ptr().wrapping_add(start + at)
+        }
+    }
+
+    impl<B: Backing> StreamMemory for Way<'_, B> {
+        const ROOM: u64 = ROOM as u64;
+
+        fn words(&self) -> &Words {
+            let at = if self.second { 128 } else { 0 };
+            // SAFETY: the backing is aligned to 64 bytes, longer than both, and lives as long as the pair; `Words` is
+            // nothing but atomics and padding that nobody reads.
+            unsafe { &*self.pair.backing.base().as_ptr().add(at).cast::<Words>() }
+        }
+
+        fn load(&self, at: usize, to: &mut [u8]) {
+            // SAFETY: `data` has checked that the range lies in the ring, which lies in the backing, and `to` is our
+            // own memory, which does not overlap it. The other end may write meanwhile: the bytes are then any bytes,
+            // and are not looked at.
+            unsafe { core::ptr::copy_nonoverlapping(self.data(at, to.len()), to.as_mut_ptr(), to.len()) }
+        }
+
+        fn store(&self, at: usize, from: &[u8]) {
+            // SAFETY: as in `load`.
+            unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), self.data(at, from.len()), from.len()) }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use pair::{Pair, Way as PairWay};
+
+#[cfg(all(test, loom))]
+#[path = "stream_loom_tests.rs"]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+//! How the two ends of a connection find each other.
+//!
+//! Whichever end has seen its second message looks for an abstract unix socket whose name is made of the connection's
+//! two addresses. If nobody listens there it listens itself, for a while; else it makes the memory and sends it
+//! there, with a bell for each end ([`Hello`]). Abstract names belong to a network namespace, as do the addresses; so
+//! the two are ends of one connection, or one of them is another process of the same user that pretends to be. No
+//! byte is sent by the connection itself.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// An address as it is compared: an IPv4 address that is written as an IPv6 one is the same address.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The name, the same for both ends; and whether `local` is the end that receives what goes by the first of the two
+/// streams. `None`: a connection to itself, whose ends cannot be told apart.
+pub fn name(local: SocketAddr, remote: SocketAddr) -> Option<(String, bool)> {
+    let (local, remote) = (canonical(local), canonical(remote));
+    if local == remote {
+        return None;
+    }
+    let (low, high) = if local < remote { (local, remote) } else { (remote, local) };
+    Some((format!("softrnic/sock/1/{}-{}", digits(low), digits(high)), local < remote))
+}
+
+fn digits(address: SocketAddr) -> String {
+    let port = address.port();
+    match address.ip() {
+        IpAddr::V4(ip) => format!("{:08x}.{port:04x}", ip.to_bits()),
+        IpAddr::V6(ip) => format!("{:032x}.{port:04x}", ip.to_bits()),
+    }
+}
+
+/// What comes with the memory and the two bells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The sender's address, as it sees it.
+    pub local: SocketAddr,
+    /// Its peer's.
+    pub remote: SocketAddr,
+}
+
+/// Bytes of a [`Hello`].
+pub const LEN: usize = 8 + 2 * 18;
+const MAGIC: [u8; 8] = *b"srsock\x00\x01";
+
+impl Hello {
+    /// The message.
+    pub fn emit(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let (magic, addresses) = bytes.split_at_mut(MAGIC.len());
+        magic.copy_from_slice(&MAGIC);
+        for (field, address) in addresses.chunks_exact_mut(18).zip([self.local, self.remote].map(canonical)) {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            field.copy_from_slice(&[&ip.octets()[..], &address.port().to_be_bytes()].concat());
+        }
+        bytes
+    }
+
+    /// Reads a message; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Hello> {
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        let (local, remote) = rest.split_at_checked(18)?;
+        Some(Hello { local: address(local)?, remote: address(remote)? })
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (ip, port) = bytes.split_first_chunk::<16>()?;
+    let port = u16::from_be_bytes(port.try_into().ok()?);
+    Some(canonical(SocketAddr::new(std::net::Ipv6Addr::from(*ip).into(), port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_make_one_name_and_different_sides() {
+        let (a, b) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:80".parse().unwrap());
+        let mapped = "[::ffff:127.0.0.1]:80".parse().unwrap();
+        let (name_a, side_a) = name(a, b).unwrap();
+        let (name_b, side_b) = name(mapped, a).unwrap();
+        assert_eq!(name_a, name_b);
+        assert!(name_a.len() < 100 && side_a != side_b);
+        assert_eq!(name(a, a), None);
+        assert_ne!(name("[::1]:1".parse().unwrap(), "[::1]:2".parse().unwrap()).unwrap().0, name_a);
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written_and_no_other() {
+        let hello = Hello { local: "[::1]:443".parse().unwrap(), remote: "10.0.0.1:5".parse().unwrap() };
+        let bytes = hello.emit();
+        assert_eq!(Hello::parse(&bytes), Some(hello));
+        assert_eq!((Hello::parse(&bytes[1..]), Hello::parse(&bytes[..LEN - 1])), (None, None));
+    }
+}
