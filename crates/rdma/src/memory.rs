@@ -1,5 +1,6 @@
 //! Registered memory.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use sys::*;
 use verbs::Access;
 
-use crate::error::{Error, Result, pointer};
+use crate::error::{Error, Result, number, pointer};
 use crate::{Errno, Pd};
 
 /// Whole pages from the system.
@@ -39,13 +40,18 @@ impl Drop for Pages {
     }
 }
 
-/// A memory region, and the buffer that it registers: page-aligned, zeroed.
+/// A memory region.
+///
+/// [`Pd::reg_mr`] makes one with a buffer of its own: page-aligned, zeroed. [`Pd::reg_mr_caller`] makes one over memory
+/// that the caller owns.
 pub struct Mr {
     pd: Arc<Pd>,
     raw: NonNull<ibv_mr>,
+    start: NonNull<u8>,
     len: usize,
-    // Dropped after the deregistration in `drop`, because fields are.
-    pages: Arc<Pages>,
+    writable: bool,
+    // Dropped after the deregistration in `drop`, because fields are. None: the memory is the caller's.
+    pages: Option<Arc<Pages>>,
 }
 
 // SAFETY: a mapping is not tied to a thread; what is in it is reached by volatile and atomic operations only.
@@ -53,7 +59,8 @@ unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
-// SAFETY: the buffer is reached by volatile and atomic operations only; verbs are thread-safe.
+// SAFETY: the bytes are reached by volatile and atomic operations only, and live as long as the region (they are its
+// own, or it is the contract of `reg_mr_caller`); verbs are thread-safe.
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
@@ -78,25 +85,85 @@ impl Sge {
 impl Pd {
     /// Allocates `len` bytes and registers them (`ibv_reg_mr(3)`).
     pub fn reg_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<Arc<Mr>> {
-        self.register(Arc::new(Pages::new(len)?), len, access)
+        self.register_pages(Arc::new(Pages::new(len)?), len, access)
     }
 
     /// Registers the buffer of another region once more: both show the same bytes, and each goes by itself.
+    ///
+    /// EINVAL: the other region lies over memory of the caller, which [`Pd::reg_mr_caller`] may register again.
     pub fn reg_mr_again(self: &Arc<Self>, other: &Mr, access: Access) -> Result<Arc<Mr>> {
-        self.register(other.pages.clone(), other.len, access)
+        let pages = other.pages.clone().ok_or(Error::new("ibv_reg_mr", libc::EINVAL))?;
+        self.register_pages(pages, other.len, access)
     }
 
-    fn register(self: &Arc<Self>, pages: Arc<Pages>, len: usize, access: Access) -> Result<Arc<Mr>> {
+    fn register_pages(self: &Arc<Self>, pages: Arc<Pages>, len: usize, access: Access) -> Result<Arc<Mr>> {
+        let start = pages.start;
+        // SAFETY: the region holds the pages, which nothing but regions uses.
+        unsafe { self.register(start, len, access, true, Some(pages)) }
+    }
+
+    /// Registers `len` bytes at `start` that the caller owns (`ibv_reg_mr(3)`). Neither address nor length needs an
+    /// alignment.
+    ///
+    /// With [`Access::LOCAL_WRITE`] the memory is written by the adapter, by peers with the key, and by the methods of
+    /// [`Mr`]. Without it, nothing writes, and those methods of [`Mr`] that write, and [`Mr::word`], panic.
+    ///
+    /// ```no_run
+    /// # use std::{cell::UnsafeCell, ptr::NonNull, sync::Arc};
+    /// # use rdma::{Access, Mr, Pd, Result};
+    /// /// A buffer that is deregistered before it is freed: fields are dropped in the order of their declaration.
+    /// struct Buffer {
+    ///     mr: Arc<Mr>,
+    ///     bytes: Box<[UnsafeCell<u8>]>,
+    /// }
+    ///
+    /// fn buffer(pd: &Arc<Pd>, len: usize) -> Result<Buffer> {
+    ///     let bytes: Box<[UnsafeCell<u8>]> = (0..len).map(|_| UnsafeCell::new(0)).collect();
+    ///     let start = NonNull::from(&*bytes).cast::<u8>();
+    ///     // SAFETY: `mr` is private and never cloned, so the region ends before the bytes are freed; no window is
+    ///     // bound to it. The bytes are initialised, and cells, to whose content nothing makes a reference.
+    ///     let mr = unsafe { pd.reg_mr_caller(start, len, Access::LOCAL_WRITE) }?;
+    ///     Ok(Buffer { mr, bytes })
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// The region ends when its last [`Arc`] is dropped without a window bound to it, or when [`Mr::deregister`]
+    /// succeeds. Until then:
+    ///
+    /// * Lifetime. The `len` bytes at `start` stay mapped and initialised, at the same address. They are not freed,
+    ///   unmapped, moved or returned to an allocator, also not by unwinding. `std::mem::forget` of the region must not
+    ///   end the promise: a region that is forgotten is registered for ever.
+    /// * Rights. `start` is valid for reads of `len` bytes, and with LOCAL_WRITE for writes. `ibv_reg_mr(3)` requires
+    ///   LOCAL_WRITE for REMOTE_WRITE and REMOTE_ATOMIC.
+    /// * Aliasing. With LOCAL_WRITE the bytes change at any time, by requests of this process and of peers, and by
+    ///   [`Mr::write`], all of which are safe to call. So no `&mut` reference, and no `&` reference except to cells or
+    ///   atomics, is used for them while any of these may happen, and `start` is not derived from a reference that is
+    ///   used later. Without LOCAL_WRITE the bytes are read at any time: `&` references are allowed, writes are not.
+    ///   References are allowed whenever the caller knows that nothing writes (for `&`) or accesses (for `&mut`) the
+    ///   bytes meanwhile: no request that names them is outstanding, no peer has a key, no other code has the region.
+    ///   Accesses of the caller itself that may coincide with others are volatile or atomic.
+    /// * Fork. A child of fork(2) does not use the region, and `ibv_fork_init(3)` has its say about the pages.
+    pub unsafe fn reg_mr_caller(self: &Arc<Self>, start: NonNull<u8>, len: usize, access: Access) -> Result<Arc<Mr>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register(start, len, access, access.contains(Access::LOCAL_WRITE), None) }
+    }
+
+    /// # Safety
+    /// `len` bytes at `start` that are valid until the region is deregistered, for writes if `writable`, and that
+    /// `pages` holds, or the contract of [`Pd::reg_mr_caller`].
+    unsafe fn register(
+        self: &Arc<Self>,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+        writable: bool,
+        pages: Option<Arc<Pages>>,
+    ) -> Result<Arc<Mr>> {
+        let reg_mr = self.context.library().api.reg_mr;
         // SAFETY: a live domain and `len` bytes of memory that live until the region is deregistered.
-        let raw = unsafe {
-            (self.context.library().api.reg_mr)(
-                self.raw.as_ptr(),
-                pages.start.as_ptr().cast(),
-                len,
-                access.bits() as i32,
-            )
-        };
-        Ok(Arc::new(Mr { pd: self.clone(), raw: pointer("ibv_reg_mr", raw)?, len, pages }))
+        let raw = unsafe { reg_mr(self.raw.as_ptr(), start.as_ptr().cast(), len, access.bits() as i32) };
+        Ok(Arc::new(Mr { pd: self.clone(), raw: pointer("ibv_reg_mr", raw)?, start, len, writable, pages }))
     }
 
     /// `ibv_alloc_mw(3)`.
@@ -122,6 +189,24 @@ impl Drop for Mr {
 }
 
 impl Mr {
+    /// Ends the region (`ibv_dereg_mr(3)`) and says whether that succeeded: after `Ok`, nothing accesses its memory any
+    /// more. An error gives the region back.
+    ///
+    /// EBUSY: the region has other holders, or (from the library) a window is bound to it.
+    pub fn deregister(mr: Arc<Mr>) -> std::result::Result<(), (Arc<Mr>, Error)> {
+        const CALL: &str = "ibv_dereg_mr";
+        let mr = Arc::try_unwrap(mr).map_err(|mr| (mr, Error::new(CALL, libc::EBUSY)))?;
+        // SAFETY: a live region, deregistered once: on success its destructor does not run.
+        let ret = unsafe { (mr.pd.context.library().api.dereg_mr)(mr.raw.as_ptr()) };
+        if let Err(error) = number(CALL, ret) {
+            return Err((Arc::new(mr), error));
+        }
+        let mr = ManuallyDrop::new(mr);
+        // SAFETY: the fields are taken once, out of a value that is not dropped.
+        drop(unsafe { (std::ptr::read(&mr.pages), std::ptr::read(&mr.pd)) });
+        Ok(())
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut ibv_mr {
         self.raw.as_ptr()
     }
@@ -138,7 +223,7 @@ impl Mr {
 
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
-        self.pages.start.as_ptr() as u64
+        self.start.as_ptr() as u64
     }
 
     /// Key for this process's own requests.
@@ -156,39 +241,49 @@ impl Mr {
     /// A scatter/gather entry for a part of it.
     ///
     /// # Panics
-    /// If the part is not inside.
+    /// If the part is not inside, or is longer than an entry can say (4 GiB - 1).
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         self.at(offset, len);
-        Sge(ibv_sge { addr: self.addr() + offset as u64, length: len as u32, lkey: self.lkey() })
+        Sge(ibv_sge { addr: self.addr() + offset as u64, length: entry_length(len), lkey: self.lkey() })
     }
 
     /// Address of a part, checked.
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} are not inside {} bytes", self.len);
-        // SAFETY: inside the mapping.
-        unsafe { self.pages.start.as_ptr().add(offset) }
+        // SAFETY: inside the region.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// Address of a part that is going to be written, checked.
+    fn at_mut(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(self.writable, "the region was registered for reading only");
+        self.at(offset, len)
     }
 
     /// Reads one byte; for polling.
     #[inline]
     pub fn load(&self, offset: usize) -> u8 {
-        // SAFETY: inside the mapping; volatile because peers write there.
+        // SAFETY: inside the region; volatile because peers write there.
         unsafe { self.at(offset, 1).read_volatile() }
     }
 
     /// Writes one byte.
+    ///
+    /// # Panics
+    /// If it is not inside, or the region is over memory of the caller and without LOCAL_WRITE; so all that write.
     #[inline]
     pub fn store(&self, offset: usize, byte: u8) {
-        // SAFETY: inside the mapping; volatile because peers read there.
-        unsafe { self.at(offset, 1).write_volatile(byte) }
+        // SAFETY: inside the region, which is writable; volatile because peers read there.
+        unsafe { self.at_mut(offset, 1).write_volatile(byte) }
     }
 
     /// The aligned 64-bit word at `offset`, in host order: what atomics work on.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        let at = self.at(offset, 8).cast::<AtomicU64>();
-        assert!(at.is_aligned(), "offset {offset} is not a multiple of 8");
-        // SAFETY: inside the mapping, aligned, lives as long as `self`; atomics may be shared with other writers.
+        let at = self.at_mut(offset, 8).cast::<AtomicU64>();
+        assert!(at.is_aligned(), "the address at offset {offset} is not a multiple of 8");
+        // SAFETY: inside the region, which is writable, aligned, lives as long as `self`; atomics may be shared with
+        // other writers.
         unsafe { &*at }
     }
 
@@ -201,10 +296,18 @@ impl Mr {
 
     /// Copies in.
     pub fn write(&self, offset: usize, data: &[u8]) {
-        let to = self.at(offset, data.len());
+        let to = self.at_mut(offset, data.len());
         // SAFETY: both are inside their memory; see `copy`.
         unsafe { copy(data.as_ptr(), to, data.len()) }
     }
+}
+
+/// A length as a scatter/gather entry has it.
+///
+/// # Panics
+/// If it is longer than that.
+pub(crate) fn entry_length(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or_else(|_| panic!("{len} bytes are more than an entry can have"))
 }
 
 /// Copies by volatile words: the other side may touch one of the ranges at the same time.

@@ -1,0 +1,4 @@
+//! What `crates/rdma` adds to the verbs: memory of the caller, device memory, prepared lists, events, examples.
+
+mod memory;
+mod pair;

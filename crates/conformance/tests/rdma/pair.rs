@@ -1,0 +1,55 @@
+//! Two connected queue pairs of this process.
+
+use std::sync::Arc;
+
+use conformance::{Bed, Joint, collect};
+use rdma::{CompChannel, Cq, Qp, QpCap, QpOptions, QpType, Status, Wc};
+
+/// Requests that each queue holds.
+pub const DEPTH: u32 = 16;
+/// Inline bytes of a request.
+pub const INLINE: u32 = 64;
+
+pub struct Pair {
+    pub bed: Bed,
+    pub cq: Arc<Cq>,
+    pub from: Arc<Qp>,
+    pub to: Arc<Qp>,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        Self::with_channel(None)
+    }
+
+    /// With a completion queue that reports to a channel of the context.
+    pub fn with_channel(make: Option<fn(&Bed) -> Arc<CompChannel>>) -> Pair {
+        let bed = Bed::open();
+        let channel = make.map(|make| make(&bed));
+        let cq = bed.context.create_cq(4 * DEPTH, channel.as_ref(), 7).expect("ibv_create_cq");
+        let create = || {
+            let cap = QpCap {
+                max_send_wr: DEPTH,
+                max_recv_wr: DEPTH,
+                max_send_sge: 2,
+                max_recv_sge: 2,
+                max_inline_data: INLINE,
+            };
+            let (send_cq, recv_cq) = (Some(&cq), Some(&cq));
+            let qp_type = QpType::Rc;
+            let options = QpOptions { qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
+            bed.pd.create_qp(&options).expect("ibv_create_qp")
+        };
+        let (from, to) = (create(), create());
+        Joint::default().up(&from, QpType::Rc, to.number(), bed.gid);
+        Joint::default().up(&to, QpType::Rc, from.number(), bed.gid);
+        Pair { bed, cq, from, to }
+    }
+
+    /// The next completions, which must be of success.
+    pub fn done(&self, count: usize) -> Vec<Wc> {
+        let all = collect(&self.cq, count);
+        assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "{all:?}");
+        all
+    }
+}
