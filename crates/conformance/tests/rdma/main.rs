@@ -1,4 +1,5 @@
 //! What `crates/rdma` adds to the verbs: memory of the caller, device memory, prepared lists, events, examples.
 
+mod device_memory;
 mod memory;
 mod pair;
