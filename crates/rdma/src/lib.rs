@@ -20,6 +20,7 @@ mod dm;
 mod error;
 mod memory;
 mod post;
+mod prepared;
 mod qp;
 mod srq;
 
@@ -31,6 +32,7 @@ pub use dm::{Dm, DmMr};
 pub use error::{Error, Result};
 pub use memory::{Mr, Mw, MwKind, Sge};
 pub use post::{Bind, Data, RecvWr, SendOp, SendWr};
+pub use prepared::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Ah, Connect, Qp, QpOptions};
 pub use srq::Srq;
 

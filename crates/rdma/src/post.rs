@@ -199,7 +199,8 @@ impl Qp {
         number("ibv_post_send", ret)
     }
 
-    /// `ibv_post_send(3)` with a list of requests. The error has the index of the first that was not posted beside it.
+    /// `ibv_post_send(3)` with a list of requests, which is built anew with every call; [`crate::SendList`] is built
+    /// once. The error has the index of the first that was not posted beside it.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
         let mut lists: Vec<Vec<ibv_sge>> = wrs
             .iter()
@@ -265,7 +266,7 @@ impl Srq {
 
 /// The C form of a request whose list of `len` entries is at `sges`.
 #[inline]
-fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> ibv_send_wr {
+pub(crate) fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> ibv_send_wr {
     // SAFETY: plain data, for which zeroes are valid.
     let mut raw: ibv_send_wr = unsafe { zeroed() };
     raw.wr_id = wr.wr_id;

@@ -288,7 +288,7 @@ impl Pd {
         let mut attr = raw_ah(attr);
         // SAFETY: a live domain and valid attributes.
         let raw = unsafe { (self.context.library().api.create_ah)(self.raw.as_ptr(), &mut attr) };
-        Ok(Arc::new(Ah { pd: self.clone(), raw: pointer("ibv_create_ah", raw)? }))
+        Ok(Arc::new(Ah(Arc::new(Handle { pd: self.clone(), raw: pointer("ibv_create_ah", raw)? }))))
     }
 }
 
@@ -418,17 +418,20 @@ impl Qp {
 }
 
 /// An address handle. It must outlive the requests that use it, or they may be answered with an error.
-pub struct Ah {
+pub struct Ah(Arc<Handle>);
+
+/// What an [`Ah`] and the prepared lists that name it share.
+pub(crate) struct Handle {
     pd: Arc<Pd>,
     raw: NonNull<ibv_ah>,
 }
 
 // SAFETY: verbs are thread-safe.
-unsafe impl Send for Ah {}
+unsafe impl Send for Handle {}
 // SAFETY: verbs are thread-safe.
-unsafe impl Sync for Ah {}
+unsafe impl Sync for Handle {}
 
-impl Drop for Ah {
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: a live handle, destroyed once.
         unsafe { (self.pd.context.library().api.destroy_ah)(self.raw.as_ptr()) };
@@ -437,7 +440,11 @@ impl Drop for Ah {
 
 impl Ah {
     pub(crate) fn as_ptr(&self) -> *mut ibv_ah {
-        self.raw.as_ptr()
+        self.0.raw.as_ptr()
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.0
     }
 }
 

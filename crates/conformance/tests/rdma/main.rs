@@ -1,5 +1,7 @@
 //! What `crates/rdma` adds to the verbs: memory of the caller, device memory, prepared lists, events, examples.
 
+mod counting;
 mod device_memory;
 mod memory;
 mod pair;
+mod prepared;

@@ -111,7 +111,8 @@ fn memory_of_the_caller_is_not_registered_again_without_its_promise() {
 fn an_entry_is_not_cut_to_32_bits() {
     let bed = Bed::open();
     let len = (1 << 32) + 64;
-    // Never touched, so the pages are not there; on-demand paging or not, registering may be refused for want of memory.
+    // Never touched, so the pages are not there; on-demand paging or not, registering may be refused for want of
+    // memory.
     let Ok(start) = (
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         unsafe {
