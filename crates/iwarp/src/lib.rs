@@ -6,12 +6,14 @@
 //! | module | what is there |
 //! |---|---|
 //! | [`mpa`] | the start of a connection; FPDUs and markers in both directions |
+//! | [`ddp`] | messages cut into segments; the queues of untagged ones |
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod ddp;
 pub mod mpa;
 
 #[cfg(test)]
