@@ -7,14 +7,17 @@
 //! |---|---|
 //! | [`mpa`] | the start of a connection; FPDUs and markers in both directions |
 //! | [`ddp`] | messages cut into segments; the queues of untagged ones |
+//! | [`rdmap`] | a connection in full operation: SEND, WRITE, READ, Terminate |
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod ddp;
 pub mod mpa;
+pub mod rdmap;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! What tests have in common.
 
+pub(crate) mod memory;
+
 use core::ops::Range;
 use std::vec::Vec;
 
