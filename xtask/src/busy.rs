@@ -13,7 +13,7 @@ pub fn busy(suite: &mut Suite, options: &Options) {
     let _busy = (!options.busy).then(Busy::start);
     let options = Options { busy: true, quick: true, filter: options.filter.clone(), ..Options::default() };
     interop::busy_sample(suite, &options);
-    rust::test_load(suite, &options, "test-load", interop::STRAIGHT_ALWAYS);
+    rust::test_load(suite, &options, "test-load", interop::SINGLE_COPY_ALWAYS);
 }
 
 /// Runnable threads for each core.

@@ -89,7 +89,7 @@ pub fn test(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     words.extend(SHOWN);
-    let (key, value) = crate::interop::STRAIGHT_ALWAYS;
+    let (key, value) = crate::interop::SINGLE_COPY_ALWAYS;
     tests(suite, "test", cargo("test").args(words).env(key, value));
 }
 
@@ -101,17 +101,17 @@ pub fn test_units(suite: &mut Suite, options: &Options) {
     tests(suite, "test-units", cargo("test-units").args(words));
 }
 
-/// The one test of what straight copies alone can do.
-const NEEDS_STRAIGHT: &str = "who_only_watches_its_memory_is_reached";
+/// The one test of what single copies alone can do.
+const NEEDS_SINGLE_COPY: &str = "who_only_watches_its_memory_is_reached";
 
-/// The same tests with straight copies between processes forbidden: everything goes through the window.
+/// The same tests with single copies between processes forbidden: everything goes through the window.
 pub fn test_indirect(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(options.test_filter());
     words.extend(SHOWN);
-    words.extend(["--skip", NEEDS_STRAIGHT]);
-    suite.skip(NEEDS_STRAIGHT, "without straight copies a process that stands still is not reached");
-    let (key, value) = crate::interop::STRAIGHT_FORBIDDEN;
+    words.extend(["--skip", NEEDS_SINGLE_COPY]);
+    suite.skip(NEEDS_SINGLE_COPY, "without single copies a process that stands still is not reached");
+    let (key, value) = crate::interop::SINGLE_COPY_FORBIDDEN;
     // What takes long does both by itself, or does not depend on it.
     let shorter = [
         ("SOFTRNIC_KILL_ROUNDS", "30"),

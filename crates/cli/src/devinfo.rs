@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 
     say!("\ndata between processes of this machine");
     say!("  small and medium messages go through shared memory.");
-    say!("  large ones {}", straight());
+    say!("  large ones {}", single_copy());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -140,18 +140,18 @@ fn interface(index: u32) -> Option<String> {
 }
 
 /// Whether large messages are copied out of and into other processes, and what it costs if not.
-fn straight() -> String {
+fn single_copy() -> String {
     const COST: &str = "go through shared memory, too, with two copies instead of one";
-    if std::env::var_os("SOFTRNIC_STRAIGHT").is_some_and(|value| value == "0") {
-        return format!("{COST}: SOFTRNIC_STRAIGHT is 0.");
+    if std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some_and(|value| value == "0") {
+        return format!("{COST}: SOFTRNIC_SINGLE_COPY is 0.");
     }
     match Obstacle::here() {
         None => {
-            "go straight from process to process, in one copy, or through shared memory where that is quicker.".into()
+            "go directly from process to process, in one copy, or through shared memory where that is quicker.".into()
         }
         Some(obstacle) if obstacle.is_lifted_by_permission() && ptrace::permitted() => {
             format!(
-                "go straight from process to process, in one copy, where both have set {}.",
+                "go directly from process to process, in one copy, where both have set {}.",
                 ptrace::PERMIT_VARIABLE
             )
         }

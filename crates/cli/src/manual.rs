@@ -49,8 +49,8 @@ called_from_lib:libsoftrnic.so to them.",
         command: "run",
         title: "Large messages and ptrace_scope",
         text: "\
-Where the kernel permits it, large messages are copied once, straight from one process's memory to the other's \
-(process_vm_readv(2)), or go through shared memory if that is quicker on the machine (SOFTRNIC_STRAIGHT). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
+Where the kernel permits it, large messages are copied once, directly from one process's memory to the other's \
+(process_vm_readv(2)), or go through shared memory if that is quicker on the machine (SOFTRNIC_SINGLE_COPY). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
 these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
 are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it where the value is 1, if both programs are run so.",
     },
@@ -108,7 +108,7 @@ Which, and how:
 delay, slow, reorder and rnr have no side. errno has call and errno only, beside those that say when.
 
 corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
-any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied straight, so that all pass \
+any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied directly, so that all pass \
 where faults can reach them. The messages by which rdma_cm makes and ends connections are not touched.",
     },
     Section {

@@ -25,9 +25,9 @@ const FAULT_VARIABLE: &str = "SOFTRNIC_FAULT";
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// Move all data through shared memory, never straight from process to process
+    /// Move all data through shared memory, never directly from process to process
     #[arg(long)]
-    no_straight: bool,
+    no_single_copy: bool,
     /// Move the memory that the program registers, where it is, into memory that its peers map too: RDMA WRITE, READ, atomics
     /// and large messages then need no system call (see docs/adopt.md for what a program could notice)
     #[arg(long, conflicts_with = "no_straight")]
@@ -91,8 +91,8 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     check(&program, &library)?;
     let mut command = Command::new(&program);
     command.arg0(name).args(args).env("LD_PRELOAD", preload(&library)?);
-    if options.no_straight {
-        command.env("SOFTRNIC_STRAIGHT", "0");
+    if options.no_single_copy {
+        command.env("SOFTRNIC_SINGLE_COPY", "0");
     }
     if options.adopt {
         command.env("SOFTRNIC_ADOPT", "1");

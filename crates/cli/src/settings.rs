@@ -45,7 +45,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "off, error",
         about: "By default the device tells on stderr, once for each kind, what keeps the program from its peers: another user, \
                 another network namespace, no descriptors, ptrace forbidden, a peer without the library. off: nothing. error: \
-                also which request failed and which rule it broke, and if large messages cannot go straight. The option \
+                also which request failed and which rule it broke, and if large messages cannot go by single copy. The option \
                 --log of run sets it.",
     },
     Setting {
@@ -78,20 +78,20 @@ pub const SETTINGS: &[Setting] = &[
                 alone.",
     },
     Setting {
-        name: "SOFTRNIC_STRAIGHT",
+        name: "SOFTRNIC_SINGLE_COPY",
         values: "0, 1",
-        about: "1: large messages go straight from process to process, where the kernel permits it. 0: all data go through \
-                shared memory; the option --no-straight of run sets it to 0. By default whichever is quicker: they go straight, \
+        about: "1: large messages go directly from process to process, where the kernel permits it. 0: all data go through \
+                shared memory; the option --no-single-copy of run sets it to 0. By default whichever is quicker: they go by single copy, \
                 but not where the kernel takes more than four times as long as a plain copy (tried when the first peer is met), unless \
                 a side sleeps and there is little room; and from 128 KiB on both ways are tried while data flow, and the \
-                faster is taken. A message that goes straight needs nothing more of its sender. Of what goes through shared \
+                faster is taken. A message that goes by single copy needs nothing more of its sender. Of what goes through shared \
                 memory 256 KiB fit in at a time: if the sender then neither polls nor posts, the rest follows up to a \
                 millisecond later.",
     },
     Setting {
-        name: "SOFTRNIC_STRAIGHT_ABOVE",
+        name: "SOFTRNIC_SINGLE_COPY_ABOVE",
         values: "BYTES",
-        about: "Messages longer than this go straight, whatever is quicker; 16384 with SOFTRNIC_STRAIGHT=1.",
+        about: "Messages longer than this go by single copy, whatever is quicker; 16384 with SOFTRNIC_SINGLE_COPY=1.",
     },
     Setting {
         name: view::place::VIEW_VARIABLE,

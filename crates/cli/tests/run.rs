@@ -116,8 +116,8 @@ fn temporary_directories_can_be_read_only() {
 
 #[test]
 fn options_become_settings() {
-    let script = "echo $SOFTRNIC_STRAIGHT $SOFTRNIC_LOG $SOFTRNIC_WITH_HARDWARE $SOFTRNIC_PERMIT_PTRACE";
-    let options = ["--no-straight", "--log", "error", "--with-hardware", "--permit-ptrace"];
+    let script = "echo $SOFTRNIC_SINGLE_COPY $SOFTRNIC_LOG $SOFTRNIC_WITH_HARDWARE $SOFTRNIC_PERMIT_PTRACE";
+    let options = ["--no-single-copy", "--log", "error", "--with-hardware", "--permit-ptrace"];
     let output = run(&[&options[..], &["--", "sh", "-c", script]].concat());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0 error 1 1\n");
 }

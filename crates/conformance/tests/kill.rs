@@ -49,7 +49,7 @@ struct Place {
 /// What is different between the rounds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
-    straight: bool,
+    single_copy: bool,
     /// The survivor sleeps on its completion channel; otherwise it polls.
     events: bool,
     /// Its receives are in a shared queue.
@@ -60,14 +60,14 @@ struct Kind {
 
 impl Kind {
     fn random(random: &mut Random) -> Kind {
-        Kind { straight: random.coin(), events: random.coin(), srq: random.coin(), early: random.below(4) == 0 }
+        Kind { single_copy: random.coin(), events: random.coin(), srq: random.coin(), early: random.below(4) == 0 }
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.early { "while connecting" } else { "under way" };
-        let path = if self.straight { "straight copies" } else { "window only" };
+        let path = if self.single_copy { "single copies" } else { "window only" };
         let waits = if self.events { "events" } else { "polling" };
         write!(f, "{how}, {path}, {waits}{}", if self.srq { ", shared receive queue" } else { "" })
     }
@@ -242,7 +242,7 @@ fn far_side() {
 /// One process is killed; gives what was done with it, and how long after its death that was known.
 fn round(bed: &Bed, random: &mut Random, kind: Kind) -> Result<(u64, Duration), String> {
     let part = serde_json::to_string(&(random.next(), kind.early)).expect("plain data");
-    let mut far = Far::start("far_side", &part, &[("SOFTRNIC_STRAIGHT", if kind.straight { "1" } else { "0" })]);
+    let mut far = Far::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", if kind.single_copy { "1" } else { "0" })]);
     let end = End::new(bed, kind.events, kind.srq);
     let peer: Place = far.wire.exchange(&end.place(bed));
     let life = Duration::from_micros(random.below(if kind.early { 3000 } else { 30_000 }));

@@ -116,7 +116,7 @@ fn far_side() {
 #[test]
 fn who_only_watches_its_memory_is_reached() {
     let bed = Bed::open();
-    let mut far = Far::start("far_side", "passive", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let mut far = Far::start("far_side", "passive", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let end = End::new(&bed, true);
     let peer = end.connect(&bed, &mut far.wire, true);
     let at = |offset: usize| (peer.addr + offset as u64, peer.rkey);

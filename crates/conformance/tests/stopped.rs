@@ -14,7 +14,7 @@ use rdma::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// Lengths: in the ring's slot, in its bulk area, and what may be copied straight.
+/// Lengths: in the ring's slot, in its bulk area, and what may be copied directly.
 const LENS: [usize; 3] = [16, 5000, 200_000];
 const MOST: usize = LENS[2];
 /// Messages of one case.
@@ -232,11 +232,11 @@ fn stop(far: &Far) {
 fn each(test: impl Fn(&Bed, &mut Far, Waits, usize, &str)) {
     let bed = Bed::open();
     let mut cases = 0;
-    for straight in ["1", "0"] {
-        let mut far = Far::start("far_side", "stopped", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for single_copy in ["1", "0"] {
+        let mut far = Far::start("far_side", "stopped", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         for waits in [Waits::Polling, Waits::Events] {
             for len in LENS {
-                test(&bed, &mut far, waits, len, &format!("straight {straight}, {waits:?}, {len} bytes"));
+                test(&bed, &mut far, waits, len, &format!("straight {single_copy}, {waits:?}, {len} bytes"));
                 cases += 1;
             }
         }

@@ -94,14 +94,14 @@ impl<P: Platform> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
         let status = match packet.syndrome & 31 {
-            responder::NAK_STRAIGHT if qp.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
+            responder::NAK_SINGLE_COPY if qp.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
                 // The segments go through the window. No packet was lost, so it is no retry.
-                (qp.no_straight, qp.refused) = (true, Some(packet.psn));
+                (qp.no_single_copy, qp.refused) = (true, Some(packet.psn));
                 self.rewind(qp, packet.psn);
                 return;
             }
             // A reference is refused once. As any other repetition, this one is a retry (IBTA vol. 1, 9.7.5.1.2).
-            code @ (responder::NAK_STRAIGHT | responder::NAK_SEQUENCE) => {
+            code @ (responder::NAK_SINGLE_COPY | responder::NAK_SEQUENCE) => {
                 qp.tally.counters.seq_naks_in += u64::from(code == responder::NAK_SEQUENCE);
                 if qp.retries == 0 {
                     WcStatus::RetryExcErr

@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
         let Some(e) = qp.inflight.front() else { return };
         qp.cursor = qp.cursor.saturating_sub(1);
         if e.by_ref {
-            self.hold_straight(e, -1);
+            self.hold_single_copy(e, -1);
         }
         if e.is_read_like() && !e.done && e.psns > 0 {
             qp.reads_out = qp.reads_out.saturating_sub(1);

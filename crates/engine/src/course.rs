@@ -135,8 +135,8 @@ mod tests {
         for (depth, pause) in [(1, 0), (1, 700_000), (16, 0), (128, 0)] {
             let link = stream(depth, 20, pause, by(30_000, 60_000));
             assert!(link.iter().sum::<usize>() <= 20 * 5, "{depth} {link:?}");
-            let straight = stream(depth, 20, pause, by(130_000, 60_000));
-            assert!(straight.iter().sum::<usize>() >= 20 * 95, "{depth} {straight:?}");
+            let single_copy = stream(depth, 20, pause, by(130_000, 60_000));
+            assert!(single_copy.iter().sum::<usize>() >= 20 * 95, "{depth} {single_copy:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Helping a peer with the straight copies that it makes for our requests.
+//! Helping a peer with the single copies that it makes for our requests.
 //!
 //! Who waits for a SEND, WRITE or READ by reference has a processor to spare, mostly, and the copy takes long: the target offers a part of
 //! it to its initiator. What it offers is its word, and is held against the requests that are under way: only memory that one of them has
@@ -87,7 +87,7 @@ impl<P: Platform> Engine<P> {
         self.lent.turn = if self.lent.turn + 1 < self.lent.qps.len() { self.lent.turn + 1 } else { 0 };
         let Some(&id) = self.lent.qps.get(self.lent.turn) else { return };
         let lends =
-            |qp: &Qp| !qp.no_straight && qp.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done);
+            |qp: &Qp| !qp.no_single_copy && qp.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done);
         if self.qps.get(id).is_some_and(lends) {
             return;
         }

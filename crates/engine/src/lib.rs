@@ -132,7 +132,7 @@ pub struct Engine<P: Platform> {
     /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
     fast_paths: [u64; 4],
-    /// Bytes copied straight since somebody asked.
+    /// Bytes copied directly since somebody asked.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
     turn: u64,

@@ -170,7 +170,7 @@ impl<P: Platform> Engine<P> {
 
     fn reset(&mut self, qp: &mut Qp) {
         self.hide_qp(qp);
-        self.release_straight(qp);
+        self.release_single_copy(qp);
         self.give_back_kept(qp);
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, qp.id);

@@ -8,7 +8,7 @@ use verbs::{Access, CtxId, Gid, PdId, Psn, QpType, Qpn, RKey};
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
-/// Bytes of one piece of a message that goes straight, by whoever copies it: a fraction of the shortest sensible timeout. A multiple of
+/// Bytes of one piece of a message that goes by single copy, by whoever copies it: a fraction of the shortest sensible timeout. A multiple of
 /// every MTU.
 pub const PIECE: u32 = 1 << 20;
 
@@ -38,9 +38,9 @@ pub enum SendError {
     Fault,
 }
 
-/// Why a straight copy between processes failed.
+/// Why a single copy between processes failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StraightError {
+pub enum SingleCopyError {
     /// Our memory is not there.
     Local,
     /// The peer's memory is not there.
@@ -61,7 +61,7 @@ pub struct TicketRef {
     pub value: u64,
 }
 
-/// A straight copy that the target makes for a request of ours, and of which we may make a part. It is the peer's word.
+/// A single copy that the target makes for a request of ours, and of which we may make a part. It is the peer's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The request's.
@@ -86,10 +86,10 @@ impl LinkId {
 pub struct LinkCaps {
     /// Most payload bytes in one packet; a multiple of 4096.
     pub segment: u32,
-    /// The target may copy straight from and to the initiator's memory.
-    pub straight: bool,
-    /// Messages longer than this should go straight, if they may. It may change from one moment to the next.
-    pub straight_above: u32,
+    /// The target may copy directly from and to the initiator's memory.
+    pub single_copy: bool,
+    /// Messages longer than this should go by single copy, if they may. It may change from one moment to the next.
+    pub single_copy_above: u32,
     /// The same for what follows other messages that are under way.
     pub flowing_above: u32,
     /// From this length on a message goes whichever way turns out to be faster, with both sides at work: by reference, or as these say.
@@ -655,14 +655,16 @@ pub trait Platform {
     /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
 
-    // ---- straight copies by the target of a request; both lists have the same number of bytes ----
+    // ---- single copies by the target of a request; both lists have the same number of bytes ----
     //
     // Marked as under way from before the look at the ticket until after the copy, so that `quiesce` knows.
 
     /// Copies from the peer's memory into ours, if its request lives.
-    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError>;
+    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span])
+    -> Result<(), SingleCopyError>;
     /// Copies from our memory into the peer's, if its request lives.
-    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError>;
+    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span])
+    -> Result<(), SingleCopyError>;
     /// The copy on this link of which we may make a part.
     fn offered(&self, _link: LinkId) -> Option<Offer> {
         None

@@ -188,7 +188,7 @@ pub(crate) enum Response {
         syndrome: u8,
         msn: u32,
     },
-    /// With `into`, the data are put straight to where that list says.
+    /// With `into`, the data are put directly to where that list says.
     Read {
         psn: Psn,
         addr: u64,
@@ -301,7 +301,7 @@ pub(crate) struct Qp {
     /// UC and UD: until when the present packet waits for room.
     pub give_up_at: Option<Nanos>,
     /// The peer may not read our memory for this queue pair.
-    pub no_straight: bool,
+    pub no_single_copy: bool,
     /// The last reference that was refused.
     pub refused: Option<Psn>,
     /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
@@ -374,7 +374,7 @@ impl Qp {
         self.patient_since = None;
         self.unread = None;
         self.halted = false;
-        self.no_straight = false;
+        self.no_single_copy = false;
         self.refused = None;
         self.nak_sent = false;
         self.recv = None;

@@ -68,7 +68,7 @@ pub(crate) struct Mr {
     /// Windows bound to it.
     pub windows: u32,
     /// Requests under way that let the peer reach it directly.
-    pub straight: u32,
+    pub single_copy: u32,
 }
 
 /// Type of a memory window (`enum ibv_mw_type`).
@@ -215,7 +215,7 @@ impl Regions {
         }
         self.placed = place(key);
         info.key = key;
-        let id = self.mrs.insert(Mr { ctx, info, backing, windows: 0, straight: 0 }).ok_or(Errno::ENOMEM)?;
+        let id = self.mrs.insert(Mr { ctx, info, backing, windows: 0, single_copy: 0 }).ok_or(Errno::ENOMEM)?;
         self.keys.insert(key >> 8, (key, Keyed::Mr(id)));
         Ok((id, key))
     }

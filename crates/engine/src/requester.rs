@@ -268,8 +268,8 @@ impl<P: Platform> Engine<P> {
                         return Ok(());
                     }
                     let either = packet.dma_len >= caps.either_from && self.best_by_ref(link, &qp.inflight[at]);
-                    let above = packet.dma_len > caps.straight_above || either;
-                    by_ref = caps.straight && !qp.no_straight && above && self.list_spans(qp);
+                    let above = packet.dma_len > caps.single_copy_above || either;
+                    by_ref = caps.single_copy && !qp.no_single_copy && above && self.list_spans(qp);
                     self.spans.clear();
                 }
                 _ => {
@@ -285,8 +285,8 @@ impl<P: Platform> Engine<P> {
                     }
                     let inline = e.flags.contains(SendFlags::INLINE);
                     let rest = e.len - offset;
-                    let may = caps.straight
-                        && !qp.no_straight
+                    let may = caps.single_copy
+                        && !qp.no_single_copy
                         && !inline
                         && qp.init.qp_type.is_reliable()
                         && rest > caps.shared_above
@@ -294,16 +294,16 @@ impl<P: Platform> Engine<P> {
                     // What follows others that the peer has to see to, or itself, finds it awake.
                     let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
                     let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
-                    let above = if flows { caps.flowing_above } else { caps.straight_above };
+                    let above = if flows { caps.flowing_above } else { caps.single_copy_above };
                     let either = rest >= caps.either_from && self.best_by_ref(link, e);
-                    let straight = may && (rest > above || either || self.is_shared(qp, at));
-                    if e.way == Way::Free && !straight && !inline && qp.init.qp_type.is_reliable() {
+                    let single_copy = may && (rest > above || either || self.is_shared(qp, at));
+                    if e.way == Way::Free && !single_copy && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].way = Way::Mixed;
                     }
                     let e = &qp.inflight[at];
                     // Whatever it goes back to, the pieces end where those before it did.
                     let piece = |most: u32| rest.min(most - offset % most);
-                    chunk = piece(if straight { PIECE } else { caps.segment });
+                    chunk = piece(if single_copy { PIECE } else { caps.segment });
                     if inline {
                         self.bytes.resize(chunk as usize, 0);
                         qp.sq.inline_bytes(e.number, offset, &mut self.bytes);
@@ -311,10 +311,10 @@ impl<P: Platform> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    if straight && self.list_spans(qp) {
+                    if single_copy && self.list_spans(qp) {
                         by_ref = true;
                         self.spans.clear();
-                    } else if straight {
+                    } else if single_copy {
                         chunk = piece(caps.segment);
                         self.gather(qp, at, offset, chunk, false);
                     }
@@ -372,7 +372,7 @@ impl<P: Platform> Engine<P> {
             qp.sent_mark = self.platform.sent_mark(link);
             if by_ref && !qp.inflight[at].by_ref {
                 qp.inflight[at].by_ref = true;
-                self.hold_straight(&qp.inflight[at], 1);
+                self.hold_single_copy(&qp.inflight[at], 1);
             }
             let piece = if packet.op == PacketOp::ReadRequest { packet.dma_len } else { packet.len };
             if by_ref && piece >= SHORTEST && self.bytes.len() == LIST_OF_ONE {
@@ -427,10 +427,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Counts a request by reference in or out of its regions.
-    pub(crate) fn hold_straight(&mut self, e: &Inflight, by: i32) {
+    pub(crate) fn hold_single_copy(&mut self, e: &Inflight, by: i32) {
         for sge in &e.sges {
             if let Some(mr) = self.mem.mr_by_lkey(sge.lkey) {
-                mr.straight = mr.straight.saturating_add_signed(by);
+                mr.single_copy = mr.single_copy.saturating_add_signed(by);
             }
         }
     }
@@ -446,13 +446,13 @@ impl<P: Platform> Engine<P> {
     }
 
     /// All requests of a queue pair are over.
-    pub(crate) fn release_straight(&mut self, qp: &mut Qp) {
+    pub(crate) fn release_single_copy(&mut self, qp: &mut Qp) {
         self.revoke(qp);
         for e in qp.inflight.iter_mut() {
             if std::mem::take(&mut e.by_ref) {
                 for sge in &e.sges {
                     if let Some(mr) = self.mem.mr_by_lkey(sge.lkey) {
-                        mr.straight = mr.straight.saturating_sub(1);
+                        mr.single_copy = mr.single_copy.saturating_sub(1);
                     }
                 }
             }

@@ -6,7 +6,7 @@ use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::platform::{AtomicOp, Nanos, PIECE, Packet, PacketOp, Platform, StraightError, packet_flags as flag};
+use crate::platform::{AtomicOp, Nanos, PIECE, Packet, PacketOp, Platform, SingleCopyError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
 
@@ -18,7 +18,7 @@ pub(crate) const NAK_REMOTE_OPERATIONAL: u8 = 3;
 /// Window wire only: the initiator's own memory of a request by reference was not there.
 pub(crate) const NAK_SOURCE_FAULT: u8 = 30;
 /// Window wire only: we may not reach the initiator's memory; it shall send the data themselves.
-pub(crate) const NAK_STRAIGHT: u8 = 31;
+pub(crate) const NAK_SINGLE_COPY: u8 = 31;
 
 /// Syndrome: 0b011 in the upper three bits marks a NAK, 0b001 an RNR NAK (table 45).
 pub(crate) const NAK: u8 = 3 << 5;
@@ -52,11 +52,11 @@ pub(crate) enum Refused {
 }
 
 /// What becomes of a request by reference whose copy failed.
-pub(crate) fn refused_copy(error: StraightError) -> Refused {
+pub(crate) fn refused_copy(error: SingleCopyError) -> Refused {
     match error {
-        StraightError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
-        StraightError::Remote | StraightError::Void => Refused::Source(NAK_SOURCE_FAULT),
-        StraightError::Denied => Refused::Source(NAK_STRAIGHT),
+        SingleCopyError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
+        SingleCopyError::Remote | SingleCopyError::Void => Refused::Source(NAK_SOURCE_FAULT),
+        SingleCopyError::Denied => Refused::Source(NAK_SINGLE_COPY),
     }
 }
 
@@ -333,11 +333,11 @@ impl<P: Platform> Engine<P> {
         }
         let ticket = self.referenced(rx, packet.len).ok_or(INVALID)?;
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
-            // A null region cannot be the target of a straight copy: the initiator shall send the data themselves.
-            return Err(Refused::Source(NAK_STRAIGHT));
+            // A null region cannot be the target of a single copy: the initiator shall send the data themselves.
+            return Err(Refused::Source(NAK_SINGLE_COPY));
         }
         self.moved += u64::from(packet.len);
-        // By the link that it came over: the initiator has seen that straight copies are permitted there.
+        // By the link that it came over: the initiator has seen that single copies are permitted there.
         self.platform.pull(self.arrival, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
     }
 

@@ -15,7 +15,7 @@ use crate::qp::Qp;
 /// When queue pairs' timers may be due; index and generation of each.
 pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;
 
-/// Straight copies in one turn, in bytes: then acknowledgements go out, others have their turn, and the clock is read
+/// Single copies in one turn, in bytes: then acknowledgements go out, others have their turn, and the clock is read
 /// again.
 pub(crate) const BURST: u64 = 2 << 20;
 

@@ -11,7 +11,7 @@
 //! not shown, and a peer that finds no row asks the process itself: the board only makes things faster.
 //!
 //! **Taking back.** Who acts on rows marks that time, from before the look at them until after the copy, as every
-//! straight copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
+//! single copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
 //! marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it

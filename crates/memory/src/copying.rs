@@ -1,6 +1,6 @@
-//! Marks around straight copies, so that whoever wants his memory back can wait for those that are under way.
+//! Marks around single copies, so that whoever wants his memory back can wait for those that are under way.
 //!
-//! The target of a request copies straight from or to the initiator's memory, at a time of its choosing. The initiator
+//! The target of a request copies directly from or to the initiator's memory, at a time of its choosing. The initiator
 //! can give the request up at any time. It makes the request's ticket void, and the target looks at the ticket before
 //! it copies; but between that look and the end of the copy the initiator's program must not get its memory back. So
 //! the target *marks* that time in a word of the window, odd while it copies:

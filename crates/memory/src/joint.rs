@@ -1,6 +1,6 @@
-//! Straight copies that both processes make together.
+//! Single copies that both processes make together.
 //!
-//! The target of a request copies its data from or to the initiator ([`crate::straight`]); it *leads*. The initiator mostly has nothing to
+//! The target of a request copies its data from or to the initiator ([`crate::single_copy`]); it *leads*. The initiator mostly has nothing to
 //! do meanwhile but to wait, and a processor copies no faster than the kernel lets it: so the initiator may *help*. The leader takes
 //! parts from the front, the helper from the back, and where they meet the copy is done. So the same memory, message after
 //! message, has each of its halves copied by the same processor. A part is a third of what is left: few system calls, and both
@@ -22,7 +22,7 @@
 //! hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
 pub use engine::help::SHORTEST;
-use engine::platform::{StraightError, TicketRef};
+use engine::platform::{SingleCopyError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -120,7 +120,7 @@ pub struct Leader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// An own copy failed.
-    Copy(StraightError),
+    Copy(SingleCopyError),
     /// The helper has not come to an end, and may still do so: until then, [`Leader::is_stalled`].
     Stalled,
 }
@@ -167,7 +167,7 @@ impl Leader {
         &mut self,
         words: &Words<'_>,
         terms: &Terms,
-        mut copy: impl FnMut(u32, u32) -> Result<(), StraightError>,
+        mut copy: impl FnMut(u32, u32) -> Result<(), SingleCopyError>,
         waits: impl FnMut(u32) -> bool,
     ) -> Result<(), Failed> {
         let all = units(terms.len);
@@ -302,7 +302,7 @@ impl Helper {
         words: &Words<'_>,
         offer: &Offer,
         most: u32,
-        mut copy: impl FnMut(u32, u32) -> Result<(), StraightError>,
+        mut copy: impl FnMut(u32, u32) -> Result<(), SingleCopyError>,
     ) -> u64 {
         let mut copied = 0;
         if self.number != offer.number {

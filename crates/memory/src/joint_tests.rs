@@ -15,7 +15,7 @@ impl Shared {
     }
 
     /// A helper claims three units of 1 MiB, once.
-    fn claim_three(&self) -> Result<(), StraightError> {
+    fn claim_three(&self) -> Result<(), SingleCopyError> {
         let raw = self.claims.load(Ordering::Relaxed);
         if raw as u16 == units(1 << 20) {
             self.claims.store(raw - 3, Ordering::Relaxed);
@@ -35,7 +35,7 @@ const LENGTHS: [u32; 6] = [SHORTEST, SHORTEST + 1, 200_000, 500_000, LONGEST - 1
 struct Log(RefCell<Vec<(bool, u32, u32)>>);
 
 impl Log {
-    fn put(&self, helped: bool, at: u32, len: u32) -> Result<(), StraightError> {
+    fn put(&self, helped: bool, at: u32, len: u32) -> Result<(), SingleCopyError> {
         self.0.borrow_mut().push((helped, at, len));
         Ok(())
     }
@@ -92,7 +92,7 @@ fn what_the_helper_could_not_copy_the_leader_does() {
     let own = |at, part| {
         log.put(false, at, part)?;
         if let Some(offer) = Helper::offer(&shared.words()) {
-            helper.help(&shared.words(), &offer, 1, |_, _| Err(StraightError::Remote));
+            helper.help(&shared.words(), &offer, 1, |_, _| Err(SingleCopyError::Remote));
         }
         Ok(())
     };
@@ -110,7 +110,7 @@ fn a_copy_that_fails_is_waited_for_and_leaves_nothing_to_do() {
         *begun.borrow_mut() = Helper::offer(&shared.words());
         let raw = shared.claims.load(Ordering::Relaxed);
         shared.claims.store(raw - 3, Ordering::Relaxed);
-        Err(StraightError::Local)
+        Err(SingleCopyError::Local)
     };
     let waits = |turn| {
         assert_eq!(Helper::offer(&shared.words()), None, "nothing more is claimed");
@@ -120,7 +120,7 @@ fn a_copy_that_fails_is_waited_for_and_leaves_nothing_to_do() {
         turn < 20
     };
     let result = leader.lead(&shared.words(), &terms(1 << 20), own, waits);
-    assert_eq!((result, calls.get()), (Err(Failed::Copy(StraightError::Local)), 1));
+    assert_eq!((result, calls.get()), (Err(Failed::Copy(SingleCopyError::Local)), 1));
     let late = begun.borrow_mut().take().unwrap();
     helper.help(&shared.words(), &late, 5, |_, _| unreachable!("it is over"));
     assert!(leader.asks());

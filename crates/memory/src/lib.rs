@@ -3,7 +3,7 @@
 //!
 //! The rest of softrnic forbids `unsafe`; it is here. Two kinds of memory, two arguments for soundness:
 //!
-//! * **Memory of the program** ([`local`], [`straight`]). An address comes from a work request or a packet, and the
+//! * **Memory of the program** ([`local`], [`single_copy`]). An address comes from a work request or a packet, and the
 //!   engine has checked it against a registered region. Registration is the program's promise, through `unsafe` C
 //!   (`ibv_reg_mr`), that the range stays mapped. These functions are safe to call for that reason only: they must not
 //!   be called with addresses that have not been checked. No reference to such memory is ever made, since the program
@@ -37,7 +37,7 @@ pub mod ring;
 mod shared;
 #[cfg(not(loom))]
 mod sheet;
-pub mod straight;
+pub mod single_copy;
 pub mod stream;
 pub mod sync;
 pub mod way;

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use engine::platform::{AtomicOp, Fault, Span};
 use verbs::Errno;
 
-use crate::{files, maps, straight};
+use crate::{files, maps, single_copy};
 
 /// Copies `dst.len()` bytes from `addr`.
 ///
@@ -41,7 +41,7 @@ pub fn store(addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
 pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize) -> Result<(), Fault> {
     if guarded {
         cold_path();
-        return straight::own(addr, dst.expose_provenance() as u64, len);
+        return single_copy::own(addr, dst.expose_provenance() as u64, len);
     }
     // SAFETY: `dst` by this function's contract; `addr` was checked against a region, which the program has promised
     // to keep mapped. `copy` (not `copy_nonoverlapping`): a program may register anything, our rings' heap included.
@@ -115,7 +115,7 @@ unsafe fn stream_lines(src: *const u8, dst: *mut u8, lines: usize) {
 pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: usize) -> Result<(), Fault> {
     if guarded {
         cold_path();
-        return straight::own(src.expose_provenance() as u64, addr, len);
+        return single_copy::own(src.expose_provenance() as u64, addr, len);
     }
     // SAFETY: as in `load_raw`, with the directions exchanged.
     unsafe { ptr::copy(src, ptr::with_exposed_provenance_mut::<u8>(addr as usize), len) };
@@ -179,7 +179,7 @@ pub fn copy(source: &[Span], target: &[Span]) -> Result<(), bool> {
     while let (Some(from), Some(to)) = (s.piece(), t.piece()) {
         let len = from.len.min(to.len);
         if from.guarded || to.guarded {
-            straight::own(from.addr, to.addr, len as usize)
+            single_copy::own(from.addr, to.addr, len as usize)
                 .map_err(|_| populate(from.addr, u64::from(len), false).is_err())?;
         } else {
             // SAFETY: both were checked against regions (see the crate's page); they may overlap, hence `copy`.

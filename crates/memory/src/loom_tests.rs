@@ -326,7 +326,7 @@ impl Joint {
     }
 
     /// Copies these bytes of the copy that is called so.
-    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::platform::StraightError> {
+    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::platform::SingleCopyError> {
         let units = if at + len == Self::LEN {
             Self::UNITS..Self::UNITS + 1
         } else {

@@ -92,7 +92,7 @@ impl Half {
         SLOTS_AT + 64 * (line % Self::SLOTS) as usize
     }
 
-    /// Where the producer's side marks its straight copies, see [`crate::copying`].
+    /// Where the producer's side marks its single copies, see [`crate::copying`].
     pub fn copying(&self) -> &AtomicU64 {
         self.word64(COPYING)
     }

@@ -80,7 +80,7 @@ impl Core {
             packets_out: stats.sent_packets,
             packets_in: stats.received_packets,
             doorbells: stats.rings,
-            straight_bytes: stats.straight_bytes,
+            single_copy_bytes: stats.single_copy_bytes,
             helped_bytes: stats.helped_bytes,
             ..adapter.port
         };

@@ -253,7 +253,7 @@ fn two_processes() {
         libc::kill(child, libc::SIGSTOP);
         libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED); // it has stopped
     }
-    if std::env::var("SOFTRNIC_STRAIGHT").as_deref() != Ok("0") {
+    if std::env::var("SOFTRNIC_SINGLE_COPY").as_deref() != Ok("0") {
         // Its memory is still there for a request that needs nothing else of it, as an adapter would have it.
         side.post(Opcode::RdmaWrite, body, 0, 16384);
         assert_eq!(side.wait().status, WcStatus::Success);

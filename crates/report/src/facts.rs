@@ -324,8 +324,8 @@ pub struct Port {
     pub packets_in: u64,
     /// Doorbells rung.
     pub doorbells: u64,
-    /// Bytes that this process copied straight.
-    pub straight_bytes: u64,
+    /// Bytes that this process copied directly.
+    pub single_copy_bytes: u64,
     /// Of those that peers count as theirs, copied by this process for them.
     pub helped_bytes: u64,
     /// All queue pairs together.
@@ -429,7 +429,7 @@ pub struct Link {
     /// Packets can go.
     pub up: bool,
     /// Large messages go in one copy.
-    pub straight: bool,
+    pub single_copy: bool,
     /// The ring to it had no room when something was to be sent last.
     pub full: bool,
 }

@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
     AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Path, Payload, Platform, Reach, Reached, SendError,
-    ShortPacket, Shown, ShownId, Span, StraightError, TicketRef,
+    ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -324,7 +324,7 @@ impl<W: Wire> Platform for Tapped<W> {
     fn caps(&self, link: LinkId) -> LinkCaps {
         let caps = self.wire.caps(link);
         if self.tapped() && self.needs_data() {
-            return LinkCaps { straight: false, ..caps };
+            return LinkCaps { single_copy: false, ..caps };
         }
         caps
     }
@@ -415,14 +415,20 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn pull(&mut self, link: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+    fn pull(
+        &mut self,
+        link: LinkId,
+        ticket: TicketRef,
+        remote: &[Span],
+        local: &[Span],
+    ) -> Result<(), SingleCopyError> {
         self.wire.pull(link, ticket, remote, local)?;
         if self.tapped() {
             if let Some(pcap) = self.pcap() {
                 pcap.pulled(local);
             }
             let len = local.iter().map(|span| span.len).sum();
-            return self.spoil(0, len, local).map_err(|Fault| StraightError::Local);
+            return self.spoil(0, len, local).map_err(|Fault| SingleCopyError::Local);
         }
         Ok(())
     }
@@ -433,7 +439,13 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn push(&mut self, link: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+    fn push(
+        &mut self,
+        link: LinkId,
+        ticket: TicketRef,
+        local: &[Span],
+        remote: &[Span],
+    ) -> Result<(), SingleCopyError> {
         self.wire.push(link, ticket, local, remote)?;
         if let Some(pcap) = self.pcap() {
             pcap.pushed(local);

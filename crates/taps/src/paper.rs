@@ -70,8 +70,8 @@ impl Platform for Paper {
     fn caps(&self, _link: LinkId) -> LinkCaps {
         LinkCaps {
             segment: 16384,
-            straight: true,
-            straight_above: 16384,
+            single_copy: true,
+            single_copy_above: 16384,
             flowing_above: 16384,
             either_from: u32::MAX,
             shared_above: 16384,
@@ -122,10 +122,10 @@ impl Platform for Paper {
         }
         Ok(())
     }
-    fn pull(&mut self, _l: LinkId, _t: TicketRef, _remote: &[Span], _local: &[Span]) -> Result<(), StraightError> {
+    fn pull(&mut self, _l: LinkId, _t: TicketRef, _remote: &[Span], _local: &[Span]) -> Result<(), SingleCopyError> {
         Ok(())
     }
-    fn push(&mut self, _l: LinkId, _t: TicketRef, _local: &[Span], _remote: &[Span]) -> Result<(), StraightError> {
+    fn push(&mut self, _l: LinkId, _t: TicketRef, _local: &[Span], _remote: &[Span]) -> Result<(), SingleCopyError> {
         Ok(())
     }
     fn quiesce(&mut self, _link: Option<LinkId>) {}

@@ -55,7 +55,7 @@ const GSI_MTU: u32 = 256;
 /// NAK codes that only the window has (`engine::responder`).
 const NAK: u8 = 3 << 5;
 const NAK_SOURCE_FAULT: u8 = NAK | 30;
-const NAK_STRAIGHT: u8 = NAK | 31;
+const NAK_SINGLE_COPY: u8 = NAK | 31;
 /// What a network would have in their place.
 const NAK_SEQUENCE: u8 = NAK;
 const NAK_REMOTE_OPERATIONAL: u8 = NAK | 3;
@@ -68,9 +68,9 @@ pub struct Pcap {
     path: PathBuf,
     snaplen: usize,
     paths: HashMap<Qpn, Path>,
-    /// What was last put straight into a peer's memory: the data of the READ response that follows.
+    /// What was last put directly into a peer's memory: the data of the READ response that follows.
     pushed: Vec<Span>,
-    /// Where what was last copied straight from a peer's memory is now: the data of the packet being received.
+    /// Where what was last copied directly from a peer's memory is now: the data of the packet being received.
     pulled: Vec<Span>,
     /// The datagram to a group that was last sent: it goes to each member, and through a network only once.
     to_group: Option<(Qpn, Psn)>,
@@ -133,13 +133,13 @@ impl Pcap {
         self.paths.insert(path.qpn, *path);
     }
 
-    /// Something was put straight into a peer's memory.
+    /// Something was put directly into a peer's memory.
     pub(crate) fn pushed(&mut self, local: &[Span]) {
         self.pushed.clear();
         self.pushed.extend_from_slice(local);
     }
 
-    /// Something was copied straight from a peer's memory.
+    /// Something was copied directly from a peer's memory.
     pub(crate) fn pulled(&mut self, local: &[Span]) {
         self.pulled.clear();
         self.pulled.extend_from_slice(local);
@@ -379,7 +379,7 @@ fn name_of(device: &[u8; 16]) -> u64 {
 fn as_on_a_network(packet: &Packet) -> (Packet, Option<&'static str>) {
     let mut shown = *packet;
     let told = match (packet.op, packet.syndrome) {
-        (PacketOp::Ack, NAK_STRAIGHT) => {
+        (PacketOp::Ack, NAK_SINGLE_COPY) => {
             shown.syndrome = NAK_SEQUENCE;
             Some("the data are to be sent again, through shared memory: the responder cannot reach the requester's")
         }

@@ -1,12 +1,12 @@
 //! Requests that the initiator executes: what this process shows its peers, and acting on what they show.
 //!
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
-//! are shown by themselves too, for messages that go straight, which name addresses and no keys.
+//! are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
 use engine::platform::{LinkId, Nanos, PIECE, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnSheet, arena, joint, straight};
+use memory::{OwnSheet, arena, joint, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 use crate::WindowPlatform;
@@ -141,10 +141,10 @@ fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Shown> {
 }
 
 impl WindowPlatform {
-    /// Makes the board, unless straight copies are refused. Without one peers send their requests, as they do to a
+    /// Makes the board, unless single copies are refused. Without one peers send their requests, as they do to a
     /// process that has too much to show.
     pub(crate) fn make_board(&mut self) {
-        if self.board.is_none() && self.config.straight {
+        if self.board.is_none() && self.config.single_copy {
             self.board = OwnSheet::create()
                 .ok()
                 .map(|(sheet, fd)| Board { writer: Writer::new(sheet), fd: TrackedFd::new(fd, &self.fds) });
@@ -218,7 +218,7 @@ impl WindowPlatform {
             link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
         }
         let reached = act(link, request, shared)?;
-        self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
+        self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
 
@@ -238,14 +238,14 @@ impl WindowPlatform {
         let link = self.link_mut(id)?;
         let reached = act(link, request, false)?;
         link.long.executed(request.len, monotonic().saturating_sub(began));
-        self.straight_done(&[Span { addr: 0, len: request.len, guarded: false }]);
+        self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
 
     /// True if what is executed here by system calls is a stream that the window moves faster.
     fn streams(&mut self, id: LinkId, len: u32) -> bool {
         let Some(link) = self.link_mut(id) else { return false };
-        // What goes straight, too, is copied by both.
+        // What goes by single copy, too, is copied by both.
         if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < joint::SHORTEST) {
             return false;
         }
@@ -352,8 +352,8 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
             link.pace.begins(request.len, monotonic);
         }
         let copied = match request.op {
-            ReachOp::Write => straight::push(remote.who.pid, ours, &theirs),
-            _ => straight::pull(remote.who.pid, &theirs, ours),
+            ReachOp::Write => single_copy::push(remote.who.pid, ours, &theirs),
+            _ => single_copy::pull(remote.who.pid, &theirs, ours),
         };
         if paced {
             link.pace.ends(monotonic);

@@ -118,7 +118,7 @@ fn what_is_copied_does_not_help() {
     let greeting = Greeting {
         instance: b.instance,
         nonce_addr: 0,
-        straight: true,
+        single_copy: true,
         secret: [5; SECRET],
         block: (theirs.get() >> 12) as u16,
     };
@@ -157,7 +157,7 @@ fn a_secret_that_is_passed_on_does_not_help() {
     let (socket, ..) = names::seek(&rendezvous::block_name((ours.get() >> 12) as u16), false).unwrap();
     let (_window, memfd) = Memfd::create(Half::WINDOW).unwrap();
     let block = (theirs.get() >> 12) as u16;
-    let hello = Greeting { instance: b.instance, nonce_addr: 0, straight: true, secret, block };
+    let hello = Greeting { instance: b.instance, nonce_addr: 0, single_copy: true, secret, block };
     socket::send(&socket, &Message::Hello(hello), &[memfd.as_fd()]).unwrap();
     settle(&mut [&mut a, &mut b, &mut m]);
     let to_a = b.resolve(&localhost(), ours).unwrap();

@@ -6,7 +6,7 @@
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
 //! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
-//! * `paths`: when large messages go straight, and when through the window.
+//! * `paths`: when large messages go by single copy, and when through the window.
 //! * `board`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
@@ -34,7 +34,7 @@ mod sleep;
 mod socket;
 mod tell;
 
-pub use config::{Config, STRAIGHT_ABOVE};
+pub use config::{Config, SINGLE_COPY_ABOVE};
 pub use link::Rx;
 pub use memory::arena::Mapped;
 pub use platform::{Stats, WindowPlatform};

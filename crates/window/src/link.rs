@@ -6,14 +6,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::platform::{Fault, Packet, ShortPacket, Span, StraightError, TicketRef};
+use engine::platform::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 use memory::backing::{Backing, Heap};
 use memory::board::Reader;
 use memory::copying::{Copier, UnderWay, under_way};
 use memory::fds::TrackedFd;
 use memory::joint::{self, Failed, Helper, Leader, Offer, Terms};
 use memory::ring::{Broken, Consumer, Place, Producer};
-use memory::{ForeignSheet, Half, arena, straight};
+use memory::{ForeignSheet, Half, arena, single_copy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -116,8 +116,8 @@ pub(crate) struct Remote {
     pub nonce: Option<Box<[u8; NONCE]>>,
     /// It has read that: it may trace us.
     pub proved: bool,
-    /// It does not refuse straight copies.
-    pub straight: bool,
+    /// It does not refuse single copies.
+    pub single_copy: bool,
     /// It has given us what it gives to those that may trace it.
     pub given: bool,
     /// Our eventfd that it rings, and nobody else. Only for a peer that has proved that it may trace us: whoever holds an
@@ -127,9 +127,9 @@ pub(crate) struct Remote {
     pub doorbell: Option<TrackedFd>,
     /// We have sent HELLO and wait for WELCOME.
     pub awaits_welcome: bool,
-    /// We can copy straight from and to its memory: it has seen our proof, and neither side refuses.
+    /// We can copy directly from and to its memory: it has seen our proof, and neither side refuses.
     pub we_permitted: bool,
-    /// It can copy straight from and to ours: it has proved so, and neither side refuses.
+    /// It can copy directly from and to ours: it has proved so, and neither side refuses.
     pub it_permitted: bool,
     /// Where we may choose, large messages should go through the window.
     pub favours_window: bool,
@@ -168,7 +168,7 @@ impl Remote {
 }
 
 impl Remote {
-    /// True if the peer may help with a straight copy.
+    /// True if the peer may help with a single copy.
     fn may_help(&self, leader: &mut Leader) -> bool {
         self.it_permitted && self.offence.is_none() && leader.asks()
     }
@@ -198,9 +198,9 @@ fn lead(
     leader: &mut Leader,
     words: &joint::Words<'_>,
     terms: &Terms,
-    copy: impl FnMut(u32, u32) -> Result<(), StraightError>,
+    copy: impl FnMut(u32, u32) -> Result<(), SingleCopyError>,
     remote: &Remote,
-) -> Result<(), StraightError> {
+) -> Result<(), SingleCopyError> {
     let (mut began, mut stopped) = (None, 0);
     let waits = |turn: u32| {
         // A part takes some microseconds, unless its helper has to wait for a processor.
@@ -225,7 +225,7 @@ fn lead(
     led.map_err(|failed| match failed {
         Failed::Copy(error) => error,
         // The initiator sends the data themselves, when it goes on: behind what it does for this copy.
-        Failed::Stalled => StraightError::Denied,
+        Failed::Stalled => SingleCopyError::Denied,
     })
 }
 
@@ -235,7 +235,7 @@ pub(crate) struct Link {
     pub consumer: Consumer<Half>,
     /// `None` for the loopback link.
     pub remote: Option<Remote>,
-    /// Marks our straight copies for the peer.
+    /// Marks our single copies for the peer.
     pub copier: Copier,
     /// Those that the peer may help with.
     pub leader: Leader,
@@ -456,9 +456,9 @@ impl Link {
         bytes
     }
 
-    /// The peer to copy straight from or to, if that is possible now. A process number may be another's as soon as
+    /// The peer to copy directly from or to, if that is possible now. A process number may be another's as soon as
     /// the peer is dead, so this asks.
-    pub(crate) fn straight_pid(&self) -> Option<u32> {
+    pub(crate) fn single_copy_pid(&self) -> Option<u32> {
         let remote = self.remote.as_ref()?;
         (remote.we_permitted && self.state == State::Up && !remote.gone()).then_some(remote.who.pid)
     }
@@ -467,17 +467,17 @@ impl Link {
     ///
     /// Whether the peer lives is not asked: should its process number be another's by now, that one does not have
     /// the ticket where it should be, and what was copied is thrown away.
-    pub(crate) fn pull_straight(
+    pub(crate) fn pull_single_copy(
         &mut self,
         ticket: TicketRef,
         theirs: &[Span],
         ours: &[Span],
-    ) -> Result<(), StraightError> {
+    ) -> Result<(), SingleCopyError> {
         let remote = self.remote.as_mut().filter(|remote| remote.we_permitted && self.state == State::Up);
-        let remote = remote.ok_or(StraightError::Denied)?;
+        let remote = remote.ok_or(SingleCopyError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
             // Not in one call with the copy: the bytes would be here before the word has been looked at.
-            straight::is_good(remote.who.pid, ticket)?;
+            single_copy::is_good(remote.who.pid, ticket)?;
             if remote.pull_shared(theirs, ours).is_some() {
                 return Ok(());
             }
@@ -486,33 +486,34 @@ impl Link {
                 && remote.may_help(leader)
             {
                 let terms = Terms { ticket, helpers: from.addr, leaders: to.addr, len: from.len, to_helper: false };
-                let part = |at, len| straight::pull(remote.who.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
+                let part =
+                    |at, len| single_copy::pull(remote.who.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
                 return lead(leader, &words, &terms, part, remote);
             }
-            straight::pull(remote.who.pid, theirs, ours)
+            single_copy::pull(remote.who.pid, theirs, ours)
         })
     }
 
     /// Copies to the peer's memory for its request, marked, and if its ticket is good.
-    pub(crate) fn push_straight(
+    pub(crate) fn push_single_copy(
         &mut self,
         ticket: TicketRef,
         ours: &[Span],
         theirs: &[Span],
-    ) -> Result<(), StraightError> {
-        let pid = self.straight_pid().ok_or(StraightError::Denied)?;
-        let remote = self.remote.as_ref().ok_or(StraightError::Denied)?;
+    ) -> Result<(), SingleCopyError> {
+        let pid = self.single_copy_pid().ok_or(SingleCopyError::Denied)?;
+        let remote = self.remote.as_ref().ok_or(SingleCopyError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
-            straight::is_good(pid, ticket)?;
+            single_copy::is_good(pid, ticket)?;
             let (leader, words) = (&mut self.leader, self.producer.memory().joint());
             if let Some((from, to)) = alone(ours, theirs)
                 && remote.may_help(leader)
             {
                 let terms = Terms { ticket, helpers: to.addr, leaders: from.addr, len: from.len, to_helper: true };
-                let part = |at, len| straight::push(pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
+                let part = |at, len| single_copy::push(pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
                 return lead(leader, &words, &terms, part, remote);
             }
-            straight::push(pid, ours, theirs)
+            single_copy::push(pid, ours, theirs)
         })
     }
 
@@ -524,15 +525,15 @@ impl Link {
 
     /// Helps with it, marked. Gives the bytes.
     pub(crate) fn help(&mut self, offer: &Offer) -> u64 {
-        let Some(pid) = self.straight_pid() else { return 0 };
+        let Some(pid) = self.single_copy_pid() else { return 0 };
         let Terms { helpers, leaders, to_helper, .. } = offer.terms;
         let (helper, words) = (&mut self.helper, self.consumer.memory().joint());
         self.copier.marked(self.producer.memory().copying(), || {
             helper.help(&words, offer, PARTS_AT_ONCE, |at, len| {
                 let span = |addr: u64| [Span { addr: addr.wrapping_add(u64::from(at)), len, guarded: true }];
                 match to_helper {
-                    true => straight::pull(pid, &span(leaders), &span(helpers)),
-                    false => straight::push(pid, &span(helpers), &span(leaders)),
+                    true => single_copy::pull(pid, &span(leaders), &span(helpers)),
+                    false => single_copy::push(pid, &span(helpers), &span(leaders)),
                 }
             })
         })
@@ -543,7 +544,7 @@ impl Link {
         self.state == State::Up && self.leader.is_stalled(&self.producer.memory().joint())
     }
 
-    /// The straight copy that the peer has under way.
+    /// The single copy that the peer has under way.
     pub(crate) fn copied_by_peer(&self) -> Option<UnderWay> {
         self.remote.as_ref()?;
         under_way(self.consumer.memory().copying())

@@ -12,12 +12,12 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::platform::{LinkId, StraightError};
+use engine::platform::{LinkId, SingleCopyError};
 use memory::backing::Memfd;
 use memory::board::Reader;
 use memory::fds::TrackedFd;
 use memory::gifts::Gift;
-use memory::{ForeignSheet, Half, straight};
+use memory::{ForeignSheet, Half, single_copy};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::WindowPlatform;
@@ -69,7 +69,7 @@ impl WindowPlatform {
             pidfd,
             nonce,
             proved: false,
-            straight: false,
+            single_copy: false,
             given: false,
             bell: None,
             doorbell: None,
@@ -89,15 +89,15 @@ impl WindowPlatform {
         Greeting {
             instance: self.instance,
             nonce_addr: remote.nonce.as_ref().map_or(0, |nonce| nonce.as_ptr().expose_provenance() as u64),
-            straight: self.copies_with(remote),
+            single_copy: self.copies_with(remote),
             secret: remote.identity.own.map_or([0; SECRET], |(secret, _)| secret),
             block: if remote.identity.own.is_some() { self.own_block() } else { 0 },
         }
     }
 
-    /// True if this process neither refuses straight copies nor has been held up by this one's.
+    /// True if this process neither refuses single copies nor has been held up by this one's.
     fn copies_with(&self, remote: &Remote) -> bool {
-        self.config.straight && remote.offence != Some(Offence::Mark)
+        self.config.single_copy && remote.offence != Some(Offence::Mark)
     }
 
     /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the connection is dropped.
@@ -120,15 +120,15 @@ impl WindowPlatform {
 
     /// What both sides do with the other's greeting: read its nonce, if the kernel permits it, and return it.
     fn meet(remote: &mut Remote, greeting: &Greeting) {
-        (remote.instance, remote.straight) = (Some(greeting.instance), greeting.straight);
+        (remote.instance, remote.single_copy) = (Some(greeting.instance), greeting.single_copy);
         let (Who { pid, standing, .. }, mut nonce) = (remote.who, [0; NONCE]);
         if standing == Standing::Other || pid == 0 {
             return;
         }
-        match straight::peek(pid, greeting.nonce_addr, &mut nonce) {
+        match single_copy::peek(pid, greeting.nonce_addr, &mut nonce) {
             // If it does not get through, the peer gives us nothing. Nothing else depends on it.
             Ok(()) => drop(socket::send(&remote.socket, &Message::Proof(nonce), &[])),
-            Err(StraightError::Denied) if greeting.straight && !remote.gone() => report::tell(
+            Err(SingleCopyError::Denied) if greeting.single_copy && !remote.gone() => report::tell(
                 report::Matter::NoTracing,
                 format_args!(
                     "the kernel forbids this process to copy from and to process {} (ptrace_scope of Yama, a security module, or \
@@ -230,7 +230,7 @@ impl WindowPlatform {
         if remote.who.standing == Standing::Unsure {
             remote.who.standing = Standing::Same;
         }
-        remote.it_permitted = self.copies_with(remote) && remote.straight;
+        remote.it_permitted = self.copies_with(remote) && remote.single_copy;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, &self.fds));
         // For want of a descriptor it gets nothing, and rings by the socket.
@@ -252,9 +252,9 @@ impl WindowPlatform {
         if !complete || remote.who.standing == Standing::Other || std::mem::replace(&mut remote.given, true) {
             return false;
         }
-        remote.we_permitted = self.copies_with(remote) && remote.straight && remote.who.pid != 0;
+        remote.we_permitted = self.copies_with(remote) && remote.single_copy && remote.who.pid != 0;
         if remote.we_permitted {
-            remote.favours_window = self.config.straight_above.is_none() && paths::window_is_quicker();
+            remote.favours_window = self.config.single_copy_above.is_none() && paths::window_is_quicker();
         }
         let mut fds = fds.filter(|_| remote.proved).unwrap_or_default().into_iter();
         remote.doorbell = fds

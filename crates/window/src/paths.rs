@@ -1,6 +1,6 @@
-//! When large messages go straight from process to process, and when through the window.
+//! When large messages go directly from process to process, and when through the window.
 //!
-//! Straight, the target copies once, by a system call that looks up every page on the other side. Through the window both
+//! By single copy, the target copies once, by a system call that looks up every page on the other side. Through the window both
 //! sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is seen and much of it
 //! stays in caches. Which is quicker is the machine's: on one the kernel takes twice as long as a plain copy, on another ten times.
 
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use engine::platform::{LinkCaps, LinkId, Span};
 use memory::ring::RingMemory;
-use memory::straight::Costs;
+use memory::single_copy::Costs;
 use memory::{Half, joint};
 
 use crate::WindowPlatform;
 use crate::board::coarse_time;
-use crate::config::STRAIGHT_ABOVE;
+use crate::config::SINGLE_COPY_ABOVE;
 use crate::link::Link;
 
 /// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the time of one,
@@ -45,50 +45,50 @@ pub(crate) fn window_is_quicker() -> bool {
     }
 }
 
-/// Messages longer than this go straight, if nobody has said what he wants. `room`: bytes that are left in the window.
-fn straight_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
+/// Messages longer than this go by single copy, if nobody has said what he wants. `room`: bytes that are left in the window.
+fn single_copy_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
     match (window_is_quicker, asleep) {
-        (false, _) => STRAIGHT_ABOVE,
-        (true, true) => STRAIGHT_ABOVE.max(room() / ASLEEP_PART),
+        (false, _) => SINGLE_COPY_ABOVE,
+        (true, true) => SINGLE_COPY_ABOVE.max(room() / ASLEEP_PART),
         (true, false) => u32::MAX,
     }
 }
 
 impl WindowPlatform {
     pub(crate) fn caps_of(&self, link: LinkId) -> LinkCaps {
-        let wanted = self.config.straight_above;
-        let shared_above = wanted.unwrap_or(STRAIGHT_ABOVE);
+        let wanted = self.config.single_copy_above;
+        let shared_above = wanted.unwrap_or(SINGLE_COPY_ABOVE);
         let caps = LinkCaps {
             segment: Half::SEGMENT,
-            straight: false,
-            straight_above: shared_above,
+            single_copy: false,
+            single_copy_above: shared_above,
             flowing_above: shared_above,
             either_from: u32::MAX,
             shared_above,
         };
         match self.link(link) {
             None => caps,
-            // Inside one process a straight copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
+            // Inside one process a single copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
             Some(Link { remote: None, .. }) => {
                 let above = shared_above.min(1024);
                 LinkCaps {
-                    straight: self.config.straight,
-                    straight_above: above,
+                    single_copy: self.config.single_copy,
+                    single_copy_above: above,
                     flowing_above: above,
                     shared_above: above,
                     ..caps
                 }
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
-                let by_itself = |asleep| straight_above(remote.favours_window, asleep, || link.producer.bulk_left());
+                let by_itself = |asleep| single_copy_above(remote.favours_window, asleep, || link.producer.bulk_left());
                 // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so are
                 // we, unless the program waits for events: who has just begun to post polls next.
                 let flowing = || by_itself(self.asleep && self.awaits_events);
                 let alone = || by_itself(self.asleep || link.producer.peer_sleeps());
                 let streams = link.streams_until != 0 && coarse_time() <= link.streams_until;
                 LinkCaps {
-                    straight: remote.we_permitted && remote.it_permitted,
-                    straight_above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
+                    single_copy: remote.we_permitted && remote.it_permitted,
+                    single_copy_above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
                     flowing_above: wanted.unwrap_or_else(flowing),
                     // The peer helps where it polls.
                     either_from: match wanted {
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn who_sleeps_is_not_to_find_the_window_full() {
-        let above = |quicker, asleep, room| straight_above(quicker, asleep, || room);
-        assert_eq!([true, false].map(|asleep| above(false, asleep, Half::BULK)), [STRAIGHT_ABOVE; 2]);
+        let above = |quicker, asleep, room| single_copy_above(quicker, asleep, || room);
+        assert_eq!([true, false].map(|asleep| above(false, asleep, Half::BULK)), [SINGLE_COPY_ABOVE; 2]);
         assert_eq!(
             [Half::BULK, 100_000, 20_000, 0].map(|room| above(true, true, room)),
             [128 << 10, 50_000, 16384, 16384]

@@ -8,7 +8,7 @@ use engine::platform::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
-use memory::{Half, apart, names, straight};
+use memory::{Half, apart, names, single_copy};
 use report::{Matter, tell};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
@@ -388,7 +388,7 @@ impl WindowPlatform {
         let pid = if self.nameless { 0 } else { pid };
         let standing = match uid == self.uid {
             true if self.vague != Some(uid) => Standing::Same,
-            true if pid != 0 && straight::may_trace(pid) => Standing::Unsure,
+            true if pid != 0 && single_copy::may_trace(pid) => Standing::Unsure,
             _ if self.config.any_user => Standing::Other,
             _ => return Err(Errno::EACCES),
         };

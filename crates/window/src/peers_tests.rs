@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::platform::{
-    AtomicOp, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, ShownId, Span, StraightError, TicketRef,
+    AtomicOp, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, ShownId, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Gid, Psn, Qpn};
 
@@ -14,7 +14,7 @@ use crate::rendezvous::Greeting;
 
 /// What a peer says that knows nothing.
 fn greeting() -> Greeting {
-    Greeting { instance: [1; 16], nonce_addr: 0, straight: true, secret: [0; rendezvous::SECRET], block: 0 }
+    Greeting { instance: [1; 16], nonce_addr: 0, single_copy: true, secret: [0; rendezvous::SECRET], block: 0 }
 }
 
 fn platform() -> WindowPlatform {
@@ -115,7 +115,7 @@ fn the_loopback_link() {
     let mut platform = platform();
     let link = LinkId::LOOPBACK;
     let caps = platform.caps(link);
-    assert!(caps.straight && caps.segment == 16384);
+    assert!(caps.single_copy && caps.segment == 16384);
     let mut packet = Packet::new(PacketOp::Write, Qpn::new(5), Qpn::new(6), Psn::new(7));
     for len in [0u32, 8, 40, 16384] {
         packet.len = len;
@@ -215,7 +215,7 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
 }
 
 #[test]
-fn straight_copies_inside_the_process() {
+fn single_copies_inside_the_process() {
     let mut platform = platform();
     let link = LinkId::LOOPBACK;
     let (mut a, mut b) = (vec![3u8; 5000], vec![0u8; 5000]);
@@ -226,19 +226,20 @@ fn straight_copies_inside_the_process() {
     assert!(a == b);
     let mut four = [1; 4];
     let good = [span(&mut four)];
-    assert_eq!(platform.pull(link, ticket, &[NOWHERE], &good), Err(StraightError::Remote));
-    assert_eq!(platform.pull(link, ticket, &good, &[NOWHERE]), Err(StraightError::Local));
-    assert_eq!(platform.push(link, ticket, &[NOWHERE], &good), Err(StraightError::Local));
-    assert_eq!(platform.push(link, ticket, &good, &[NOWHERE]), Err(StraightError::Remote));
-    assert_eq!(platform.pull(LinkId(3), ticket, &good, &good), Err(StraightError::Denied));
-    for (addr, value, error) in [(ticket.addr, 78, StraightError::Void), (NOWHERE.addr, 77, StraightError::Remote)] {
+    assert_eq!(platform.pull(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Remote));
+    assert_eq!(platform.pull(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Local));
+    assert_eq!(platform.push(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Local));
+    assert_eq!(platform.push(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Remote));
+    assert_eq!(platform.pull(LinkId(3), ticket, &good, &good), Err(SingleCopyError::Denied));
+    for (addr, value, error) in [(ticket.addr, 78, SingleCopyError::Void), (NOWHERE.addr, 77, SingleCopyError::Remote)]
+    {
         let ticket = TicketRef { addr, value };
         assert_eq!(platform.pull(link, ticket, &good, &good), Err(error));
         assert_eq!(platform.push(link, ticket, &good, &good), Err(error));
     }
     platform.quiesce(Some(link));
     platform.quiesce(None);
-    assert_eq!(platform.stats().straight_bytes, 5000);
+    assert_eq!(platform.stats().single_copy_bytes, 5000);
     assert_eq!(platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
 }
 
@@ -274,14 +275,14 @@ fn settings() {
         Config::from_lookup(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
     };
     assert_eq!(with(&[]), Config::default());
-    assert!(!with(&[("SOFTRNIC_STRAIGHT", "0")]).straight);
-    assert!(with(&[("SOFTRNIC_STRAIGHT", "x")]).straight);
-    let above = |pairs| with(pairs).straight_above;
-    assert_eq!(above(&[("SOFTRNIC_STRAIGHT", "x")]), None);
-    assert_eq!(above(&[("SOFTRNIC_STRAIGHT", "1")]), Some(16384));
-    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096")]), Some(4096));
-    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "many")]), None);
-    assert_eq!(above(&[("SOFTRNIC_STRAIGHT_ABOVE", "4096"), ("SOFTRNIC_STRAIGHT", "1")]), Some(4096));
+    assert!(!with(&[("SOFTRNIC_SINGLE_COPY", "0")]).single_copy);
+    assert!(with(&[("SOFTRNIC_SINGLE_COPY", "x")]).single_copy);
+    let above = |pairs| with(pairs).single_copy_above;
+    assert_eq!(above(&[("SOFTRNIC_SINGLE_COPY", "x")]), None);
+    assert_eq!(above(&[("SOFTRNIC_SINGLE_COPY", "1")]), Some(16384));
+    assert_eq!(above(&[("SOFTRNIC_SINGLE_COPY_ABOVE", "4096")]), Some(4096));
+    assert_eq!(above(&[("SOFTRNIC_SINGLE_COPY_ABOVE", "many")]), None);
+    assert_eq!(above(&[("SOFTRNIC_SINGLE_COPY_ABOVE", "4096"), ("SOFTRNIC_SINGLE_COPY", "1")]), Some(4096));
     assert!(with(&[("SOFTRNIC_PEERS", "any")]).any_user);
     assert!(!with(&[("SOFTRNIC_PEERS", "user")]).any_user);
 }
@@ -436,7 +437,7 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
 
     let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
     let peer = socket::accept(&listener).unwrap();
-    let its = Greeting { straight: false, ..greeting() };
+    let its = Greeting { single_copy: false, ..greeting() };
     socket::send(&peer, &Message::Welcome(its), &[]).unwrap();
     platform.handle_events(monotonic());
     assert!(platform.obey(link, &table, None));
@@ -450,14 +451,14 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
 #[test]
 fn large_messages_go_the_quicker_way() {
     let (mut platform, mut other, link, _) = linked();
-    assert!(platform.caps(link).straight);
+    assert!(platform.caps(link).single_copy);
     let favours = |platform: &mut WindowPlatform, window| {
         platform.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
     };
     let above = |platform: &WindowPlatform| {
         let caps = platform.caps(link);
         assert_eq!(caps.shared_above, 16384, "one copy is best where peers map the memory");
-        (caps.straight_above, caps.flowing_above)
+        (caps.single_copy_above, caps.flowing_above)
     };
     favours(&mut platform, false);
     assert_eq!(above(&platform), (16384, 16384));
@@ -473,10 +474,10 @@ fn large_messages_go_the_quicker_way() {
     other.suppress_doorbells();
     assert_eq!(above(&platform), (u32::MAX, u32::MAX));
     // Who has said what he wants gets it.
-    platform.config.straight_above = Some(4096);
+    platform.config.single_copy_above = Some(4096);
     let caps = platform.caps(link);
-    assert_eq!((caps.straight_above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
-    assert_eq!(platform.caps(LinkId::LOOPBACK).straight_above, 1024);
+    assert_eq!((caps.single_copy_above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
+    assert_eq!(platform.caps(LinkId::LOOPBACK).single_copy_above, 1024);
 
     let Some(mapped) = platform.allocate_shared(8192) else { panic!("memory cannot be shared here") };
     let mut own = [0u8; 8];
@@ -559,7 +560,7 @@ fn a_reference_may_come_before_the_table_has_had_its_turn() {
     platform.handle_events(monotonic());
     other.handle_events(monotonic());
     let back = other.links()[1];
-    assert!(other.caps(back).straight, "the peer knows all, and may send references");
+    assert!(other.caps(back).single_copy, "the peer knows all, and may send references");
     assert!(!platform.link(link).unwrap().remote.as_ref().unwrap().given);
     let word = Box::new(77u64);
     let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
@@ -576,7 +577,7 @@ fn memory_of(bytes: &[u8; 64]) -> [u8; 64] {
     seen
 }
 
-/// A straight copy of which the initiator makes a part.
+/// A single copy of which the initiator makes a part.
 #[test]
 fn a_copy_is_made_by_both() {
     const LEN: usize = 1 << 20;
@@ -611,7 +612,7 @@ fn a_copy_is_made_by_both() {
                 false => target.push(there, ticket, &ours[..1], &ours[1..]),
             };
             // On a busy machine the helper may have no processor for longer than it is waited for.
-            if copied == Err(StraightError::Denied) {
+            if copied == Err(SingleCopyError::Denied) {
                 break;
             }
             let mut seen = vec![0; LEN];
@@ -624,9 +625,9 @@ fn a_copy_is_made_by_both() {
     });
     // What is not there is told by the leader, and short copies are made alone.
     let nowhere = Span { len: LEN as u32, ..NOWHERE };
-    assert_eq!(target.pull(there, ticket, &[nowhere], &[to_span]), Err(StraightError::Remote));
-    assert_eq!(target.pull(there, ticket, &[from_span], &[nowhere]), Err(StraightError::Local));
-    assert_eq!(target.push(there, ticket, &[from_span], &[nowhere]), Err(StraightError::Remote));
+    assert_eq!(target.pull(there, ticket, &[nowhere], &[to_span]), Err(SingleCopyError::Remote));
+    assert_eq!(target.pull(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Local));
+    assert_eq!(target.push(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Remote));
 }
 
 /// A peer that begins to help and does not end it is given up, and what it may do later is waited for when memory is given back.
@@ -670,7 +671,7 @@ fn who_does_not_end_his_part_is_given_up() {
             }
         }
         over.store(true, Ordering::Relaxed);
-        assert_eq!(result, Err(StraightError::Denied));
+        assert_eq!(result, Err(SingleCopyError::Denied));
     });
     assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Helper), "remembered");
     assert!(target.is_haunted(there));

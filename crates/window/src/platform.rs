@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::platform::{
     AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket,
-    Shown, ShownId, Span, StraightError, TicketRef,
+    Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
@@ -35,9 +35,9 @@ pub struct Stats {
     pub sent_packets: u64,
     /// Packets received.
     pub received_packets: u64,
-    /// Bytes copied straight, by this process.
-    pub straight_bytes: u64,
-    /// Bytes copied straight by this process where a peer executes its requests: a part of what that one counts.
+    /// Bytes copied directly, by this process.
+    pub single_copy_bytes: u64,
+    /// Bytes copied directly by this process where a peer executes its requests: a part of what that one counts.
     pub helped_bytes: u64,
     /// Doorbells rung.
     pub rings: u64,
@@ -430,7 +430,7 @@ impl WindowPlatform {
         }
     }
 
-    /// A straight copy has failed: a helper that did not come to its end is not asked again, over whichever link.
+    /// A single copy has failed: a helper that did not come to its end is not asked again, over whichever link.
     fn helper_failed(&mut self, id: LinkId) {
         if self.link(id).is_some_and(|link| link.leader.has_given_up()) {
             self.remember(id, Offence::Helper);
@@ -444,8 +444,8 @@ impl WindowPlatform {
         }
     }
 
-    pub(crate) fn straight_done(&mut self, spans: &[Span]) {
-        self.stats.straight_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
+    pub(crate) fn single_copy_done(&mut self, spans: &[Span]) {
+        self.stats.single_copy_bytes += spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
     }
 }
 
@@ -682,39 +682,39 @@ impl Platform for WindowPlatform {
         self.was_answered(link, len, took);
     }
 
-    fn pull(&mut self, id: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+    fn pull(&mut self, id: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), SingleCopyError> {
         if id == LinkId::LOOPBACK {
             own_ticket(ticket)?;
             let side = |source| {
-                if source { StraightError::Remote } else { StraightError::Local }
+                if source { SingleCopyError::Remote } else { SingleCopyError::Local }
             };
             local::copy(remote, local).map_err(side)?;
         } else {
             self.kick_before(local);
             self.hear_table(id);
-            let link = self.link_mut(id).ok_or(StraightError::Denied)?;
-            let copied = link.pull_straight(ticket, remote, local);
+            let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
+            let copied = link.pull_single_copy(ticket, remote, local);
             copied.inspect_err(|_| self.helper_failed(id))?;
         }
-        self.straight_done(local);
+        self.single_copy_done(local);
         Ok(())
     }
 
-    fn push(&mut self, id: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+    fn push(&mut self, id: LinkId, ticket: TicketRef, local: &[Span], remote: &[Span]) -> Result<(), SingleCopyError> {
         if id == LinkId::LOOPBACK {
             own_ticket(ticket)?;
             let side = |source| {
-                if source { StraightError::Local } else { StraightError::Remote }
+                if source { SingleCopyError::Local } else { SingleCopyError::Remote }
             };
             local::copy(local, remote).map_err(side)?;
         } else {
             self.kick_before(local);
             self.hear_table(id);
-            let link = self.link_mut(id).ok_or(StraightError::Denied)?;
-            let copied = link.push_straight(ticket, local, remote);
+            let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
+            let copied = link.push_single_copy(ticket, local, remote);
             copied.inspect_err(|_| self.helper_failed(id))?;
         }
-        self.straight_done(local);
+        self.single_copy_done(local);
         Ok(())
     }
 
@@ -752,10 +752,10 @@ impl Platform for WindowPlatform {
 }
 
 /// A look at a ticket in our own memory; guarded, because its address comes from a ring, and rings are not trusted.
-fn own_ticket(ticket: TicketRef) -> Result<(), StraightError> {
+fn own_ticket(ticket: TicketRef) -> Result<(), SingleCopyError> {
     let mut word = [0u8; 8];
-    local::load(ticket.addr, true, &mut word).map_err(|_| StraightError::Remote)?;
-    if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
+    local::load(ticket.addr, true, &mut word).map_err(|_| SingleCopyError::Remote)?;
+    if u64::from_ne_bytes(word) == ticket.value { Ok(()) } else { Err(SingleCopyError::Void) }
 }
 
 /// At most 8 bytes, as a word.

@@ -37,7 +37,7 @@ const MOST: usize = 64;
 pub(crate) enum Offence {
     /// It has begun to help with a copy, and not ended: it is not asked again.
     Helper,
-    /// It has marked a copy, and not ended: nothing is copied straight between it and this process.
+    /// It has marked a copy, and not ended: nothing is copied directly between it and this process.
     Mark,
 }
 

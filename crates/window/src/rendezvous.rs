@@ -17,7 +17,7 @@
 //! 16  nonce, 32 bytes                                                                 (PROOF only)
 //! ```
 //!
-//! * HELLO, from the side that connects, with the descriptor of the window. Flag 1: straight copies are not refused.
+//! * HELLO, from the side that connects, with the descriptor of the window. Flag 1: single copies are not refused.
 //! * WELCOME, the answer. Flag likewise.
 //! * PROOF, from each side that could read the other one's nonce, 32 random bytes at the address that the greeting
 //!   names: the kernel lets it trace the other side (`process_vm_readv` makes the check of ptrace(2)), so whatever the
@@ -63,8 +63,8 @@ pub struct Greeting {
     pub instance: [u8; 16],
     /// Where the nonce for the receiver lies in the sender's memory.
     pub nonce_addr: u64,
-    /// The sender does not refuse straight copies.
-    pub straight: bool,
+    /// The sender does not refuse single copies.
+    pub single_copy: bool,
     /// Random bits that only this link's receiver hears; zeros in WELCOME.
     pub secret: [u8; SECRET],
     /// A block of the sender's, at which it hears secrets that are returned; 0 in WELCOME.
@@ -129,11 +129,11 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     }
 }
 
-fn greeting(rest: &[u8], straight: bool) -> Result<Greeting, Malformed> {
+fn greeting(rest: &[u8], single_copy: bool) -> Result<Greeting, Malformed> {
     let (instance, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
     let (addr, rest) = rest.split_first_chunk::<8>().ok_or(Malformed)?;
     let (secret, block) = secret_and_block(rest)?;
-    Ok(Greeting { instance: *instance, nonce_addr: u64::from_le_bytes(*addr), straight, secret, block })
+    Ok(Greeting { instance: *instance, nonce_addr: u64::from_le_bytes(*addr), single_copy, secret, block })
 }
 
 fn secret_and_block(rest: &[u8]) -> Result<([u8; SECRET], u16), Malformed> {
@@ -145,8 +145,8 @@ fn secret_and_block(rest: &[u8]) -> Result<([u8; SECRET], u16), Malformed> {
 /// Writes a message.
 pub fn emit(message: &Message) -> Vec<u8> {
     let (kind, flags) = match message {
-        Message::Hello(g) => (KIND_HELLO, u8::from(g.straight)),
-        Message::Welcome(g) => (KIND_WELCOME, u8::from(g.straight)),
+        Message::Hello(g) => (KIND_HELLO, u8::from(g.single_copy)),
+        Message::Welcome(g) => (KIND_WELCOME, u8::from(g.single_copy)),
         Message::Proof(_) => (KIND_PROOF, 0),
         Message::Table { board } => (KIND_TABLE, u8::from(*board) << 1),
         Message::Echo { .. } => (KIND_ECHO, 0),

@@ -4,7 +4,7 @@ fn greeting() -> Greeting {
     Greeting {
         instance: core::array::from_fn(|i| i as u8),
         nonce_addr: 0x0102_0304_0506_0708,
-        straight: true,
+        single_copy: true,
         secret: [0xdd; SECRET],
         block: 0xabc,
     }
@@ -44,10 +44,10 @@ fn bytes_of_each_message() {
 
 #[test]
 fn what_is_written_can_be_read() {
-    let refused = Greeting { straight: false, ..welcome() };
+    let refused = Greeting { single_copy: false, ..welcome() };
     for message in [
         Message::Hello(greeting()),
-        Message::Hello(Greeting { straight: false, ..greeting() }),
+        Message::Hello(Greeting { single_copy: false, ..greeting() }),
         Message::Welcome(welcome()),
         ECHO,
         Message::Welcome(refused),

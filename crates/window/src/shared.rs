@@ -81,7 +81,7 @@ impl SharedMemory {
 impl WindowPlatform {
     /// The arena, made if there is none yet; `None` where memory cannot be shared.
     fn arena(&mut self) -> Option<&mut Arena> {
-        if !self.config.straight {
+        if !self.config.single_copy {
             return None; // who may not copy may not map
         }
         if self.shared.arena.is_none() {

@@ -18,7 +18,7 @@ impl WindowPlatform {
             return;
         };
         facts.up = link.state == State::Up;
-        facts.straight = self.caps(id).straight;
+        facts.single_copy = self.caps(id).single_copy;
         facts.full = link.full;
         let Some(remote) = &link.remote else {
             facts.pid = std::process::id();

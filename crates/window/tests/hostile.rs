@@ -54,7 +54,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 fn greeting() -> Greeting {
-    Greeting { instance: [9; 16], nonce_addr: 0, straight: true, secret: [3; rendezvous::SECRET], block: 0 }
+    Greeting { instance: [9; 16], nonce_addr: 0, single_copy: true, secret: [3; rendezvous::SECRET], block: 0 }
 }
 
 fn welcome() -> Greeting {
@@ -102,7 +102,7 @@ impl Proven {
 
 fn read_nonce(greeting: &Greeting) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
-    memory::straight::peek(std::process::id(), greeting.nonce_addr, &mut nonce).unwrap();
+    memory::single_copy::peek(std::process::id(), greeting.nonce_addr, &mut nonce).unwrap();
     nonce
 }
 
@@ -216,7 +216,7 @@ fn boards_that_are_none(node: &mut Node) {
         peer.give(&eventfd(), Some(board));
         let link = node.platform.links()[1];
         node.until("straight", |node| {
-            node.platform.caps(link).straight || std::env::var_os("SOFTRNIC_STRAIGHT").is_some()
+            node.platform.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
         });
         let mut local = vec![0; 5000];
         for key in 0..2000 {
@@ -378,7 +378,7 @@ fn nonsense_after_hello(node: &mut Node) {
         assert!(send(&socket, &rendezvous::emit(&Message::Proof([1; NONCE])), &[]));
         assert_eq!(peers(node), 1);
         let link = node.platform.links()[1];
-        assert!(!node.platform.caps(link).straight);
+        assert!(!node.platform.caps(link).single_copy);
         // Neither a doorbell nor the board, also when the right answer comes behind a wrong one.
         let (heard, fds_then) = receive(&socket);
         assert_eq!((heard, fds_then.len()), (None, 0));
@@ -396,7 +396,7 @@ fn nonsense_after_hello(node: &mut Node) {
 /// What lies where a nonce was, if anything does.
 fn read_nonce_or_zeros(greeting: &Greeting) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
-    let _ = memory::straight::peek(std::process::id(), greeting.nonce_addr, &mut nonce);
+    let _ = memory::single_copy::peek(std::process::id(), greeting.nonce_addr, &mut nonce);
     nonce
 }
 

@@ -26,7 +26,7 @@ fn connect(block: u16) -> OwnedFd {
 /// Says HELLO with these descriptors.
 fn send(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> bool {
     let greeting =
-        Greeting { instance: [9; 16], nonce_addr: 0, straight: true, secret: [3; rendezvous::SECRET], block: 0 };
+        Greeting { instance: [9; 16], nonce_addr: 0, single_copy: true, secret: [3; rendezvous::SECRET], block: 0 };
     let bytes = rendezvous::emit(&Message::Hello(greeting));
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Packets, straight copies, sleep and death between two processes.
+//! Packets, single copies, sleep and death between two processes.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, NAP, Node, Other, packet, pattern, payload, say, span, told};
 use engine::platform::{
-    LinkId, Payload, Platform, Reach, ReachOp, SendError, Shown, ShownId, Span, StraightError, TicketRef,
+    LinkId, Payload, Platform, Reach, ReachOp, SendError, Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
@@ -85,7 +85,7 @@ fn child() {
             let (word, memory) = line.split_once(' ').unwrap();
             let (word, memory): (u64, u64) = (word.parse().unwrap(), memory.parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).straight)
+                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).single_copy)
             });
             let link = node.platform.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
@@ -97,7 +97,7 @@ fn child() {
                     let remote = [Span { addr: memory, len: 1 << 20, guarded: false }];
                     match node.platform.push(link, ticket, &[span(&mut bytes)], &remote) {
                         Ok(()) => {}
-                        Err(StraightError::Void) => break,
+                        Err(SingleCopyError::Void) => break,
                         Err(e) => panic!("{e:?}"),
                     }
                     if pushes == 0 {
@@ -114,7 +114,7 @@ fn child() {
         "reacher" => {
             let peer = Qpn::new(told().parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).straight)
+                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).single_copy)
             });
             let link = node.platform.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
@@ -369,17 +369,17 @@ fn ticket_in(addr: u64) -> TicketRef {
 }
 
 #[test]
-fn straight_copies() {
+fn single_copies() {
     // Set, not inherited: the whole suite also runs where the environment forbids them.
-    let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let mut other = Other::start_with("memory", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
     let theirs = other.hear_number();
     let ticket = ticket_in(theirs);
-    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    assert!(!node.platform.caps(link).straight, "nothing is known yet");
-    assert_eq!(node.platform.pull(link, ticket, &[], &[]), Err(StraightError::Denied));
-    node.until("straight", |node| node.platform.caps(link).straight);
+    assert!(!node.platform.caps(link).single_copy, "nothing is known yet");
+    assert_eq!(node.platform.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
+    node.until("straight", |node| node.platform.caps(link).single_copy);
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
@@ -397,28 +397,28 @@ fn straight_copies() {
     let nowhere = Span { addr: 4096, len: 10, guarded: false };
     let mut ten = [0; 10];
     let void = TicketRef { value: ticket.value ^ 1, ..ticket };
-    assert_eq!(node.platform.pull(link, void, &[at(0, 10)], &[span(&mut ten)]), Err(StraightError::Void));
-    assert_eq!(node.platform.push(link, void, &[span(&mut ten)], &[at(0, 10)]), Err(StraightError::Void));
+    assert_eq!(node.platform.pull(link, void, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Void));
+    assert_eq!(node.platform.push(link, void, &[span(&mut ten)], &[at(0, 10)]), Err(SingleCopyError::Void));
     let lost = TicketRef { addr: 4096, ..ticket };
-    assert_eq!(node.platform.pull(link, lost, &[at(0, 10)], &[span(&mut ten)]), Err(StraightError::Remote));
-    assert_eq!(node.platform.pull(link, ticket, &[nowhere], &[span(&mut ten)]), Err(StraightError::Remote));
-    assert_eq!(node.platform.pull(link, ticket, &[at(0, 10)], &[nowhere]), Err(StraightError::Local));
-    assert_eq!(node.platform.push(link, ticket, &[nowhere], &[at(0, 10)]), Err(StraightError::Local));
-    assert_eq!(node.platform.push(link, ticket, &[span(&mut ten)], &[nowhere]), Err(StraightError::Remote));
+    assert_eq!(node.platform.pull(link, lost, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Remote));
+    assert_eq!(node.platform.pull(link, ticket, &[nowhere], &[span(&mut ten)]), Err(SingleCopyError::Remote));
+    assert_eq!(node.platform.pull(link, ticket, &[at(0, 10)], &[nowhere]), Err(SingleCopyError::Local));
+    assert_eq!(node.platform.push(link, ticket, &[nowhere], &[at(0, 10)]), Err(SingleCopyError::Local));
+    assert_eq!(node.platform.push(link, ticket, &[span(&mut ten)], &[nowhere]), Err(SingleCopyError::Remote));
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
     let error = node.platform.pull(link, ticket, &[at(0, 10)], &[span(&mut ten)]);
-    assert_eq!(error, Err(StraightError::Denied));
+    assert_eq!(error, Err(SingleCopyError::Denied));
 }
 
 /// Who gives a request up gets his memory back: the copy that its target was in the middle of is over then.
 #[test]
 fn memory_that_is_taken_back_stays_as_it_is() {
     const LEN: usize = 1 << 20;
-    let mut other = Other::start_with("pusher", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let mut other = Other::start_with("pusher", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
-    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     let mut memory = vec![0u8; LEN];
     let word = Box::leak(Box::new(std::sync::atomic::AtomicU64::new(0)));
@@ -479,12 +479,12 @@ fn memory_of(memory: &[u8]) -> Vec<u8> {
 
 #[test]
 fn requests_executed_by_the_initiator() {
-    let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let mut other = Other::start_with("memory", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
     other.hear();
-    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    node.until("straight", |node| node.platform.caps(link).straight);
+    node.until("straight", |node| node.platform.caps(link).single_copy);
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
     let request = |op, addr, local| Reach {
@@ -555,19 +555,19 @@ fn requests_executed_by_the_initiator() {
 }
 
 #[test]
-fn straight_copies_can_be_refused() {
+fn single_copies_can_be_refused() {
     for (ours, theirs) in [(false, "1"), (true, "0")] {
-        let mut other = Other::start_with("memory", &[("SOFTRNIC_STRAIGHT", theirs)]);
+        let mut other = Other::start_with("memory", &[("SOFTRNIC_SINGLE_COPY", theirs)]);
         let peer = Qpn::new(other.hear_number() as u32);
         let addr = other.hear_number();
         let ticket = ticket_in(addr);
-        let mut node = Node::with(window::Config { straight: ours, ..Default::default() });
+        let mut node = Node::with(window::Config { single_copy: ours, ..Default::default() });
         let link = node.resolve(peer);
         exchange(&mut node, peer, &[10, 20000 / 2]);
-        assert!(!node.platform.caps(link).straight);
+        assert!(!node.platform.caps(link).single_copy);
         let mut ten = [0; 10];
         let remote = [Span { addr, len: 10, guarded: false }];
-        assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+        assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
     }
 }
 
@@ -666,10 +666,10 @@ fn another_user_is_a_peer_only_if_so_configured() {
     }
     assert!(node.platform.stats().rings > 0);
     // Root may read anybody's memory, but that is not what was agreed.
-    assert!(!node.platform.caps(link).straight);
+    assert!(!node.platform.caps(link).single_copy);
     let mut ten = [0; 10];
     let remote = [Span { addr: theirs, len: 10, guarded: false }];
-    assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(StraightError::Denied));
+    assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
     drop(node);
 
     let Some(mut strict) = Other::start_as(65534, "sleeper", &[]) else { return };
@@ -803,12 +803,12 @@ fn who_is_stopped_is_not_waiting_for_its_turn() {
 /// What is shown no longer is the owner's alone, from the moment that it was taken back.
 #[test]
 fn nobody_writes_to_what_was_taken_back() {
-    let mut other = Other::start_with("reacher", &[("SOFTRNIC_STRAIGHT", "1")]);
+    let mut other = Other::start_with("reacher", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
-    let mut node = Node::with(window::Config { straight: true, ..Default::default() });
+    let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     other.tell(&node.qpn.get().to_string());
-    node.until("straight", |node| node.platform.caps(link).straight);
+    node.until("straight", |node| node.platform.caps(link).single_copy);
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);

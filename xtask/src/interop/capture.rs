@@ -305,7 +305,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
         let takes = if packet.is_read() { packet.dma_len().div_ceil(mtu).max(1) as u32 } else { 1 };
         match flow.take(packet, takes) {
             Ok(true) => {
-                // Of what comes again, and was copied straight the first time, the data need not be there.
+                // Of what comes again, and was copied directly the first time, the data need not be there.
                 if let Some(comment) = &packet.comment {
                     return wrong(comment);
                 }

@@ -231,7 +231,7 @@ fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
 fn selftest(suite: &mut Suite, options: &Options, stage: &Stage) {
     let seeds = std::env::var("SOFTRNIC_FAULT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u32);
     for seed in 1..=seeds {
-        for (service, straight) in [(", RC", "1"), (", XRC", "0")] {
+        for (service, single_copy) in [(", RC", "1"), (", XRC", "0")] {
             let name = format!("selftest{service}, seed {seed}");
             if !options.wants(&name) {
                 continue;
@@ -239,7 +239,7 @@ fn selftest(suite: &mut Suite, options: &Options, stage: &Stage) {
             let args = ["selftest", "--quick", "--filter", service];
             let program =
                 stage.softrnic(&log_of(&name), &args).env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
-            match program.env("SOFTRNIC_STRAIGHT", straight).run(Duration::from_secs(240)) {
+            match program.env("SOFTRNIC_SINGLE_COPY", single_copy).run(Duration::from_secs(240)) {
                 Ok(done) => {
                     let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) };
                     suite.push(name, outcome, Some(done.log));
@@ -330,10 +330,10 @@ const BY_ITSELF: &[Met] = &[
 ];
 
 const BESIDE_THE_TABLE: &str = "
-A process that is stopped while it copies straight (`process_vm_readv`, `process_vm_writev`: between its look at what is permitted and the end of
+A process that is stopped while it copies directly (`process_vm_readv`, `process_vm_writev`: between its look at what is permitted and the end of
 the call, some microseconds) is waited for, 5 seconds at most, before its peer's requests fail or `ibv_dereg_mr(3)` returns there. If it goes on
 later than that, it goes on with this one copy, of 1 MiB at most: nothing takes the right to it away from a living process. Who must exclude that
-uses `softrnic run --no-straight`.
+uses `softrnic run --no-single-copy`.
 
 Where the kernel counts memory when it is touched (`vm.overcommit_memory` = 2) and has no more, a verb that needs some answers ENOMEM, and a
 connection cannot be made (IBV_WC_RETRY_EXC_ERR); what is connected has its memory. No test sets that, for it is the whole machine's.

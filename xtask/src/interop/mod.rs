@@ -44,11 +44,11 @@ pub use sanitized::sanitized;
 use stage::Stage;
 pub use ucx::ucx;
 
-/// The setting that forbids straight copies between processes, so that all data goes through the window.
-pub const STRAIGHT_FORBIDDEN: (&str, &str) = ("SOFTRNIC_STRAIGHT", "0");
+/// The setting that forbids single copies between processes, so that all data goes through the window.
+pub const SINGLE_COPY_FORBIDDEN: (&str, &str) = ("SOFTRNIC_SINGLE_COPY", "0");
 
-/// The setting by which large messages go straight, also where the machine is quicker with the window.
-pub const STRAIGHT_ALWAYS: (&str, &str) = ("SOFTRNIC_STRAIGHT_ABOVE", "16384");
+/// The setting by which large messages go by single copy, also where the machine is quicker with the window.
+pub const SINGLE_COPY_ALWAYS: (&str, &str) = ("SOFTRNIC_SINGLE_COPY_ABOVE", "16384");
 
 /// The setting that makes the port one of InfiniBand.
 pub const INFINIBAND: (&str, &str) = ("SOFTRNIC_LINK_LAYER", "infiniband");
@@ -60,12 +60,12 @@ const ADOPT: (&str, &str) = ("SOFTRNIC_ADOPT", "1");
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, with large messages going straight on every machine, with the window
+/// How the programs are run: with every path allowed, with large messages going by single copy on every machine, with the window
 /// as the only way, on a port of InfiniBand, or with registered memory that peers map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
-    Straight,
+    SingleCopy,
     Indirect,
     InfiniBand,
     Adopted,
@@ -75,8 +75,8 @@ impl Mode {
     fn stage(self, suite: &mut Suite) -> Option<Stage> {
         let stage = match self {
             Mode::Every => Stage::new("every", &[]),
-            Mode::Straight => Stage::new("straight", &[STRAIGHT_ALWAYS]),
-            Mode::Indirect => Stage::new("indirect", &[STRAIGHT_FORBIDDEN]),
+            Mode::SingleCopy => Stage::new("straight", &[SINGLE_COPY_ALWAYS]),
+            Mode::Indirect => Stage::new("indirect", &[SINGLE_COPY_FORBIDDEN]),
             Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
             Mode::Adopted => Stage::new("adopted", &[ADOPT]),
         };
@@ -87,7 +87,7 @@ impl Mode {
     fn name(self, name: &str) -> String {
         match self {
             Mode::Every => name.to_owned(),
-            Mode::Straight => format!("{name} (straight)"),
+            Mode::SingleCopy => format!("{name} (straight)"),
             Mode::Indirect => format!("{name} (indirect)"),
             Mode::InfiniBand => format!("{name} (InfiniBand)"),
             Mode::Adopted => format!("{name} (adopted)"),
@@ -145,11 +145,11 @@ pub fn perftest(suite: &mut Suite, options: &Options) {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
     pairs(suite, options, Mode::Every, perftest::cases(extent));
     // By default the machine decides how large messages go; the window alone is for `indirect`.
-    let mut straight = perftest::some(&["send_bw", "write_bw", "read_bw"], "-a -n 100");
-    straight.extend(perftest::some(&["send_bw", "send_lat"], "-s 1048576 -n 200 -e"));
-    straight.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], "-s 65536 -n 1000"));
-    straight.extend(perftest::some(&["send_bw"], "-s 65536 -n 500 -q 16 -b"));
-    pairs(suite, options, Mode::Straight, straight);
+    let mut single_copy = perftest::some(&["send_bw", "write_bw", "read_bw"], "-a -n 100");
+    single_copy.extend(perftest::some(&["send_bw", "send_lat"], "-s 1048576 -n 200 -e"));
+    single_copy.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], "-s 65536 -n 1000"));
+    single_copy.extend(perftest::some(&["send_bw"], "-s 65536 -n 500 -q 16 -b"));
+    pairs(suite, options, Mode::SingleCopy, single_copy);
 }
 
 pub fn pyverbs(suite: &mut Suite, options: &Options) {
@@ -204,7 +204,7 @@ pub fn busy_sample(suite: &mut Suite, options: &Options) {
     rdmacm::busy_sample(suite, options);
 }
 
-/// What forbids straight copies without a word of ours: other namespaces, and a filter on the system calls. One side is
+/// What forbids single copies without a word of ours: other namespaces, and a filter on the system calls. One side is
 /// surrounded, or both; the other way may still be allowed. And no room in /dev/shm, where nothing of ours lies.
 pub fn surroundings(suite: &mut Suite, options: &Options) {
     use Around::{FullShm, Namespaces, NoProcessVm, Plain};

@@ -372,10 +372,10 @@ static void apart(enum kind memory)
 
 int main(void)
 {
-	const char *straight = getenv("SOFTRNIC_STRAIGHT");
+	const char *straight = getenv("SOFTRNIC_SINGLE_COPY");
 
 	if (straight && !strcmp(straight, "0")) {
-		fprintf(stderr, "SOFTRNIC_STRAIGHT is 0: who may not copy may not map\n");
+		fprintf(stderr, "SOFTRNIC_SINGLE_COPY is 0: who may not copy may not map\n");
 		return 77;
 	}
 	alarm(100);

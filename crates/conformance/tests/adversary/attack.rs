@@ -171,7 +171,7 @@ impl Adversary {
         let mut hello = rendezvous::emit(&Message::Hello(Greeting {
             instance: self.borrowed.unwrap_or([7; 16]),
             nonce_addr: self.random.any(),
-            straight: true,
+            single_copy: true,
             secret: std::array::from_fn(|_| self.random.any() as u8),
             // Some say that they are one of the pair.
             block: if self.random.coin() { self.random.below(0xffe) as u16 } else { self.any_block() },
@@ -292,7 +292,7 @@ impl Adversary {
             for pid in self.target.pids {
                 let mut nonce = [0; rendezvous::NONCE];
                 // Both are tried: there is one try only, but a wrong process has nothing readable there.
-                if memory::straight::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
+                if memory::single_copy::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
                     send(&knock.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
                     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
                     let board = self.board();

@@ -105,11 +105,11 @@ fn lost_peers() {
 fn killed_peers() {
     let bed = Bed::open();
     let mr = region(&bed, LEN);
-    for (straight, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
+        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         let (end, place) = connected(&bed, &mut far.wire, How::Killed, &JOINT());
         far.kill();
-        fails(&mr, &end, &place, len, &format!("killed, {len} bytes, straight {straight}"));
+        fails(&mr, &end, &place, len, &format!("killed, {len} bytes, straight {single_copy}"));
     }
 }
 
@@ -118,8 +118,8 @@ fn killed_peers() {
 fn too_many_reads() {
     let bed = Bed::open();
     let mr = region(&bed, LEN);
-    for (straight, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
+        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // No timeout may pass while the target is stopped.
         let (end, place) = connected(&bed, &mut far.wire, How::Killed, &Joint::default());
         far.signal(Signal::STOP);
@@ -132,9 +132,9 @@ fn too_many_reads() {
         let got = end.completions(4);
         let refused = got.iter().position(|(_, status)| *status != Status::SUCCESS);
         // The first is within the limit, and its data come before the refusal of another (9.7.5.1).
-        assert_eq!(got[0], (1, Status::SUCCESS), "straight {straight}, {len} bytes: {got:?}");
-        let refused = refused.unwrap_or_else(|| panic!("straight {straight}, {len} bytes: {got:?}"));
-        assert_eq!(got[refused].1, Status::REMOTE_INVALID_REQUEST, "straight {straight}, {len} bytes: {got:?}");
+        assert_eq!(got[0], (1, Status::SUCCESS), "straight {single_copy}, {len} bytes: {got:?}");
+        let refused = refused.unwrap_or_else(|| panic!("straight {single_copy}, {len} bytes: {got:?}"));
+        assert_eq!(got[refused].1, Status::REMOTE_INVALID_REQUEST, "straight {single_copy}, {len} bytes: {got:?}");
         assert!(got[refused + 1..].iter().all(|(_, status)| *status == Status::FLUSHED), "{got:?}");
     }
 }

@@ -37,17 +37,17 @@ struct Path {
 /// Who is connected to whom.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Ends {
-    /// Two processes; whether straight copies between them are allowed.
+    /// Two processes; whether single copies between them are allowed.
     Processes {
-        straight: bool,
+        single_copy: bool,
     },
     Threads,
     /// One queue pair, connected to itself.
     One,
 }
 
-const NEAR: Ends = Ends::Processes { straight: true };
-const APART: Ends = Ends::Processes { straight: false };
+const NEAR: Ends = Ends::Processes { single_copy: true };
+const APART: Ends = Ends::Processes { single_copy: false };
 const SMALL: usize = 64;
 const LARGE: usize = 300_000;
 /// Failures that are told: waiting for what does not come takes its time.
@@ -75,9 +75,9 @@ fn play_part(part: &str, wire: Wire) {
 /// Does something with a peer that plays a part, in another process or in another thread.
 fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R) -> R {
     match ends {
-        Ends::Processes { straight } => {
-            let straight = if straight { "1" } else { "0" };
-            let mut far = Far::start("far_side", part, &[("SOFTRNIC_STRAIGHT", straight)]);
+        Ends::Processes { single_copy } => {
+            let single_copy = if single_copy { "1" } else { "0" };
+            let mut far = Far::start("far_side", part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
             let result = act(&mut far.wire);
             assert!(far.ended_well(), "the part {part}");
             result
@@ -142,7 +142,7 @@ fn through_the_window() {
 }
 
 #[test]
-fn straight() {
+fn single_copy() {
     run("large straight", NEAR, LARGE, false);
 }
 

@@ -132,8 +132,8 @@ fn the_target_deregisters() {
 /// The target is stopped, so that the request is under way for as long as it takes.
 #[test]
 fn the_initiator_deregisters() {
-    for straight in ["1", "0"] {
-        let mut far = conformance::Far::start("far_side", "under way", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for single_copy in ["1", "0"] {
+        let mut far = conformance::Far::start("far_side", "under way", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         let bed = Bed::open();
         let memory = region(&bed, LEN);
         memory.write(LEN - 1, &[0xa5]);
@@ -149,10 +149,10 @@ fn the_initiator_deregisters() {
         drop(registered);
         far.signal(Signal::CONT);
         let wanted = [(1, Status::LOCAL_PROTECTION), (2, Status::FLUSHED), (200, Status::FLUSHED)];
-        assert_eq!(end.completions(3), wanted, "straight {straight}");
+        assert_eq!(end.completions(3), wanted, "straight {single_copy}");
         assert_eq!(end.state(), QpState::Err);
         // The last byte, the only one that is not 0, did not arrive.
-        assert!(far.wire.exchange::<_, bool>(&Then::Look), "straight {straight}");
+        assert!(far.wire.exchange::<_, bool>(&Then::Look), "straight {single_copy}");
         far.wire.tell(&None::<Order>);
         assert!(far.ended_well());
     }
@@ -177,7 +177,7 @@ const READS: u64 = 8;
 /// The data are on their way through the window, which the initiator does not empty.
 #[test]
 fn the_target_deregisters_what_is_being_read() {
-    let mut far = conformance::Far::start("far_side", "reader", &[("SOFTRNIC_STRAIGHT", "0")]);
+    let mut far = conformance::Far::start("far_side", "reader", &[("SOFTRNIC_SINGLE_COPY", "0")]);
     let bed = Bed::open();
     let memory = region(&bed, LEN);
     let granted = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");

@@ -21,7 +21,7 @@ pub struct Place {
     pub rkey: u32,
 }
 
-/// Bytes of one message at most: more than a segment, more than what goes straight.
+/// Bytes of one message at most: more than a segment, more than what goes by single copy.
 pub const LEN: usize = 100 << 10;
 const RECV: u64 = 2;
 

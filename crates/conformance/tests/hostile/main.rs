@@ -75,9 +75,9 @@ fn withstand(kind: &str) {
     let mut before = 0;
     let rounds = setting("SOFTRNIC_HOSTILE_ROUNDS").unwrap_or(ROUNDS);
     for number in 0..rounds {
-        let straight = if random.below(2) == 0 { "0" } else { "1" };
+        let single_copy = if random.below(2) == 0 { "0" } else { "1" };
         let part = format!("{kind}:{}", random.next() | 1);
-        let mut attacker = Far::start("far_side", &part, &[("SOFTRNIC_STRAIGHT", straight)]);
+        let mut attacker = Far::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // Our end of a connection with it: what it has a right to.
         let toy = honest::Toy::new(&bed);
         let other: Place = attacker.wire.exchange(&toy.place(&bed));
@@ -100,7 +100,7 @@ fn withstand(kind: &str) {
         friend.exchange(&mut random);
         secrets.are_untouched();
         drop(toy);
-        println!("round {number}, straight {straight}: {blows} blows, {exchanges} exchanges with the honest peer");
+        println!("round {number}, straight {single_copy}: {blows} blows, {exchanges} exchanges with the honest peer");
         if number == 2 {
             before = descriptors();
         }

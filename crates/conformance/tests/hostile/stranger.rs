@@ -99,7 +99,7 @@ fn message(random: &mut Random, kind: u8) -> Vec<u8> {
 fn prove(socket: &OwnedFd, greeting: &[u8]) -> bool {
     let Some(addr) = greeting.get(32..40).and_then(|addr| addr.try_into().ok()) else { return false };
     let (victim, mut nonce) = (std::os::unix::process::parent_id(), [0; 32]);
-    if memory::straight::peek(victim, u64::from_le_bytes(addr), &mut nonce).is_err() {
+    if memory::single_copy::peek(victim, u64::from_le_bytes(addr), &mut nonce).is_err() {
         return false;
     }
     let head = [&b"softrnic"[..], &rendezvous::VERSION.to_le_bytes(), &[PROOF, 0, 0, 0]].concat();

@@ -143,11 +143,11 @@ fn long_messages_one_behind_the_other() {
     take(&side.cq);
     let () = far.wire.exchange(&());
     assert!(far.ended_well());
-    let (straight, helped) = (count(&theirs, "straight_bytes"), count(&own, "helped_bytes"));
+    let (single_copy, helped) = (count(&theirs, "single_copy_bytes"), count(&own, "helped_bytes"));
     println!(
-        "{} messages of each kind; copied by their target {straight} bytes, {helped} of them with our help",
+        "{} messages of each kind; copied by their target {single_copy} bytes, {helped} of them with our help",
         MESSAGES
     );
-    // Where straight copies are forbidden there are none.
-    assert!(straight == 0 || helped > 0, "{straight} bytes without help");
+    // Where single copies are forbidden there are none.
+    assert!(single_copy == 0 || helped > 0, "{single_copy} bytes without help");
 }

@@ -20,7 +20,7 @@ const LARGEST: usize = 24_000;
 /// wr_ids of receives: this and the slot.
 const RECEIVE: u64 = 1 << 62;
 
-/// Mostly small ones; some that need the bulk area, some that are copied straight.
+/// Mostly small ones; some that need the bulk area, some that are copied directly.
 fn length(thread: u64, number: u64) -> usize {
     match (thread + number) % 64 {
         0 => LARGEST - number as usize % 100,
@@ -140,8 +140,8 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn sixteen_threads_on_one_queue_pair() {
     let _alone = crate::alone();
-    for straight in ["1", "0"] {
-        let mut far = Far::start("far_side", "threads", &[("SOFTRNIC_STRAIGHT", straight)]);
+    for single_copy in ["1", "0"] {
+        let mut far = Far::start("far_side", "threads", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         play(&mut far.wire);
         assert!(far.ended_well());
     }

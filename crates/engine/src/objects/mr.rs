@@ -111,7 +111,7 @@ impl<P: Platform> Engine<P> {
         if !force && region.windows > 0 {
             return Err(Errno::EBUSY);
         }
-        if !force && region.straight > 0 {
+        if !force && region.single_copy > 0 {
             return Err(Errno::EAGAIN);
         }
         let key = region.info.key;
@@ -125,7 +125,7 @@ impl<P: Platform> Engine<P> {
 
     /// Gives up all requests for which a peer may be reading or writing a region. When this returns, none does.
     fn expel(&mut self, mr: MrId) {
-        let Some(region) = self.mem.mrs.get(mr).filter(|region| region.straight > 0) else { return };
+        let Some(region) = self.mem.mrs.get(mr).filter(|region| region.single_copy > 0) else { return };
         let lkey = LKey(region.info.key);
         let touches = |e: &Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
         for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {

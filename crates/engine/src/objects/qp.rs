@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
                     lossy_links: Vec::new(),
                     give_up_at: None,
                     timed: false,
-                    no_straight: false,
+                    no_single_copy: false,
                     refused: None,
                     lender: false,
                     kept: None,
@@ -198,7 +198,7 @@ impl<P: Platform> Engine<P> {
             self.unpark_one(&mut qp);
         }
         self.hide_qp(&mut qp);
-        self.release_straight(&mut qp);
+        self.release_single_copy(&mut qp);
         self.give_back_kept(&mut qp);
         self.tickets.push(qp.ticket.word());
         self.gone += &qp.tally.counters;

@@ -25,9 +25,9 @@ fn statuses(w: &mut World, node: usize) -> Vec<St> {
 
 /// Runs one failing request with one more behind it, over each path.
 fn matrix(check: impl Fn(&mut World, usize, usize)) {
-    for (straight, above, peer) in [(false, 0, 1), (true, 0, 1), (true, 16384, 1), (true, 0, 0)] {
+    for (single_copy, above, peer) in [(false, 0, 1), (true, 0, 1), (true, 16384, 1), (true, 0, 0)] {
         let mut w = World::new(2, 5);
-        (w.net.borrow_mut().straight, w.net.borrow_mut().straight_above) = (straight, above);
+        (w.net.borrow_mut().single_copy, w.net.borrow_mut().single_copy_above) = (single_copy, above);
         check(&mut w, 0, peer);
     }
 }
@@ -314,7 +314,7 @@ fn completion_queue_overrun() {
 #[test]
 fn late_target_leaves_dead_requests_alone() {
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
     w.write(1, 0, &[7; 20_000]);
     let back = [w.sge(0, 0, 20_000)];

@@ -98,7 +98,7 @@ fn play(seed: u64, fast: bool) -> (Outcome, [u64; 5]) {
     {
         let mut net = w.net.borrow_mut();
         (net.lose, net.repeat) = (r.pick(&[0, 0, 30, 60]), r.pick(&[0, 60]));
-        (net.room, net.straight) = (r.pick(&[1, 3, 64]), r.coin());
+        (net.room, net.single_copy) = (r.pick(&[1, 3, 64]), r.coin());
     }
     let mut ends = Vec::new();
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Helping a target with its straight copies for our requests: what it offers is held against them.
+//! Helping a target with its single copies for our requests: what it offers is held against them.
 
 use verbs::{Opcode, QpState, QpType, RKey, SendBody};
 
@@ -9,7 +9,7 @@ const LEN: u32 = 200_000;
 
 fn world() -> (World, verbs::QpId, verbs::QpId) {
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
     assert!(!w.nodes[0].engine.lends());
     (w, qa, qb)
@@ -93,7 +93,7 @@ fn both_ways_are_tried() {
         let (mut w, qa, qb) = world();
         {
             let mut net = w.net.borrow_mut();
-            (net.straight_above, net.flowing_above, net.shared_above) = (u32::MAX, Some(u32::MAX), Some(16384));
+            (net.single_copy_above, net.flowing_above, net.shared_above) = (u32::MAX, Some(u32::MAX), Some(16384));
             net.maps = false;
             net.either_from = LEN;
         }
@@ -120,7 +120,7 @@ fn both_ways_are_tried() {
 fn a_receive_that_is_haunted_is_kept_for_who_had_it() {
     for ends in [Ends::Again, Ends::Error, Ends::Reset, Ends::Destroyed] {
         let mut w = World::new(2, 5);
-        w.net.borrow_mut().straight = true;
+        w.net.borrow_mut().single_copy = true;
         let n = &mut w.nodes[1];
         let init = verbs::SrqInit { pd: n.pd, max_wr: 8, max_sge: 1, limit: 0, xrc: None };
         let srq = n.engine.create_srq(n.ctx, &init, 3).unwrap().0;
@@ -136,13 +136,13 @@ fn a_receive_that_is_haunted_is_kept_for_who_had_it() {
         let now = w.now;
         w.nodes[1].engine.post_srq_recv(srq, &verbs::RecvWr { wr_id: 9, sges: &room }, now).unwrap();
         w.post(0, pairs[0].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
-        (w.net.borrow_mut().deny_straight, w.net.borrow_mut().haunted) = (true, true);
+        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().haunted) = (true, true);
         w.deliver(0, 1, 1);
         // The other one finds no receive.
         w.post(0, pairs[1].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 8)], 2).unwrap();
         w.deliver(0, 1, 1);
         assert!(w.poll(1).is_empty());
-        (w.net.borrow_mut().deny_straight, w.net.borrow_mut().haunted) = (false, false);
+        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().haunted) = (false, false);
         let to = |state| verbs::QpAttr { state, ..Default::default() };
         match ends {
             Ends::Again => {}

@@ -42,8 +42,8 @@ impl Play {
         let mut w = World::new(2, seed);
         {
             let mut net = w.net.borrow_mut();
-            (net.straight, net.deny_straight) = (r.coin(), r.below(4) == 0);
-            net.straight_above = r.pick(&[0, 16384]);
+            (net.single_copy, net.deny_single_copy) = (r.coin(), r.below(4) == 0);
+            net.single_copy_above = r.pick(&[0, 16384]);
             net.segment = r.pick(&[4096, 16384]);
             net.room = r.pick(&[1, 2, 8, 64]);
             (net.lose, net.repeat) = (r.pick(&[0, 0, 100]), r.pick(&[0, 100]));
@@ -262,7 +262,7 @@ impl Play {
         assert_eq!(q.reads_out, 0, "{when}: READs without an end");
         for node in &self.w.nodes {
             for (_, region) in node.engine.mem.mrs.iter() {
-                assert_eq!(region.straight, 0, "{when}: straight copies without an end");
+                assert_eq!(region.single_copy, 0, "{when}: single copies without an end");
             }
         }
     }

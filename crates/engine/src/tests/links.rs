@@ -98,7 +98,7 @@ fn a_response_without_data_is_none() {
 fn more_than_a_packet_may_bring_is_refused() {
     for (len, refused) in [(1 << 20, false), ((1 << 20) + 1, true), (1 << 30, true)] {
         let mut w = World::new(2, 5);
-        w.net.borrow_mut().straight = true;
+        w.net.borrow_mut().single_copy = true;
         let (_, qb) = w.pair(0, 1, QpType::Rc);
         let n = &mut w.nodes[1];
         let (_, key, _) = n.engine.reg_mr(n.pd, BASE, 1 << 31, BASE, ALL).unwrap();

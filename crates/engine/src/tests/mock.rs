@@ -34,21 +34,21 @@ pub struct Net {
     pub repeat: u64,
     /// Packets that a link holds.
     pub room: usize,
-    pub straight: bool,
+    pub single_copy: bool,
     /// From this length on a message goes either way.
     pub either_from: u32,
-    pub straight_above: u32,
-    /// As `straight_above`, for what follows others.
+    pub single_copy_above: u32,
+    /// As `single_copy_above`, for what follows others.
     pub flowing_above: Option<u32>,
-    /// As `straight_above`, for memory that peers map.
+    /// As `single_copy_above`, for memory that peers map.
     pub shared_above: Option<u32>,
     /// That is all.
     pub maps: bool,
-    /// At every other question nothing should go straight.
+    /// At every other question nothing should go by single copy.
     pub fickle: bool,
     pub segment: u32,
-    pub deny_straight: bool,
-    /// The straight copy that a node may help with, and the one that it has helped with.
+    pub deny_single_copy: bool,
+    /// The single copy that a node may help with, and the one that it has helped with.
     pub offer: Option<Offer>,
     pub helped: Option<Offer>,
     /// A peer that was to help may still copy.
@@ -116,16 +116,16 @@ impl Mock {
     pub fn link(&self, node: usize) -> LinkId {
         if node == self.me { LinkId::LOOPBACK } else { LinkId(node as u32 + 1) }
     }
-    fn check_ticket(&self, ticket: TicketRef) -> std::result::Result<(), StraightError> {
+    fn check_ticket(&self, ticket: TicketRef) -> std::result::Result<(), SingleCopyError> {
         let net = self.net.borrow();
-        if net.deny_straight {
-            return Err(StraightError::Denied);
+        if net.deny_single_copy {
+            return Err(SingleCopyError::Denied);
         }
         // The engines of all nodes live in this process: their tickets are known by address.
         match net.tickets.get(&ticket.addr).map(|(t, _)| t.load(std::sync::atomic::Ordering::SeqCst)) {
             Some(value) if value == ticket.value => Ok(()),
-            Some(_) => Err(StraightError::Void),
-            None => Err(StraightError::Remote),
+            Some(_) => Err(SingleCopyError::Void),
+            None => Err(SingleCopyError::Remote),
         }
     }
     fn gather(&self, spans: &[Span], out: &mut Vec<u8>) -> std::result::Result<(), Fault> {
@@ -217,11 +217,11 @@ impl Platform for Mock {
         let away = net.fickle && net.next() & 1 == 0;
         LinkCaps {
             segment: net.segment,
-            straight: net.straight,
+            single_copy: net.single_copy,
             either_from: net.either_from,
-            straight_above: if away { u32::MAX } else { net.straight_above },
-            flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.straight_above) },
-            shared_above: net.shared_above.unwrap_or(net.straight_above),
+            single_copy_above: if away { u32::MAX } else { net.single_copy_above },
+            flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.single_copy_above) },
+            shared_above: net.shared_above.unwrap_or(net.single_copy_above),
         }
     }
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {
@@ -348,11 +348,11 @@ impl Platform for Mock {
         ticket: TicketRef,
         remote: &[Span],
         local: &[Span],
-    ) -> std::result::Result<(), StraightError> {
+    ) -> std::result::Result<(), SingleCopyError> {
         self.check_ticket(ticket)?;
         let (peer, me) = (self.node(link), self.me);
         self.copy(peer, remote, me, local)
-            .map_err(|(source, _)| if source { StraightError::Remote } else { StraightError::Local })
+            .map_err(|(source, _)| if source { SingleCopyError::Remote } else { SingleCopyError::Local })
     }
     fn push(
         &mut self,
@@ -360,11 +360,11 @@ impl Platform for Mock {
         ticket: TicketRef,
         local: &[Span],
         remote: &[Span],
-    ) -> std::result::Result<(), StraightError> {
+    ) -> std::result::Result<(), SingleCopyError> {
         self.check_ticket(ticket)?;
         let (peer, me) = (self.node(link), self.me);
         self.copy(me, local, peer, remote)
-            .map_err(|(source, _)| if source { StraightError::Local } else { StraightError::Remote })
+            .map_err(|(source, _)| if source { SingleCopyError::Local } else { SingleCopyError::Remote })
     }
     fn peers_map(&self, _: &Span) -> bool {
         self.net.borrow().maps
@@ -499,15 +499,15 @@ impl World {
             lose: 0,
             repeat: 0,
             room: 64,
-            straight: false,
+            single_copy: false,
             either_from: u32::MAX,
-            straight_above: 16384,
+            single_copy_above: 16384,
             flowing_above: None,
             shared_above: None,
             fickle: false,
             maps: true,
             segment: 16384,
-            deny_straight: false,
+            deny_single_copy: false,
             offer: None,
             helped: None,
             haunted: false,

@@ -205,7 +205,7 @@ fn rights_are_looked_at_for_each_piece() {
 #[test]
 fn the_rest_goes_as_packets() {
     for opcode in BOTH {
-        for (lose, straight) in [(0, false), (200, false), (0, true), (200, true)] {
+        for (lose, single_copy) in [(0, false), (200, false), (0, true), (200, true)] {
             let mut j = joined();
             let len = 5 * PIECE + 3;
             j.begin(opcode, len);
@@ -213,7 +213,7 @@ fn the_rest_goes_as_packets() {
             {
                 let mut net = j.w.net.borrow_mut();
                 (net.reach, net.lose, net.repeat) = (false, lose, lose);
-                (net.straight, net.straight_above) = (straight, 0);
+                (net.single_copy, net.single_copy_above) = (single_copy, 0);
             }
             // Its program has seen them, and has put something else there.
             let to = usize::from(opcode == Opcode::RdmaWrite);
@@ -225,7 +225,7 @@ fn the_rest_goes_as_packets() {
             j.w.run_for(100 * SECOND);
             let done: Vec<_> = j.w.poll(0).iter().map(|c| (c.wr_id, c.status, c.byte_len)).collect();
             let bytes = if opcode == Opcode::RdmaRead { len } else { 0 };
-            assert_eq!(done, [(1, St::Success, bytes), (2, St::Success, 0)], "{opcode:?} {lose} {straight}");
+            assert_eq!(done, [(1, St::Success, bytes), (2, St::Success, 0)], "{opcode:?} {lose} {single_copy}");
             assert_eq!(statuses(&mut j.w, 1), [St::Success]);
             let (has, rest) = (j.w.read(to, AT, len as usize), &pattern(len)[2 * PIECE as usize..]);
             assert!(has[..2 * PIECE as usize] == [0xee; 2 * PIECE as usize] && &has[2 * PIECE as usize..] == rest);

@@ -43,13 +43,13 @@ fn pairs(w: &mut World) -> Vec<QpId> {
 }
 
 /// `turn`: the longest time that a side does not run, in milliseconds. `loss`, `repeat`: of 1000 packets.
-fn read_all(seed: u64, turn: u64, loss: u64, repeat: u64, straight: bool) {
+fn read_all(seed: u64, turn: u64, loss: u64, repeat: u64, single_copy: bool) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut w = World::new(2, seed);
     {
         let mut net = w.net.borrow_mut();
-        (net.lose, net.repeat, net.straight) = (loss, repeat, straight);
-        (net.room, net.segment, net.straight_above) = ([16, 64][dice.below(2) as usize], 4096, 4096);
+        (net.lose, net.repeat, net.single_copy) = (loss, repeat, single_copy);
+        (net.room, net.segment, net.single_copy_above) = ([16, 64][dice.below(2) as usize], 4096, 4096);
     }
     let qps = pairs(&mut w);
     let data: Vec<u8> = (0..1 << 20).map(|i: u32| (i / 5) as u8).collect();

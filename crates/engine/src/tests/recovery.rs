@@ -102,9 +102,9 @@ fn lost_response_of_one_read() {
 
 /// Several READs that the peer may not answer straight: all are asked for again, in order, and without a retry.
 #[test]
-fn reads_denied_straight_in_one_batch() {
+fn reads_denied_single_copy_in_one_batch() {
     let mut w = World::new(2, 5);
-    (w.net.borrow_mut().straight, w.net.borrow_mut().deny_straight) = (true, true);
+    (w.net.borrow_mut().single_copy, w.net.borrow_mut().deny_single_copy) = (true, true);
     let (qa, _) = pair_with(&mut w, |attr| attr.retry_cnt = 0);
     for i in 0..3u64 {
         w.write(1, 20_000 * i, &[1 + i as u8; 20_000]);
@@ -122,12 +122,12 @@ fn reads_denied_straight_in_one_batch() {
     }
 }
 
-/// A receive of which a part is discarded (`ibv_alloc_null_mr(3)`): the first piece of the message went straight, the
+/// A receive of which a part is discarded (`ibv_alloc_null_mr(3)`): the first piece of the message went by single copy, the
 /// rest cannot.
 #[test]
-fn straight_send_into_null_region() {
+fn single_copy_send_into_null_region() {
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
     let pd = w.nodes[1].pd;
     let (_, null) = w.nodes[1].engine.reg_null_mr(pd).unwrap();
@@ -233,7 +233,7 @@ fn turns_on_a_full_link() {
 #[test]
 fn sequence_numbers_do_not_overtake_themselves() {
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     w.net.borrow_mut().room = 1 << 20;
     let cap = verbs::QpCap { max_send_wr: 4000, ..cap() };
     let ((qa, na), (qb, nb)) = (w.qp_with(0, QpType::Rc, None, cap, true), w.qp(1, QpType::Rc));
@@ -275,14 +275,14 @@ fn long_message_on_a_slow_link() {
     assert_eq!(statuses(&mut w, 0), [St::Success]);
 }
 
-/// Memory that peers map goes straight where other memory goes through the link, and the way may change within a message.
+/// Memory that peers map goes by single copy where other memory goes through the link, and the way may change within a message.
 #[test]
 fn large_messages_go_as_the_link_wants() {
     for (above, shared, by_ref) in [(16384, None, true), (u32::MAX, None, false), (u32::MAX, Some(16384), true)] {
         let mut w = World::new(2, 5);
         {
             let mut net = w.net.borrow_mut();
-            (net.straight, net.straight_above, net.shared_above) = (true, above, shared);
+            (net.single_copy, net.single_copy_above, net.shared_above) = (true, above, shared);
         }
         let (qa, qb) = w.pair(0, 1, QpType::Rc);
         let (data, into) = ((0..50_000).map(|i| (i % 251) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 50_000)]);
@@ -293,7 +293,7 @@ fn large_messages_go_as_the_link_wants() {
             .iter()
             .map(|m| m.packet.has(crate::platform::packet_flags::BY_REF))
             .collect::<Vec<_>>();
-        assert!(!queued.is_empty() && queued.iter().all(|straight| *straight == by_ref), "{queued:?}");
+        assert!(!queued.is_empty() && queued.iter().all(|single_copy| *single_copy == by_ref), "{queued:?}");
         w.settle();
         assert_eq!(statuses(&mut w, 0), [St::Success]);
         assert!(w.read(1, 0, 50_000) == data);
@@ -302,7 +302,7 @@ fn large_messages_go_as_the_link_wants() {
     let mut w = World::new(2, 5);
     {
         let mut net = w.net.borrow_mut();
-        (net.straight, net.straight_above, net.shared_above, net.maps) = (true, u32::MAX, Some(16384), false);
+        (net.single_copy, net.single_copy_above, net.shared_above, net.maps) = (true, u32::MAX, Some(16384), false);
         net.room = 2;
     }
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
@@ -310,7 +310,7 @@ fn large_messages_go_as_the_link_wants() {
     w.write(0, 0, &data);
     w.recv(1, qb, &into, 7).unwrap();
     w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
-    w.net.borrow_mut().straight_above = 16384;
+    w.net.borrow_mut().single_copy_above = 16384;
     w.settle();
     assert_eq!(statuses(&mut w, 0), [St::Success]);
     assert!(w.read(1, 0, 200_000) == data);
@@ -322,7 +322,7 @@ fn what_follows_a_large_message_may_go_another_way() {
     let mut w = World::new(2, 5);
     {
         let mut net = w.net.borrow_mut();
-        (net.straight, net.straight_above, net.flowing_above) = (true, 16384, Some(u32::MAX));
+        (net.single_copy, net.single_copy_above, net.flowing_above) = (true, 16384, Some(u32::MAX));
         (net.shared_above, net.maps) = (Some(16384), false);
     }
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
@@ -333,8 +333,8 @@ fn what_follows_a_large_message_may_go_another_way() {
         w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, at, 50_000)], id).unwrap();
     }
     let by_ref = |w: &World| {
-        let straight = |m: &Msg| m.packet.has(crate::platform::packet_flags::BY_REF);
-        w.net.borrow().queues[&(0, 1)].iter().map(straight).collect::<Vec<_>>()
+        let single_copy = |m: &Msg| m.packet.has(crate::platform::packet_flags::BY_REF);
+        w.net.borrow().queues[&(0, 1)].iter().map(single_copy).collect::<Vec<_>>()
     };
     assert_eq!(by_ref(&w), [true, false, false, false, false]);
     w.settle();
@@ -349,7 +349,7 @@ fn pieces_do_not_grow() {
     let mut w = World::new(2, 5);
     {
         let mut net = w.net.borrow_mut();
-        (net.straight, net.straight_above, net.shared_above) = (true, u32::MAX, Some(16384));
+        (net.single_copy, net.single_copy_above, net.shared_above) = (true, u32::MAX, Some(16384));
         net.maps = false;
     }
     let (qa, qb) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (14, 1));
@@ -359,15 +359,15 @@ fn pieces_do_not_grow() {
     w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
     w.deliver(0, 1, 3);
     w.net.borrow_mut().queues.clear();
-    w.net.borrow_mut().straight_above = 16384;
+    w.net.borrow_mut().single_copy_above = 16384;
     w.run_for(68 * MS);
     assert_eq!(statuses(&mut w, 0), [St::Success], "by the first timeout");
     assert!(w.read(1, 0, 200_000) == data);
 }
 
-/// The same where straight copies become possible only after the first try: the peer's answer about them was still on its way.
+/// The same where single copies become possible only after the first try: the peer's answer about them was still on its way.
 #[test]
-fn pieces_do_not_grow_when_straight_copies_become_possible() {
+fn pieces_do_not_grow_when_single_copies_become_possible() {
     let mut w = World::new(2, 5);
     let (qa, qb) = pair_with(&mut w, |attr| (attr.timeout, attr.retry_cnt) = (14, 1));
     let (data, into) = ((0..200_000).map(|i| (i % 241) as u8).collect::<Vec<_>>(), [w.sge(1, 0, 200_000)]);
@@ -376,7 +376,7 @@ fn pieces_do_not_grow_when_straight_copies_become_possible() {
     w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 200_000)], 1).unwrap();
     w.deliver(0, 1, 3);
     w.net.borrow_mut().queues.clear();
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     w.run_for(68 * MS);
     assert_eq!(statuses(&mut w, 0), [St::Success], "by the first timeout");
     assert!(w.read(1, 0, 200_000) == data);
@@ -510,7 +510,7 @@ fn what_was_executed_is_answered() {
 #[test]
 fn forced_deregistration_kills_requests() {
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     let (qa, _) = w.pair(0, 1, QpType::Rc);
     w.write(1, 0, &[7; 20_000]);
     let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
@@ -557,7 +557,7 @@ fn peers_are_waited_for() {
     for (name, end) in ends {
         for opcode in [Opcode::RdmaRead, Opcode::RdmaWrite, Opcode::Send] {
             let mut w = World::new(2, 5);
-            w.net.borrow_mut().straight = true;
+            w.net.borrow_mut().single_copy = true;
             let (qa, _) = w.pair(0, 1, QpType::Rc);
             let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
             let body = if opcode == Opcode::Send { SendBody::Plain } else { body };
@@ -571,7 +571,7 @@ fn peers_are_waited_for() {
     }
     // What is done is not waited for.
     let mut w = World::new(2, 5);
-    w.net.borrow_mut().straight = true;
+    w.net.borrow_mut().single_copy = true;
     let (qa, _) = w.pair(0, 1, QpType::Rc);
     let (into, body) = ([w.sge(0, 0, 20_000)], w.rdma(1, 0));
     w.post(0, qa, Opcode::RdmaRead, body, &into, 1).unwrap();
@@ -630,7 +630,7 @@ fn long_messages_on_a_bad_network() {
     for seed in 1..40 {
         let mut w = World::new(2, seed);
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (30, 30);
-        w.net.borrow_mut().straight = seed % 2 == 0;
+        w.net.borrow_mut().single_copy = seed % 2 == 0;
         let (qa, qb) = w.pair(0, 1, QpType::Rc);
         let len = 1_900_001;
         let data: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
@@ -663,7 +663,7 @@ fn refusals_of_references_come_to_an_end() {
         psn
     });
     let mut refusal = crate::platform::Packet::new(crate::platform::PacketOp::Ack, ours, theirs, psn.unwrap());
-    refusal.syndrome = crate::responder::NAK | crate::responder::NAK_STRAIGHT;
+    refusal.syndrome = crate::responder::NAK | crate::responder::NAK_SINGLE_COPY;
     let mut ended = Vec::new();
     for _ in 0..20 {
         w.drop_packets(0, 1, 0, 99);

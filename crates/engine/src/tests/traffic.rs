@@ -56,18 +56,18 @@ fn exchange(w: &mut World, a: usize, b: usize, label: &str) {
 
 #[test]
 fn quiet_network() {
-    for straight in [false, true] {
+    for single_copy in [false, true] {
         let mut w = World::new(2, 1);
-        w.net.borrow_mut().straight = straight;
+        w.net.borrow_mut().single_copy = single_copy;
         exchange(&mut w, 0, 1, "two nodes");
         exchange(&mut w, 1, 1, "loopback");
     }
 }
 
 #[test]
-fn straight_denied_falls_back() {
+fn single_copy_denied_falls_back() {
     let mut w = World::new(2, 1);
-    (w.net.borrow_mut().straight, w.net.borrow_mut().deny_straight) = (true, true);
+    (w.net.borrow_mut().single_copy, w.net.borrow_mut().deny_single_copy) = (true, true);
     exchange(&mut w, 0, 1, "denied");
 }
 
@@ -85,7 +85,7 @@ fn bad_network() {
         let mut w = World::new(2, seed);
         (w.net.borrow_mut().lose, w.net.borrow_mut().repeat) = (60, 60);
         w.net.borrow_mut().segment = 8192;
-        w.net.borrow_mut().straight = seed % 2 == 0;
+        w.net.borrow_mut().single_copy = seed % 2 == 0;
         (w.net.borrow_mut().fickle, w.net.borrow_mut().maps) = (seed % 4 == 0, false);
         exchange(&mut w, 0, 1, &format!("seed {seed}"));
         lost += w.net.borrow().lost;

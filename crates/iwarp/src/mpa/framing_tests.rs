@@ -155,7 +155,7 @@ fn the_length_of_an_fpdu_is_known_from_its_first_bytes() {
 }
 
 #[test]
-fn payload_is_read_straight_to_its_place() {
+fn payload_is_read_single_copy_to_its_place() {
     for markers in [false, true] {
         let terms = agreed(markers, true);
         let segment: Vec<u8> = (0..2000_u32).map(|at| at as u8).collect();

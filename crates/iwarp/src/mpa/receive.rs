@@ -2,7 +2,7 @@
 //!
 //! Input comes in pieces of any size. Section 6 has an FPDU checked before its segment is passed on: an FPDU that is
 //! whole in the input is checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on while
-//! they come in, so that their payload can be read straight to its place: they are *placed* before their CRC is
+//! they come in, so that their payload can be read directly to its place: they are *placed* before their CRC is
 //! checked, and *delivered* after it. That is the one exception to section 6; with `early_from` above 65535 there is
 //! none.
 
@@ -175,7 +175,7 @@ impl Receiver {
         if self.markers { marker::to_next(self.position) as usize } else { usize::MAX }
     }
 
-    /// Passes over bytes of the segment that have been read straight to their place, at most [`Receiver::direct`] many;
+    /// Passes over bytes of the segment that have been read directly to their place, at most [`Receiver::direct`] many;
     /// `crc` takes them into the CRC.
     pub fn pass(&mut self, len: usize, crc: impl FnOnce(Crc) -> Crc) {
         let len = len.min(self.direct());

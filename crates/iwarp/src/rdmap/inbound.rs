@@ -48,7 +48,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes have been read straight to their place.
+    /// Bytes have been read directly to their place.
     pub(super) fn pass(&mut self, len: usize) {
         self.done += len;
     }

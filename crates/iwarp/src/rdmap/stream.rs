@@ -138,7 +138,7 @@ impl Stream {
         self.receiver.fpdu_len(input)
     }
 
-    /// The next bytes of the stream may be read straight to this place, at most so many. [`Stream::pass`] is called
+    /// The next bytes of the stream may be read directly to this place, at most so many. [`Stream::pass`] is called
     /// then in place of [`Stream::input`].
     pub fn direct(&self) -> Option<(Place, usize)> {
         let place = self.incoming.as_ref().filter(|_| self.phase == Phase::Open)?.place()?;
@@ -146,7 +146,7 @@ impl Stream {
         (len > 0).then_some((place, len))
     }
 
-    /// Bytes of the stream have been read straight to their place; `crc` takes them into a CRC.
+    /// Bytes of the stream have been read directly to their place; `crc` takes them into a CRC.
     pub fn pass(&mut self, len: usize, crc: impl FnOnce(Crc) -> Crc) {
         let Some((_, most)) = self.direct() else { return };
         let len = len.min(most);

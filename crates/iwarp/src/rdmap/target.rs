@@ -95,7 +95,7 @@ pub trait Target {
     /// Why that is not possible.
     fn invalidate(&mut self, stag: RKey) -> Result<(), TagFault>;
 
-    /// Puts bytes where they belong. If they have been read straight to their place, nothing is to be done.
+    /// Puts bytes where they belong. If they have been read directly to their place, nothing is to be done.
     ///
     /// # Errors
     /// The place has gone since it was checked.

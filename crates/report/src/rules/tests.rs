@@ -12,7 +12,7 @@ const US: u32 = 100;
 const PEER: u32 = 200;
 
 fn link() -> Link {
-    Link { id: 1, pid: PEER, up: true, straight: true, ..Link::default() }
+    Link { id: 1, pid: PEER, up: true, single_copy: true, ..Link::default() }
 }
 
 fn qp(number: u32, peer: u32) -> Qp {

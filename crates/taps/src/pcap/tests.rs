@@ -247,7 +247,7 @@ fn what_a_stranger_says_of_lengths_is_not_believed() {
 }
 
 #[test]
-fn straight_copies_stay_as_they_are() {
+fn single_copies_stay_as_they_are() {
     let bench = Bench::new("caps");
-    assert!(matches!(bench.wire.caps(LINK), LinkCaps { straight: true, .. }));
+    assert!(matches!(bench.wire.caps(LINK), LinkCaps { single_copy: true, .. }));
 }

@@ -1,4 +1,4 @@
-//! Straight copies between processes: `process_vm_readv` and `process_vm_writev`.
+//! Single copies between processes: `process_vm_readv` and `process_vm_writev`.
 //!
 //! The kernel checks both sides, so a bad address is an error and never a signal. It permits this between processes
 //! of one user that may trace each other; containers, Yama and seccomp may forbid it, hence the probe by the caller.
@@ -7,7 +7,7 @@ use core::hint::black_box;
 use core::ptr;
 use std::time::{Duration, Instant};
 
-use engine::platform::{Fault, Span, StraightError, TicketRef};
+use engine::platform::{Fault, SingleCopyError, Span, TicketRef};
 
 use crate::local::{self, Cursor};
 
@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 ///
 /// # Errors
 /// Which side's memory is missing, or that the kernel does not permit it (or that the process is gone).
-pub fn pull(pid: u32, remote: &[Span], local: &[Span]) -> Result<(), StraightError> {
+pub fn pull(pid: u32, remote: &[Span], local: &[Span]) -> Result<(), SingleCopyError> {
     transfer(pid, Direction::Pull, local, remote)
 }
 
@@ -27,7 +27,7 @@ pub fn pull(pid: u32, remote: &[Span], local: &[Span]) -> Result<(), StraightErr
 ///
 /// # Errors
 /// As [`pull`].
-pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), StraightError> {
+pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), SingleCopyError> {
     transfer(pid, Direction::Push, local, remote)
 }
 
@@ -35,8 +35,8 @@ pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), StraightErr
 ///
 /// # Errors
 /// As [`pull`].
-pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
-    let len = u32::try_from(dst.len()).map_err(|_| StraightError::Local)?;
+pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), SingleCopyError> {
+    let len = u32::try_from(dst.len()).map_err(|_| SingleCopyError::Local)?;
     let ours = Span { addr: dst.as_mut_ptr().expose_provenance() as u64, len, guarded: false };
     pull(pid, &[Span { addr, len, guarded: false }], &[ours])
 }
@@ -44,17 +44,17 @@ pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), StraightError> {
 /// True if the kernel lets this process trace that one: it looks at that before it looks at the address, at which there is
 /// nothing.
 pub fn may_trace(pid: u32) -> bool {
-    peek(pid, 8, &mut [0]) != Err(StraightError::Denied)
+    peek(pid, 8, &mut [0]) != Err(SingleCopyError::Denied)
 }
 
 /// A look at the word that a ticket names.
 ///
 /// # Errors
-/// As [`pull`]; [`StraightError::Void`] if it has another value.
-pub fn is_good(pid: u32, ticket: TicketRef) -> Result<(), StraightError> {
+/// As [`pull`]; [`SingleCopyError::Void`] if it has another value.
+pub fn is_good(pid: u32, ticket: TicketRef) -> Result<(), SingleCopyError> {
     let mut bytes = [0u8; 8];
     peek(pid, ticket.addr, &mut bytes)?;
-    if u64::from_ne_bytes(bytes) == ticket.value { Ok(()) } else { Err(StraightError::Void) }
+    if u64::from_ne_bytes(bytes) == ticket.value { Ok(()) } else { Err(SingleCopyError::Void) }
 }
 
 /// What it takes to move [`Costs::BYTES`] from one buffer to another.
@@ -74,7 +74,7 @@ impl Costs {
     ///
     /// # Errors
     /// As [`pull`].
-    pub fn measure() -> Result<Costs, StraightError> {
+    pub fn measure() -> Result<Costs, SingleCopyError> {
         const TRIES: usize = 8;
         // Written, so that all pages are there.
         let (source, mut target) = (vec![1u8; Self::BYTES], vec![2u8; Self::BYTES]);
@@ -98,7 +98,7 @@ enum Direction {
     Push,
 }
 
-fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), StraightError> {
+fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> Result<(), SingleCopyError> {
     // Mostly one piece on each side, all of it copied at once; whatever else happens, the loop finds out.
     if let ([l], [r]) = (ours, theirs)
         && l.len == r.len
@@ -121,17 +121,17 @@ fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> R
                 skip(&mut r, moved);
             }
             // A transfer that ends early in front of a bad page succeeds with what it did; the next call tells.
-            Ok(_) => return Err(StraightError::Denied),
+            Ok(_) => return Err(SingleCopyError::Denied),
             Err(libc::EINTR | libc::EAGAIN) => {}
             Err(libc::EFAULT) if batch > 1 => batch = 1,
             Err(libc::EFAULT) => {
                 // The kernel does not say which side. Ours can be asked for.
                 return Err(match l.piece() {
-                    Some(piece) if !present(piece, &r, direction) => StraightError::Local,
-                    _ => StraightError::Remote,
+                    Some(piece) if !present(piece, &r, direction) => SingleCopyError::Local,
+                    _ => SingleCopyError::Remote,
                 });
             }
-            Err(_) => return Err(StraightError::Denied),
+            Err(_) => return Err(SingleCopyError::Denied),
         }
     }
 }
@@ -232,5 +232,5 @@ fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
-#[path = "straight_tests.rs"]
+#[path = "single_copy_tests.rs"]
 mod tests;

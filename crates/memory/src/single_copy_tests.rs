@@ -36,15 +36,15 @@ fn the_bad_side_is_named() {
     let good = [span(&mut bytes)];
     for addr in [0, 4096, u64::MAX - 63] {
         let bad = [Span { addr, len: 64, guarded: false }];
-        assert_eq!(pull(me, &bad, &good), Err(StraightError::Remote));
-        assert_eq!(pull(me, &good, &bad), Err(StraightError::Local));
-        assert_eq!(push(me, &bad, &good), Err(StraightError::Local));
-        assert_eq!(push(me, &good, &bad), Err(StraightError::Remote));
-        assert_eq!(pull(me, &[good[0], bad[0]], &[good[0], good[0]]), Err(StraightError::Remote));
-        assert_eq!(pull(me, &[good[0], good[0]], &[good[0], bad[0]]), Err(StraightError::Local));
+        assert_eq!(pull(me, &bad, &good), Err(SingleCopyError::Remote));
+        assert_eq!(pull(me, &good, &bad), Err(SingleCopyError::Local));
+        assert_eq!(push(me, &bad, &good), Err(SingleCopyError::Local));
+        assert_eq!(push(me, &good, &bad), Err(SingleCopyError::Remote));
+        assert_eq!(pull(me, &[good[0], bad[0]], &[good[0], good[0]]), Err(SingleCopyError::Remote));
+        assert_eq!(pull(me, &[good[0], good[0]], &[good[0], bad[0]]), Err(SingleCopyError::Local));
     }
-    assert_eq!(pull(0x3fff_ffff, &good, &good), Err(StraightError::Denied));
-    assert_eq!(pull(u32::MAX, &good, &good), Err(StraightError::Denied));
+    assert_eq!(pull(0x3fff_ffff, &good, &good), Err(SingleCopyError::Denied));
+    assert_eq!(pull(u32::MAX, &good, &good), Err(SingleCopyError::Denied));
     assert_eq!(pull(me, &[], &good), Ok(()));
 }
 
