@@ -148,9 +148,9 @@ impl<P: Platform> Engine<P> {
                 | Opcode::RdmaWriteWithImm
                     if i == first =>
                 {
-                    (psn.since(e.first_psn) as u32).saturating_mul(mtu).saturating_add(e.reached).min(e.len)
+                    (psn.since(e.first_psn) as u32).saturating_mul(mtu).saturating_add(e.executed).min(e.len)
                 }
-                _ => e.reached,
+                _ => e.executed,
             };
         }
         // An earlier request may have to go out again too.
@@ -163,7 +163,7 @@ impl<P: Platform> Engine<P> {
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         let e = &qp.inflight[at];
         // Of another READ, a duplicate of an earlier try, or behind a gap: the timer repairs it.
-        if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus((e.received - e.reached) / qp.mtu) {
+        if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus((e.received - e.executed) / qp.mtu) {
             return;
         }
         // All but the last are full packets (9.7.5): none is without data, by which a READ could be kept from its end.

@@ -85,7 +85,7 @@ impl<P: Platform> Engine<P> {
 
     /// The oldest request was executed. `alone`: nothing is behind it.
     pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
-        let sent = e.psns > 0 && e.reached == 0;
+        let sent = e.psns > 0 && e.executed == 0;
         let short = e.len < SHORTEST;
         if (short || e.len > PIECE) && alone && sent && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
             self.platform.answered(link, e.len, now.saturating_sub(e.since));

@@ -22,13 +22,13 @@ pub mod help;
 mod incident;
 mod modify;
 mod objects;
+mod one_sided;
 mod path;
 pub mod platform;
 mod post;
 mod qp;
 mod qpn;
 mod qps;
-mod reach;
 mod receive;
 mod region;
 mod requester;
@@ -105,7 +105,7 @@ pub struct Engine<P: Platform> {
     /// The queue pair whose turn it is is one of them.
     goes_on: bool,
     /// Bytes of requests that were executed here under this hold of the lock.
-    reached: u32,
+    executed: u32,
     /// More of such requests has been left for the next one.
     is_in_pieces: bool,
     /// The most that is copied at once: [`platform::PIECE`], less in tests.
@@ -172,7 +172,7 @@ impl<P: Platform> Engine<P> {
             ready: VecDeque::new(),
             for_next_hold: VecDeque::new(),
             goes_on: false,
-            reached: 0,
+            executed: 0,
             is_in_pieces: false,
             piece: platform::PIECE,
             parked: BTreeMap::new(),

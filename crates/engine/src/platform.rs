@@ -480,7 +480,7 @@ impl Shown {
 
 /// What the initiator is to execute by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReachOp {
+pub enum OneSidedOp {
     /// RDMA WRITE.
     Write,
     /// RDMA READ.
@@ -491,7 +491,7 @@ pub enum ReachOp {
 
 /// The initiator has executed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reached {
+pub struct OneSidedDone {
     /// The connection's epoch.
     pub epoch: u64,
     /// What was there before an atomic operation; else 0.
@@ -500,17 +500,17 @@ pub struct Reached {
 
 /// A request to be executed by the initiator.
 #[derive(Clone, Copy, Debug)]
-pub struct Reach<'a> {
+pub struct OneSided<'a> {
     /// Our queue pair's service.
     pub service: QpType,
     /// Our queue pair.
     pub src: Qpn,
     /// The peer's.
     pub dst: Qpn,
-    /// The connection, as [`Platform::reach`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
+    /// The connection, as [`Platform::one_sided`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
     pub epoch: Option<u64>,
     /// Which.
-    pub op: ReachOp,
+    pub op: OneSidedOp,
     /// Remote key.
     pub rkey: RKey,
     /// Remote address.
@@ -531,15 +531,15 @@ pub struct Reach<'a> {
 
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
 /// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
-pub fn check_reach(qp: Shown, region: Shown, request: &Reach<'_>) -> Option<(u64, u64)> {
+pub fn check_one_sided(qp: Shown, region: Shown, request: &OneSided<'_>) -> Option<(u64, u64)> {
     let Shown::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
     let Shown::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
     let need = match request.op {
-        ReachOp::Write => Access::REMOTE_WRITE,
-        ReachOp::Read => Access::REMOTE_READ,
+        OneSidedOp::Write => Access::REMOTE_WRITE,
+        OneSidedOp::Read => Access::REMOTE_READ,
         // 9.4.5: naturally aligned, by the address that the request names
-        ReachOp::Atomic(_) if request.addr.is_multiple_of(8) => Access::REMOTE_ATOMIC,
-        ReachOp::Atomic(_) => return None,
+        OneSidedOp::Atomic(_) if request.addr.is_multiple_of(8) => Access::REMOTE_ATOMIC,
+        OneSidedOp::Atomic(_) => return None,
     };
     let fits = match request.service {
         QpType::XrcIni => service == QpType::XrcTgt,
@@ -701,10 +701,10 @@ pub trait Platform {
     fn take_back(&mut self, _id: ShownId) {}
     /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. `None` when
     /// the request has to be sent: then the peer decides, and nothing that a second try would not repeat has happened.
-    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<Reached> {
+    fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         None
     }
-    /// True if [`Platform::reach`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
+    /// True if [`Platform::one_sided`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
     /// while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false

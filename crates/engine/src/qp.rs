@@ -53,8 +53,8 @@ pub(crate) struct Inflight {
     /// Bytes of a READ that have arrived.
     pub received: u32,
     pub opcode: Opcode,
-    /// It is executed here (`reach`).
-    pub reaches: bool,
+    /// It is executed here (`one_sided`).
+    pub one_sided: bool,
     /// Fully sent.
     pub out: bool,
     /// Finished; may complete when it is the oldest.
@@ -69,7 +69,7 @@ pub(crate) struct Inflight {
     pub inline_len: u32,
     pub sges: SmallVec<[Sge; 2]>,
     /// Bytes that have been executed here. If the rest had to be sent, it is a message that begins behind them.
-    pub reached: u32,
+    pub executed: u32,
     pub imm: u32,
     pub srqn: u32,
     pub body: SendBody,
@@ -101,8 +101,8 @@ impl Inflight {
             psns: 0,
             sent: 0,
             received: 0,
-            reaches: false,
-            reached: 0,
+            one_sided: false,
+            executed: 0,
             out: false,
             done: false,
             by_ref: false,

@@ -37,7 +37,7 @@ impl<P: Platform> Engine<P> {
     fn run_entries(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         loop {
             while qp.cursor < qp.inflight.len() {
-                if qp.inflight[qp.cursor].reaches && !qp.inflight[qp.cursor].out && !self.reach_on(qp) {
+                if qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out && !self.one_sided_next(qp) {
                     return Ok(()); // it goes on under the next hold of the lock
                 }
                 if !qp.inflight[qp.cursor].out {
@@ -89,7 +89,7 @@ impl<P: Platform> Engine<P> {
             if outstanding + qp.psns(wqe.len().min(u64::from(limits::MAX_MSG)) as u32) > MOST_PSNS {
                 return Fetched::No;
             }
-            if self.waits_to_reach(qp, wqe) {
+            if self.waits_for_one_sided(qp, wqe) {
                 return Fetched::No; // what is answered runs the queue pair again
             }
         }
@@ -114,7 +114,7 @@ impl<P: Platform> Engine<P> {
         entry.queued = qp.queues(&entry);
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
-            Ok(()) if self.may_reach(qp, &entry) => (entry.psns, entry.reaches) = (0, true),
+            Ok(()) if self.may_go_one_sided(qp, &entry) => (entry.psns, entry.one_sided) = (0, true),
             Ok(()) => Self::number(qp, &mut entry),
             Err(status) => {
                 entry.error = Some(status);
@@ -185,7 +185,7 @@ impl<P: Platform> Engine<P> {
             Opcode::LocalInv | Opcode::BindMw => 0,
             Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
             _ if qp.init.qp_type == QpType::Ud => 1,
-            _ => qp.psns(e.len - e.reached),
+            _ => qp.psns(e.len - e.executed),
         };
         e.first_psn = qp.next_psn;
         qp.next_psn = qp.next_psn.plus(e.psns);
@@ -210,7 +210,7 @@ impl<P: Platform> Engine<P> {
             let e = &qp.inflight[at];
             let dst = verbs::Qpn::new(qp.attr.dest_qp_num);
             let mut packet = Packet::new(PacketOp::Send, dst, qp.qpn, e.first_psn);
-            packet.dma_len = e.len - e.reached;
+            packet.dma_len = e.len - e.executed;
             if qp.init.qp_type == QpType::XrcIni {
                 packet.flags |= flag::XRC;
             }
@@ -259,7 +259,7 @@ impl<P: Platform> Engine<P> {
                     packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
                     // What has arrived before a retry is not asked for again (9.7.3.1).
                     let got = e.received;
-                    packet.psn = e.first_psn.plus((got - e.reached) / qp.mtu);
+                    packet.psn = e.first_psn.plus((got - e.executed) / qp.mtu);
                     packet.remote_addr = packet.remote_addr.wrapping_add(u64::from(got));
                     packet.dma_len = e.len - got;
                     packet.imm = got;
@@ -278,7 +278,7 @@ impl<P: Platform> Engine<P> {
                         packet.op = PacketOp::Write;
                     }
                     let offset = e.sent;
-                    packet.psn = e.first_psn.plus((offset - e.reached) / qp.mtu);
+                    packet.psn = e.first_psn.plus((offset - e.executed) / qp.mtu);
                     packet.remote_addr = if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
                     if qp.init.qp_type == QpType::XrcIni {
                         packet.swap = u64::from(e.srqn);
@@ -319,7 +319,7 @@ impl<P: Platform> Engine<P> {
                         self.gather(qp, at, offset, chunk, false);
                     }
                     let e = &qp.inflight[at];
-                    if offset == e.reached {
+                    if offset == e.executed {
                         packet.flags |= flag::FIRST;
                     }
                     if e.opcode == Opcode::RdmaWriteWithImm {
@@ -339,7 +339,7 @@ impl<P: Platform> Engine<P> {
                     } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(PIECE) {
                         packet.flags |= flag::ACK_REQ; // a long message must not look like a dead peer
                     }
-                    (packet.len, packet.mtu) = (chunk, qp.cut(e.len - e.reached));
+                    (packet.len, packet.mtu) = (chunk, qp.cut(e.len - e.executed));
                     self.fill_null_spans();
                 }
             }
@@ -477,8 +477,8 @@ impl Inflight {
             psns: 0,
             sent: 0,
             received: 0,
-            reaches: false,
-            reached: 0,
+            one_sided: false,
+            executed: 0,
             out: true,
             done: false,
             by_ref: false,

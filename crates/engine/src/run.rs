@@ -135,7 +135,7 @@ impl<P: Platform> Engine<P> {
             let Some(mut qp) = self.lend_qp(id) else { continue };
             qp.queued = false;
             self.turn = 0;
-            let reached = self.reached;
+            let executed = self.executed;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
             // Also where responses found no room: then a request finds none either, but the time that its peer has for an answer begins
             // (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
@@ -145,7 +145,7 @@ impl<P: Platform> Engine<P> {
             if std::mem::take(&mut self.goes_on) {
                 // Not parked, although it may owe what finds no room: its requests need none.
                 qp.queued = true;
-                if self.reached > reached {
+                if self.executed > executed {
                     last = Some(id);
                 } else {
                     self.for_next_hold.push_back(id);

@@ -173,7 +173,7 @@ fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
         wr_id: e.wr_id,
         opcode: Some(e.opcode),
         len: e.len,
-        moved: e.sent.max(e.received).max(e.reached),
+        moved: e.sent.max(e.received).max(e.executed),
         signaled: e.flags.contains(SendFlags::SIGNALED),
         age_ns: Some(now.saturating_sub(e.since)),
     });

@@ -5,7 +5,7 @@
 //! wants them, and where its peers need them. A piece that is given back loses its memory, and its place is used again.
 //!
 //! **Trust.** Whoever has it mapped can write to all of it, as whoever may trace a process can write to all of its memory: it
-//! is given to none but those ([`Peer::reach`] asks the kernel for the descriptor by the right to trace). What a peer says about places in
+//! is given to none but those ([`Peer::attach`] asks the kernel for the descriptor by the right to trace). What a peer says about places in
 //! its arena is checked against the arena's size before anything is touched, so it concerns its own memory and no one else's.
 
 use core::ptr::{self, NonNull};
@@ -204,7 +204,7 @@ impl Peer {
     /// # Errors
     /// `EPROTO` if they are not in the arena, or it is none: the inode says so, and the seals. Else the kernel's.
     #[inline]
-    pub fn reach(&mut self, pidfd: impl AsFd, at: u64, len: u64) -> Result<(), Errno> {
+    pub fn attach(&mut self, pidfd: impl AsFd, at: u64, len: u64) -> Result<(), Errno> {
         if self.pieces.iter().any(|piece| piece.holds(at, len)) { Ok(()) } else { self.map(pidfd, at, len) }
     }
 

@@ -167,7 +167,7 @@ fn only_an_arena_is_taken() {
     let arena = Arena::create(&FdSet::new()).unwrap();
     let (number, inode) = arena.name();
     let us = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
-    let take = |number, inode| Peer::new(number, inode)?.reach(&us, 0, 4096);
+    let take = |number, inode| Peer::new(number, inode)?.attach(&us, 0, 4096);
     assert_eq!(take(number, inode), Ok(()));
     assert_eq!(take(number, inode + 1), Err(Errno::EPROTO));
     assert!(take(u64::MAX, inode).is_err());

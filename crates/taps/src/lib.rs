@@ -2,7 +2,7 @@
 //!
 //! [`Tapped`] wraps a wire's [`Platform`]. Without taps it costs one predictable branch for each packet; with them, every
 //! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
-//! itself ([`Platform::reach`]) become packets, so that there is something to see.
+//! itself ([`Platform::one_sided`]) become packets, so that there is something to see.
 #![forbid(unsafe_code)]
 
 pub mod fault;
@@ -13,8 +13,8 @@ pub mod pcap;
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Path, Payload, Platform, Reach, Reached, SendError,
-    ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path, Payload, Platform,
+    SendError, ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -497,9 +497,9 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<Reached> {
+    fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         // What is executed without a packet could be neither seen nor interfered with.
-        if self.tapped() { None } else { self.wire.reach(link, request) }
+        if self.tapped() { None } else { self.wire.one_sided(link, request) }
     }
 
     #[inline]

@@ -132,7 +132,7 @@ impl Platform for Paper {
     fn show(&mut self, _shown: &Shown) {
         self.shown += 1;
     }
-    fn reach(&mut self, _link: LinkId, _request: &Reach<'_>) -> Option<Reached> {
-        Some(Reached { epoch: 1, before: 0 })
+    fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
+        Some(OneSidedDone { epoch: 1, before: 0 })
     }
 }

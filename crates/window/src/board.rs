@@ -3,7 +3,9 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
 //! are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
-use engine::platform::{LinkId, Nanos, PIECE, Reach, ReachOp, Reached, Shown, ShownId, Span, check_reach};
+use engine::platform::{
+    LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Shown, ShownId, Span, check_one_sided,
+};
 use memory::board::{VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnSheet, arena, joint, single_copy};
@@ -69,7 +71,7 @@ impl Remote {
         };
         for span in theirs {
             let (row, _) = place(span)?;
-            arena.reach(pidfd, row[2], row[1]).ok()?;
+            arena.attach(pidfd, row[2], row[1]).ok()?;
         }
         arena.gather(theirs.iter().map(|span| Some((place(span)?.1, span.len))), ours).ok()
     }
@@ -201,7 +203,7 @@ impl WindowPlatform {
     }
 
     /// Executes a request here, or a piece of it, if the peer shows that it is allowed.
-    pub(crate) fn execute(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
+    pub(crate) fn execute(&mut self, id: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         if request.before > 0 || request.after > 0 {
             return self.execute_piece(id, request);
         }
@@ -223,7 +225,7 @@ impl WindowPlatform {
     }
 
     /// A piece of a long request. The first decides about the others.
-    fn execute_piece(&mut self, id: LinkId, request: &Reach<'_>) -> Option<Reached> {
+    fn execute_piece(&mut self, id: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         let link = self.link_mut(id)?;
         let sends = request.before == 0
             && if request.service.is_reliable() {
@@ -294,15 +296,15 @@ impl WindowPlatform {
 }
 
 /// Whether the way is worth while for a request of this length, if it has to be a system call.
-fn worth_a_call(link: &Link, request: &Reach<'_>) -> bool {
+fn worth_a_call(link: &Link, request: &OneSided<'_>) -> bool {
     // A last piece is worth what the others were; and a sender without answers does not see whether its packets are late.
     let anyhow = request.len > SMALL || request.before > 0 || !request.service.is_reliable();
-    !matches!(request.op, ReachOp::Atomic(_))
+    !matches!(request.op, OneSidedOp::Atomic(_))
         && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
 }
 
 /// `by_memory`: only as a copy in memory, not by a system call.
-fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached> {
+fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSidedDone> {
     if link.state != State::Up {
         return None;
     }
@@ -323,24 +325,24 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
     link.copier.marked(link.producer.memory().copying(), || {
         let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?)?;
         let region = region(request.rkey.0, peer.find(tag(ShownId::Region(request.rkey.0)))?);
-        let (addr, epoch) = check_reach(qp, region, request)?;
+        let (addr, epoch) = check_one_sided(qp, region, request)?;
         let prefix = request.local.prefix;
         let own = [Span { addr: prefix.as_ptr().expose_provenance() as u64, len: request.len, guarded: false }];
         let ours = if prefix.is_empty() { request.local.spans } else { &own[..] };
         let mapped = remote.arena.as_mut().zip(remote.pidfd.as_ref()).and_then(|(arena, pidfd)| {
             let row = peer.find(SHARED | u64::from(request.rkey.0))?;
             let at = within(row, addr, request.len)?;
-            arena.reach(pidfd, row[2], row[1]).ok()?;
+            arena.attach(pidfd, row[2], row[1]).ok()?;
             Some((arena, at))
         });
         if let Some((arena, at)) = mapped {
             let mut before = 0;
             match request.op {
-                ReachOp::Write => arena.write(at, request.len, ours).ok()?,
-                ReachOp::Read => arena.read(at, request.len, ours).ok()?,
-                ReachOp::Atomic(op) => before = arena.atomic(at, op).ok()?,
+                OneSidedOp::Write => arena.write(at, request.len, ours).ok()?,
+                OneSidedOp::Read => arena.read(at, request.len, ours).ok()?,
+                OneSidedOp::Atomic(op) => before = arena.atomic(at, op).ok()?,
             }
-            return Some(Reached { epoch, before });
+            return Some(OneSidedDone { epoch, before });
         }
         if !by_call {
             return None;
@@ -352,13 +354,13 @@ fn act(link: &mut Link, request: &Reach<'_>, by_memory: bool) -> Option<Reached>
             link.pace.begins(request.len, monotonic);
         }
         let copied = match request.op {
-            ReachOp::Write => single_copy::push(remote.who.pid, ours, &theirs),
+            OneSidedOp::Write => single_copy::push(remote.who.pid, ours, &theirs),
             _ => single_copy::pull(remote.who.pid, &theirs, ours),
         };
         if paced {
             link.pace.ends(monotonic);
         }
-        copied.ok().map(|()| Reached { epoch, before: 0 })
+        copied.ok().map(|()| OneSidedDone { epoch, before: 0 })
     })
 }
 

@@ -511,7 +511,7 @@ fn room_in_a_window_is_announced_to_sleepers() {
 /// Several requests in a row that are executed here are a stream: its next goes as a packet.
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
-    use engine::platform::{Reach, ReachOp, Shown};
+    use engine::platform::{OneSided, OneSidedOp, Shown};
     use verbs::{Access, CtxId, PdId, QpType, RKey};
     let (mut platform, mut other, link, dst) = linked();
     let src = Qpn::new(0x777);
@@ -523,13 +523,13 @@ fn of_a_stream_the_peer_does_its_part() {
     other.show(&Shown::Qp { qpn: dst, service, peer: src, ctx, pd: shown_pd, access, mtu: 4096, epoch: 9 });
     other.announce_sleep();
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
-    let mut reaches = |platform: &mut WindowPlatform, op, len, queues| {
+    let mut one_sided = |platform: &mut WindowPlatform, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
         let (epoch, rkey, before, after, mtu) = (None, key, 0, 0, 4096);
-        let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
-        platform.reach(link, &request).is_some()
+        let request = OneSided { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
+        platform.one_sided(link, &request).is_some()
     };
-    for op in [ReachOp::Write, ReachOp::Read] {
+    for op in [OneSidedOp::Write, OneSidedOp::Read] {
         for (len, peer_does) in [(8, true), (16384, true), (16385, false), (100_000, false), (200_000, true)] {
             for window in [false, true] {
                 let verdict = |platform: &mut WindowPlatform| {
@@ -538,15 +538,15 @@ fn of_a_stream_the_peer_does_its_part() {
                     link.remote.as_mut().unwrap().favours_window = window;
                 };
                 verdict(&mut platform);
-                assert!(reaches(&mut platform, op, len, false), "{op:?} {len}: each is waited for");
+                assert!(one_sided(&mut platform, op, len, false), "{op:?} {len}: each is waited for");
                 verdict(&mut platform);
-                assert_eq!(reaches(&mut platform, op, len, true), !(peer_does || window), "{op:?} {len} {window}");
-                assert!(reaches(&mut platform, op, len, true), "{op:?} {len}: that is found out anew");
+                assert_eq!(one_sided(&mut platform, op, len, true), !(peer_does || window), "{op:?} {len} {window}");
+                assert!(one_sided(&mut platform, op, len, true), "{op:?} {len}: that is found out anew");
             }
         }
     }
     // And it is found out, as soon as there are enough without a break between them.
-    let streams = |_| !reaches(&mut platform, ReachOp::Read, 100_000, true);
+    let streams = |_| !one_sided(&mut platform, OneSidedOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));
 }
 

@@ -5,8 +5,8 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, Packet, Payload, Platform, Reach, Reached, SendError, ShortPacket,
-    Shown, ShownId, SingleCopyError, Span, TicketRef,
+    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload, Platform, SendError,
+    ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
@@ -669,7 +669,7 @@ impl Platform for WindowPlatform {
     }
 
     #[inline]
-    fn reach(&mut self, link: LinkId, request: &Reach<'_>) -> Option<Reached> {
+    fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         self.execute(link, request)
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{Node, packet, pattern};
-use engine::platform::{LinkId, Payload, Platform, Reach, Shown};
+use engine::platform::{LinkId, OneSided, Payload, Platform, Shown};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -220,12 +220,12 @@ fn boards_that_are_none(node: &mut Node) {
         });
         let mut local = vec![0; 5000];
         for key in 0..2000 {
-            let request = Reach {
+            let request = OneSided {
                 service: [QpType::Rc, QpType::Uc, QpType::XrcIni][key as usize % 3],
                 src: node.qpn,
                 dst: Qpn::new(key),
                 epoch: None,
-                op: engine::platform::ReachOp::Read,
+                op: engine::platform::OneSidedOp::Read,
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,
@@ -235,7 +235,7 @@ fn boards_that_are_none(node: &mut Node) {
                 queues: key % 2 == 0,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
             };
-            assert_eq!(node.platform.reach(link, &request), None);
+            assert_eq!(node.platform.one_sided(link, &request), None);
         }
         drop(peer);
         node.until("the end", |node| node.platform.stats().links == 1);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, NAP, Node, Other, packet, pattern, payload, say, span, told};
 use engine::platform::{
-    LinkId, Payload, Platform, Reach, ReachOp, SendError, Shown, ShownId, SingleCopyError, Span, TicketRef,
+    LinkId, OneSided, OneSidedOp, Payload, Platform, SendError, Shown, ShownId, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
@@ -122,12 +122,12 @@ fn child() {
                 bytes.fill(n);
                 let local = Payload { prefix: &bytes, spans: &[] };
                 let (src, rkey, len) = (Qpn::new(0x777), RKey(KEY), 1 << 20);
-                let request = Reach {
+                let request = OneSided {
                     service: QpType::Rc,
                     src,
                     dst: peer,
                     epoch: None,
-                    op: ReachOp::Write,
+                    op: OneSidedOp::Write,
                     rkey,
                     addr: 0,
                     len,
@@ -137,7 +137,7 @@ fn child() {
                     queues: false,
                     local,
                 };
-                node.platform.reach(link, &request);
+                node.platform.one_sided(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
                     if !node.dead.is_empty() {
@@ -487,7 +487,7 @@ fn requests_executed_by_the_initiator() {
     node.until("straight", |node| node.platform.caps(link).single_copy);
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
-    let request = |op, addr, local| Reach {
+    let request = |op, addr, local| OneSided {
         service: QpType::Rc,
         src: Qpn::new(0x777),
         dst: peer,
@@ -504,54 +504,60 @@ fn requests_executed_by_the_initiator() {
     };
     let into = Payload { prefix: &[], spans: &spans };
     assert_eq!(
-        node.platform.reach(link, &request(ReachOp::Read, 4096 + 100, into)).map(|reached| reached.epoch),
+        node.platform.one_sided(link, &request(OneSidedOp::Read, 4096 + 100, into)).map(|reached| reached.epoch),
         Some(99)
     );
     assert!(bytes[..] == pattern(1, 1 << 20)[100..5100]);
 
     let new = pattern(2, 5000);
     let from = Payload { prefix: &new, spans: &[] };
-    assert_eq!(node.platform.reach(link, &request(ReachOp::Write, 4096, from)).map(|reached| reached.epoch), Some(99));
-    assert_eq!(node.platform.reach(link, &request(ReachOp::Read, 4096, into)).map(|reached| reached.epoch), Some(99));
+    assert_eq!(
+        node.platform.one_sided(link, &request(OneSidedOp::Write, 4096, from)).map(|reached| reached.epoch),
+        Some(99)
+    );
+    assert_eq!(
+        node.platform.one_sided(link, &request(OneSidedOp::Read, 4096, into)).map(|reached| reached.epoch),
+        Some(99)
+    );
     assert!(bytes == new);
 
     // What does not fit exactly is left to the peer.
-    let good = request(ReachOp::Read, 4096, into);
+    let good = request(OneSidedOp::Read, 4096, into);
     let wrong = [
-        Reach { service: QpType::Uc, ..good },
-        Reach { service: QpType::XrcIni, ..good },
-        Reach { src: Qpn::new(0x778), ..good },
-        Reach { dst: Qpn::new(peer.get() + 1), ..good },
-        Reach { epoch: Some(98), ..good },
-        Reach { mtu: 4096, ..good },
-        Reach { rkey: RKey(KEY + 1), ..good },
-        Reach { addr: 4095, ..good },
-        Reach { addr: 4096 + (1 << 20) - 4999, ..good },
-        Reach { after: (1 << 20) - 4999, ..good },
-        Reach { addr: u64::MAX - 10, ..good },
+        OneSided { service: QpType::Uc, ..good },
+        OneSided { service: QpType::XrcIni, ..good },
+        OneSided { src: Qpn::new(0x778), ..good },
+        OneSided { dst: Qpn::new(peer.get() + 1), ..good },
+        OneSided { epoch: Some(98), ..good },
+        OneSided { mtu: 4096, ..good },
+        OneSided { rkey: RKey(KEY + 1), ..good },
+        OneSided { addr: 4095, ..good },
+        OneSided { addr: 4096 + (1 << 20) - 4999, ..good },
+        OneSided { after: (1 << 20) - 4999, ..good },
+        OneSided { addr: u64::MAX - 10, ..good },
     ];
     for wrong in wrong {
-        assert_eq!(node.platform.reach(link, &wrong), None, "{wrong:?}");
+        assert_eq!(node.platform.one_sided(link, &wrong), None, "{wrong:?}");
     }
-    assert_eq!(node.platform.reach(LinkId::LOOPBACK, &good), None);
+    assert_eq!(node.platform.one_sided(LinkId::LOOPBACK, &good), None);
 
     // A peer that polls takes small requests itself; one that sleeps need not wake for them.
-    let small = Reach { len: 8, ..good };
-    node.until("sleep", |node| node.platform.reach(link, &small).is_some());
+    let small = OneSided { len: 8, ..good };
+    node.until("sleep", |node| node.platform.one_sided(link, &small).is_some());
 
     // A stopped peer takes no part in a stream either: each is executed here. (It may have been seen to run just before.)
     let pid = rustix::process::Pid::from_child(&other.process);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let stream = Reach { queues: true, ..good };
+    let stream = OneSided { queues: true, ..good };
     for n in 0..2000 {
-        assert!(node.platform.reach(link, &stream).is_some(), "{n}");
+        assert!(node.platform.one_sided(link, &stream).is_some(), "{n}");
     }
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
-    assert_eq!(node.platform.reach(link, &good), None);
+    assert_eq!(node.platform.one_sided(link, &good), None);
 }
 
 #[test]

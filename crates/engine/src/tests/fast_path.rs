@@ -83,7 +83,7 @@ impl Program {
         let mut t = Twins::new(seed);
         let (lose, repeat) = (r.pick(&[0, 0, 0, 100]), r.pick(&[0, 0, 100]));
         let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 4096, 16384]), r.below(8) == 0);
-        let (reach, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
+        let (one_sided, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
         // Some of its requests are longer.
         let piece = r.pick(&[4096, PIECE]);
         let extras = (0..2)
@@ -92,7 +92,7 @@ impl Program {
                     {
                         let mut net = w.net.borrow_mut();
                         (net.lose, net.repeat, net.room, net.segment) = (lose, repeat, room, segment);
-                        (net.twin, net.reach) = (twin, reach);
+                        (net.twin, net.one_sided) = (twin, one_sided);
                     }
                     let n = &mut w.nodes[node];
                     n.engine.piece = piece;

@@ -57,12 +57,12 @@ pub struct Net {
     pub lost: u64,
     /// What each node shows, and whether others use it.
     pub shown: Vec<HashMap<ShownId, Shown>>,
-    pub reach: bool,
+    pub one_sided: bool,
     /// Regions are in shared memory: atomics are executed by initiators too.
     pub shares: bool,
     /// Requests that initiators executed.
-    pub reached: u64,
-    pub reached_bytes: u64,
+    pub executed: u64,
+    pub one_sided_bytes: u64,
     /// Lone RDMA requests that were answered, and after which time.
     pub answered: Vec<(u32, Nanos)>,
     /// Packets arrive over a second link to the same node.
@@ -306,23 +306,23 @@ impl Platform for Mock {
     fn take_back(&mut self, id: ShownId) {
         self.net.borrow_mut().shown[self.me].remove(&id);
     }
-    fn reach(&mut self, link: LinkId, r: &Reach<'_>) -> Option<Reached> {
+    fn one_sided(&mut self, link: LinkId, r: &OneSided<'_>) -> Option<OneSidedDone> {
         let peer = self.node(link);
         let found = {
             let net = self.net.borrow();
-            let look = |id| net.shown[peer].get(&id).filter(|_| net.reach && peer != self.me).copied();
-            check_reach(look(ShownId::Qp(r.dst))?, look(ShownId::Region(r.rkey.0))?, r)?
+            let look = |id| net.shown[peer].get(&id).filter(|_| net.one_sided && peer != self.me).copied();
+            check_one_sided(look(ShownId::Qp(r.dst))?, look(ShownId::Region(r.rkey.0))?, r)?
         };
         let theirs = [Span { addr: found.0, len: r.len, guarded: true }];
         let me = self.me;
         let mut before = 0;
-        if let ReachOp::Atomic(op) = r.op {
+        if let OneSidedOp::Atomic(op) = r.op {
             if !self.net.borrow().shares {
                 return None;
             }
             let mut net = self.net.borrow_mut();
             before = apply(slice(&mut net.memory[peer], found.0, 8).ok()?, op);
-        } else if r.op == ReachOp::Read {
+        } else if r.op == OneSidedOp::Read {
             self.copy(peer, &theirs, me, r.local.spans).ok()?;
         } else if r.local.prefix.is_empty() {
             self.copy(me, r.local.spans, peer, &theirs).ok()?;
@@ -331,10 +331,10 @@ impl Platform for Mock {
             slice(&mut net.memory[peer], found.0, r.len as usize).ok()?.copy_from_slice(r.local.prefix);
         }
         let mut net = self.net.borrow_mut();
-        net.reached += 1;
-        net.reached_bytes += u64::from(r.len);
+        net.executed += 1;
+        net.one_sided_bytes += u64::from(r.len);
         drop(net);
-        Some(Reached { epoch: found.1, before })
+        Some(OneSidedDone { epoch: found.1, before })
     }
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
@@ -514,10 +514,10 @@ impl World {
             groups: HashMap::new(),
             lost: 0,
             shown: vec![HashMap::new(); count],
-            reach: false,
+            one_sided: false,
             shares: false,
-            reached: 0,
-            reached_bytes: 0,
+            executed: 0,
+            one_sided_bytes: 0,
             answered: Vec::new(),
             twin: false,
             dead: Vec::new(),
@@ -758,14 +758,14 @@ impl World {
 
     /// Lets an engine run once, under a hold of the lock of its own.
     fn run(&mut self, node: usize) {
-        let before = self.net.borrow().reached_bytes;
+        let before = self.net.borrow().one_sided_bytes;
         let engine = &mut self.nodes[node].engine;
         engine.next_hold();
         engine.run(self.now);
         if engine.is_in_pieces() {
             engine.run(self.now); // a second time does not copy more
         }
-        assert!(self.net.borrow().reached_bytes - before <= u64::from(engine.piece));
+        assert!(self.net.borrow().one_sided_bytes - before <= u64::from(engine.piece));
         assert!(!engine.is_in_pieces() || engine.has_ready());
     }
 

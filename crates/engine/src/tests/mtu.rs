@@ -26,14 +26,14 @@ fn pair(w: &mut World, ty: QpType, ours: u8, theirs: u8) -> (QpId, QpId) {
 #[cfg_attr(miri, ignore = "many worlds, and long messages")]
 fn packets_of_another_length_are_refused() {
     // Through the link, by reference, executed by the initiator.
-    for (single_copy, reach) in [(false, false), (true, false), (false, true)] {
+    for (single_copy, one_sided) in [(false, false), (true, false), (false, true)] {
         for (ours, theirs) in [(MTU_4096, MTU_1024), (MTU_1024, MTU_4096), (MTU_1024, MTU_1024)] {
             for len in [1024, 1025, 40_000] {
                 for opcode in [Opcode::Send, Opcode::RdmaWrite, Opcode::RdmaRead] {
                     let mut w = World::new(2, 5);
                     {
                         let mut net = w.net.borrow_mut();
-                        (net.single_copy, net.single_copy_above, net.reach) = (single_copy, 0, reach);
+                        (net.single_copy, net.single_copy_above, net.one_sided) = (single_copy, 0, one_sided);
                     }
                     let (qa, qb) = pair(&mut w, QpType::Rc, ours, theirs);
                     let (list, into) = ([w.sge(0, 0, len)], [w.sge(1, 0, len)]);
@@ -47,7 +47,7 @@ fn packets_of_another_length_are_refused() {
                         Opcode::RdmaRead => St::BadRespErr,
                         _ => St::RemInvReqErr,
                     };
-                    let what = format!("{ours} {theirs} {len} {opcode:?} {single_copy} {reach}");
+                    let what = format!("{ours} {theirs} {len} {opcode:?} {single_copy} {one_sided}");
                     assert_eq!(w.poll(0)[0].status, wanted, "{what}");
                     let refused = wanted == St::RemInvReqErr;
                     let error = |n: &Notice| matches!(n, Notice::Async { kind: EventKind::QpReqErr, .. });

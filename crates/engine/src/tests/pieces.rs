@@ -27,7 +27,7 @@ struct Joined {
 /// Two nodes, the first of which executes its requests in small pieces.
 fn joined() -> Joined {
     let mut w = World::new(2, 9);
-    w.net.borrow_mut().reach = true;
+    w.net.borrow_mut().one_sided = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
     let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 0).unwrap();
@@ -52,8 +52,8 @@ fn quiet(w: &World) -> bool {
 }
 
 /// So many pieces have been executed.
-fn reached(w: &World) -> u64 {
-    w.net.borrow().reached
+fn executed(w: &World) -> u64 {
+    w.net.borrow().executed
 }
 
 impl Joined {
@@ -69,7 +69,7 @@ impl Joined {
         let from = usize::from(opcode == Opcode::RdmaRead);
         self.w.write(from, AT, &pattern(len));
         self.post(opcode, len, 1);
-        assert_eq!((reached(&self.w), quiet(&self.w)), (1, true));
+        assert_eq!((executed(&self.w), quiet(&self.w)), (1, true));
         assert_eq!(self.moved(opcode, len), PIECE as usize);
     }
 
@@ -97,7 +97,7 @@ fn one_for_each_hold_of_the_lock() {
             let done: Vec<_> = j.w.poll(0).iter().map(|c| (c.wr_id, c.status, c.byte_len)).collect();
             assert_eq!(done, [(1, St::Success, if opcode == Opcode::RdmaRead { len } else { 0 })]);
             assert_eq!(j.w.read(0, AT, len as usize), j.w.read(1, AT, len as usize));
-            assert_eq!((j.moved(opcode, len), reached(&j.w), quiet(&j.w)), (len as usize, u64::from(pieces), true));
+            assert_eq!((j.moved(opcode, len), executed(&j.w), quiet(&j.w)), (len as usize, u64::from(pieces), true));
             j.w.run_for(SECOND);
             assert!(j.w.poll(0).is_empty() && quiet(&j.w));
         }
@@ -120,9 +120,9 @@ fn nothing_overtakes_a_piece() {
         let wr =
             verbs::SendWr { wr_id: 3, opcode: Opcode::Send, flags, imm_or_rkey: 0, remote_srqn: 0, body: &body, data };
         // Each call is a hold of the lock of its own.
-        assert_eq!(reached(&j.w), 2);
+        assert_eq!(executed(&j.w), 2);
         j.w.post_wr(0, j.qa, &wr).unwrap();
-        assert_eq!(reached(&j.w), 4, "what is left of the first, and the second, are less than a piece together");
+        assert_eq!(executed(&j.w), 4, "what is left of the first, and the second, are less than a piece together");
         assert!(!quiet(&j.w) && j.w.read(1, MESSAGE, 8) == [0; 8]);
         j.w.settle();
         let done: Vec<_> = j.w.poll(0).iter().map(|c| (c.wr_id, c.status)).collect();
@@ -143,14 +143,14 @@ fn others_have_their_turn() {
     let (body, from) = (j.w.rdma(1, 1 << 19), [j.w.sge(0, AT, 2 * PIECE)]);
     j.w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
     // Whose piece it was comes behind who waits.
-    assert_eq!((reached(&j.w), j.w.read(1, 1 << 19, 1)), (2, vec![0]));
+    assert_eq!((executed(&j.w), j.w.read(1, 1 << 19, 1)), (2, vec![0]));
     j.w.run_all();
-    assert_eq!((reached(&j.w), j.w.read(1, 1 << 19, 1)), (3, vec![1]));
+    assert_eq!((executed(&j.w), j.w.read(1, 1 << 19, 1)), (3, vec![1]));
     j.w.poll(0);
     j.w.run_all();
-    assert_eq!((j.w.poll(0)[0].wr_id, reached(&j.w)), (1, 4));
+    assert_eq!((j.w.poll(0)[0].wr_id, executed(&j.w)), (1, 4));
     j.w.run_all();
-    assert_eq!((j.w.poll(0)[0].wr_id, reached(&j.w)), (2, 5));
+    assert_eq!((j.w.poll(0)[0].wr_id, executed(&j.w)), (2, 5));
 }
 
 /// A request that reaches too far is refused as a whole, as its packets would be.
@@ -162,7 +162,7 @@ fn bounds_are_those_of_the_whole() {
         j.w.write(usize::from(opcode == Opcode::RdmaRead), AT, &[1; 100]);
         j.post(opcode, len, 1);
         j.w.run_for(SECOND);
-        assert_eq!((statuses(&mut j.w, 0), reached(&j.w)), (vec![St::RemAccessErr], 0));
+        assert_eq!((statuses(&mut j.w, 0), executed(&j.w)), (vec![St::RemAccessErr], 0));
         assert_eq!(j.moved(opcode, 100), 0);
     }
 }
@@ -195,7 +195,7 @@ fn rights_are_looked_at_for_each_piece() {
             j.w.run_for(SECOND);
             let refused = if name.ends_with("pair") { St::RemInvReqErr } else { St::RemAccessErr };
             assert_eq!(statuses(&mut j.w, 0), [refused, St::WrFlushErr], "{name}");
-            assert_eq!((j.moved(opcode, 3 * PIECE), reached(&j.w)), (PIECE as usize, 1), "{name}");
+            assert_eq!((j.moved(opcode, 3 * PIECE), executed(&j.w)), (PIECE as usize, 1), "{name}");
             assert_eq!(j.w.nodes[1].engine.qp_state(j.qb), Ok(QpState::Err), "{name}");
         }
     }
@@ -212,7 +212,7 @@ fn the_rest_goes_as_packets() {
             j.w.run_all();
             {
                 let mut net = j.w.net.borrow_mut();
-                (net.reach, net.lose, net.repeat) = (false, lose, lose);
+                (net.one_sided, net.lose, net.repeat) = (false, lose, lose);
                 (net.single_copy, net.single_copy_above) = (single_copy, 0);
             }
             // Its program has seen them, and has put something else there.
@@ -229,13 +229,13 @@ fn the_rest_goes_as_packets() {
             assert_eq!(statuses(&mut j.w, 1), [St::Success]);
             let (has, rest) = (j.w.read(to, AT, len as usize), &pattern(len)[2 * PIECE as usize..]);
             assert!(has[..2 * PIECE as usize] == [0xee; 2 * PIECE as usize] && &has[2 * PIECE as usize..] == rest);
-            assert_eq!(reached(&j.w), 2);
+            assert_eq!(executed(&j.w), 2);
             // And the sequence goes on.
             j.w.net.borrow_mut().lose = 0;
-            j.w.net.borrow_mut().reach = true;
+            j.w.net.borrow_mut().one_sided = true;
             j.post(opcode, 100, 3);
             j.w.run_for(SECOND);
-            assert_eq!((statuses(&mut j.w, 0), reached(&j.w)), (vec![St::Success], 3));
+            assert_eq!((statuses(&mut j.w, 0), executed(&j.w)), (vec![St::Success], 3));
         }
     }
 }
@@ -250,10 +250,10 @@ fn local_memory_is_looked_at_for_each_piece() {
         let (body, mut sges) = (SendBody::Rdma { remote_addr: BASE + AT, rkey: j.key }, [j.w.sge(0, AT, 3 * PIECE)]);
         sges[0].lkey = lkey;
         j.w.post(0, j.qa, opcode, body, &sges, 1).unwrap();
-        assert_eq!(reached(&j.w), 1);
+        assert_eq!(executed(&j.w), 1);
         j.w.nodes[0].engine.dereg_mr(mr, false).unwrap();
         j.w.run_for(SECOND);
-        assert_eq!((statuses(&mut j.w, 0), reached(&j.w)), (vec![St::LocProtErr], 1));
+        assert_eq!((statuses(&mut j.w, 0), executed(&j.w)), (vec![St::LocProtErr], 1));
     }
 }
 
@@ -272,7 +272,7 @@ fn nothing_goes_on_without_its_queue_pair() {
             }
             j.w.run_for(SECOND);
             let flushed = if end == "error" { vec![St::WrFlushErr] } else { vec![] };
-            assert_eq!((statuses(&mut j.w, 0), reached(&j.w), quiet(&j.w)), (flushed, 1, true), "{end}");
+            assert_eq!((statuses(&mut j.w, 0), executed(&j.w), quiet(&j.w)), (flushed, 1, true), "{end}");
             assert_eq!(j.moved(opcode, 3 * PIECE), PIECE as usize, "{end}");
         }
     }
@@ -289,7 +289,7 @@ fn a_send_queue_drains_behind_the_last_piece() {
     j.w.settle();
     let drained = |n: &crate::Notice| matches!(n, crate::Notice::Async { kind: verbs::EventKind::SqDrained, .. });
     assert_eq!(j.w.nodes[0].notices.iter().filter(|n| drained(n)).count(), 1);
-    assert_eq!((statuses(&mut j.w, 0), reached(&j.w)), (vec![St::Success], 3));
+    assert_eq!((statuses(&mut j.w, 0), executed(&j.w)), (vec![St::Success], 3));
 }
 
 /// The peer dies: nothing more comes of it than of any request.
@@ -301,7 +301,7 @@ fn a_peer_that_dies_between_two() {
             j.begin(opcode, 3 * PIECE);
             {
                 let mut net = j.w.net.borrow_mut();
-                (net.reach, net.lose) = (false, 1000);
+                (net.one_sided, net.lose) = (false, 1000);
                 net.dead.push(1);
             }
             if noticed {
@@ -312,7 +312,7 @@ fn a_peer_that_dies_between_two() {
             j.post(opcode, 8, 2);
             j.w.run_for(100 * SECOND);
             assert_eq!(statuses(&mut j.w, 0), [St::RetryExcErr, St::WrFlushErr], "{opcode:?} {noticed}");
-            assert_eq!(reached(&j.w), 1);
+            assert_eq!(executed(&j.w), 1);
         }
     }
 }

@@ -74,7 +74,7 @@ impl Twins {
         }
         let (a, b) = (self.fast.net.borrow(), self.slow.net.borrow());
         self.same("packets under way", &a.queues, &b.queues);
-        self.same("what was sent ever", &(a.rng, a.lost, a.reached), &(b.rng, b.lost, b.reached));
+        self.same("what was sent ever", &(a.rng, a.lost, a.executed), &(b.rng, b.lost, b.executed));
         self.same("links with room", &a.writable, &b.writable);
         self.same("what is shown", &a.shown, &b.shown);
     }
@@ -133,7 +133,7 @@ impl Twins {
             self.same("number", &(x.number, x.wr_id, x.opcode, x.flags), &(y.number, y.wr_id, y.opcode, y.flags));
             self.same("data", &(x.imm, &x.sges, x.inline_len, x.len), &(y.imm, &y.sges, y.inline_len, y.len));
             self.same("place", &(x.first_psn, x.psns, x.sent, x.received), &(y.first_psn, y.psns, y.sent, y.received));
-            self.same("executed here", &(x.reaches, x.reached), &(y.reaches, y.reached));
+            self.same("executed here", &(x.one_sided, x.executed), &(y.one_sided, y.executed));
             self.same("fate", &(x.out, x.done, x.error, x.since), &(y.out, y.done, y.error, y.since));
         }
     }

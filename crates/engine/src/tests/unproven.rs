@@ -17,13 +17,13 @@ fn quiet(w: &World) -> bool {
     w.net.borrow().queues.values().all(|q| q.is_empty())
 }
 
-fn reached(w: &World) -> u64 {
-    w.net.borrow().reached
+fn executed(w: &World) -> u64 {
+    w.net.borrow().executed
 }
 
 fn fresh() -> World {
     let w = World::new(2, 9);
-    w.net.borrow_mut().reach = true;
+    w.net.borrow_mut().one_sided = true;
     w
 }
 
@@ -46,7 +46,7 @@ fn uc() {
     let key = RKey(w.nodes[1].key);
     for n in 1..=3 {
         write(&mut w, qa, 64 * n, key, n);
-        assert_eq!((w.read(1, 64 * n, 8), reached(&w), quiet(&w)), (vec![7; 8], n, true), "without the peer");
+        assert_eq!((w.read(1, 64 * n, 8), executed(&w), quiet(&w)), (vec![7; 8], n, true), "without the peer");
     }
     assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
 }
@@ -60,10 +60,10 @@ fn uc_that_is_not_allowed_is_dropped() {
     write(&mut w, qa, ARENA as u64 - 7, key, 2);
     w.run_for(SECOND);
     assert_eq!((statuses(&mut w, 0), statuses(&mut w, 1)), (vec![St::Success; 2], vec![]));
-    assert_eq!((w.read(1, 64, 8), reached(&w)), (vec![0; 8], 0));
+    assert_eq!((w.read(1, 64, 8), executed(&w)), (vec![0; 8], 0));
     assert!([(0, qa), (1, qb)].iter().all(|(node, qp)| w.nodes[*node].engine.qp_state(*qp) == Ok(QpState::Rts)));
     write(&mut w, qa, 64, key, 3);
-    assert_eq!((w.read(1, 64, 8), reached(&w), statuses(&mut w, 0)), (vec![7; 8], 1, vec![St::Success]));
+    assert_eq!((w.read(1, 64, 8), executed(&w), statuses(&mut w, 0)), (vec![7; 8], 1, vec![St::Success]));
 }
 
 /// Nothing passes what was sent before and has not been taken, nor what was taken and waits for a receive.
@@ -75,21 +75,21 @@ fn uc_in_order() {
     w.recv(1, qb, &into, 1).unwrap();
     w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
     write(&mut w, qa, 64, key, 2);
-    assert_eq!((reached(&w), w.read(1, 64, 8)), (0, vec![0; 8]));
+    assert_eq!((executed(&w), w.read(1, 64, 8)), (0, vec![0; 8]));
     w.settle();
     assert_eq!((w.read(1, 64, 8), w.read(1, 1000, 8)), (vec![7; 8], vec![7; 8]));
     write(&mut w, qa, 128, key, 3);
-    assert_eq!((reached(&w), w.read(1, 128, 8)), (1, vec![7; 8]));
+    assert_eq!((executed(&w), w.read(1, 128, 8)), (1, vec![7; 8]));
     // No receive: it waits, and with it what comes behind it.
     w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 4).unwrap();
     w.settle();
     write(&mut w, qa, 192, key, 5);
     w.settle();
-    assert_eq!((reached(&w), w.read(1, 192, 8)), (1, vec![0; 8]));
+    assert_eq!((executed(&w), w.read(1, 192, 8)), (1, vec![0; 8]));
     w.recv(1, qb, &into, 2).unwrap();
     assert_eq!(w.read(1, 192, 8), [7; 8]);
     write(&mut w, qa, 256, key, 6);
-    assert_eq!((reached(&w), w.read(1, 256, 8)), (2, vec![7; 8]));
+    assert_eq!((executed(&w), w.read(1, 256, 8)), (2, vec![7; 8]));
     assert_eq!((statuses(&mut w, 0), statuses(&mut w, 1)), (vec![St::Success; 6], vec![St::Success; 2]));
 }
 
@@ -106,10 +106,10 @@ fn uc_behind_what_is_lost() {
     }
     w.now += SECOND;
     write(&mut w, qa, 64, key, 3);
-    assert_eq!(reached(&w), 0, "something waits");
+    assert_eq!(executed(&w), 0, "something waits");
     w.settle();
     write(&mut w, qa, 128, key, 4);
-    assert_eq!((reached(&w), w.read(1, 128, 8), w.read(1, 1000, 8)), (1, vec![7; 8], vec![7; 8]));
+    assert_eq!((executed(&w), w.read(1, 128, 8), w.read(1, 1000, 8)), (1, vec![7; 8], vec![7; 8]));
 }
 
 /// 11.6.3.1: the first message in RTR is an event, so it is sent.
@@ -123,9 +123,9 @@ fn uc_before_rts() {
     write(&mut w, qa, 64, key, 1);
     w.settle();
     let established = |n: &crate::Notice| matches!(n, crate::Notice::Async { kind: verbs::EventKind::CommEst, .. });
-    assert_eq!((reached(&w), w.nodes[1].notices.iter().filter(|n| established(n)).count()), (0, 1));
+    assert_eq!((executed(&w), w.nodes[1].notices.iter().filter(|n| established(n)).count()), (0, 1));
     write(&mut w, qa, 128, key, 2);
-    assert_eq!(reached(&w), 1);
+    assert_eq!(executed(&w), 1);
 }
 
 /// A queue pair that has left its connection; rights that it has not; one of another service, or connected elsewhere.
@@ -152,7 +152,7 @@ fn uc_out_of_reach() {
             write(&mut w, qa, 64, key, 1);
         }
         w.run_for(SECOND);
-        assert_eq!((statuses(&mut w, 0), w.read(1, 64, 8), reached(&w)), (vec![St::Success], vec![0; 8], 0), "{case}");
+        assert_eq!((statuses(&mut w, 0), w.read(1, 64, 8), executed(&w)), (vec![St::Success], vec![0; 8], 0), "{case}");
     }
 }
 
@@ -166,11 +166,11 @@ fn uc_in_pieces() {
         w.write(0, 0, &vec![5; len]);
         let (body, from) = (w.rdma(1, 8192), [w.sge(0, 0, len as u32)]);
         w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
-        assert_eq!((reached(&w), w.poll(0).len()), (1, 0));
-        w.net.borrow_mut().reach = !breaks;
+        assert_eq!((executed(&w), w.poll(0).len()), (1, 0));
+        w.net.borrow_mut().one_sided = !breaks;
         w.settle();
         assert_eq!((statuses(&mut w, 0), w.read(1, 8192, len)), (vec![St::Success], vec![5; len]));
-        assert_eq!(reached(&w), if breaks { 1 } else { 4 });
+        assert_eq!(executed(&w), if breaks { 1 } else { 4 });
     }
 }
 
@@ -203,10 +203,10 @@ fn xrc() {
     w.connect(1, qb, World::attr(na, 0, 0));
     w.write(0, 0, &[7; 64]);
     write(&mut w, qa, 64, key, 1);
-    assert_eq!(reached(&w), 0, "nobody has answered yet");
+    assert_eq!(executed(&w), 0, "nobody has answered yet");
     w.settle();
     write(&mut w, qa, 128, key, 2);
-    assert_eq!((reached(&w), w.read(1, 128, 8), quiet(&w)), (1, vec![7; 8], true));
+    assert_eq!((executed(&w), w.read(1, 128, 8), quiet(&w)), (1, vec![7; 8], true));
     let into = [w.sge(0, 512, 8)];
     let body = SendBody::Rdma { remote_addr: BASE + 128, rkey: key };
     w.post(0, qa, Opcode::RdmaRead, body, &into, 3).unwrap();
@@ -220,12 +220,12 @@ fn xrc() {
         body: &body,
         data: SendData::Sges(&into[..]),
     };
-    assert_eq!((reached(&w), w.read(0, 512, 8)), (2, vec![7; 8]));
+    assert_eq!((executed(&w), w.read(0, 512, 8)), (2, vec![7; 8]));
     w.post_wr(0, qa, &wr).unwrap();
-    assert_eq!((reached(&w), w.read(1, 256, 8), quiet(&w)), (3, 5u64.to_ne_bytes().to_vec(), true));
+    assert_eq!((executed(&w), w.read(1, 256, 8), quiet(&w)), (3, 5u64.to_ne_bytes().to_vec(), true));
     assert_eq!(statuses(&mut w, 0), [St::Success; 4]);
     write(&mut w, qa, 64, foreign, 5);
     w.run_for(SECOND);
-    assert_eq!((statuses(&mut w, 0), reached(&w)), (vec![St::RemAccessErr], 3));
+    assert_eq!((statuses(&mut w, 0), executed(&w)), (vec![St::RemAccessErr], 3));
     assert_eq!(w.nodes[1].engine.qp_state(qb), Ok(QpState::Err));
 }

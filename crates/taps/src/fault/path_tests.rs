@@ -265,10 +265,10 @@ fn nothing_passes_by_the_taps() {
     let mut wire = tapped("drop:n=9");
     let local = Payload { prefix: &[1], spans: &[] };
     let (src, dst, rkey) = (Qpn::new(1), Qpn::new(2), verbs::RKey(3));
-    let (service, op, epoch, addr, len) = (verbs::QpType::Rc, ReachOp::Write, None, 0, 1);
+    let (service, op, epoch, addr, len) = (verbs::QpType::Rc, OneSidedOp::Write, None, 0, 1);
     let (before, after, mtu, queues) = (0, 0, 1024, false);
-    let request = Reach { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
-    assert_eq!(wire.reach(LINK, &request), None);
+    let request = OneSided { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
+    assert_eq!(wire.one_sided(LINK, &request), None);
     let pd = verbs::PdId { index: 0, generation: 0 };
     let ctx = verbs::CtxId { index: 0, generation: 0 };
     let access = verbs::Access::empty();

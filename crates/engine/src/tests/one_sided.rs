@@ -16,7 +16,7 @@ fn statuses(w: &mut World, node: usize) -> Vec<St> {
 /// Two nodes that reach each other's memory, and a connection.
 fn fresh() -> (World, verbs::QpId, verbs::QpId) {
     let mut w = World::new(2, 9);
-    w.net.borrow_mut().reach = true;
+    w.net.borrow_mut().one_sided = true;
     let (qa, qb) = w.pair(0, 1, QpType::Rc);
     (w, qa, qb)
 }
@@ -26,7 +26,7 @@ fn proven() -> (World, verbs::QpId, verbs::QpId) {
     let (mut w, qa, qb) = fresh();
     let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 0).unwrap();
-    assert_eq!(w.net.borrow().reached, 0, "nobody has answered yet");
+    assert_eq!(w.net.borrow().executed, 0, "nobody has answered yet");
     w.settle();
     assert_eq!(statuses(&mut w, 0), [St::Success]);
     (w, qa, qb)
@@ -55,9 +55,9 @@ fn how_soon_requests_are_answered_is_told() {
         w.post(0, qa, Opcode::RdmaWrite, body, &one, id).unwrap();
     }
     assert_eq!(later(&mut w, 500), [(8, 500)], "the last of two");
-    w.net.borrow_mut().reach = true;
+    w.net.borrow_mut().one_sided = true;
     w.post(0, qa, Opcode::RdmaWrite, body, &one, 5).unwrap();
-    assert_eq!((later(&mut w, 500), w.net.borrow().reached), (vec![], 1));
+    assert_eq!((later(&mut w, 500), w.net.borrow().executed), (vec![], 1));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn writes_and_reads() {
     };
     w.post_wr(0, qa, &wr).unwrap();
     assert_eq!(w.read(1, 3000, 6), b"inline");
-    assert_eq!(w.net.borrow().reached, 3);
+    assert_eq!(w.net.borrow().executed, 3);
     assert!(w.net.borrow().queues.values().all(|q| q.is_empty()), "no packet");
 }
 
@@ -112,7 +112,7 @@ fn atomics() {
         assert_eq!(done, [of(0, WcOpcode::FetchAdd), of(1, WcOpcode::CompSwap), of(2, WcOpcode::CompSwap)]);
         let before = [5u64, 8, 20].map(u64::to_ne_bytes).concat();
         assert_eq!((w.read(0, 1000, 24), w.read(1, 64, 8)), (before, 20u64.to_ne_bytes().to_vec()));
-        assert_eq!(w.net.borrow().reached, if shares { 3 } else { 0 });
+        assert_eq!(w.net.borrow().executed, if shares { 3 } else { 0 });
     }
 }
 
@@ -142,7 +142,7 @@ fn shared_regions_are_worth_waiting_for() {
         let done: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.status)).collect();
         assert_eq!(done, (0..=10).map(|i| (i, St::Success)).collect::<Vec<_>>());
         assert!((1..=10).all(|i| w.read(1, 64 * i, 8) == [7; 8]));
-        assert_eq!(w.net.borrow().reached, if behind_send { 0 } else { 10 });
+        assert_eq!(w.net.borrow().executed, if behind_send { 0 } else { 10 });
     }
 }
 
@@ -162,7 +162,7 @@ fn refused_atomics() {
         let into = [w.sge(0, 1000, 8)];
         w.post(0, qa, Opcode::FetchAndAdd, body, &into, 1).unwrap();
         w.run_for(SECOND);
-        assert_eq!((statuses(&mut w, 0), w.net.borrow().reached), (vec![status], 0));
+        assert_eq!((statuses(&mut w, 0), w.net.borrow().executed), (vec![status], 0));
         assert_eq!(w.read(1, 64, 16), [0; 16]);
     }
 }
@@ -183,7 +183,7 @@ fn packets_between_them() {
         assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
         assert_eq!(statuses(&mut w, 1), [St::Success]);
     }
-    assert_eq!(w.net.borrow().reached, 20);
+    assert_eq!(w.net.borrow().executed, 20);
 }
 
 /// 10.8.3.3: requests are executed in order. Behind a SEND that found no receive, a WRITE changes nothing yet.
@@ -203,7 +203,7 @@ fn nothing_overtakes() {
     w.run_for(SECOND);
     assert_eq!(w.read(1, 64, 8), [7; 8]);
     assert_eq!(statuses(&mut w, 0), [St::Success; 2]);
-    assert_eq!(w.net.borrow().reached, 0);
+    assert_eq!(w.net.borrow().executed, 0);
 }
 
 /// Refused requests fail as those do that are sent: the peer decides, and its memory is as it was.
@@ -251,7 +251,7 @@ fn refused() {
         let refused = if name == "right of the queue pair" { St::RemInvReqErr } else { St::RemAccessErr };
         assert_eq!(statuses(&mut w, 0), [refused], "{name}");
         assert!(w.read(1, 0, end as usize) == before, "{name}");
-        assert_eq!(w.net.borrow().reached, 0, "{name}");
+        assert_eq!(w.net.borrow().executed, 0, "{name}");
     }
 }
 
@@ -264,7 +264,7 @@ fn left_connections() {
             let (body, from) = (w.rdma(1, 64), [w.sge(0, 0, 8)]);
             w.write(0, 0, &[5; 8]);
             w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
-            assert_eq!((statuses(&mut w, 0), w.net.borrow().reached), (vec![St::Success], 1));
+            assert_eq!((statuses(&mut w, 0), w.net.borrow().executed), (vec![St::Success], 1));
             let old = w.nodes[1].engine.query_qp(qb).unwrap().0;
             let state = verbs::QpAttr { state: to, ..Default::default() };
             w.modify(1, qb, &state, verbs::QpAttrMask::STATE).unwrap();

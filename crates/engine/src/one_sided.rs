@@ -18,7 +18,7 @@
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 
 use crate::Engine;
-use crate::platform::{AtomicOp, PIECE, Payload, Platform, Reach, ReachOp, Reached, Shown, ShownId};
+use crate::platform::{AtomicOp, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Platform, Shown, ShownId};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::sq::Wqe;
@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
     /// The adapter's lock is taken, or taken anew after others could have it.
     #[inline]
     pub fn next_hold(&mut self) {
-        (self.reached, self.is_in_pieces) = (0, false);
+        (self.executed, self.is_in_pieces) = (0, false);
     }
 
     /// True if requests that are executed here wait for the next hold of the lock: who lets go of it shall take it again, call
@@ -38,7 +38,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// True if a request may be executed here, as far as our side goes. It has been admitted.
-    pub(crate) fn may_reach(&self, qp: &Qp, e: &Inflight) -> bool {
+    pub(crate) fn may_go_one_sided(&self, qp: &Qp, e: &Inflight) -> bool {
         if e.len == 0 || operation(e.opcode, &e.body).is_none() {
             return false;
         }
@@ -53,11 +53,11 @@ impl<P: Platform> Engine<P> {
 
     /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if it goes on under the next one.
     /// Otherwise it is done, has failed, or has become one that is sent.
-    pub(crate) fn reach_on(&mut self, qp: &mut Qp) -> bool {
+    pub(crate) fn one_sided_next(&mut self, qp: &mut Qp) -> bool {
         let (at, piece) = (qp.cursor, self.piece);
         let e = &qp.inflight[at];
-        let len = (e.len - e.reached).min(piece);
-        if self.reached > 0 && self.reached + len > piece {
+        let len = (e.len - e.executed).min(piece);
+        if self.executed > 0 && self.executed + len > piece {
             (self.goes_on, self.is_in_pieces) = (true, true);
             return false;
         }
@@ -65,28 +65,28 @@ impl<P: Platform> Engine<P> {
         let inline = e.flags.contains(SendFlags::INLINE);
         self.spans.clear();
         // The program may have taken its memory back since the last piece.
-        if !inline && !self.gather(qp, at, qp.inflight[at].reached, len, reads) {
+        if !inline && !self.gather(qp, at, qp.inflight[at].executed, len, reads) {
             self.fail_entry(qp, at, WcStatus::LocProtErr);
             return true;
         }
-        let Some(reached) = self.reach(qp, len) else {
+        let Some(executed) = self.one_sided(qp, len) else {
             let mut e = std::mem::take(&mut qp.inflight[at]);
-            e.reaches = false;
-            *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.reached;
+            e.one_sided = false;
+            *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.executed;
             Self::number(qp, &mut e);
             qp.inflight[at] = e;
             return true;
         };
         let e = &mut qp.inflight[at];
         if matches!(e.opcode, Opcode::CmpAndSwp | Opcode::FetchAndAdd) {
-            let _ = self.store_spans(&reached.before.to_ne_bytes());
+            let _ = self.store_spans(&executed.before.to_ne_bytes());
         }
-        qp.peer_epoch = Some(reached.epoch);
+        qp.peer_epoch = Some(executed.epoch);
         qp.lossy = false; // the peer has taken all that was sent
         self.moved += u64::from(len);
-        self.reached += len;
-        e.reached += len;
-        if e.reached < e.len {
+        self.executed += len;
+        e.executed += len;
+        if e.executed < e.len {
             (self.goes_on, self.is_in_pieces) = (true, true);
             return false;
         }
@@ -95,39 +95,39 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Executes so many bytes more of the request at the cursor; `self.spans` is their local memory.
-    fn reach(&mut self, qp: &Qp, len: u32) -> Option<Reached> {
+    fn one_sided(&mut self, qp: &Qp, len: u32) -> Option<OneSidedDone> {
         let e = &qp.inflight[qp.cursor];
         let (op, addr, rkey) = operation(e.opcode, &e.body)?;
         let link = qp.link?;
-        let atomic = matches!(op, ReachOp::Atomic(_));
+        let atomic = matches!(op, OneSidedOp::Atomic(_));
         self.bytes.clear();
         if e.flags.contains(SendFlags::INLINE) {
             self.bytes.resize(len as usize, 0);
-            qp.sq.inline_bytes(e.number, e.reached, &mut self.bytes);
+            qp.sq.inline_bytes(e.number, e.executed, &mut self.bytes);
         } else if self.spans.iter().any(|s| s.addr == NULL_ADDR || atomic && s.guarded) {
             return None; // an atomic's result must find its place: it cannot be had a second time
         }
-        let request = Reach {
+        let request = OneSided {
             service: qp.init.qp_type,
             src: qp.qpn,
             dst: verbs::Qpn::new(qp.attr.dest_qp_num),
             epoch: qp.peer_epoch.filter(|_| qp.init.qp_type.is_reliable()),
             op,
             rkey,
-            addr: addr.wrapping_add(u64::from(e.reached)),
+            addr: addr.wrapping_add(u64::from(e.executed)),
             len,
-            before: e.reached,
-            after: e.len - e.reached - len,
+            before: e.executed,
+            after: e.len - e.executed - len,
             mtu: qp.mtu,
             queues: e.queued,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
-        self.platform.reach(link, &request)
+        self.platform.one_sided(link, &request)
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and what
     /// stands in front is RDMA too, whose acknowledgement will not be long in coming.
-    pub(crate) fn waits_to_reach(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
+    pub(crate) fn waits_for_one_sided(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
         let Some((_, addr, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
         let len = wqe.len();
         let mut outstanding = qp.inflight.iter().filter(|e| !e.done).peekable();
@@ -202,15 +202,15 @@ impl<P: Platform> Engine<P> {
 }
 
 /// What a request is to the initiator that executes it itself, and where; `None` for those that are always sent.
-fn operation(opcode: Opcode, body: &SendBody) -> Option<(ReachOp, u64, RKey)> {
+fn operation(opcode: Opcode, body: &SendBody) -> Option<(OneSidedOp, u64, RKey)> {
     match (opcode, *body) {
-        (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey }) => Some((ReachOp::Write, remote_addr, rkey)),
-        (Opcode::RdmaRead, SendBody::Rdma { remote_addr, rkey }) => Some((ReachOp::Read, remote_addr, rkey)),
+        (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey }) => Some((OneSidedOp::Write, remote_addr, rkey)),
+        (Opcode::RdmaRead, SendBody::Rdma { remote_addr, rkey }) => Some((OneSidedOp::Read, remote_addr, rkey)),
         (Opcode::FetchAndAdd, SendBody::Atomic { remote_addr, rkey, compare_add, .. }) => {
-            Some((ReachOp::Atomic(AtomicOp::FetchAdd(compare_add)), remote_addr, rkey))
+            Some((OneSidedOp::Atomic(AtomicOp::FetchAdd(compare_add)), remote_addr, rkey))
         }
         (Opcode::CmpAndSwp, SendBody::Atomic { remote_addr, rkey, compare_add, swap }) => {
-            Some((ReachOp::Atomic(AtomicOp::CompareSwap(compare_add, swap)), remote_addr, rkey))
+            Some((OneSidedOp::Atomic(AtomicOp::CompareSwap(compare_add, swap)), remote_addr, rkey))
         }
         _ => None,
     }
