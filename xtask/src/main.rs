@@ -78,7 +78,7 @@ const STEPS: &[Step] = &[
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, without process_vm_readv, and visited by another user" },
     Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of pingpong, perftest and rdmacm, and load, with two runnable threads per core beside" },
     Step { name: "indirect",   slow: true,  run: indirect,            about: "unit, selftest, pingpong, perftest, pyverbs with single copies between processes forbidden" },
-    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, doorbells, boards, copies and the lock" },
+    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, doorbells, export tables, copies and the lock" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
     Step { name: "miri",       slow: true,  run: miri::run,           about: "miri on the crates that it can run" },
 ];

@@ -31,7 +31,7 @@ const DEEP: u64 = 16;
 const RECEIVES: u64 = 32;
 /// Rounds after which the process has what it keeps.
 const WARM: u64 = 20;
-/// What it may hold more after that: the board, of which pages are used as keys and numbers change, until all 2 MiB are;
+/// What it may hold more after that: the export table, of which pages are used as keys and numbers change, until all 2 MiB are;
 /// and pages of a heap that is used in another order. One lost link would be a mapping and three descriptors.
 /// Up to 8 threads that close descriptors come and go; the C library keeps the stack and the heap of each, both in two
 /// mappings without a name.

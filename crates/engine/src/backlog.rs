@@ -71,8 +71,8 @@ impl<P: Platform> Engine<P> {
             qp.backlog.pop_front();
             qp.tally.counters.dropped += 1;
         }
-        if waited && qp.backlog.is_empty() && qp.shown.is_some() {
-            self.show_qp(qp);
+        if waited && qp.backlog.is_empty() && qp.exported.is_some() {
+            self.publish_qp(qp);
         }
         let len = self.payload_len(rx);
         let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();
@@ -94,9 +94,9 @@ impl<P: Platform> Engine<P> {
             self.starving.push(qp.id);
         }
         qp.backlog.push_back(Held { packet: *packet, bytes, since: now });
-        if qp.backlog.len() == 1 && qp.shown.is_some() {
+        if qp.backlog.len() == 1 && qp.exported.is_some() {
             // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
-            self.show_qp(qp);
+            self.publish_qp(qp);
         }
         true
     }
@@ -145,7 +145,7 @@ impl<P: Platform> Engine<P> {
         if !qp.backlog.is_empty() {
             self.starving.push(id);
         } else if qp.init.qp_type == QpType::Uc {
-            self.show_qp(&mut qp);
+            self.publish_qp(&mut qp);
         }
         self.qps.put_back(id, qp);
     }

@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
                     // What is under way is timed from now on, or no longer, also if nothing else happens.
                     self.set_ack_timer(qp, now);
                 }
-                self.show_qp(qp);
+                self.publish_qp(qp);
                 if to == S::Rtr || mask.contains(M::AV) {
                     self.tell_path(qp);
                 }

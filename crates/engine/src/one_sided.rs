@@ -8,7 +8,7 @@
 //!
 //! A reliable connection must have been answered before: then the peer has the right sequence number and path. On an unreliable one, whose
 //! responder takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing, the peer must have taken what was sent before; and it shows
-//! its queue pair only while it would take a packet at once (`show_qp`).
+//! its queue pair only while it would take a packet at once (`publish_qp`).
 //!
 //! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that nobody waits longer for the lock. What is left of a long
 //! request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What the peer
@@ -18,7 +18,7 @@
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 
 use crate::Engine;
-use crate::platform::{AtomicOp, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Platform, Shown, ShownId};
+use crate::platform::{AtomicOp, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Platform};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::sq::Wqe;
@@ -140,7 +140,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Shows a queue pair to its peer, or what has changed about it: one that would execute a request at once.
-    pub(crate) fn show_qp(&mut self, qp: &mut Qp) {
+    pub(crate) fn publish_qp(&mut self, qp: &mut Qp) {
         let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let takes = match qp.init.qp_type {
             QpType::Rc | QpType::XrcTgt => connected,
@@ -163,28 +163,28 @@ impl<P: Platform> Engine<P> {
             // Such a request is refused, which is the responder's part.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
-        let epoch = *qp.shown.get_or_insert_with(|| self.platform.random());
+        let epoch = *qp.exported.get_or_insert_with(|| self.platform.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
         let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
-        self.platform.show(&Shown::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
+        self.platform.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
     }
 
     /// Ends what peers may do through a queue pair by themselves.
     pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
-        if qp.shown.take().is_some() {
-            self.platform.take_back(ShownId::Qp(qp.qpn));
+        if qp.exported.take().is_some() {
+            self.platform.retract(ExportId::Qp(qp.qpn));
         }
     }
 
     /// Shows a region to peers if they have rights on it.
-    pub(crate) fn show_mr(&mut self, id: MrId) {
+    pub(crate) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.mem.mrs.get(id) else { return };
         let info = &mr.info;
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         if mr.backing == Backing::Null || !info.access.intersects(remote) {
             return;
         }
-        self.platform.show(&Shown::Region {
+        self.platform.publish(&Export::Region {
             key: info.key,
             ctx: mr.ctx,
             pd: info.pd,
@@ -197,7 +197,7 @@ impl<P: Platform> Engine<P> {
 
     /// Ends what peers may do with a region by themselves, and waits for it.
     pub(crate) fn hide_mr(&mut self, key: u32) {
-        self.platform.take_back(ShownId::Region(key));
+        self.platform.retract(ExportId::Region(key));
     }
 }
 

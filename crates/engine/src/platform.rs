@@ -420,7 +420,7 @@ pub enum AtomicOp {
 
 /// What peers of the same user may know, so that they can execute RDMA requests by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum Export {
     /// A region with remote rights.
     Region {
         /// Its rkey.
@@ -459,21 +459,21 @@ pub enum Shown {
     },
 }
 
-/// Names what is [`Shown`].
+/// Names what is [`Export`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShownId {
+pub enum ExportId {
     /// By rkey.
     Region(u32),
     /// By number.
     Qp(Qpn),
 }
 
-impl Shown {
+impl Export {
     /// Its name.
-    pub const fn id(&self) -> ShownId {
+    pub const fn id(&self) -> ExportId {
         match self {
-            Shown::Region { key, .. } => ShownId::Region(*key),
-            Shown::Qp { qpn, .. } => ShownId::Qp(*qpn),
+            Export::Region { key, .. } => ExportId::Region(*key),
+            Export::Qp { qpn, .. } => ExportId::Qp(*qpn),
         }
     }
 }
@@ -531,9 +531,9 @@ pub struct OneSided<'a> {
 
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
 /// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
-pub fn check_one_sided(qp: Shown, region: Shown, request: &OneSided<'_>) -> Option<(u64, u64)> {
-    let Shown::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
-    let Shown::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
+pub fn check_one_sided(qp: Export, region: Export, request: &OneSided<'_>) -> Option<(u64, u64)> {
+    let Export::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
+    let Export::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
     let need = match request.op {
         OneSidedOp::Write => Access::REMOTE_WRITE,
         OneSidedOp::Read => Access::REMOTE_READ,
@@ -696,9 +696,9 @@ pub trait Platform {
     // ---- requests that the initiator executes; a platform without them leaves these as they are ----
 
     /// Shows something to peers, in place of what was shown under this name.
-    fn show(&mut self, _shown: &Shown) {}
+    fn publish(&mut self, _exported: &Export) {}
     /// Shows it no longer. When this returns, no peer acts on it, or those that did are dead.
-    fn take_back(&mut self, _id: ShownId) {}
+    fn retract(&mut self, _id: ExportId) {}
     /// Executes a request, if the peer's side shows that all of it is allowed and this way is worth while. `None` when
     /// the request has to be sent: then the peer decides, and nothing that a second try would not repeat has happened.
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {

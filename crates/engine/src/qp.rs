@@ -317,8 +317,8 @@ pub(crate) struct Qp {
     pub timed: bool,
 
     // ---- responder ----
-    /// Peers can see it on our board, as this connection.
-    pub shown: Option<u64>,
+    /// Peers can see it on our export table, as this connection.
+    pub exported: Option<u64>,
     pub epsn: Psn,
     pub msn: u32,
     pub nak_sent: bool,

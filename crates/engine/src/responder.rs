@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
             qp.comm_est = true;
             self.done.async_event(qp.ctx, EventKind::CommEst, EventSource::Qp(qp.id), qp.user);
             if qp.init.qp_type == QpType::Uc {
-                self.show_qp(qp);
+                self.publish_qp(qp);
             }
         }
     }

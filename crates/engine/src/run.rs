@@ -77,8 +77,8 @@ impl<P: Platform> Engine<P> {
             return false; // not connected: nothing to be heard but datagrams, and those went another way
         }
         self.find_link(qp);
-        if qp.init.qp_type == QpType::Uc && qp.shown.is_none() {
-            self.show_qp(qp);
+        if qp.init.qp_type == QpType::Uc && qp.exported.is_none() {
+            self.publish_qp(qp);
         }
         match qp.link {
             Some(own) if self.platform.same_peer(own, link) => {

@@ -114,7 +114,7 @@ impl Memfd {
     ///
     /// # Errors
     /// As [`Memfd::create`]; `EINVAL` where the kernel (before 5.1) does not know the seal.
-    pub fn create_board(len: usize) -> Result<(Self, OwnedFd), Errno> {
+    pub fn create_export_table(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
         resize(&fd, len as u64)?;
@@ -170,7 +170,7 @@ unsafe impl Backing for Memfd {
     }
 }
 
-/// Memory that a peer made with [`Memfd::create_board`], mapped for reading. Not a [`Backing`]: it cannot be written.
+/// Memory that a peer made with [`Memfd::create_export_table`], mapped for reading. Not a [`Backing`]: it cannot be written.
 pub struct Foreign {
     base: NonNull<u8>,
     len: usize,

@@ -21,8 +21,8 @@ pub mod apart;
 pub mod arena;
 pub mod backing;
 pub mod biased;
-pub mod board;
 pub mod copying;
+pub mod export_table;
 pub mod fds;
 pub mod files;
 pub mod gifts;
@@ -35,17 +35,17 @@ mod protection;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;
-#[cfg(not(loom))]
-mod sheet;
 pub mod single_copy;
 pub mod stream;
 pub mod sync;
+#[cfg(not(loom))]
+mod table_memory;
 pub mod way;
 
 #[cfg(not(loom))]
 pub use shared::Half;
 #[cfg(not(loom))]
-pub use sheet::{ForeignSheet, OwnSheet};
+pub use table_memory::{OwnTable, PeerTable};
 
 #[cfg(all(test, loom))]
 mod loom_tests;

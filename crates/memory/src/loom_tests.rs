@@ -8,8 +8,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::board::{BoardMemory, ROW, Reader, VALUES, Writer};
 use crate::copying::{Copier, under_way};
+use crate::export_table::{ROW, Reader, TableMemory, VALUES, Writer};
 use crate::joint::{self, Helper, Leader, Terms, Words};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -242,9 +242,9 @@ fn loom_a_full_bulk_area_wraps_and_no_wake_up_is_lost() {
 }
 
 /// One row.
-struct Sheet(Vec<AtomicU64>);
+struct HeapTable(Vec<AtomicU64>);
 
-impl BoardMemory for Arc<Sheet> {
+impl TableMemory for Arc<HeapTable> {
     const ROWS: usize = 1;
     const PROBES: usize = 1;
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -252,22 +252,22 @@ impl BoardMemory for Arc<Sheet> {
     }
 }
 
-fn sheet() -> Arc<Sheet> {
-    Arc::new(Sheet((0..ROW).map(|_| AtomicU64::new(0)).collect()))
+fn table_memory() -> Arc<HeapTable> {
+    Arc::new(HeapTable((0..ROW).map(|_| AtomicU64::new(0)).collect()))
 }
 
 #[test]
-fn loom_rows_of_a_board_do_not_tear() {
+fn loom_rows_of_an_export_table_do_not_tear() {
     explore(2, || {
-        let sheet = sheet();
-        let mut writer = Writer::new(sheet.clone());
-        assert!(writer.show(5, &[1; VALUES]));
+        let table_memory = table_memory();
+        let mut writer = Writer::new(table_memory.clone());
+        assert!(writer.publish(5, &[1; VALUES]));
         let other = thread::spawn(move || {
-            if let Some(row) = Reader::new(sheet).find(5) {
+            if let Some(row) = Reader::new(table_memory).find(5) {
                 assert!(row.iter().all(|v| *v == row[0]));
             }
         });
-        assert!(writer.show(5, &[2; VALUES]));
+        assert!(writer.publish(5, &[2; VALUES]));
         other.join().expect("no panic");
     });
 }
@@ -276,15 +276,15 @@ fn loom_rows_of_a_board_do_not_tear() {
 #[test]
 fn loom_nobody_reaches_what_was_taken_back() {
     explore(2, || {
-        let sheet = sheet();
+        let table_memory = table_memory();
         let word = Arc::new(AtomicU64::new(0));
         let region = Arc::new(UnsafeCell::new(0u64));
-        let mut writer = Writer::new(sheet.clone());
-        assert!(writer.show(5, &[1; VALUES]));
+        let mut writer = Writer::new(table_memory.clone());
+        assert!(writer.publish(5, &[1; VALUES]));
         let other = {
             let (word, region) = (word.clone(), region.clone());
             thread::spawn(move || {
-                let reader = Reader::new(sheet);
+                let reader = Reader::new(table_memory);
                 let mut copier = Copier::default();
                 for _ in 0..2 {
                     copier.marked(&word, || {
@@ -296,7 +296,7 @@ fn loom_nobody_reaches_what_was_taken_back() {
                 }
             })
         };
-        assert!(writer.take_back(5));
+        assert!(writer.retract(5));
         if let Some(copy) = under_way(&word) {
             while copy.lasts(&word) {
                 thread::yield_now();

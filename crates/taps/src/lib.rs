@@ -13,8 +13,8 @@ pub mod pcap;
 use std::ops::{Deref, DerefMut};
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path, Payload, Platform,
-    SendError, ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
+    AtomicOp, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path, Payload,
+    Platform, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -479,16 +479,16 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn show(&mut self, shown: &Shown) {
+    fn publish(&mut self, exported: &Export) {
         // Nor may peers execute theirs unseen.
         if !self.tapped() {
-            self.wire.show(shown);
+            self.wire.publish(exported);
         }
     }
 
     #[inline]
-    fn take_back(&mut self, id: ShownId) {
-        self.wire.take_back(id);
+    fn retract(&mut self, id: ExportId) {
+        self.wire.retract(id);
     }
 
     #[inline]

@@ -14,7 +14,7 @@ pub(crate) struct Paper {
     pub room: Option<usize>,
     pub coming: VecDeque<(Packet, Vec<u8>)>,
     pub memory: std::cell::RefCell<Vec<u8>>,
-    pub shown: u32,
+    pub exported: u32,
     /// Who is at the other end.
     pub peer: Option<[u8; 16]>,
 }
@@ -129,8 +129,8 @@ impl Platform for Paper {
         Ok(())
     }
     fn quiesce(&mut self, _link: Option<LinkId>) {}
-    fn show(&mut self, _shown: &Shown) {
-        self.shown += 1;
+    fn publish(&mut self, _exported: &Export) {
+        self.exported += 1;
     }
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         Some(OneSidedDone { epoch: 1, before: 0 })

@@ -7,7 +7,7 @@
 //! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `paths`: when large messages go by single copy, and when through the window.
-//! * `board`: requests that the initiator executes, on what the peer shows of itself.
+//! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
@@ -16,9 +16,9 @@
 //! does is trusted.
 #![forbid(unsafe_code)]
 
-mod board;
 mod codec;
 mod config;
+mod export_table;
 mod identity;
 mod link;
 mod meeting;

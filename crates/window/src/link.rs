@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use engine::platform::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 use memory::backing::{Backing, Heap};
-use memory::board::Reader;
 use memory::copying::{Copier, UnderWay, under_way};
+use memory::export_table::Reader;
 use memory::fds::TrackedFd;
 use memory::joint::{self, Failed, Helper, Leader, Offer, Terms};
 use memory::ring::{Broken, Consumer, Place, Producer};
-use memory::{ForeignSheet, Half, arena, single_copy};
+use memory::{Half, PeerTable, arena, single_copy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
 
@@ -134,7 +134,7 @@ pub(crate) struct Remote {
     /// Where we may choose, large messages should go through the window.
     pub favours_window: bool,
     /// What it shows, so that we execute requests by ourselves.
-    pub board: Option<Reader<ForeignSheet>>,
+    pub export_table: Option<Reader<PeerTable>>,
     /// Its memory that we have mapped.
     pub arena: Option<arena::Peer>,
     /// It has one that cannot be mapped.

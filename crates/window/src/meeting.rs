@@ -1,7 +1,7 @@
 //! What two processes say when they meet: greetings, proofs, and what a process gets that may trace us.
 //!
 //! The kernel's word comes first (SO_PEERCRED: process and user). Beyond the window, a process gets nothing of ours
-//! before it has read a nonce from our memory and returned it: the keys and addresses on the board, and a descriptor that
+//! before it has read a nonce from our memory and returned it: the keys and addresses on the export table, and a descriptor that
 //! it could make block, are for those that could read and stop us anyway. A process that may not trace us, because Yama,
 //! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
 //!
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use engine::platform::{LinkId, SingleCopyError};
 use memory::backing::Memfd;
-use memory::board::Reader;
+use memory::export_table::Reader;
 use memory::fds::TrackedFd;
 use memory::gifts::Gift;
-use memory::{ForeignSheet, Half, single_copy};
+use memory::{Half, PeerTable, single_copy};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::WindowPlatform;
@@ -77,7 +77,7 @@ impl WindowPlatform {
             we_permitted: false,
             it_permitted: false,
             favours_window: false,
-            board: None,
+            export_table: None,
             arena: None,
             arena_failed: false,
             alive_at: 0,
@@ -202,7 +202,7 @@ impl WindowPlatform {
                 true
             }
             Message::Proof(nonce) => none && !awaits_welcome && self.check_proof(id, &mut remote, nonce),
-            Message::Table { board } => !awaits_welcome && self.take_table(&mut remote, *board, fds),
+            Message::Table { export_table } => !awaits_welcome && self.take_table(&mut remote, *export_table, fds),
             Message::Echo { .. } => none && !awaits_welcome,
             Message::Hello(_) | Message::Welcome(_) => false,
         };
@@ -235,10 +235,10 @@ impl WindowPlatform {
         let bell = rustix::event::eventfd(0, flags).ok().map(|fd| TrackedFd::new(fd, &self.fds));
         // For want of a descriptor it gets nothing, and rings by the socket.
         let Some(bell) = bell.filter(|bell| watch_bell(&self.epoll, bell, id).is_ok()) else { return true };
-        self.make_board();
-        let board = self.board.as_ref().filter(|_| remote.it_permitted);
-        let message = Message::Table { board: board.is_some() };
-        let fds = [Some(bell.as_fd()), board.map(|board| board.fd.as_fd())];
+        self.make_exports();
+        let export_table = self.export_table.as_ref().filter(|_| remote.it_permitted);
+        let message = Message::Table { export_table: export_table.is_some() };
+        let fds = [Some(bell.as_fd()), export_table.map(|export_table| export_table.fd.as_fd())];
         let fds: Vec<_> = fds.into_iter().flatten().collect();
         let _ = socket::send(&remote.socket, &message, &fds);
         remote.bell = Some(bell);
@@ -247,8 +247,8 @@ impl WindowPlatform {
 
     /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: whoever holds an
     /// eventfd can make writing to it block.
-    fn take_table(&mut self, remote: &mut Remote, board: bool, fds: Option<Vec<Gift>>) -> bool {
-        let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(board));
+    fn take_table(&mut self, remote: &mut Remote, export_table: bool, fds: Option<Vec<Gift>>) -> bool {
+        let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(export_table));
         if !complete || remote.who.standing == Standing::Other || std::mem::replace(&mut remote.given, true) {
             return false;
         }
@@ -262,8 +262,8 @@ impl WindowPlatform {
             .filter(|fd| fd.is_eventfd() && rustix::io::ioctl_fionbio(fd, true).is_ok())
             .map(|fd| TrackedFd::new(fd.keep(), &self.fds));
         if remote.we_permitted {
-            // A board that is not as it must be is none: then requests are sent.
-            remote.board = fds.next().and_then(|fd| ForeignSheet::adopt(fd).ok()).map(Reader::new);
+            // An export table that is not as it must be is none: then requests are sent.
+            remote.export_table = fds.next().and_then(|fd| PeerTable::adopt(fd).ok()).map(Reader::new);
         }
         true
     }

@@ -12,8 +12,8 @@ use memory::single_copy::Costs;
 use memory::{Half, joint};
 
 use crate::WindowPlatform;
-use crate::board::coarse_time;
 use crate::config::SINGLE_COPY_ABOVE;
+use crate::export_table::coarse_time;
 use crate::link::Link;
 
 /// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the time of one,

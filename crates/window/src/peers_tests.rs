@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::platform::{
-    AtomicOp, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, ShownId, SingleCopyError, Span, TicketRef,
+    AtomicOp, ExportId, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Gid, Psn, Qpn};
 
@@ -416,12 +416,12 @@ fn copies_without_end() {
             a.handle_events(monotonic());
         }
         let remote = a.link(link).unwrap().remote.as_ref().unwrap();
-        assert!(remote.proved && !remote.it_permitted && !remote.we_permitted && remote.board.is_none());
+        assert!(remote.proved && !remote.it_permitted && !remote.we_permitted && remote.export_table.is_none());
         mark(b, *b.links().last().unwrap(), 77);
         let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
         let ctx = verbs::CtxId { index: 0, generation: 0 };
-        a.show(&engine::platform::Shown::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
-        a.take_back(ShownId::Region(5));
+        a.publish(&engine::platform::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.retract(ExportId::Region(5));
         assert!(!a.is_unquiet(), "who may not copy is not copying");
     }
 }
@@ -429,7 +429,7 @@ fn copies_without_end() {
 /// As when descriptors run out between the acceptance and its arrival.
 #[test]
 fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
-    let table = Message::Table { board: true };
+    let table = Message::Table { export_table: true };
     let (mut platform, mut other) = (platform(), platform());
     // This test answers for the block.
     let first = other.claim_block().unwrap();
@@ -442,7 +442,7 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     platform.handle_events(monotonic());
     assert!(platform.obey(link, &table, None));
     let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
-    assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.board.is_none());
+    assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.export_table.is_none());
     // Once.
     assert!(!platform.obey(link, &table, None));
 }
@@ -511,16 +511,16 @@ fn room_in_a_window_is_announced_to_sleepers() {
 /// Several requests in a row that are executed here are a stream: its next goes as a packet.
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
-    use engine::platform::{OneSided, OneSidedOp, Shown};
+    use engine::platform::{Export, OneSided, OneSidedOp};
     use verbs::{Access, CtxId, PdId, QpType, RKey};
     let (mut platform, mut other, link, dst) = linked();
     let src = Qpn::new(0x777);
     let (access, pd, mut memory) =
         (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
     let (addr, ctx) = (span(&mut memory).addr, CtxId { index: 1, generation: 0 });
-    other.show(&Shown::Region { key: 5, ctx, pd, access, addr, length: 200_000, iova: addr });
-    let (service, shown_pd) = (QpType::Rc, Some(pd));
-    other.show(&Shown::Qp { qpn: dst, service, peer: src, ctx, pd: shown_pd, access, mtu: 4096, epoch: 9 });
+    other.publish(&Export::Region { key: 5, ctx, pd, access, addr, length: 200_000, iova: addr });
+    let (service, exported_pd) = (QpType::Rc, Some(pd));
+    other.publish(&Export::Qp { qpn: dst, service, peer: src, ctx, pd: exported_pd, access, mtu: 4096, epoch: 9 });
     other.announce_sleep();
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
     let mut one_sided = |platform: &mut WindowPlatform, op, len, queues| {
@@ -679,7 +679,7 @@ fn who_does_not_end_his_part_is_given_up() {
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
     // A region that nobody was shown.
-    target.take_back(ShownId::Region(5));
+    target.retract(ExportId::Region(5));
     assert!(target.is_unquiet());
     mark(&initiator, link, 2);
     assert!(!settle(&mut target));

@@ -5,8 +5,8 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use engine::platform::{
-    AtomicOp, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload, Platform, SendError,
-    ShortPacket, Shown, ShownId, SingleCopyError, Span, TicketRef,
+    AtomicOp, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload,
+    Platform, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
 };
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
@@ -16,8 +16,8 @@ use rustix::event::epoll;
 use verbs::{Errno, Gid, Qpn, RKey};
 
 use crate::Config;
-use crate::board::Board;
 use crate::codec;
+use crate::export_table::Exports;
 use crate::identity::Unreached;
 use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
@@ -92,7 +92,7 @@ pub struct WindowPlatform {
     pub(crate) next_serial: u32,
     pub(crate) next_peer: u64,
     pub(crate) multicast: Multicast,
-    pub(crate) board: Option<Board>,
+    pub(crate) export_table: Option<Exports>,
     pub(crate) shared: SharedMemory,
     pub(crate) quiet: Quiet,
     gids: Vec<Gid>,
@@ -139,7 +139,7 @@ impl WindowPlatform {
             next_serial: 0,
             next_peer: 0,
             multicast: Multicast::default(),
-            board: None,
+            export_table: None,
             shared: SharedMemory::default(),
             quiet: Quiet::default(),
             gids: Vec::new(),
@@ -660,12 +660,12 @@ impl Platform for WindowPlatform {
         self.link(rx.link()).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
 
-    fn show(&mut self, shown: &Shown) {
-        self.show_row(shown);
+    fn publish(&mut self, exported: &Export) {
+        self.publish_row(exported);
     }
 
-    fn take_back(&mut self, id: ShownId) {
-        self.take_row_back(id);
+    fn retract(&mut self, id: ExportId) {
+        self.retract_row(id);
     }
 
     #[inline]

@@ -83,7 +83,7 @@ pub enum Message {
     /// What a process gets that may trace the sender.
     Table {
         /// The descriptor of the sender's board comes behind that of the doorbell.
-        board: bool,
+        export_table: bool,
     },
     /// What the receiver's HELLO over another link said, and where that link came in.
     Echo {
@@ -123,7 +123,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
             Ok(Message::Echo { secret, block })
         }
         (KIND_PROOF, 0) => rest.try_into().map(Message::Proof).map_err(|_| Malformed),
-        (KIND_TABLE, 0 | 2) if rest.is_empty() => Ok(Message::Table { board: flags == 2 }),
+        (KIND_TABLE, 0 | 2) if rest.is_empty() => Ok(Message::Table { export_table: flags == 2 }),
         (KIND_RING, 0) if rest.is_empty() => Ok(Message::Ring),
         _ => Err(Malformed),
     }
@@ -148,7 +148,7 @@ pub fn emit(message: &Message) -> Vec<u8> {
         Message::Hello(g) => (KIND_HELLO, u8::from(g.single_copy)),
         Message::Welcome(g) => (KIND_WELCOME, u8::from(g.single_copy)),
         Message::Proof(_) => (KIND_PROOF, 0),
-        Message::Table { board } => (KIND_TABLE, u8::from(*board) << 1),
+        Message::Table { export_table } => (KIND_TABLE, u8::from(*export_table) << 1),
         Message::Echo { .. } => (KIND_ECHO, 0),
         Message::Ring => (KIND_RING, 0),
     };

@@ -21,8 +21,8 @@ const NONCE_SEEN: [u8; NONCE] = [0xcc; NONCE];
 fn bytes_of_each_message() {
     let note = |kind, flags| [&b"softrnic\x06\0\0\0"[..], &[kind, flags, 0, 0]].concat();
     assert_eq!(emit(&Message::Ring), note(4, 0));
-    assert_eq!(emit(&Message::Table { board: false }), note(5, 0));
-    assert_eq!(emit(&Message::Table { board: true }), note(5, 2));
+    assert_eq!(emit(&Message::Table { export_table: false }), note(5, 0));
+    assert_eq!(emit(&Message::Table { export_table: true }), note(5, 2));
     let proof = emit(&Message::Proof(NONCE_SEEN));
     assert_eq!(proof.len(), PROOF_BYTES);
     assert_eq!(proof[..16], note(3, 0));
@@ -52,8 +52,8 @@ fn what_is_written_can_be_read() {
         ECHO,
         Message::Welcome(refused),
         Message::Proof(NONCE_SEEN),
-        Message::Table { board: false },
-        Message::Table { board: true },
+        Message::Table { export_table: false },
+        Message::Table { export_table: true },
         Message::Ring,
     ] {
         let bytes = emit(&message);
@@ -80,7 +80,7 @@ fn every_bit_of_the_head_counts() {
         bad[13] = flags;
         assert_eq!(parse(&bad), Err(Malformed));
     }
-    for message in [Message::Hello(greeting()), Message::Proof(NONCE_SEEN), Message::Table { board: true }] {
+    for message in [Message::Hello(greeting()), Message::Proof(NONCE_SEEN), Message::Table { export_table: true }] {
         let mut bad = emit(&message);
         bad[13] = 3;
         assert_eq!(parse(&bad), Err(Malformed));

@@ -126,14 +126,14 @@ impl WindowPlatform {
     fn insert_place(&mut self, place: Place) {
         let number = self.shared.insert(place);
         if number < PLACES {
-            self.show_place(number, Some(place));
+            self.publish_place(number, Some(place));
         }
     }
 
     fn remove_place(&mut self, addr: u64) -> Option<Place> {
         let (number, place) = self.shared.remove(addr)?;
         if number < PLACES {
-            self.show_place(number, None);
+            self.publish_place(number, None);
         }
         Some(place)
     }

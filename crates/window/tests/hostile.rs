@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{Node, packet, pattern};
-use engine::platform::{LinkId, OneSided, Payload, Platform, Shown};
+use engine::platform::{Export, LinkId, OneSided, Payload, Platform};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -87,15 +87,16 @@ impl Proven {
         let proof = Message::Proof(read_nonce(&greeting));
         assert!(send(&socket, &rendezvous::emit(&proof), &[]));
         assert_eq!(peers(node), 1);
-        let (Some(Message::Table { board }), fds) = receive(&socket) else { panic!("no TABLE") };
-        assert_eq!(fds.len(), 1 + usize::from(board));
+        let (Some(Message::Table { export_table }), fds) = receive(&socket) else { panic!("no TABLE") };
+        assert_eq!(fds.len(), 1 + usize::from(export_table));
         Proven { socket, window, bell: fds.into_iter().next().unwrap() }
     }
 
-    /// Gives the victim this as a board, and a doorbell.
-    fn give(&self, bell: &OwnedFd, board: Option<&OwnedFd>) {
-        let table = rendezvous::emit(&Message::Table { board: board.is_some() });
-        let fds: Vec<_> = [Some(bell.as_fd()), board.map(|board| board.as_fd())].into_iter().flatten().collect();
+    /// Gives the victim this as an export table, and a doorbell.
+    fn give(&self, bell: &OwnedFd, export_table: Option<&OwnedFd>) {
+        let table = rendezvous::emit(&Message::Table { export_table: export_table.is_some() });
+        let fds: Vec<_> =
+            [Some(bell.as_fd()), export_table.map(|export_table| export_table.as_fd())].into_iter().flatten().collect();
         assert!(send(&self.socket, &table, &fds));
     }
 }
@@ -176,17 +177,17 @@ fn closed(socket: &OwnedFd) -> bool {
 fn hostile_peers() {
     let mut node = Node::new();
     let mut honest = Node::new();
-    // It has something to show, so its own board counts with what was open before.
+    // It has something to show, so its own export table counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
     let ctx = CtxId { index: 0, generation: 0 };
-    node.platform.show(&Shown::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+    node.platform.publish(&Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     offers_that_are_refused(&mut node);
     garbage(&mut node);
     silence(&mut node);
     nonsense_after_hello(&mut node);
     a_doorbell_that_is_none(&mut node);
     a_doorbell_of_the_unproven(&mut node);
-    boards_that_are_none(&mut node);
+    export_tables_that_are_none(&mut node);
     let taken: u32 = (1..=40).map(|seed| scribbler(&mut node, seed)).sum();
     assert!(taken > 1000, "{taken}");
     foreign_answers();
@@ -194,8 +195,8 @@ fn hostile_peers() {
     still_works(node, honest);
 }
 
-/// A board that is none, or says what is not so: requests find nothing to act on, or memory that is not there.
-fn boards_that_are_none(node: &mut Node) {
+/// An export table that is none, or says what is not so: requests find nothing to act on, or memory that is not there.
+fn export_tables_that_are_none(node: &mut Node) {
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let bytes = 32 * 1024 * 64 + 4096;
     // Every row odd, or even and about nothing, or full of bytes.
@@ -208,12 +209,12 @@ fn boards_that_are_none(node: &mut Node) {
         }
         fd
     };
-    let boards =
+    let export_tables =
         [eventfd(), memfd(bytes - 4096, all), memfd(bytes, SealFlags::SHRINK), memfd(bytes, all), wild(1), wild(2)];
-    for board in &boards {
+    for export_table in &export_tables {
         let nonce = Box::new([7; NONCE]);
         let peer = Proven::new(node, &nonce);
-        peer.give(&eventfd(), Some(board));
+        peer.give(&eventfd(), Some(export_table));
         let link = node.platform.links()[1];
         node.until("straight", |node| {
             node.platform.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
@@ -355,9 +356,9 @@ fn nonsense_after_hello(node: &mut Node) {
         (Some(Message::Hello(greeting())), 0),
         (Some(Message::Welcome(welcome())), 0),
         (Some(Message::Welcome(welcome())), 1),
-        (Some(Message::Table { board: false }), 0),
-        (Some(Message::Table { board: true }), 1),
-        (Some(Message::Table { board: false }), 2),
+        (Some(Message::Table { export_table: false }), 0),
+        (Some(Message::Table { export_table: true }), 1),
+        (Some(Message::Table { export_table: false }), 2),
         (Some(Message::Ring), 1),
         // There is one try, and it was wrong.
         (Some(Message::Proof([0; NONCE])), 0),
@@ -379,7 +380,7 @@ fn nonsense_after_hello(node: &mut Node) {
         assert_eq!(peers(node), 1);
         let link = node.platform.links()[1];
         assert!(!node.platform.caps(link).single_copy);
-        // Neither a doorbell nor the board, also when the right answer comes behind a wrong one.
+        // Neither a doorbell nor the export table, also when the right answer comes behind a wrong one.
         let (heard, fds_then) = receive(&socket);
         assert_eq!((heard, fds_then.len()), (None, 0));
         let bytes = match &message {
@@ -569,7 +570,7 @@ fn foreign_answers() {
         (rendezvous::emit(&Message::Welcome(welcome())), 1),
         (rendezvous::emit(&Message::Welcome(welcome())), 2),
         (rendezvous::emit(&Message::Proof([0; NONCE])), 0),
-        (rendezvous::emit(&Message::Table { board: false }), 1),
+        (rendezvous::emit(&Message::Table { export_table: false }), 1),
         (hello(), 0),
         (vec![7; 50], 1),
     ] {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, NAP, Node, Other, packet, pattern, payload, say, span, told};
 use engine::platform::{
-    LinkId, OneSided, OneSidedOp, Payload, Platform, SendError, Shown, ShownId, SingleCopyError, Span, TicketRef,
+    Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, Platform, SendError, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
@@ -15,8 +15,8 @@ const KEY: u32 = 0x12_3456;
 const CTX: CtxId = CtxId { index: 1, generation: 0 };
 
 /// A queue pair whose peer is number 0x777.
-fn queue_pair(qpn: Qpn, pd: PdId, access: Access, epoch: u64) -> Shown {
-    Shown::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, mtu: 1024, epoch }
+fn queue_pair(qpn: Qpn, pd: PdId, access: Access, epoch: u64) -> Export {
+    Export::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, mtu: 1024, epoch }
 }
 
 fn open_fds() -> usize {
@@ -37,8 +37,16 @@ fn child() {
             say(span(&mut bytes).addr);
             let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_READ | Access::REMOTE_WRITE);
             let addr = span(&mut bytes).addr;
-            node.platform.show(&Shown::Region { key: KEY, ctx: CTX, pd, access, addr, length: 1 << 20, iova: 4096 });
-            node.platform.show(&queue_pair(node.qpn, pd, access, 99));
+            node.platform.publish(&Export::Region {
+                key: KEY,
+                ctx: CTX,
+                pd,
+                access,
+                addr,
+                length: 1 << 20,
+                iova: 4096,
+            });
+            node.platform.publish(&queue_pair(node.qpn, pd, access, 99));
             common::echo(&mut node, true, || false);
         }
         // Has a link from the peer, and then no descriptor left.
@@ -818,7 +826,7 @@ fn nobody_writes_to_what_was_taken_back() {
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);
-    node.platform.show(&queue_pair(node.qpn, pd, access, 1));
+    node.platform.publish(&queue_pair(node.qpn, pd, access, 1));
     let all = |node: &Node| {
         let mut now = vec![0u8; 1 << 20];
         node.platform.load(addr, false, &mut now).unwrap();
@@ -826,13 +834,13 @@ fn nobody_writes_to_what_was_taken_back() {
     };
     for _ in 0..300 {
         node.platform.store(addr, false, &[255]).unwrap();
-        node.platform.show(&Shown::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
+        node.platform.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
         node.until("a write", |node| {
             let mut first = [0];
             node.platform.load(addr, false, &mut first).unwrap();
             first != [255]
         });
-        node.platform.take_back(ShownId::Region(KEY));
+        node.platform.retract(ExportId::Region(KEY));
         node.settle();
         let then = all(&node);
         std::thread::sleep(Duration::from_millis(2));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use conformance::{Random, Wire};
 use memory::backing::Memfd;
-use memory::{Half, OwnSheet};
+use memory::{Half, OwnTable};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -295,9 +295,9 @@ impl Adversary {
                 if memory::single_copy::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
                     send(&knock.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
                     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-                    let board = self.board();
-                    let table = rendezvous::emit(&Message::Table { board: true });
-                    send(&self.open[n].socket, &table, &[bell.as_fd(), board.as_fd()]);
+                    let export_table = self.export_table();
+                    let table = rendezvous::emit(&Message::Table { export_table: true });
+                    send(&self.open[n].socket, &table, &[bell.as_fd(), export_table.as_fd()]);
                     break;
                 }
             }
@@ -313,9 +313,9 @@ impl Adversary {
         true
     }
 
-    /// A board with what the scenario writes.
-    fn board(&mut self) -> OwnedFd {
-        let (_, fd) = OwnSheet::create().expect("a board");
+    /// An export table with what the scenario writes.
+    fn export_table(&mut self) -> OwnedFd {
+        let (_, fd) = OwnTable::create().expect("an export table");
         let file = File::from(fd.try_clone().expect("a descriptor"));
         let len = file.metadata().expect("its length").len();
         for _ in 0..512 {

@@ -64,7 +64,7 @@ pub enum Words {
     Hello,
 }
 
-/// What is written into a window, and shown on a board.
+/// What is written into a window, and shown on an export table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Marks {
     None,

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 
 use conformance::{PORT, Wire, until};
 use memory::ring::RingMemory;
-use memory::{Half, OwnSheet};
+use memory::{Half, OwnTable};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -30,8 +30,8 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const PROOF: u8 = 3;
 const TABLE: u8 = 5;
-/// The flag that says that a board comes with a table.
-const BOARD: u8 = 2;
+/// The flag that says that an export table comes with a table.
+const EXPORT_TABLE: u8 = 2;
 
 fn name(block: u32) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(rendezvous::block_name(block as u16).as_bytes()).expect("a name")
@@ -114,14 +114,14 @@ fn window(len: u64, seals: SealFlags) -> File {
     fd.into()
 }
 
-/// A board that shows anything.
-fn board(random: &mut Random) -> File {
-    let (_, real) = OwnSheet::create().expect("a board");
+/// An export table that shows anything.
+fn export_table(random: &mut Random) -> File {
+    let (_, real) = OwnTable::create().expect("an export table");
     let len = File::from(real).metadata().expect("its length").len();
-    let board = window(len, SEALS);
+    let export_table = window(len, SEALS);
     let rows: Vec<u8> = (0..len / 8).flat_map(|_| random.any().to_le_bytes()).collect();
-    let _ = board.write_all_at(&rows, 0);
-    board
+    let _ = export_table.write_all_at(&rows, 0);
+    export_table
 }
 
 /// What the victim accepts.
@@ -263,13 +263,13 @@ impl Stranger {
         open.push(socket);
     }
 
-    /// Gives the victim a doorbell, and a board that shows anything.
+    /// Gives the victim a doorbell, and an export table that shows anything.
     fn give(&mut self, socket: &OwnedFd) {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        let board = board(&mut self.random);
+        let export_table = export_table(&mut self.random);
         let mut table = message(&mut self.random, TABLE);
-        table[13] = BOARD;
-        send(socket, &table, &[bell.as_fd(), board.as_fd()]);
+        table[13] = EXPORT_TABLE;
+        send(socket, &table, &[bell.as_fd(), export_table.as_fd()]);
     }
 
     /// Goes on talking, and writing into the window, for a while.

@@ -5,7 +5,7 @@ use conformance::{Bed, Far, Footprint, Wire};
 use rdma::Status;
 
 const MIB: u64 = 1 << 20;
-/// The most that two processes may need to be connected: a window with every page of its rings used, and boards.
+/// The most that two processes may need to be connected: a window with every page of its rings used, and export tables.
 const PAIR: u64 = 2 * MIB;
 /// Messages that go through the window, so that all of its pages have been used.
 const MESSAGES: usize = 200;
@@ -53,7 +53,7 @@ fn a_connected_pair_of_processes_is_small() {
     println!("counted: a connected pair of processes needs {} KiB: here {near}; there {there}", bytes / 1024);
     assert!(bytes < PAIR, "{bytes} bytes");
     // The socket, a doorbell for each direction, the peer's life; twice, if both began to connect at the same time; and
-    // once the board.
+    // once the export table.
     assert!(near.descriptors <= 9 && there.descriptors <= 9, "here {near}; there {there}");
     assert!(far.ended_well());
 }

@@ -29,7 +29,7 @@ impl<P: Platform> Engine<P> {
         let info = MrInfo { addr, length, iova, access, pd, key: 0 };
         let (id, key) = self.mem.add_mr(ctx, info, backing, || self.platform.random())?;
         let _ = self.use_pd(pd);
-        self.show_mr(id);
+        self.publish_mr(id);
         Ok((id, LKey(key), RKey(key)))
     }
 
@@ -100,7 +100,7 @@ impl<P: Platform> Engine<P> {
             backing = if on_demand { Backing::Guarded } else { Backing::Plain };
         }
         self.mem.change_mr(mr, info, backing)?;
-        self.show_mr(mr);
+        self.publish_mr(mr);
         Ok((LKey(info.key), RKey(info.key)))
     }
 

@@ -78,7 +78,7 @@ impl<P: Platform> Engine<P> {
                     proven: false,
                     astray: false,
                     peer_epoch: None,
-                    shown: None,
+                    exported: None,
                     timer_at: None,
                     epsn: Psn::default(),
                     msn: 0,

@@ -56,7 +56,7 @@ pub struct Net {
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
     /// What each node shows, and whether others use it.
-    pub shown: Vec<HashMap<ShownId, Shown>>,
+    pub exported: Vec<HashMap<ExportId, Export>>,
     pub one_sided: bool,
     /// Regions are in shared memory: atomics are executed by initiators too.
     pub shares: bool,
@@ -300,18 +300,18 @@ impl Platform for Mock {
         }
         Ok(())
     }
-    fn show(&mut self, shown: &Shown) {
-        self.net.borrow_mut().shown[self.me].insert(shown.id(), *shown);
+    fn publish(&mut self, exported: &Export) {
+        self.net.borrow_mut().exported[self.me].insert(exported.id(), *exported);
     }
-    fn take_back(&mut self, id: ShownId) {
-        self.net.borrow_mut().shown[self.me].remove(&id);
+    fn retract(&mut self, id: ExportId) {
+        self.net.borrow_mut().exported[self.me].remove(&id);
     }
     fn one_sided(&mut self, link: LinkId, r: &OneSided<'_>) -> Option<OneSidedDone> {
         let peer = self.node(link);
         let found = {
             let net = self.net.borrow();
-            let look = |id| net.shown[peer].get(&id).filter(|_| net.one_sided && peer != self.me).copied();
-            check_one_sided(look(ShownId::Qp(r.dst))?, look(ShownId::Region(r.rkey.0))?, r)?
+            let look = |id| net.exported[peer].get(&id).filter(|_| net.one_sided && peer != self.me).copied();
+            check_one_sided(look(ExportId::Qp(r.dst))?, look(ExportId::Region(r.rkey.0))?, r)?
         };
         let theirs = [Span { addr: found.0, len: r.len, guarded: true }];
         let me = self.me;
@@ -513,7 +513,7 @@ impl World {
             haunted: false,
             groups: HashMap::new(),
             lost: 0,
-            shown: vec![HashMap::new(); count],
+            exported: vec![HashMap::new(); count],
             one_sided: false,
             shares: false,
             executed: 0,

@@ -76,7 +76,7 @@ impl Twins {
         self.same("packets under way", &a.queues, &b.queues);
         self.same("what was sent ever", &(a.rng, a.lost, a.executed), &(b.rng, b.lost, b.executed));
         self.same("links with room", &a.writable, &b.writable);
-        self.same("what is shown", &a.shown, &b.shown);
+        self.same("what is shown", &a.exported, &b.exported);
     }
 
     fn compare_engines(&self, a: &Engine<Mock>, b: &Engine<Mock>) {
@@ -114,7 +114,7 @@ impl Twins {
             peer_epoch,
             timer_at,
             timed,
-            shown,
+            exported,
             epsn,
             msn,
             nak_sent

@@ -1,4 +1,4 @@
-//! The memory of a board at raw addresses: our own, and a peer's.
+//! The memory of an export table at raw addresses: our own, and a peer's.
 
 use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,27 +6,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use verbs::Errno;
 
 use crate::backing::{Backing, Foreign, Memfd};
-use crate::board::{BoardMemory, ROW};
+use crate::export_table::{ROW, TableMemory};
 
 const ROWS: usize = 32 * 1024;
 /// 2 MiB of rows, and a page: no multiple of a huge page's size, see [`Memfd::adopt`]. Pages never written cost nothing.
 const BYTES: usize = ROWS * ROW * 8 + 4096;
 
-/// The board of this process.
-pub struct OwnSheet(Memfd);
+/// The export table of this process.
+pub struct OwnTable(Memfd);
 
-impl OwnSheet {
+impl OwnTable {
     /// An empty board; the descriptor is for peers.
     ///
     /// # Errors
-    /// As [`Memfd::create_board`].
+    /// As [`Memfd::create_export_table`].
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
-        let (memory, fd) = Memfd::create_board(BYTES)?;
-        Ok((OwnSheet(memory), fd))
+        let (memory, fd) = Memfd::create_export_table(BYTES)?;
+        Ok((OwnTable(memory), fd))
     }
 }
 
-impl BoardMemory for OwnSheet {
+impl TableMemory for OwnTable {
     const ROWS: usize = ROWS;
 
     #[inline]
@@ -38,20 +38,20 @@ impl BoardMemory for OwnSheet {
     }
 }
 
-/// A peer's board, mapped for reading.
-pub struct ForeignSheet(Foreign);
+/// A peer's export table, mapped for reading.
+pub struct PeerTable(Foreign);
 
-impl ForeignSheet {
+impl PeerTable {
     /// Maps it.
     ///
     /// # Errors
     /// As [`Foreign::adopt`].
     pub fn adopt(fd: impl AsFd) -> Result<Self, Errno> {
-        Foreign::adopt(fd, BYTES).map(ForeignSheet)
+        Foreign::adopt(fd, BYTES).map(PeerTable)
     }
 }
 
-impl BoardMemory for ForeignSheet {
+impl TableMemory for PeerTable {
     const ROWS: usize = ROWS;
 
     #[inline]

@@ -7,15 +7,15 @@
 //!                   values  6 x u64
 //! ```
 //!
-//! Rows are found by hashing the tag; a row lies within [`BoardMemory::PROBES`] places of its tag's. A row that finds no place is
-//! not shown, and a peer that finds no row asks the process itself: the board only makes things faster.
+//! Rows are found by hashing the tag; a row lies within [`TableMemory::PROBES`] places of its tag's. A row that finds no place is
+//! not shown, and a peer that finds no row asks the process itself: the export table only makes things faster.
 //!
 //! **Taking back.** Who acts on rows marks that time, from before the look at them until after the copy, as every
 //! single copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
 //! marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
-//! and no one else's. The writer never reads what others could have written: peers get the board without the right to
+//! and no one else's. The writer never reads what others could have written: peers get the export table without the right to
 //! write.
 
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -25,8 +25,8 @@ pub const VALUES: usize = 6;
 /// Words of a row.
 pub const ROW: usize = 2 + VALUES;
 
-/// The memory under a board: `ROWS * ROW` words, all zero at first.
-pub trait BoardMemory {
+/// The memory under an export table: `ROWS * ROW` words, all zero at first.
+pub trait TableMemory {
     /// Number of rows; a power of two.
     const ROWS: usize;
     /// Places where a tag's row may be; at most `ROWS`.
@@ -35,7 +35,7 @@ pub trait BoardMemory {
     fn word(&self, index: usize) -> &AtomicU64;
 }
 
-fn places<M: BoardMemory>(tag: u64) -> impl Iterator<Item = usize> {
+fn places<M: TableMemory>(tag: u64) -> impl Iterator<Item = usize> {
     let first = (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
     (0..M::PROBES).map(move |i| (first + i) % M::ROWS * ROW)
 }
@@ -44,14 +44,14 @@ fn places<M: BoardMemory>(tag: u64) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub struct Writer<M>(M);
 
-impl<M: BoardMemory> Writer<M> {
+impl<M: TableMemory> Writer<M> {
     /// The only writer of this memory.
     pub fn new(memory: M) -> Self {
         Writer(memory)
     }
 
     /// Shows a row, in place of what was shown under the tag before. False if there is no place for it.
-    pub fn show(&mut self, tag: u64, values: &[u64; VALUES]) -> bool {
+    pub fn publish(&mut self, tag: u64, values: &[u64; VALUES]) -> bool {
         let holds = |row: usize, tag: u64| self.0.word(row + 1).load(Ordering::Relaxed) == tag;
         let mine = places::<M>(tag).find(|&row| holds(row, tag));
         let Some(row) = mine.or_else(|| places::<M>(tag).find(|&row| holds(row, 0))) else { return false };
@@ -61,7 +61,7 @@ impl<M: BoardMemory> Writer<M> {
 
     /// Takes the tag's row back. True if there was one: then peers may be acting on it
     /// ([`crate::copying::under_way`]).
-    pub fn take_back(&mut self, tag: u64) -> bool {
+    pub fn retract(&mut self, tag: u64) -> bool {
         let found = places::<M>(tag).find(|&row| self.0.word(row + 1).load(Ordering::Relaxed) == tag);
         if let Some(row) = found {
             self.write(row, 0, &[0; VALUES]);
@@ -86,7 +86,7 @@ impl<M: BoardMemory> Writer<M> {
 #[derive(Debug)]
 pub struct Reader<M>(M);
 
-impl<M: BoardMemory> Reader<M> {
+impl<M: TableMemory> Reader<M> {
     /// A reader of this memory.
     pub fn new(memory: M) -> Self {
         Reader(memory)
@@ -108,5 +108,5 @@ impl<M: BoardMemory> Reader<M> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "board_tests.rs"]
+#[path = "export_table_tests.rs"]
 mod tests;

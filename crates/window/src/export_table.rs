@@ -4,11 +4,11 @@
 //! are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
 use engine::platform::{
-    LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Shown, ShownId, Span, check_one_sided,
+    Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided,
 };
-use memory::board::{VALUES, Writer};
+use memory::export_table::{VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnSheet, arena, joint, single_copy};
+use memory::{OwnTable, arena, joint, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 use crate::WindowPlatform;
@@ -21,8 +21,8 @@ pub(crate) const SMALL: u32 = 1024;
 /// How long the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 8_000_000;
 /// What this process shows.
-pub(crate) struct Board {
-    writer: Writer<OwnSheet>,
+pub(crate) struct Exports {
+    writer: Writer<OwnTable>,
     /// For peers.
     pub fd: TrackedFd,
 }
@@ -61,11 +61,11 @@ impl Remote {
         if !self.shares() {
             return None;
         }
-        let (arena, board, pidfd) = (self.arena.as_mut()?, self.board.as_ref()?, self.pidfd.as_ref()?);
-        let count = board.find(ARENA)?[2].min(PLACES as u64);
+        let (arena, export_table, pidfd) = (self.arena.as_mut()?, self.export_table.as_ref()?, self.pidfd.as_ref()?);
+        let count = export_table.find(ARENA)?[2].min(PLACES as u64);
         let place = |span: &Span| {
             (0..count).find_map(|i| {
-                let row = board.find(PLACE | i)?;
+                let row = export_table.find(PLACE | i)?;
                 Some((row, within(row, span.addr, span.len)?))
             })
         };
@@ -77,7 +77,8 @@ impl Remote {
     }
 
     fn finds_arena(&mut self) -> bool {
-        let named = self.board.as_ref().filter(|_| !self.arena_failed && self.we_permitted).and_then(|b| b.find(ARENA));
+        let named =
+            self.export_table.as_ref().filter(|_| !self.arena_failed && self.we_permitted).and_then(|b| b.find(ARENA));
         let Some([number, inode, ..]) = named else { return false };
         // Whether it can be had is found out when it is needed.
         self.arena = arena::Peer::new(number, inode).ok().filter(|_| self.pidfd.is_some());
@@ -86,10 +87,10 @@ impl Remote {
     }
 }
 
-fn tag(id: ShownId) -> u64 {
+fn tag(id: ExportId) -> u64 {
     match id {
-        ShownId::Region(key) => REGION | u64::from(key),
-        ShownId::Qp(qpn) => QP | u64::from(qpn.get()),
+        ExportId::Region(key) => REGION | u64::from(key),
+        ExportId::Qp(qpn) => QP | u64::from(qpn.get()),
     }
 }
 
@@ -113,13 +114,13 @@ fn service_word(service: QpType, access: Access) -> u64 {
     u64::from(service as u32) << 32 | u64::from(access.bits())
 }
 
-fn row(shown: &Shown) -> [u64; VALUES] {
-    match *shown {
-        Shown::Region { key: _, ctx, pd, access, addr, length, iova } => {
+fn row(exported: &Export) -> [u64; VALUES] {
+    match *exported {
+        Export::Region { key: _, ctx, pd, access, addr, length, iova } => {
             let (pd, ctx) = (handle(pd.index, pd.generation), handle(ctx.index, ctx.generation));
             [pd, u64::from(access.bits()), addr, length, iova, ctx]
         }
-        Shown::Qp { qpn: _, service, peer, ctx, pd, access, mtu, epoch } => {
+        Export::Qp { qpn: _, service, peer, ctx, pd, access, mtu, epoch } => {
             let pd = pd.map_or(NO_PD, |pd| handle(pd.index, pd.generation));
             let ctx = handle(ctx.index, ctx.generation);
             [pd, service_word(service, access), u64::from(peer.get()), epoch, ctx, u64::from(mtu)]
@@ -127,57 +128,58 @@ fn row(shown: &Shown) -> [u64; VALUES] {
     }
 }
 
-fn region(key: u32, row: [u64; VALUES]) -> Shown {
+fn region(key: u32, row: [u64; VALUES]) -> Export {
     let [domain, access, addr, length, iova, owner] = row;
     let access = Access::from_bits_truncate(access as u32);
-    Shown::Region { key, ctx: ctx(owner), pd: pd(domain), access, addr, length, iova }
+    Export::Region { key, ctx: ctx(owner), pd: pd(domain), access, addr, length, iova }
 }
 
 /// `None` for a service that there is not.
-fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Shown> {
+fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Export> {
     let [domain, access, peer, epoch, owner, mtu] = row;
     let service = QpType::from_raw((access >> 32) as u32)?;
     let access = Access::from_bits_truncate(access as u32);
     let pd = (domain != NO_PD).then(|| pd(domain));
-    Some(Shown::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, mtu: mtu as u32, epoch })
+    Some(Export::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, mtu: mtu as u32, epoch })
 }
 
 impl WindowPlatform {
-    /// Makes the board, unless single copies are refused. Without one peers send their requests, as they do to a
+    /// Makes the export table, unless single copies are refused. Without one peers send their requests, as they do to a
     /// process that has too much to show.
-    pub(crate) fn make_board(&mut self) {
-        if self.board.is_none() && self.config.single_copy {
-            self.board = OwnSheet::create()
-                .ok()
-                .map(|(sheet, fd)| Board { writer: Writer::new(sheet), fd: TrackedFd::new(fd, &self.fds) });
+    pub(crate) fn make_exports(&mut self) {
+        if self.export_table.is_none() && self.config.single_copy {
+            self.export_table = OwnTable::create().ok().map(|(table_memory, fd)| Exports {
+                writer: Writer::new(table_memory),
+                fd: TrackedFd::new(fd, &self.fds),
+            });
         }
     }
 
-    pub(crate) fn show_row(&mut self, shown: &Shown) {
-        self.make_board();
-        let place = match *shown {
+    pub(crate) fn publish_row(&mut self, exported: &Export) {
+        self.make_exports();
+        let place = match *exported {
             // What lies at the addresses of an ON_DEMAND region may be something else at any time.
-            Shown::Region { key, access, addr, length, .. } if !access.contains(Access::ON_DEMAND) => {
+            Export::Region { key, access, addr, length, .. } if !access.contains(Access::ON_DEMAND) => {
                 self.shared.find(addr, length).map(|place| (key, place))
             }
             _ => None,
         };
-        let Some(board) = &mut self.board else { return };
+        let Some(export_table) = &mut self.export_table else { return };
         if let Some((key, Place { addr, len, at })) = place {
-            board.writer.show(SHARED | u64::from(key), &[addr, len, at, 0, 0, 0]);
+            export_table.writer.publish(SHARED | u64::from(key), &[addr, len, at, 0, 0, 0]);
         }
-        board.writer.show(tag(shown.id()), &row(shown));
+        export_table.writer.publish(tag(exported.id()), &row(exported));
     }
 
-    pub(crate) fn take_row_back(&mut self, id: ShownId) {
+    pub(crate) fn retract_row(&mut self, id: ExportId) {
         // Also for what is not shown: a receive's memory.
         self.await_haunted_links();
-        let Some(board) = &mut self.board else { return };
-        let shown = board.writer.take_back(tag(id));
-        if let ShownId::Region(key) = id {
-            board.writer.take_back(SHARED | u64::from(key));
+        let Some(export_table) = &mut self.export_table else { return };
+        let exported = export_table.writer.retract(tag(id));
+        if let ExportId::Region(key) = id {
+            export_table.writer.retract(SHARED | u64::from(key));
         }
-        if !shown {
+        if !exported {
             return;
         }
         // Who was never permitted to copy cannot be copying, whatever its mark says.
@@ -187,19 +189,19 @@ impl WindowPlatform {
     }
 
     /// Shows a place of the arena, or takes back what was shown under its number.
-    pub(crate) fn show_place(&mut self, number: usize, place: Option<Place>) {
-        self.make_board();
+    pub(crate) fn publish_place(&mut self, number: usize, place: Option<Place>) {
+        self.make_exports();
         let (arena, count) = (self.shared.name(), self.shared.count());
-        let (Some(board), Some((fd, inode))) = (&mut self.board, arena) else { return };
+        let (Some(export_table), Some((fd, inode))) = (&mut self.export_table, arena) else { return };
         match place {
             Some(Place { addr, len, at }) => {
-                board.writer.show(PLACE | number as u64, &[addr, len, at, 0, 0, 0]);
+                export_table.writer.publish(PLACE | number as u64, &[addr, len, at, 0, 0, 0]);
             }
             None => {
-                board.writer.take_back(PLACE | number as u64);
+                export_table.writer.retract(PLACE | number as u64);
             }
         }
-        board.writer.show(ARENA, &[fd, inode, count as u64, 0, 0, 0]);
+        export_table.writer.publish(ARENA, &[fd, inode, count as u64, 0, 0, 0]);
     }
 
     /// Executes a request here, or a piece of it, if the peer shows that it is allowed.
@@ -285,10 +287,10 @@ impl WindowPlatform {
             return false;
         }
         let place = || {
-            let board = remote.board.as_ref()?;
-            let shown = region(rkey.0, board.find(tag(ShownId::Region(rkey.0)))?);
-            let Shown::Region { addr: start, iova, .. } = shown else { return None };
-            let row = board.find(SHARED | u64::from(rkey.0))?;
+            let export_table = remote.export_table.as_ref()?;
+            let exported = region(rkey.0, export_table.find(tag(ExportId::Region(rkey.0)))?);
+            let Export::Region { addr: start, iova, .. } = exported else { return None };
+            let row = export_table.find(SHARED | u64::from(rkey.0))?;
             within(row, start.wrapping_add(addr.wrapping_sub(iova)), len)
         };
         place().is_some()
@@ -310,7 +312,7 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSi
     }
     let by_call = !by_memory && worth_a_call(link, request);
     let remote = link.remote.as_mut()?;
-    if remote.board.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
+    if remote.export_table.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
         return None;
     }
     // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
@@ -321,10 +323,10 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSi
         }
         remote.alive_at = now;
     }
-    let peer = remote.board.as_ref()?;
+    let peer = remote.export_table.as_ref()?;
     link.copier.marked(link.producer.memory().copying(), || {
-        let qp = queue_pair(request.dst, peer.find(tag(ShownId::Qp(request.dst)))?)?;
-        let region = region(request.rkey.0, peer.find(tag(ShownId::Region(request.rkey.0)))?);
+        let qp = queue_pair(request.dst, peer.find(tag(ExportId::Qp(request.dst)))?)?;
+        let region = region(request.rkey.0, peer.find(tag(ExportId::Region(request.rkey.0)))?);
         let (addr, epoch) = check_one_sided(qp, region, request)?;
         let prefix = request.local.prefix;
         let own = [Span { addr: prefix.as_ptr().expose_provenance() as u64, len: request.len, guarded: false }];
@@ -372,14 +374,14 @@ mod tests {
     fn rows_say_what_is_shown() {
         let (pd, ctx) = (PdId { index: 7, generation: 9 }, CtxId { index: 3, generation: 4 });
         let access = Access::REMOTE_READ | Access::LOCAL_WRITE;
-        let shown = Shown::Region { key: 0x1234_5678, ctx, pd, access, addr: 1 << 40, length: u64::MAX, iova: 3 };
-        assert_eq!(region(0x1234_5678, row(&shown)), shown);
+        let exported = Export::Region { key: 0x1234_5678, ctx, pd, access, addr: 1 << 40, length: u64::MAX, iova: 3 };
+        assert_eq!(region(0x1234_5678, row(&exported)), exported);
         let (qpn, peer) = (Qpn::new(0x12_3456), Qpn::new(0x65_4321));
         for (service, pd) in [(QpType::Rc, Some(pd)), (QpType::Uc, Some(pd)), (QpType::XrcTgt, None)] {
-            let shown = Shown::Qp { qpn, service, peer, ctx, pd, access, mtu: 2048, epoch: u64::MAX };
-            assert_eq!(queue_pair(qpn, row(&shown)), Some(shown));
+            let exported = Export::Qp { qpn, service, peer, ctx, pd, access, mtu: 2048, epoch: u64::MAX };
+            assert_eq!(queue_pair(qpn, row(&exported)), Some(exported));
         }
         assert_eq!(queue_pair(qpn, [0; VALUES]), None, "no service");
-        assert_ne!(tag(ShownId::Region(5)), tag(ShownId::Qp(Qpn::new(5))));
+        assert_ne!(tag(ExportId::Region(5)), tag(ExportId::Qp(Qpn::new(5))));
     }
 }

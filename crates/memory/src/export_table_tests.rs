@@ -6,47 +6,47 @@ const ROWS: usize = 32;
 
 struct Words(Vec<AtomicU64>);
 
-impl BoardMemory for Arc<Words> {
+impl TableMemory for Arc<Words> {
     const ROWS: usize = ROWS;
     fn word(&self, index: usize) -> &AtomicU64 {
         &self.0[index]
     }
 }
 
-fn board() -> (Writer<Arc<Words>>, Reader<Arc<Words>>) {
+fn export_table() -> (Writer<Arc<Words>>, Reader<Arc<Words>>) {
     let words = Arc::new(Words((0..ROWS * ROW).map(|_| AtomicU64::new(0)).collect()));
     (Writer::new(words.clone()), Reader::new(words))
 }
 
 #[test]
 fn what_is_shown_is_found_until_it_is_taken_back() {
-    let (mut w, r) = board();
+    let (mut w, r) = export_table();
     assert_eq!(r.find(7), None);
-    assert!(w.show(7, &[1, 2, 3, 4, 5, 6]));
+    assert!(w.publish(7, &[1, 2, 3, 4, 5, 6]));
     assert_eq!(r.find(7), Some([1, 2, 3, 4, 5, 6]));
-    assert!(w.show(7, &[6, 5, 4, 3, 2, 1]));
+    assert!(w.publish(7, &[6, 5, 4, 3, 2, 1]));
     assert_eq!(r.find(7), Some([6, 5, 4, 3, 2, 1]));
-    assert!(w.take_back(7));
-    assert!(!w.take_back(7));
+    assert!(w.retract(7));
+    assert!(!w.retract(7));
     assert_eq!(r.find(7), None);
 }
 
 #[test]
-fn a_full_board_shows_what_it_can() {
-    let (mut w, r) = board();
-    let shown: Vec<u64> = (1..=200).filter(|&tag| w.show(tag, &[tag; VALUES])).collect();
-    assert!(shown.len() > ROWS / 2 && shown.len() <= ROWS, "{}", shown.len());
+fn a_full_table_exports_what_it_can() {
+    let (mut w, r) = export_table();
+    let exported: Vec<u64> = (1..=200).filter(|&tag| w.publish(tag, &[tag; VALUES])).collect();
+    assert!(exported.len() > ROWS / 2 && exported.len() <= ROWS, "{}", exported.len());
     for tag in 1..=200 {
-        assert_eq!(r.find(tag), shown.contains(&tag).then_some([tag; VALUES]), "{tag}");
+        assert_eq!(r.find(tag), exported.contains(&tag).then_some([tag; VALUES]), "{tag}");
     }
     // A row behind one that was taken back is still found, and shown again in its own place, not twice.
-    for &tag in shown.iter().step_by(2) {
-        assert!(w.take_back(tag));
+    for &tag in exported.iter().step_by(2) {
+        assert!(w.retract(tag));
     }
-    for &tag in shown.iter().skip(1).step_by(2) {
+    for &tag in exported.iter().skip(1).step_by(2) {
         assert_eq!(r.find(tag), Some([tag; VALUES]));
-        assert!(w.show(tag, &[0; VALUES]));
-        assert!(w.take_back(tag));
+        assert!(w.publish(tag, &[0; VALUES]));
+        assert!(w.retract(tag));
         assert_eq!(r.find(tag), None);
     }
 }
@@ -54,17 +54,17 @@ fn a_full_board_shows_what_it_can() {
 /// A reader never sees a row that is half of one and half of another.
 #[test]
 fn rows_do_not_tear() {
-    let (mut w, r) = board();
+    let (mut w, r) = export_table();
     let rounds = if cfg!(miri) { 200 } else { 200_000 };
     std::thread::scope(|s| {
         s.spawn(move || {
             for i in 1..rounds {
-                w.show(3, &[i; VALUES]);
+                w.publish(3, &[i; VALUES]);
                 if i % 3 == 0 {
-                    w.take_back(3);
+                    w.retract(3);
                 }
             }
-            w.show(3, &[rounds; VALUES]);
+            w.publish(3, &[rounds; VALUES]);
         });
         loop {
             if let Some(row) = r.find(3) {
