@@ -1,4 +1,4 @@
-//! Two helpers of libibverbs that providers and older programs call.
+//! Two followers of libibverbs that providers and older programs call.
 
 use core::ffi::CStr;
 use std::ffi::CString;

@@ -4,8 +4,8 @@
 use verbs::Opcode;
 
 use crate::Engine;
+use crate::co_copy::SHORTEST;
 use crate::contest::Contest;
-use crate::help::SHORTEST;
 use crate::platform::{LinkId, Nanos, PIECE, Platform};
 use crate::qp::Inflight;
 

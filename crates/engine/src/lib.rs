@@ -10,6 +10,7 @@
 mod acknowledge;
 mod backlog;
 mod belt;
+pub mod co_copy;
 mod complete;
 pub mod contest;
 mod copies;
@@ -18,7 +19,6 @@ mod cq;
 mod datagram;
 mod fast;
 mod header;
-pub mod help;
 mod incident;
 mod modify;
 mod objects;
@@ -116,7 +116,7 @@ pub struct Engine<P: Platform> {
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
     /// The requests by reference with whose copies we may help.
-    lent: help::Lent,
+    lent: co_copy::Lenders,
     courses: course::Courses,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,

@@ -670,7 +670,7 @@ pub trait Platform {
         None
     }
     /// Makes a part of this copy, if it is still offered.
-    fn help(&mut self, _link: LinkId, _offer: &Offer) {}
+    fn co_copy(&mut self, _link: LinkId, _offer: &Offer) {}
     /// True if the peer was to help with a copy that came over this link, was not waited for any more, and may still come to its part:
     /// memory that is given back now may be copied to later.
     fn is_haunted(&mut self, _link: LinkId) -> bool {

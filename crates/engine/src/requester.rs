@@ -4,7 +4,7 @@
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
 
 use crate::Engine;
-use crate::help::{LIST_OF_ONE, SHORTEST};
+use crate::co_copy::{LIST_OF_ONE, SHORTEST};
 use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp, Way};
 use crate::region::LocalFault;

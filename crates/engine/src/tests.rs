@@ -1,10 +1,10 @@
 //! Engines of several nodes on a virtual clock and a network that loses, repeats and holds back packets by a seed.
 
+mod co_copy;
 mod datagrams;
 mod errors;
 mod fast_path;
 mod fast_path_timing;
-mod help;
 mod hostile;
 mod links;
 mod mock;

@@ -8,9 +8,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
+use crate::co_copy::{self, Follower, Leader, Terms, Words};
 use crate::copying::{Copier, under_way};
 use crate::export_table::{ROW, Reader, TableMemory, VALUES, Writer};
-use crate::joint::{self, Helper, Leader, Terms, Words};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::way::Way;
@@ -308,21 +308,21 @@ fn loom_nobody_reaches_what_was_taken_back() {
     });
 }
 
-/// The words of a joint copy, and what is copied to: a cell for each unit, and one for the tail.
+/// The words of a cooperative copy, and what is copied to: a cell for each unit, and one for the tail.
 struct Joint {
     claims: AtomicU64,
-    helped: AtomicU64,
+    followed: AtomicU64,
     terms: [AtomicU64; 5],
     cells: Vec<UnsafeCell<u64>>,
 }
 
 impl Joint {
-    const LEN: u32 = joint::SHORTEST;
+    const LEN: u32 = co_copy::SHORTEST;
     const UNIT: u32 = 16 << 10;
     const UNITS: u32 = Self::LEN / Self::UNIT;
 
     fn words(&self) -> Words<'_> {
-        Words { claims: &self.claims, helped: &self.helped, terms: self.terms.each_ref() }
+        Words { claims: &self.claims, followed: &self.followed, terms: self.terms.each_ref() }
     }
 
     /// Copies these bytes of the copy that is called so.
@@ -340,36 +340,36 @@ impl Joint {
     }
 }
 
-/// Two copies, one behind the other, with help at any time: what the leader finds is whole, and what the helper copies is what it has read of.
+/// Two copies, one behind the other, with help at any time: what the leader finds is whole, and what the follower copies is what it has read of.
 #[test]
-fn loom_a_joint_copy_is_whole_and_of_its_own_terms() {
+fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
     explore(2, || {
-        let joint = Arc::new(Joint {
+        let co_copy = Arc::new(Joint {
             claims: AtomicU64::new(0),
-            helped: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             terms: std::array::from_fn(|_| AtomicU64::new(0)),
             cells: (0..=Joint::UNITS).map(|_| UnsafeCell::new(0)).collect(),
         });
-        let theirs = joint.clone();
+        let theirs = co_copy.clone();
         let other = thread::spawn(move || {
-            let mut helper = Helper::default();
+            let mut follower = Follower::default();
             for _ in 0..2 {
-                if let Some(offer) = Helper::offer(&theirs.words()) {
-                    let name = offer.terms.helpers;
-                    helper.help(&theirs.words(), &offer, 1, |at, len| theirs.copy(name, at, len));
+                if let Some(offer) = Follower::offer(&theirs.words()) {
+                    let name = offer.terms.followers;
+                    follower.follow(&theirs.words(), &offer, 1, |at, len| theirs.copy(name, at, len));
                 }
             }
         });
         let mut leader = Leader::default();
         for name in 1..=2 {
             let ticket = engine::platform::TicketRef { addr: 0, value: 0 };
-            let terms = Terms { ticket, helpers: name, leaders: 0, len: Joint::LEN, to_helper: false };
+            let terms = Terms { ticket, followers: name, leaders: 0, len: Joint::LEN, to_follower: false };
             let waits = |_| {
                 thread::yield_now();
                 true
             };
-            leader.lead(&joint.words(), &terms, |at, len| joint.copy(name, at, len), waits).unwrap();
-            for cell in &joint.cells {
+            leader.lead(&co_copy.words(), &terms, |at, len| co_copy.copy(name, at, len), waits).unwrap();
+            for cell in &co_copy.cells {
                 // SAFETY: loom checks that nobody writes meanwhile.
                 assert_eq!(cell.with(|cell| unsafe { *cell }), name);
             }

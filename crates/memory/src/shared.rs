@@ -8,7 +8,7 @@ use engine::platform::{Fault, Payload, Span};
 use verbs::Errno;
 
 use crate::backing::Backing;
-use crate::joint;
+use crate::co_copy;
 use crate::local;
 use crate::ring::RingMemory;
 use crate::way::Way;
@@ -31,9 +31,9 @@ const CONSUMED: usize = 0;
 const SLEEPING: usize = 128;
 const WAITING: usize = 256;
 const COPYING: usize = 384;
-const JOINT_CLAIMS: usize = 512;
-const JOINT_HELPED: usize = 640;
-const JOINT_TERMS: usize = 768;
+const CO_COPY_CLAIMS: usize = 512;
+const CO_COPY_HELPED: usize = 640;
+const CO_COPY_TERMS: usize = 768;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
@@ -97,12 +97,12 @@ impl Half {
         self.word64(COPYING)
     }
 
-    /// What the producer's side lets the other help with, see [`crate::joint`].
-    pub fn joint(&self) -> joint::Words<'_> {
-        joint::Words {
-            claims: self.word64(JOINT_CLAIMS),
-            helped: self.word64(JOINT_HELPED),
-            terms: core::array::from_fn(|i| self.word64(JOINT_TERMS + 8 * i)),
+    /// What the producer's side lets the other help with, see [`crate::co_copy`].
+    pub fn co_copy(&self) -> co_copy::Words<'_> {
+        co_copy::Words {
+            claims: self.word64(CO_COPY_CLAIMS),
+            followed: self.word64(CO_COPY_HELPED),
+            terms: core::array::from_fn(|i| self.word64(CO_COPY_TERMS + 8 * i)),
         }
     }
 

@@ -183,7 +183,7 @@ impl Core {
         self.engine.platform_mut().pass(now);
         self.take_packets(&mut now, None);
         if self.engine.lends() {
-            self.engine.help();
+            self.engine.co_copy();
         }
         self.engine.platform_mut().take_dead_links(&mut self.dead);
         for (link, other) in self.dead.drain(..) {

@@ -81,7 +81,7 @@ impl Core {
             packets_in: stats.received_packets,
             doorbells: stats.rings,
             single_copy_bytes: stats.single_copy_bytes,
-            helped_bytes: stats.helped_bytes,
+            co_copied_bytes: stats.co_copied_bytes,
             ..adapter.port
         };
         adapter.polled = self.mode == crate::core::Mode::Polled;

@@ -327,7 +327,7 @@ pub struct Port {
     /// Bytes that this process copied directly.
     pub single_copy_bytes: u64,
     /// Of those that peers count as theirs, copied by this process for them.
-    pub helped_bytes: u64,
+    pub co_copied_bytes: u64,
     /// All queue pairs together.
     pub qps: QpCounters,
 }

@@ -459,8 +459,8 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn help(&mut self, link: LinkId, offer: &Offer) {
-        self.wire.help(link, offer);
+    fn co_copy(&mut self, link: LinkId, offer: &Offer) {
+        self.wire.co_copy(link, offer);
     }
 
     #[inline]

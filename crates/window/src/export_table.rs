@@ -8,7 +8,7 @@ use engine::platform::{
 };
 use memory::export_table::{VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnTable, arena, joint, single_copy};
+use memory::{OwnTable, arena, co_copy, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 use crate::WindowPlatform;
@@ -250,7 +250,7 @@ impl WindowPlatform {
     fn streams(&mut self, id: LinkId, len: u32) -> bool {
         let Some(link) = self.link_mut(id) else { return false };
         // What goes by single copy, too, is copied by both.
-        if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < joint::SHORTEST) {
+        if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < co_copy::SHORTEST) {
             return false;
         }
         self.runs(id)

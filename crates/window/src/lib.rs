@@ -12,7 +12,7 @@
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
 //!
-//! Nothing here blocks (but [`Unquiet::wait`], and for milliseconds a joint copy), and nothing that a peer says or
+//! Nothing here blocks (but [`Unquiet::wait`], and for milliseconds a cooperative copy), and nothing that a peer says or
 //! does is trusted.
 #![forbid(unsafe_code)]
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use engine::platform::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 use memory::backing::{Backing, Heap};
+use memory::co_copy::{self, Failed, Follower, Leader, Offer, Terms};
 use memory::copying::{Copier, UnderWay, under_way};
 use memory::export_table::Reader;
 use memory::fds::TrackedFd;
-use memory::joint::{self, Failed, Helper, Leader, Offer, Terms};
 use memory::ring::{Broken, Consumer, Place, Producer};
 use memory::{Half, PeerTable, arena, single_copy};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -70,15 +70,15 @@ impl Rx {
 /// Parts of a peer's copy that are helped with before others have their turn.
 const PARTS_AT_ONCE: u32 = 2;
 /// How often a leader looks whether its helper is done before it lets others have its processor, and how often it does that between
-/// two looks at the helper's life.
-const HELPER_SPINS: u32 = 4096;
-const HELPER_LOOKS: u32 = 16;
+/// two looks at the follower's life.
+const FOLLOWER_SPINS: u32 = 4096;
+const FOLLOWER_LOOKS: u32 = 16;
 /// So many of these looks in a row must find it stopped.
-const HELPER_STOPPED: u32 = 10;
-/// A helper that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less often.
-const HELPER_SLOW: Duration = Duration::from_millis(1);
-/// How long a helper that lives may take for its part: it is waited for under the lock.
-const HELPER_PATIENCE: Duration = Duration::from_millis(20);
+const FOLLOWER_STOPPED: u32 = 10;
+/// A follower that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less often.
+const FOLLOWER_SLOW: Duration = Duration::from_millis(1);
+/// How long a follower that lives may take for its part: it is waited for under the lock.
+const FOLLOWER_PATIENCE: Duration = Duration::from_millis(20);
 
 /// How far a link's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Remote {
 
 impl Remote {
     /// True if the peer may help with a single copy.
-    fn may_help(&self, leader: &mut Leader) -> bool {
+    fn may_follow(&self, leader: &mut Leader) -> bool {
         self.it_permitted && self.offence.is_none() && leader.asks()
     }
 
@@ -186,7 +186,7 @@ impl Remote {
 /// A source and a target of one piece each, long enough to be copied by two.
 fn alone(from: &[Span], to: &[Span]) -> Option<(Span, Span)> {
     let ([from], [to]) = (from, to) else { return None };
-    ((joint::SHORTEST..=joint::LONGEST).contains(&from.len) && from.len == to.len).then_some((*from, *to))
+    ((co_copy::SHORTEST..=co_copy::LONGEST).contains(&from.len) && from.len == to.len).then_some((*from, *to))
 }
 
 fn part_of(span: Span, at: u32, len: u32) -> Span {
@@ -196,7 +196,7 @@ fn part_of(span: Span, at: u32, len: u32) -> Span {
 /// Leads a copy; one that the peer holds up is given up.
 fn lead(
     leader: &mut Leader,
-    words: &joint::Words<'_>,
+    words: &co_copy::Words<'_>,
     terms: &Terms,
     copy: impl FnMut(u32, u32) -> Result<(), SingleCopyError>,
     remote: &Remote,
@@ -204,11 +204,11 @@ fn lead(
     let (mut began, mut stopped) = (None, 0);
     let waits = |turn: u32| {
         // A part takes some microseconds, unless its helper has to wait for a processor.
-        if turn < HELPER_SPINS {
+        if turn < FOLLOWER_SPINS {
             std::hint::spin_loop();
             return true;
         }
-        if !turn.is_multiple_of(HELPER_LOOKS) {
+        if !turn.is_multiple_of(FOLLOWER_LOOKS) {
             std::thread::yield_now();
             return true;
         }
@@ -216,10 +216,10 @@ fn lead(
         std::thread::sleep(Duration::from_micros(50));
         // Once tells nothing: a process whose system calls are traced stops at each of them.
         stopped = if remote.is_stopped() { stopped + 1 } else { 0 };
-        !remote.gone() && stopped < HELPER_STOPPED && since.elapsed() < HELPER_PATIENCE
+        !remote.gone() && stopped < FOLLOWER_STOPPED && since.elapsed() < FOLLOWER_PATIENCE
     };
     let led = leader.lead(words, terms, copy, waits);
-    if began.is_some_and(|began| began.elapsed() > HELPER_SLOW) {
+    if began.is_some_and(|began| began.elapsed() > FOLLOWER_SLOW) {
         leader.avoid();
     }
     led.map_err(|failed| match failed {
@@ -240,7 +240,7 @@ pub(crate) struct Link {
     /// Those that the peer may help with.
     pub leader: Leader,
     /// Those of the peer that we help with.
-    pub helper: Helper,
+    pub follower: Follower,
     /// In the platform's list of links to ring.
     pub dirty: bool,
     /// In the platform's list of links without room.
@@ -286,7 +286,7 @@ impl Link {
             remote,
             copier: Copier::default(),
             leader: Leader::default(),
-            helper: Helper::default(),
+            follower: Follower::default(),
             dirty: false,
             full: false,
             pace: Pace::default(),
@@ -481,11 +481,11 @@ impl Link {
             if remote.pull_shared(theirs, ours).is_some() {
                 return Ok(());
             }
-            let (leader, words) = (&mut self.leader, self.producer.memory().joint());
+            let (leader, words) = (&mut self.leader, self.producer.memory().co_copy());
             if let Some((from, to)) = alone(theirs, ours)
-                && remote.may_help(leader)
+                && remote.may_follow(leader)
             {
-                let terms = Terms { ticket, helpers: from.addr, leaders: to.addr, len: from.len, to_helper: false };
+                let terms = Terms { ticket, followers: from.addr, leaders: to.addr, len: from.len, to_follower: false };
                 let part =
                     |at, len| single_copy::pull(remote.who.pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
                 return lead(leader, &words, &terms, part, remote);
@@ -505,11 +505,11 @@ impl Link {
         let remote = self.remote.as_ref().ok_or(SingleCopyError::Denied)?;
         self.copier.marked(self.producer.memory().copying(), || {
             single_copy::is_good(pid, ticket)?;
-            let (leader, words) = (&mut self.leader, self.producer.memory().joint());
+            let (leader, words) = (&mut self.leader, self.producer.memory().co_copy());
             if let Some((from, to)) = alone(ours, theirs)
-                && remote.may_help(leader)
+                && remote.may_follow(leader)
             {
-                let terms = Terms { ticket, helpers: to.addr, leaders: from.addr, len: from.len, to_helper: true };
+                let terms = Terms { ticket, followers: to.addr, leaders: from.addr, len: from.len, to_follower: true };
                 let part = |at, len| single_copy::push(pid, &[part_of(from, at, len)], &[part_of(to, at, len)]);
                 return lead(leader, &words, &terms, part, remote);
             }
@@ -520,20 +520,20 @@ impl Link {
     /// What the peer copies for a request of ours, if we may help.
     pub(crate) fn offered(&self) -> Option<Offer> {
         let remote = self.remote.as_ref().filter(|_| self.state == State::Up)?;
-        Helper::offer(&self.consumer.memory().joint()).filter(|_| remote.we_permitted)
+        Follower::offer(&self.consumer.memory().co_copy()).filter(|_| remote.we_permitted)
     }
 
     /// Helps with it, marked. Gives the bytes.
-    pub(crate) fn help(&mut self, offer: &Offer) -> u64 {
+    pub(crate) fn co_copy(&mut self, offer: &Offer) -> u64 {
         let Some(pid) = self.single_copy_pid() else { return 0 };
-        let Terms { helpers, leaders, to_helper, .. } = offer.terms;
-        let (helper, words) = (&mut self.helper, self.consumer.memory().joint());
+        let Terms { followers, leaders, to_follower, .. } = offer.terms;
+        let (follower, words) = (&mut self.follower, self.consumer.memory().co_copy());
         self.copier.marked(self.producer.memory().copying(), || {
-            helper.help(&words, offer, PARTS_AT_ONCE, |at, len| {
+            follower.follow(&words, offer, PARTS_AT_ONCE, |at, len| {
                 let span = |addr: u64| [Span { addr: addr.wrapping_add(u64::from(at)), len, guarded: true }];
-                match to_helper {
-                    true => single_copy::pull(pid, &span(leaders), &span(helpers)),
-                    false => single_copy::push(pid, &span(helpers), &span(leaders)),
+                match to_follower {
+                    true => single_copy::pull(pid, &span(leaders), &span(followers)),
+                    false => single_copy::push(pid, &span(followers), &span(leaders)),
                 }
             })
         })
@@ -541,7 +541,7 @@ impl Link {
 
     /// True while the peer may be copying to or from our memory for a copy that we have given up ([`Leader::is_stalled`]).
     pub(crate) fn is_haunted(&mut self) -> bool {
-        self.state == State::Up && self.leader.is_stalled(&self.producer.memory().joint())
+        self.state == State::Up && self.leader.is_stalled(&self.producer.memory().co_copy())
     }
 
     /// The single copy that the peer has under way.

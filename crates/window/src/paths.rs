@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use engine::platform::{LinkCaps, LinkId, Span};
 use memory::ring::RingMemory;
 use memory::single_copy::Costs;
-use memory::{Half, joint};
+use memory::{Half, co_copy};
 
 use crate::WindowPlatform;
 use crate::config::SINGLE_COPY_ABOVE;
@@ -92,7 +92,7 @@ impl WindowPlatform {
                     flowing_above: wanted.unwrap_or_else(flowing),
                     // The peer helps where it polls.
                     either_from: match wanted {
-                        None if remote.favours_window => joint::SHORTEST,
+                        None if remote.favours_window => co_copy::SHORTEST,
                         _ => u32::MAX,
                     },
                     ..caps

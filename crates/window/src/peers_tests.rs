@@ -589,20 +589,20 @@ fn a_copy_is_made_by_both() {
     let (from_span, to_span) = (span(&mut from), span(&mut to));
     let (over, mut right) = (AtomicBool::new(false), true);
     std::thread::scope(|threads| {
-        let helper = threads.spawn(|| {
+        let follower = threads.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 if let Some(offer) = initiator.offered(link) {
                     let ours = if offer.to_us { to_span } else { from_span };
                     assert_eq!((offer.ticket, offer.span.addr, offer.span.len), (ticket, ours.addr, LEN as u32));
-                    initiator.help(link, &Offer { ticket: TicketRef { value: 78, ..ticket }, ..offer });
-                    initiator.help(link, &Offer { to_us: !offer.to_us, ..offer });
-                    initiator.help(link, &Offer { span: Span { len: 5, ..offer.span }, ..offer });
-                    let before = initiator.stats().helped_bytes;
+                    initiator.co_copy(link, &Offer { ticket: TicketRef { value: 78, ..ticket }, ..offer });
+                    initiator.co_copy(link, &Offer { to_us: !offer.to_us, ..offer });
+                    initiator.co_copy(link, &Offer { span: Span { len: 5, ..offer.span }, ..offer });
+                    let before = initiator.stats().co_copied_bytes;
                     assert!(before == 0 || before >= 1 << 14, "what was not offered so is not helped with");
-                    initiator.help(link, &offer);
+                    initiator.co_copy(link, &offer);
                 }
             }
-            initiator.stats().helped_bytes
+            initiator.stats().co_copied_bytes
         });
         for round in 0..400u64 {
             let (ours, theirs) = ([from_span, to_span], round % 2 == 0);
@@ -611,7 +611,7 @@ fn a_copy_is_made_by_both() {
                 true => target.pull(there, ticket, &ours[..1], &ours[1..]),
                 false => target.push(there, ticket, &ours[..1], &ours[1..]),
             };
-            // On a busy machine the helper may have no processor for longer than it is waited for.
+            // On a busy machine the follower may have no processor for longer than it is waited for.
             if copied == Err(SingleCopyError::Denied) {
                 break;
             }
@@ -620,7 +620,7 @@ fn a_copy_is_made_by_both() {
             right &= copied.is_ok() && seen.iter().all(|byte| *byte == round as u8);
         }
         over.store(true, Ordering::Relaxed);
-        assert!(helper.join().unwrap() > 0, "400 times");
+        assert!(follower.join().unwrap() > 0, "400 times");
         assert!(right);
     });
     // What is not there is told by the leader, and short copies are made alone.
@@ -647,7 +647,7 @@ fn who_does_not_end_his_part_is_given_up() {
             while !over.load(Ordering::Relaxed) {
                 if initiator.offered(link).is_some() {
                     // Claims what is left, and marks itself as copying.
-                    let words = memory.joint();
+                    let words = memory.co_copy();
                     let raw = words.claims.load(Ordering::Relaxed);
                     let (front, back) = (raw >> 16 & 0xffff, raw & 0xffff);
                     let claimed = raw & !0xffff | front;
@@ -673,7 +673,7 @@ fn who_does_not_end_his_part_is_given_up() {
         over.store(true, Ordering::Relaxed);
         assert_eq!(result, Err(SingleCopyError::Denied));
     });
-    assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Helper), "remembered");
+    assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Follower), "remembered");
     assert!(target.is_haunted(there));
     // Alone, from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));

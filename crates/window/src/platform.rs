@@ -11,7 +11,7 @@ use engine::platform::{
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
 use memory::ring::{PushError, wake_fence};
-use memory::{Half, joint};
+use memory::{Half, co_copy};
 use rustix::event::epoll;
 use verbs::{Errno, Gid, Qpn, RKey};
 
@@ -38,7 +38,7 @@ pub struct Stats {
     /// Bytes copied directly, by this process.
     pub single_copy_bytes: u64,
     /// Bytes copied directly by this process where a peer executes its requests: a part of what that one counts.
-    pub helped_bytes: u64,
+    pub co_copied_bytes: u64,
     /// Doorbells rung.
     pub rings: u64,
 }
@@ -423,23 +423,23 @@ impl WindowPlatform {
         }
         self.quiesce_those(|_, id| haunted.contains(&id));
         for id in haunted {
-            // A helper copies only while it is marked. One that is not has come to its end, whether it says so or not.
+            // A follower copies only while it is marked. One that is not has come to its end, whether it says so or not.
             if let Some(link) = self.link_mut(id).filter(|link| link.copied_by_peer().is_none()) {
                 link.leader.exorcise();
             }
         }
     }
 
-    /// A single copy has failed: a helper that did not come to its end is not asked again, over whichever link.
-    fn helper_failed(&mut self, id: LinkId) {
+    /// A single copy has failed: a follower that did not come to its end is not asked again, over whichever link.
+    fn follower_failed(&mut self, id: LinkId) {
         if self.link(id).is_some_and(|link| link.leader.has_given_up()) {
-            self.remember(id, Offence::Helper);
+            self.remember(id, Offence::Follower);
         }
     }
 
     /// Who is to be rung must not wait for a long copy.
     fn kick_before(&mut self, spans: &[Span]) {
-        if spans.iter().any(|span| span.len >= joint::SHORTEST) {
+        if spans.iter().any(|span| span.len >= co_copy::SHORTEST) {
             self.kick();
         }
     }
@@ -694,7 +694,7 @@ impl Platform for WindowPlatform {
             self.hear_table(id);
             let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
             let copied = link.pull_single_copy(ticket, remote, local);
-            copied.inspect_err(|_| self.helper_failed(id))?;
+            copied.inspect_err(|_| self.follower_failed(id))?;
         }
         self.single_copy_done(local);
         Ok(())
@@ -712,7 +712,7 @@ impl Platform for WindowPlatform {
             self.hear_table(id);
             let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
             let copied = link.push_single_copy(ticket, local, remote);
-            copied.inspect_err(|_| self.helper_failed(id))?;
+            copied.inspect_err(|_| self.follower_failed(id))?;
         }
         self.single_copy_done(local);
         Ok(())
@@ -720,20 +720,20 @@ impl Platform for WindowPlatform {
 
     fn offered(&self, link: LinkId) -> Option<Offer> {
         let terms = self.link(link)?.offered()?.terms;
-        let span = Span { addr: terms.helpers, len: terms.len, guarded: true };
-        Some(Offer { ticket: terms.ticket, span, to_us: terms.to_helper })
+        let span = Span { addr: terms.followers, len: terms.len, guarded: true };
+        Some(Offer { ticket: terms.ticket, span, to_us: terms.to_follower })
     }
 
-    fn help(&mut self, link: LinkId, offer: &Offer) {
+    fn co_copy(&mut self, link: LinkId, offer: &Offer) {
         let Some(link) = self.link_mut(link) else { return };
         // Read once more, and once only: what was agreed to is what is helped with.
         if let Some(copy) = link.offered()
             && let terms = copy.terms
             && terms.ticket == offer.ticket
-            && (terms.helpers, terms.len, terms.to_helper) == (offer.span.addr, offer.span.len, offer.to_us)
+            && (terms.followers, terms.len, terms.to_follower) == (offer.span.addr, offer.span.len, offer.to_us)
         {
-            let bytes = link.help(&copy);
-            self.stats.helped_bytes += bytes;
+            let bytes = link.co_copy(&copy);
+            self.stats.co_copied_bytes += bytes;
         }
     }
 

@@ -36,7 +36,7 @@ const MOST: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Offence {
     /// It has begun to help with a copy, and not ended: it is not asked again.
-    Helper,
+    Follower,
     /// It has marked a copy, and not ended: nothing is copied directly between it and this process.
     Mark,
 }
@@ -198,7 +198,7 @@ impl WindowPlatform {
         let mut pending = std::mem::take(&mut self.quiet.pending);
         pending.retain(|pending| {
             if !pending.lasts() {
-                // A helper copies only while it is marked. It has come to its end, whether it says so or not.
+                // A follower copies only while it is marked. It has come to its end, whether it says so or not.
                 if let Some(link) = self.link_mut(pending.link) {
                     link.leader.exorcise();
                 }

@@ -143,7 +143,7 @@ fn long_messages_one_behind_the_other() {
     take(&side.cq);
     let () = far.wire.exchange(&());
     assert!(far.ended_well());
-    let (single_copy, helped) = (count(&theirs, "single_copy_bytes"), count(&own, "helped_bytes"));
+    let (single_copy, helped) = (count(&theirs, "single_copy_bytes"), count(&own, "co_copied_bytes"));
     println!(
         "{} messages of each kind; copied by their target {single_copy} bytes, {helped} of them with our help",
         MESSAGES

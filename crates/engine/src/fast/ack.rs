@@ -6,8 +6,8 @@ use verbs::{Completion, CqId, Opcode, Psn, QpId, SendFlags};
 
 use super::{Fast, Poller, may, refused};
 use crate::Engine;
+use crate::co_copy::SHORTEST;
 use crate::complete::sent;
-use crate::help::SHORTEST;
 use crate::modify::timeout_nanos;
 use crate::platform::{Head, LinkId, Nanos, Platform};
 use crate::qp::{Qp, Response};

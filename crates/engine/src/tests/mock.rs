@@ -50,7 +50,7 @@ pub struct Net {
     pub deny_single_copy: bool,
     /// The single copy that a node may help with, and the one that it has helped with.
     pub offer: Option<Offer>,
-    pub helped: Option<Offer>,
+    pub followed: Option<Offer>,
     /// A peer that was to help may still copy.
     pub haunted: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
@@ -258,8 +258,8 @@ impl Platform for Mock {
     fn is_haunted(&mut self, _: LinkId) -> bool {
         self.net.borrow().haunted
     }
-    fn help(&mut self, _: LinkId, offer: &Offer) {
-        self.net.borrow_mut().helped = Some(*offer);
+    fn co_copy(&mut self, _: LinkId, offer: &Offer) {
+        self.net.borrow_mut().followed = Some(*offer);
     }
     fn sent_mark(&self, link: LinkId) -> u64 {
         self.net.borrow().sent.get(&(self.me, self.node(link))).copied().unwrap_or(0)
@@ -509,7 +509,7 @@ impl World {
             segment: 16384,
             deny_single_copy: false,
             offer: None,
-            helped: None,
+            followed: None,
             haunted: false,
             groups: HashMap::new(),
             lost: 0,

@@ -1,4 +1,4 @@
-//! What a fault specification says. `parse.rs` reads it; the grammar is in `softrnic help run`.
+//! What a fault specification says. `parse.rs` reads it; the grammar is in `softrnic co_copy run`.
 
 use std::fmt;
 

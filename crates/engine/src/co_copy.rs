@@ -20,7 +20,7 @@ const IN_VAIN: u32 = 1024;
 
 /// The requests by reference with whose copies we may help.
 #[derive(Default)]
-pub(crate) struct Lent {
+pub(crate) struct Lenders {
     /// Queue pairs that have some; one or the other perhaps without any more.
     qps: Vec<QpId>,
     /// The links that they went over.
@@ -32,7 +32,7 @@ pub(crate) struct Lent {
 }
 
 impl<P: Platform> Engine<P> {
-    /// True if a peer may be copying for requests of ours, so that [`Engine::help`] is worth a call.
+    /// True if a peer may be copying for requests of ours, so that [`Engine::co_copy`] is worth a call.
     #[inline]
     pub fn lends(&self) -> bool {
         !self.lent.qps.is_empty()
@@ -64,7 +64,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Makes a part of what peers copy for our requests.
-    pub fn help(&mut self) {
+    pub fn co_copy(&mut self) {
         self.forget_one();
         self.lent.in_vain = self.lent.in_vain.saturating_add(1);
         for at in 0..self.lent.links.len() {
@@ -76,7 +76,7 @@ impl<P: Platform> Engine<P> {
             {
                 // The next is mostly for the same.
                 self.lent.qps.swap(0, whose);
-                self.platform.help(link, &offer);
+                self.platform.co_copy(link, &offer);
                 self.lent.in_vain = 0;
             }
         }

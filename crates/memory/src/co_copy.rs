@@ -2,14 +2,14 @@
 //!
 //! The target of a request copies its data from or to the initiator ([`crate::single_copy`]); it *leads*. The initiator mostly has nothing to
 //! do meanwhile but to wait, and a processor copies no faster than the kernel lets it: so the initiator may *help*. The leader takes
-//! parts from the front, the helper from the back, and where they meet the copy is done. So the same memory, message after
+//! parts from the front, the follower from the back, and where they meet the copy is done. So the same memory, message after
 //! message, has each of its halves copied by the same processor. A part is a third of what is left: few system calls, and both
 //! are done at nearly the same time.
 //!
 //! ```text
 //!  claims  u64       number of the copy (32 bits), first unit that nobody has claimed (16), unit behind the last such one (16)
-//!  helped  u64       number of the copy, units that the helper has done (16), bit 16: some of them failed
-//!  terms   5 x u64   what is copied: ticket (address, value), the helper's memory, the leader's, length and direction
+//!  helped  u64       number of the copy, units that the follower has done (16), bit 16: some of them failed
+//!  terms   5 x u64   what is copied: ticket (address, value), the follower's memory, the leader's, length and direction
 //! ```
 //!
 //! The terms are written before the copy's number appears in `claims`, and not changed until all its units are claimed: whoever
@@ -18,10 +18,10 @@
 //! **Last bytes last.** A program may watch the end of the memory that a peer writes to. The last [`TAIL`] bytes are no part of any unit: the
 //! leader copies them when everything else is there.
 //!
-//! **Trust.** The words are input to both. The helper copies from and to what its own request names, and nothing else ([`Offer`] is what to
+//! **Trust.** The words are input to both. The follower copies from and to what its own request names, and nothing else ([`Offer`] is what to
 //! hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
-pub use engine::help::SHORTEST;
+pub use engine::co_copy::SHORTEST;
 use engine::platform::{SingleCopyError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ const UNIT: u32 = 16 << 10;
 const LEAST: u16 = 2;
 /// Bytes at the end of the data that the leader copies when the rest is done.
 pub const TAIL: u32 = 4096;
-/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a helper at work with.
+/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a follower at work with.
 pub const LONGEST: u32 = 1 << 20;
 /// Copies that are made alone after one whose helper was waited for so long that it must have lost its processor; twice as
 /// many after the next such one, and so on, this often.
@@ -45,7 +45,7 @@ pub struct Words<'a> {
     /// See the module's page.
     pub claims: &'a AtomicU64,
     /// See the module's page.
-    pub helped: &'a AtomicU64,
+    pub followed: &'a AtomicU64,
     /// See the module's page.
     pub terms: [&'a AtomicU64; 5],
 }
@@ -53,16 +53,16 @@ pub struct Words<'a> {
 /// What is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The request's ticket, of the helper.
+    /// The request's ticket, of the follower.
     pub ticket: TicketRef,
-    /// Where the data are, or go, in the helper.
-    pub helpers: u64,
+    /// Where the data are, or go, in the follower.
+    pub followers: u64,
     /// The same in the leader.
     pub leaders: u64,
     /// Bytes, at most [`LONGEST`].
     pub len: u32,
-    /// The data go to the helper (a READ), and come from it otherwise.
-    pub to_helper: bool,
+    /// The data go to the follower (a READ), and come from it otherwise.
+    pub to_follower: bool,
 }
 
 /// `claims`, taken apart.
@@ -106,13 +106,13 @@ fn share(left: u16) -> u16 {
 #[derive(Default)]
 pub struct Leader {
     number: u32,
-    /// Of an earlier copy, the helper has not finished so many units: it may do so at any time.
+    /// Of an earlier copy, the follower has not finished so many units: it may do so at any time.
     stalled: Option<u16>,
     /// That has happened: it is not asked again.
     gave_up: bool,
     /// So many copies are to be made alone.
     alone: u32,
-    /// How often the helper was slow.
+    /// How often the follower was slow.
     slow: u32,
 }
 
@@ -121,7 +121,7 @@ pub struct Leader {
 pub enum Failed {
     /// An own copy failed.
     Copy(SingleCopyError),
-    /// The helper has not come to an end, and may still do so: until then, [`Leader::is_stalled`].
+    /// The follower has not come to an end, and may still do so: until then, [`Leader::is_stalled`].
     Stalled,
 }
 
@@ -132,18 +132,18 @@ impl Leader {
         !self.gave_up && self.alone == 0
     }
 
-    /// The helper was slow: the next copies are made alone, more of them each time.
+    /// The follower was slow: the next copies are made alone, more of them each time.
     pub fn avoid(&mut self) {
         self.alone = (ALONE << self.slow) + 1;
         self.slow = (self.slow + 1).min(DOUBLED);
     }
 
-    /// True if a helper has not come to its end, so that it is not asked again.
+    /// True if a follower has not come to its end, so that it is not asked again.
     pub fn has_given_up(&self) -> bool {
         self.gave_up
     }
 
-    /// True while a helper that was not waited for any more may still be copying.
+    /// True while a follower that was not waited for any more may still be copying.
     pub fn is_stalled(&mut self, words: &Words<'_>) -> bool {
         if let Some(units) = self.stalled
             && done(words, self.number).is_some_and(|(count, _)| count >= units)
@@ -159,7 +159,7 @@ impl Leader {
     }
 
     /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only if [`Leader::asks`]. `copy` copies so many bytes from such an offset on. `waits` is
-    /// asked again and again while the helper is at its last part, with the number of times, whether to go on waiting for it.
+    /// asked again and again while the follower is at its last part, with the number of times, whether to go on waiting for it.
     ///
     /// # Errors
     /// See [`Failed`].
@@ -172,13 +172,13 @@ impl Leader {
     ) -> Result<(), Failed> {
         let all = units(terms.len);
         self.number = self.number.wrapping_add(1).max(1);
-        words.helped.store(u64::from(self.number) << 32, Ordering::Relaxed);
+        words.followed.store(u64::from(self.number) << 32, Ordering::Relaxed);
         let named = [
             terms.ticket.addr,
             terms.ticket.value,
-            terms.helpers,
+            terms.followers,
             terms.leaders,
-            u64::from(terms.len) | u64::from(terms.to_helper) << 32,
+            u64::from(terms.len) | u64::from(terms.to_follower) << 32,
         ];
         for (word, value) in words.terms.iter().zip(named) {
             word.store(value, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Leader {
             let left = seen.back - seen.front;
             let front = seen.front + if result.is_ok() { share(left) } else { left };
             let next = Claims { front, ..seen };
-            // Acquire: the helper has read the terms before they are written anew.
+            // Acquire: the follower has read the terms before they are written anew.
             match words.claims.compare_exchange(seen.pack(), next.pack(), Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
                     if result.is_ok() {
@@ -203,9 +203,9 @@ impl Leader {
                 }
                 Err(raw) => {
                     let now = Claims::unpack(raw);
-                    let helped = (now.number, now.front) == (seen.number, seen.front);
-                    if !helped || now.back >= seen.back || now.back < seen.front {
-                        // The helper takes from the back, and does nothing else. This one does as it likes.
+                    let followed = (now.number, now.front) == (seen.number, seen.front);
+                    if !followed || now.back >= seen.back || now.back < seen.front {
+                        // The follower takes from the back, and does nothing else. This one does as it likes.
                         self.gave_up = true;
                         words.claims.store(0, Ordering::Relaxed);
                         result.map_err(Failed::Copy)?;
@@ -227,7 +227,7 @@ impl Leader {
         copy(terms.len - tail, tail).map_err(Failed::Copy)
     }
 
-    /// Waits until the helper has done so many units. True if some of them failed.
+    /// Waits until the follower has done so many units. True if some of them failed.
     fn finish(&mut self, words: &Words<'_>, given: u16, mut waits: impl FnMut(u32) -> bool) -> Result<bool, Failed> {
         if given == 0 {
             return Ok(false);
@@ -252,10 +252,10 @@ impl Leader {
     }
 }
 
-/// What the helper says of this copy: how many units it has done, and whether some failed.
+/// What the follower says of this copy: how many units it has done, and whether some failed.
 fn done(words: &Words<'_>, number: u32) -> Option<(u16, bool)> {
     // Acquire: what it has copied is there.
-    let raw = words.helped.load(Ordering::Acquire);
+    let raw = words.followed.load(Ordering::Acquire);
     (raw >> 32 == u64::from(number)).then_some((raw as u16, raw & FAILED != 0))
 }
 
@@ -268,9 +268,9 @@ pub struct Offer {
     pub terms: Terms,
 }
 
-/// The helper's side.
+/// The follower's side.
 #[derive(Default)]
-pub struct Helper {
+pub struct Follower {
     /// Of the copy that was helped with last.
     number: u32,
     /// Units of it that are done.
@@ -279,7 +279,7 @@ pub struct Helper {
     failed: bool,
 }
 
-impl Helper {
+impl Follower {
     /// What there is to help with.
     #[inline]
     pub fn offer(words: &Words<'_>) -> Option<Offer> {
@@ -288,16 +288,21 @@ impl Helper {
         if claims.number == 0 || claims.front >= claims.back {
             return None;
         }
-        let [ticket, value, helpers, leaders, rest] = words.terms.map(|word| word.load(Ordering::Relaxed));
+        let [ticket, value, followers, leaders, rest] = words.terms.map(|word| word.load(Ordering::Relaxed));
         let len = rest as u32;
-        let terms =
-            Terms { ticket: TicketRef { addr: ticket, value }, helpers, leaders, len, to_helper: rest >> 32 & 1 != 0 };
+        let terms = Terms {
+            ticket: TicketRef { addr: ticket, value },
+            followers,
+            leaders,
+            len,
+            to_follower: rest >> 32 & 1 != 0,
+        };
         let fits = (SHORTEST..=LONGEST).contains(&len) && claims.back <= units(len);
         fits.then_some(Offer { number: claims.number, all: units(len), terms })
     }
 
     /// Copies parts of it, at most so many: `copy` is as [`Leader::lead`]'s. Gives the bytes.
-    pub fn help(
+    pub fn follow(
         &mut self,
         words: &Words<'_>,
         offer: &Offer,
@@ -306,7 +311,7 @@ impl Helper {
     ) -> u64 {
         let mut copied = 0;
         if self.number != offer.number {
-            *self = Helper { number: offer.number, ..Helper::default() };
+            *self = Follower { number: offer.number, ..Follower::default() };
         }
         for _ in 0..most {
             let raw = words.claims.load(Ordering::Relaxed);
@@ -326,12 +331,12 @@ impl Helper {
             copied += u64::from(len);
             let failed = if self.failed { FAILED } else { 0 };
             // Release: who sees the count sees what was copied.
-            words.helped.store(u64::from(self.number) << 32 | failed | u64::from(self.count), Ordering::Release);
+            words.followed.store(u64::from(self.number) << 32 | failed | u64::from(self.count), Ordering::Release);
         }
         copied
     }
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "joint_tests.rs"]
+#[path = "co_copy_tests.rs"]
 mod tests;

@@ -24,12 +24,12 @@ fn offer(w: &World, to_us: bool) -> Offer {
     Offer { ticket: TicketRef { addr: word(0), value: word(8) }, span, to_us }
 }
 
-fn is_helped(w: &mut World, offer: Offer) -> bool {
+fn is_followed(w: &mut World, offer: Offer) -> bool {
     w.net.borrow_mut().offer = Some(offer);
-    w.nodes[0].engine.help();
-    let helped = w.net.borrow_mut().helped.take();
-    assert!(helped.is_none_or(|helped| helped == offer));
-    helped.is_some()
+    w.nodes[0].engine.co_copy();
+    let followed = w.net.borrow_mut().followed.take();
+    assert!(followed.is_none_or(|followed| followed == offer));
+    followed.is_some()
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn only_what_a_request_has_named() {
         w.post(0, qa, opcode, body, &[w.sge(0, 64, LEN)], 1).unwrap();
         assert!(w.nodes[0].engine.lends());
         let good = offer(&w, to_us);
-        assert!(is_helped(&mut w, good), "{opcode:?}");
+        assert!(is_followed(&mut w, good), "{opcode:?}");
         let part = Span { addr: good.span.addr + 100, len: 1000, ..good.span };
-        assert!(is_helped(&mut w, Offer { span: part, ..good }));
+        assert!(is_followed(&mut w, Offer { span: part, ..good }));
         let TicketRef { addr, value } = good.ticket;
         let bad = [
             Offer { to_us: !to_us, ..good },
@@ -56,12 +56,12 @@ fn only_what_a_request_has_named() {
             Offer { span: Span { addr: u64::MAX, len: 5, ..good.span }, ..good },
         ];
         for bad in bad {
-            assert!(!is_helped(&mut w, bad), "{opcode:?} {bad:?}");
+            assert!(!is_followed(&mut w, bad), "{opcode:?} {bad:?}");
         }
         // When it is done, or given up, there is nothing to help with.
         w.settle();
         assert_eq!(w.poll(0).len(), 1);
-        assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+        assert!(!is_followed(&mut w, good) && !w.nodes[0].engine.lends());
     }
 }
 
@@ -70,10 +70,10 @@ fn not_what_was_given_up() {
     let (mut w, qa, _) = world();
     w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
     let good = offer(&w, false);
-    assert!(is_helped(&mut w, good));
+    assert!(is_followed(&mut w, good));
     let attr = verbs::QpAttr { state: QpState::Err, ..Default::default() };
     w.nodes[0].engine.modify_qp(qa, &attr, verbs::QpAttrMask::STATE, w.now).unwrap();
-    assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+    assert!(!is_followed(&mut w, good) && !w.nodes[0].engine.lends());
 }
 
 /// Of a queue pair that is gone nothing is left in the list.
@@ -83,7 +83,7 @@ fn not_for_those_that_are_gone() {
     w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
     let good = offer(&w, false);
     w.nodes[0].engine.destroy_qp(qa).unwrap();
-    assert!(!is_helped(&mut w, good) && !w.nodes[0].engine.lends());
+    assert!(!is_followed(&mut w, good) && !w.nodes[0].engine.lends());
 }
 
 /// Long messages go by either way, until it is known which is faster.
@@ -107,7 +107,7 @@ fn both_ways_are_tried() {
             w.post(0, qa, opcode, body, &[w.sge(0, 0, LEN)], id).unwrap();
             by_ref[usize::from(w.nodes[0].engine.lends())] += 1;
             w.settle();
-            w.nodes[0].engine.help();
+            w.nodes[0].engine.co_copy();
             assert_eq!(w.poll(0).iter().map(|c| c.status).collect::<Vec<_>>(), [verbs::WcStatus::Success]);
             w.poll(1);
         }
