@@ -673,11 +673,11 @@ pub trait Platform {
     fn co_copy(&mut self, _link: LinkId, _offer: &Offer) {}
     /// True if the peer was to help with a copy that came over this link, was not waited for any more, and may still come to its part:
     /// memory that is given back now may be copied to later.
-    fn is_haunted(&mut self, _link: LinkId) -> bool {
+    fn has_late_writer(&mut self, _link: LinkId) -> bool {
         false
     }
     /// Waits for all such peers, as [`Platform::quiesce`] does.
-    fn await_haunting(&mut self) {}
+    fn wait_for_late_writers(&mut self) {}
     /// True if peers can map this memory of ours, so that [`Platform::pull`] is one plain copy there.
     fn peers_map(&self, _span: &Span) -> bool {
         false

@@ -70,7 +70,7 @@ impl<P: Platform> Engine<P> {
         let Some(progress) = qp.recv.take() else { return };
         // What is not reliable never went by reference.
         let by_ref = qp.init.qp_type.is_reliable() && progress.srq.is_some();
-        if by_ref && self.platform.is_haunted(self.arrival) {
+        if by_ref && self.platform.has_late_writer(self.arrival) {
             self.give_back_kept(qp);
             qp.kept = Some(progress);
         } else {

@@ -134,7 +134,7 @@ impl<P: Platform> Engine<P> {
         match e.opcode {
             Opcode::LocalInv => {
                 (e.out, e.done) = (true, true);
-                self.platform.await_haunting();
+                self.platform.wait_for_late_writers();
                 return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
             }
             Opcode::BindMw => {
@@ -142,7 +142,7 @@ impl<P: Platform> Engine<P> {
                     return Err(WcStatus::LocQpOpErr);
                 };
                 (e.out, e.done) = (true, true);
-                self.platform.await_haunting();
+                self.platform.wait_for_late_writers();
                 return self
                     .mem
                     .bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access)
@@ -442,7 +442,7 @@ impl<P: Platform> Engine<P> {
             qp.ticket.void();
             self.platform.quiesce(qp.link);
         }
-        self.platform.await_haunting();
+        self.platform.wait_for_late_writers();
     }
 
     /// All requests of a queue pair are over.

@@ -306,7 +306,7 @@ impl<P: Platform> Engine<P> {
             return Ok(());
         }
         if packet.has(flag::INV) {
-            self.platform.await_haunting();
+            self.platform.wait_for_late_writers();
         }
         if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
             // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR

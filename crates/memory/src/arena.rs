@@ -86,12 +86,12 @@ impl Arena {
     }
 
     /// Gives a place back, and its memory to the system. Nobody may be using it any more; if somebody might
-    /// (`haunted`), it is not given out again.
-    pub fn release(&mut self, at: u64, len: u64, haunted: bool) {
+    /// (`late_writer`), it is not given out again.
+    pub fn release(&mut self, at: u64, len: u64, late_writer: bool) {
         let len = len.max(1).next_multiple_of(PAGE);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let emptied = self.file().is_some_and(|file| rustix::fs::fallocate(file, flags, at, len).is_ok());
-        if !emptied || haunted {
+        if !emptied || late_writer {
             return; // what was there must not be seen by the next one: the place is lost
         }
         let index = self.free.partition_point(|&(start, _)| start < at);

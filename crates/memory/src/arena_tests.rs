@@ -138,7 +138,7 @@ fn pieces_come_and_go() {
 }
 
 #[test]
-fn a_haunted_place_is_not_given_out() {
+fn a_place_with_a_late_writer_is_not_given_out() {
     let mut arena = Arena::create(&FdSet::new()).unwrap();
     let (a, b) = (arena.allocate(4096).unwrap(), arena.allocate(4096).unwrap());
     arena.reserve(a, 4096).unwrap();

@@ -154,7 +154,7 @@ impl Leader {
     }
 
     /// What the peer had marked when it was given up is over, as is known from its mark ([`crate::copying`]).
-    pub fn exorcise(&mut self) {
+    pub fn forget_late_writer(&mut self) {
         self.stalled = None;
     }
 

@@ -464,13 +464,13 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn is_haunted(&mut self, link: LinkId) -> bool {
-        self.wire.is_haunted(link)
+    fn has_late_writer(&mut self, link: LinkId) -> bool {
+        self.wire.has_late_writer(link)
     }
 
     #[inline]
-    fn await_haunting(&mut self) {
-        self.wire.await_haunting();
+    fn wait_for_late_writers(&mut self) {
+        self.wire.wait_for_late_writers();
     }
 
     #[inline]

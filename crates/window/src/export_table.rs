@@ -173,7 +173,7 @@ impl WindowPlatform {
 
     pub(crate) fn retract_row(&mut self, id: ExportId) {
         // Also for what is not shown: a receive's memory.
-        self.await_haunted_links();
+        self.wait_for_late_writers_of_links();
         let Some(export_table) = &mut self.export_table else { return };
         let exported = export_table.writer.retract(tag(id));
         if let ExportId::Region(key) = id {

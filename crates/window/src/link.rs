@@ -540,7 +540,7 @@ impl Link {
     }
 
     /// True while the peer may be copying to or from our memory for a copy that we have given up ([`Leader::is_stalled`]).
-    pub(crate) fn is_haunted(&mut self) -> bool {
+    pub(crate) fn has_late_writer(&mut self) -> bool {
         self.state == State::Up && self.leader.is_stalled(&self.producer.memory().co_copy())
     }
 

@@ -674,7 +674,7 @@ fn who_does_not_end_his_part_is_given_up() {
         assert_eq!(result, Err(SingleCopyError::Denied));
     });
     assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Follower), "remembered");
-    assert!(target.is_haunted(there));
+    assert!(target.has_late_writer(there));
     // Alone, from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
@@ -684,7 +684,7 @@ fn who_does_not_end_his_part_is_given_up() {
     mark(&initiator, link, 2);
     assert!(!settle(&mut target));
     // It is over, although the peer has not said so.
-    assert!(!target.is_haunted(there));
+    assert!(!target.has_late_writer(there));
     assert_eq!(target.link(there).unwrap().state, State::Up);
 }
 

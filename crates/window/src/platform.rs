@@ -410,22 +410,22 @@ impl WindowPlatform {
     }
 
     /// Looks for peers that were to help with a copy of ours, were given up, and may still come to their parts.
-    pub(crate) fn await_haunted_links(&mut self) {
-        let mut haunted = Vec::new();
+    pub(crate) fn wait_for_late_writers_of_links(&mut self) {
+        let mut with_late_writers = Vec::new();
         for at in 0..self.live.len() {
             let id = self.live[at];
-            if self.link_mut(id).is_some_and(Link::is_haunted) {
-                haunted.push(id);
+            if self.link_mut(id).is_some_and(Link::has_late_writer) {
+                with_late_writers.push(id);
             }
         }
-        if haunted.is_empty() {
+        if with_late_writers.is_empty() {
             return;
         }
-        self.quiesce_those(|_, id| haunted.contains(&id));
-        for id in haunted {
+        self.quiesce_those(|_, id| with_late_writers.contains(&id));
+        for id in with_late_writers {
             // A follower copies only while it is marked. One that is not has come to its end, whether it says so or not.
             if let Some(link) = self.link_mut(id).filter(|link| link.copied_by_peer().is_none()) {
-                link.leader.exorcise();
+                link.leader.forget_late_writer();
             }
         }
     }
@@ -737,12 +737,12 @@ impl Platform for WindowPlatform {
         }
     }
 
-    fn is_haunted(&mut self, link: LinkId) -> bool {
-        self.link_mut(link).is_some_and(Link::is_haunted)
+    fn has_late_writer(&mut self, link: LinkId) -> bool {
+        self.link_mut(link).is_some_and(Link::has_late_writer)
     }
 
-    fn await_haunting(&mut self) {
-        self.await_haunted_links();
+    fn wait_for_late_writers(&mut self) {
+        self.wait_for_late_writers_of_links();
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {

@@ -200,7 +200,7 @@ impl WindowPlatform {
             if !pending.lasts() {
                 // A follower copies only while it is marked. It has come to its end, whether it says so or not.
                 if let Some(link) = self.link_mut(pending.link) {
-                    link.leader.exorcise();
+                    link.leader.forget_late_writer();
                 }
                 return false;
             }
@@ -227,7 +227,7 @@ impl WindowPlatform {
             self.bury(id);
         }
         // When it goes on, it goes on to copy.
-        self.shared.haunted = true;
+        self.shared.late_writer = true;
     }
 
     /// Remembers the process behind a link.

@@ -28,7 +28,7 @@ pub(crate) struct SharedMemory {
     /// They do not overlap. The index of one is the number under which it is shown, if that is below [`PLACES`].
     places: Vec<Option<Place>>,
     /// Somebody who was stopped in the middle of a copy may go on with it: no place is used for anything else.
-    pub haunted: bool,
+    pub late_writer: bool,
 }
 
 impl SharedMemory {
@@ -119,7 +119,7 @@ impl WindowPlatform {
         let place = self.remove_place(mapped.addr());
         drop(mapped);
         if let (Some(place), Some(arena)) = (place, &mut self.shared.arena) {
-            arena.release(place.at, place.len, self.shared.haunted);
+            arena.release(place.at, place.len, self.shared.late_writer);
         }
     }
 
@@ -178,7 +178,7 @@ impl WindowPlatform {
         let arena = self.shared.arena.as_mut().ok_or(Errno::EINVAL)?;
         let done = arena.file().ok_or(Errno::EBADF).and_then(|file| out(file, place));
         if done.is_ok() {
-            arena.release(place.at, place.len, self.shared.haunted);
+            arena.release(place.at, place.len, self.shared.late_writer);
         }
         done
     }

@@ -163,7 +163,7 @@ impl<P: Platform> Engine<P> {
     /// `ibv_dealloc_mw(3)`: a bound window is unbound.
     pub fn dealloc_mw(&mut self, mw: MwId) -> Result<()> {
         let gone = self.mem.remove_mw(mw).ok_or(Errno::EINVAL)?;
-        self.platform.await_haunting();
+        self.platform.wait_for_late_writers();
         self.leave_pd(gone.pd);
         Ok(())
     }

@@ -117,7 +117,7 @@ fn both_ways_are_tried() {
 
 /// A receive of a shared queue to which a peer that was given up may still copy: nobody else gets it, and it is lost for nobody.
 #[test]
-fn a_receive_that_is_haunted_is_kept_for_who_had_it() {
+fn a_receive_with_a_late_writer_is_kept_for_its_link() {
     for ends in [Ends::Again, Ends::Error, Ends::Reset, Ends::Destroyed] {
         let mut w = World::new(2, 5);
         w.net.borrow_mut().single_copy = true;
@@ -136,13 +136,13 @@ fn a_receive_that_is_haunted_is_kept_for_who_had_it() {
         let now = w.now;
         w.nodes[1].engine.post_srq_recv(srq, &verbs::RecvWr { wr_id: 9, sges: &room }, now).unwrap();
         w.post(0, pairs[0].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
-        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().haunted) = (true, true);
+        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().late_writer) = (true, true);
         w.deliver(0, 1, 1);
         // The other one finds no receive.
         w.post(0, pairs[1].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 8)], 2).unwrap();
         w.deliver(0, 1, 1);
         assert!(w.poll(1).is_empty());
-        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().haunted) = (false, false);
+        (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().late_writer) = (false, false);
         let to = |state| verbs::QpAttr { state, ..Default::default() };
         match ends {
             Ends::Again => {}

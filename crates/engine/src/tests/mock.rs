@@ -52,7 +52,7 @@ pub struct Net {
     pub offer: Option<Offer>,
     pub followed: Option<Offer>,
     /// A peer that was to help may still copy.
-    pub haunted: bool,
+    pub late_writer: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
     /// What each node shows, and whether others use it.
@@ -255,8 +255,8 @@ impl Platform for Mock {
     fn offered(&self, _: LinkId) -> Option<Offer> {
         self.net.borrow().offer
     }
-    fn is_haunted(&mut self, _: LinkId) -> bool {
-        self.net.borrow().haunted
+    fn has_late_writer(&mut self, _: LinkId) -> bool {
+        self.net.borrow().late_writer
     }
     fn co_copy(&mut self, _: LinkId, offer: &Offer) {
         self.net.borrow_mut().followed = Some(*offer);
@@ -510,7 +510,7 @@ impl World {
             deny_single_copy: false,
             offer: None,
             followed: None,
-            haunted: false,
+            late_writer: false,
             groups: HashMap::new(),
             lost: 0,
             exported: vec![HashMap::new(); count],
