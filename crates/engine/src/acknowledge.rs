@@ -6,7 +6,7 @@ use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 use crate::backlog::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
-use crate::qp::{Qp, Way};
+use crate::qp::{Carrier, Qp};
 use crate::{Engine, responder};
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
@@ -137,8 +137,8 @@ impl<P: Platform> Engine<P> {
                 continue;
             }
             e.out = false;
-            if e.way == Way::Mixed {
-                e.way = Way::Link;
+            if e.carrier == Carrier::Mixed {
+                e.carrier = Carrier::Link;
             }
             e.sent = match e.opcode {
                 Opcode::Send

@@ -103,7 +103,7 @@ impl<P: Platform> Engine<P> {
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
         if let (Some(link), WcStatus::Success, true) = (qp.link, status, qp.init.qp_type.is_reliable()) {
-            self.time_course(link, e, qp.inflight.len() == 1, now);
+            self.time_copy(link, e, qp.inflight.len() == 1, now);
         }
         qp.inflight.drop_front(1);
         if silent {

@@ -7,14 +7,14 @@
 //! response; the response comes back through `receive` and completes the request into a completion queue (`cq`).
 #![forbid(unsafe_code)]
 
+pub mod ab_trial;
 mod acknowledge;
 mod backlog;
 mod belt;
 pub mod co_copy;
 mod complete;
-pub mod contest;
 mod copies;
-mod course;
+mod copy_policy;
 mod cq;
 mod datagram;
 mod fast;
@@ -117,7 +117,7 @@ pub struct Engine<P: Platform> {
     timed: Vec<QpId>,
     /// The requests by reference with whose copies we may help.
     lent: co_copy::Lenders,
-    courses: course::Courses,
+    copy_policies: copy_policy::CopyPolicies,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,
     remote_spans: Vec<Span>,
@@ -179,7 +179,7 @@ impl<P: Platform> Engine<P> {
             timers: BinaryHeap::new(),
             timed: Vec::new(),
             lent: Default::default(),
-            courses: Vec::new(),
+            copy_policies: Vec::new(),
             spans: Vec::new(),
             remote_spans: Vec::new(),
             bytes: Vec::new(),

@@ -22,7 +22,7 @@ const QUEUE: u64 = 2;
 
 /// How the pieces of a message go that may go by reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Way {
+pub(crate) enum Carrier {
     /// Each as is best at the time.
     #[default]
     Free,
@@ -63,7 +63,7 @@ pub(crate) struct Inflight {
     pub by_ref: bool,
     /// Posted behind several whose completions nobody had polled.
     pub queued: bool,
-    pub way: Way,
+    pub carrier: Carrier,
     /// Failed before it went out.
     pub error: Option<WcStatus>,
     pub inline_len: u32,
@@ -107,7 +107,7 @@ impl Inflight {
             done: false,
             by_ref: false,
             queued: false,
-            way: Way::Free,
+            carrier: Carrier::Free,
             error: None,
             since,
         }

@@ -6,7 +6,7 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 use crate::Engine;
 use crate::co_copy::{LIST_OF_ONE, SHORTEST};
 use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
-use crate::qp::{Inflight, Qp, Way};
+use crate::qp::{Carrier, Inflight, Qp};
 use crate::region::LocalFault;
 
 /// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
@@ -290,15 +290,15 @@ impl<P: Platform> Engine<P> {
                         && !inline
                         && qp.init.qp_type.is_reliable()
                         && rest > caps.shared_above
-                        && e.way != Way::Link;
+                        && e.carrier != Carrier::Link;
                     // What follows others that the peer has to see to, or itself, finds it awake.
                     let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
-                    let flows = e.way == Way::Mixed || qp.inflight.iter().take(at).any(waited_for);
+                    let flows = e.carrier == Carrier::Mixed || qp.inflight.iter().take(at).any(waited_for);
                     let above = if flows { caps.flowing_above } else { caps.single_copy_above };
                     let either = rest >= caps.either_from && self.best_by_ref(link, e);
                     let single_copy = may && (rest > above || either || self.is_shared(qp, at));
-                    if e.way == Way::Free && !single_copy && !inline && qp.init.qp_type.is_reliable() {
-                        qp.inflight[at].way = Way::Mixed;
+                    if e.carrier == Carrier::Free && !single_copy && !inline && qp.init.qp_type.is_reliable() {
+                        qp.inflight[at].carrier = Carrier::Mixed;
                     }
                     let e = &qp.inflight[at];
                     // Whatever it goes back to, the pieces end where those before it did.
@@ -483,7 +483,7 @@ impl Inflight {
             done: false,
             by_ref: false,
             queued: false,
-            way: Way::Free,
+            carrier: Carrier::Free,
             error: Some(status),
             since: 0,
         }

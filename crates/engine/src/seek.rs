@@ -92,7 +92,7 @@ impl<P: Platform> Engine<P> {
             }
             self.qps.put_back(id, qp);
         }
-        self.courses.retain(|(id, _)| *id != link);
+        self.copy_policies.retain(|(id, _)| *id != link);
         self.lend_no_more(link);
         for id in self.parked.remove(&link).unwrap_or_default() {
             if let Some(qp) = self.qps.get_mut(id) {

@@ -36,11 +36,11 @@ pub mod ring;
 #[cfg(not(loom))]
 mod shared;
 pub mod single_copy;
+pub mod store_policy;
 pub mod stream;
 pub mod sync;
 #[cfg(not(loom))]
 mod table_memory;
-pub mod way;
 
 #[cfg(not(loom))]
 pub use shared::Half;

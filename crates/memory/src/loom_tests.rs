@@ -12,8 +12,8 @@ use crate::co_copy::{self, Follower, Leader, Terms, Words};
 use crate::copying::{Copier, under_way};
 use crate::export_table::{ROW, Reader, TableMemory, VALUES, Writer};
 use crate::ring::{Consumer, Place, Producer, PushError, RingMemory, wake_fence};
+use crate::store_policy::Stores;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::way::Way;
 
 /// A ring of `SLOTS` slots and `BULK / 64` grains.
 struct Model<const SLOTS: u32, const BULK: u32> {
@@ -75,7 +75,7 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
         // SAFETY: loom checks that nobody reads or writes meanwhile.
         self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = 0 });
     }
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>, _way: Way) -> Result<(), Fault> {
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(&payload.prefix[..8]);
         // SAFETY: loom checks that nobody reads or writes meanwhile.

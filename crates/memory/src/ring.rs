@@ -26,8 +26,8 @@ use std::hint::cold_path;
 
 use engine::platform::{Fault, Payload};
 
+use crate::store_policy::Stores;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::way::Way;
 
 mod consumer;
 mod producer;
@@ -83,8 +83,8 @@ pub trait RingMemory {
     fn expect_read(&self, _line: u32) {}
     /// Writes a payload to the bulk area, so that it is there before what is written next. The caller keeps `at` + its length
     /// within `BULK`.
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault>;
-    /// Some time in nanoseconds, not 0, for [`crate::way::Trial`].
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault>;
+    /// Some time in nanoseconds, not 0, for [`crate::store_policy::StorePolicy`].
     fn nanos(&self) -> u64 {
         1
     }

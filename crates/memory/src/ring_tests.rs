@@ -421,7 +421,7 @@ fn copies_stay_within_the_bulk_area() {
     half.fetch(u32::MAX, &mut out);
     assert_eq!(out[10], 7);
     assert_eq!(half.scatter(Half::BULK - 10, &[span(&mut out)]), Ok(()));
-    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }, Way::Through), Ok(()));
+    assert_eq!(half.store_bulk(Half::BULK, &Payload { prefix: &out, spans: &[] }, Stores::Through), Ok(()));
 }
 
 #[test]
@@ -434,9 +434,10 @@ fn around_the_caches_comes_the_same() {
         let spans = parts.each_mut().map(|part| span(part));
         for prefix in [&[][..], &[1, 2, 3]] {
             let (mut through, mut around) = (vec![0; 20_000], vec![0; 20_000]);
-            for (way, out) in [(Way::Through, &mut through), (Way::Around, &mut around)] {
-                half.store_bulk(0, &Payload { prefix: &vec![way as u8; 20_000], spans: &[] }, Way::Through).unwrap();
-                half.store_bulk(64, &Payload { prefix, spans: &spans }, way).unwrap();
+            for (stores, out) in [(Stores::Through, &mut through), (Stores::Around, &mut around)] {
+                half.store_bulk(0, &Payload { prefix: &vec![stores as u8; 20_000], spans: &[] }, Stores::Through)
+                    .unwrap();
+                half.store_bulk(64, &Payload { prefix, spans: &spans }, stores).unwrap();
                 half.fetch(64, &mut out[..prefix.len() + first + second]);
             }
             assert_eq!(through, around, "{first} {second}");
@@ -480,10 +481,10 @@ impl RingMemory for Slow {
     fn nanos(&self) -> u64 {
         self.now.get()
     }
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault> {
-        self.now.set(self.now.get() + if way == Way::Through { 7600 } else { 1000 });
-        self.around.set(self.around.get() + u32::from(way == Way::Around));
-        self.half.store_bulk(at, payload, way)
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault> {
+        self.now.set(self.now.get() + if stores == Stores::Through { 7600 } else { 1000 });
+        self.around.set(self.around.get() + u32::from(stores == Stores::Around));
+        self.half.store_bulk(at, payload, stores)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::backing::Backing;
 use crate::co_copy;
 use crate::local;
 use crate::ring::RingMemory;
-use crate::way::Way;
+use crate::store_policy::Stores;
 
 /// Half of a window: the ring from one side to the other. Both halves have the same layout, one after the other.
 #[derive(Clone)]
@@ -236,7 +236,7 @@ impl RingMemory for Half {
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 
-    fn store_bulk(&self, at: u32, payload: &Payload<'_>, way: Way) -> Result<(), Fault> {
+    fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault> {
         let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
         // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too
         // if it breaks the rules; nobody has a reference to these bytes.
@@ -247,13 +247,13 @@ impl RingMemory for Half {
             at += len as u32;
             // SAFETY: `to` is valid for writes of `len` bytes, see `bulk`.
             unsafe {
-                match way {
-                    Way::Through => local::load_raw(span.addr, span.guarded, to, len),
-                    Way::Around => local::load_around(span.addr, span.guarded, to, len),
+                match stores {
+                    Stores::Through => local::load_raw(span.addr, span.guarded, to, len),
+                    Stores::Around => local::load_around(span.addr, span.guarded, to, len),
                 }
             }
         });
-        if way == Way::Around {
+        if stores == Stores::Around {
             local::around_fence(); // also before others are written there, if a span was not there
         }
         copied

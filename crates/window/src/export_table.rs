@@ -250,7 +250,9 @@ impl WindowPlatform {
     fn streams(&mut self, id: LinkId, len: u32) -> bool {
         let Some(link) = self.link_mut(id) else { return false };
         // What goes by single copy, too, is copied by both.
-        if !link.pace.streams(len, monotonic) || (len > self.caps_of(id).flowing_above && len < co_copy::SHORTEST) {
+        if !link.stream_detector.streams(len, monotonic)
+            || (len > self.caps_of(id).flowing_above && len < co_copy::SHORTEST)
+        {
             return false;
         }
         self.runs(id)
@@ -351,16 +353,16 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSi
         }
         let theirs = [Span { addr, len: request.len, guarded: true }];
         // The pieces of one request are no stream.
-        let paced = request.before == 0 && request.after == 0;
-        if paced {
-            link.pace.begins(request.len, monotonic);
+        let detected = request.before == 0 && request.after == 0;
+        if detected {
+            link.stream_detector.begins(request.len, monotonic);
         }
         let copied = match request.op {
             OneSidedOp::Write => single_copy::push(remote.who.pid, ours, &theirs),
             _ => single_copy::pull(remote.who.pid, &theirs, ours),
         };
-        if paced {
-            link.pace.ends(monotonic);
+        if detected {
+            link.stream_detector.ends(monotonic);
         }
         copied.ok().map(|()| OneSidedDone { epoch, before: 0 })
     })

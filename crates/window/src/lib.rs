@@ -6,7 +6,7 @@
 //! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
 //! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
-//! * `paths`: when large messages go by single copy, and when through the window.
+//! * `thresholds`: when large messages go by single copy, and when through the window.
 //! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
 //! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
 //!
@@ -23,8 +23,6 @@ mod identity;
 mod link;
 mod meeting;
 mod multicast;
-mod pace;
-mod paths;
 mod peers;
 mod platform;
 mod quiet;
@@ -32,7 +30,9 @@ pub mod rendezvous;
 mod shared;
 mod sleep;
 mod socket;
+mod stream_detector;
 mod tell;
+mod thresholds;
 
 pub use config::{Config, SINGLE_COPY_ABOVE};
 pub use link::Rx;

@@ -19,11 +19,11 @@ use verbs::Errno;
 
 use crate::codec;
 use crate::identity::Identity;
-use crate::pace::Pace;
 use crate::peers::Who;
 use crate::quiet::Offence;
 use crate::rendezvous::{Message, NONCE};
 use crate::socket;
+use crate::stream_detector::StreamDetector;
 
 /// Names the payload of the packet that [`crate::WindowPlatform::peek`] gave, until it is released.
 ///
@@ -246,13 +246,13 @@ pub(crate) struct Link {
     /// In the platform's list of links without room.
     pub full: bool,
     /// The pace of the requests that are executed here by a system call.
-    pub pace: Pace,
+    pub stream_detector: StreamDetector,
     /// They were a stream when last seen: until then, what nothing stands in front of is part of it. 0: they were none.
     pub streams_until: engine::platform::Nanos,
     /// Whether small requests are taken from the ring soon.
-    pub small: crate::pace::Small,
+    pub small: crate::stream_detector::Small,
     /// Whether long ones are.
-    pub long: crate::pace::Long,
+    pub long: crate::stream_detector::Long,
 }
 
 /// Which half of a window is whose.
@@ -289,10 +289,10 @@ impl Link {
             follower: Follower::default(),
             dirty: false,
             full: false,
-            pace: Pace::default(),
+            stream_detector: StreamDetector::default(),
             streams_until: 0,
-            small: crate::pace::Small::default(),
-            long: crate::pace::Long::default(),
+            small: crate::stream_detector::Small::default(),
+            long: crate::stream_detector::Long::default(),
         }
     }
 

@@ -23,11 +23,11 @@ use rustix::event::{EventfdFlags, epoll};
 use crate::WindowPlatform;
 use crate::identity::Identity;
 use crate::link::{Remote, Side, State};
-use crate::paths;
 use crate::peers::{Standing, TURN, Who, unwatch, watch_bell};
 use crate::quiet::Offence;
 use crate::rendezvous::{Greeting, Message, NONCE, SECRET};
 use crate::socket::{self, Received};
+use crate::thresholds;
 
 impl Remote {
     /// True if no packet may be taken from the link or put into it yet.
@@ -254,7 +254,7 @@ impl WindowPlatform {
         }
         remote.we_permitted = self.copies_with(remote) && remote.single_copy && remote.who.pid != 0;
         if remote.we_permitted {
-            remote.favours_window = self.config.single_copy_above.is_none() && paths::window_is_quicker();
+            remote.favours_window = self.config.single_copy_above.is_none() && thresholds::window_is_quicker();
         }
         let mut fds = fds.filter(|_| remote.proved).unwrap_or_default().into_iter();
         remote.doorbell = fds

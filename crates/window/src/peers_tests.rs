@@ -9,8 +9,8 @@ use verbs::{Gid, Psn, Qpn};
 
 use super::*;
 use crate::Config;
-use crate::pace::Pace;
 use crate::rendezvous::Greeting;
+use crate::stream_detector::StreamDetector;
 
 /// What a peer says that knows nothing.
 fn greeting() -> Greeting {
@@ -534,7 +534,7 @@ fn of_a_stream_the_peer_does_its_part() {
             for window in [false, true] {
                 let verdict = |platform: &mut WindowPlatform| {
                     let link = platform.link_mut(link).unwrap();
-                    link.pace = Pace::stream(len);
+                    link.stream_detector = StreamDetector::stream(len);
                     link.remote.as_mut().unwrap().favours_window = window;
                 };
                 verdict(&mut platform);

@@ -28,7 +28,7 @@ pub fn world(seed: u64, fast: bool) -> World {
 
 /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
 pub fn fast_paths(w: &World) -> [u64; 4] {
-    std::array::from_fn(|way| w.nodes.iter().map(|node| node.engine.fast_paths[way]).sum())
+    std::array::from_fn(|carrier| w.nodes.iter().map(|node| node.engine.fast_paths[carrier]).sum())
 }
 
 impl Twins {

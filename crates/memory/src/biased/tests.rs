@@ -227,12 +227,12 @@ fn nobody_is_in_beside_another() {
     permit();
     let mutex = Mutex::new(Pair(0, 0));
     let (over, total, revocations) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let run = |pause: Duration, way: &dyn Fn() -> bool| {
+    let run = |pause: Duration, stores: &dyn Fn() -> bool| {
         let mut n = 0;
         while !over.load(Ordering::Relaxed) {
             // SAFETY: only looked at.
             let leant = unsafe { mutex.raw() }.leans_to().is_some_and(|owner| owner != os::thread());
-            let held = way();
+            let held = stores();
             n += u64::from(held);
             // SAFETY: atomics; nobody is harmed by another number.
             unsafe { mutex.raw() }.row.needed.store(EASY, Ordering::Relaxed);

@@ -6,8 +6,8 @@ use std::hint::cold_path;
 use engine::platform::{Fault, Payload};
 
 use super::{BODY, Broken, GRAIN, Position, PushError, RingMemory, Stamp, lower, raise, round_up};
+use crate::store_policy::{StorePolicy, Stores};
 use crate::sync::{Ordering, fence};
-use crate::way::{Trial, Way};
 
 /// The appending side.
 pub struct Producer<M> {
@@ -29,7 +29,7 @@ pub struct Producer<M> {
     calls: bool,
     broken: bool,
     /// How payloads are best written to the bulk area.
-    trial: Trial,
+    store_policy: StorePolicy,
 }
 
 impl<M: RingMemory> Producer<M> {
@@ -53,7 +53,7 @@ impl<M: RingMemory> Producer<M> {
             ends: VecDeque::with_capacity(M::SLOTS as usize),
             calls: true,
             broken: false,
-            trial: Trial::default(),
+            store_policy: StorePolicy::default(),
         }
     }
 
@@ -107,7 +107,7 @@ impl<M: RingMemory> Producer<M> {
         }
 
         let line = self.line;
-        let mut way = Way::Through;
+        let mut stores = Stores::Through;
         let grain = if inside {
             if len > 0 {
                 let data = gather(payload).map_err(|Fault| PushError::Fault)?;
@@ -118,8 +118,8 @@ impl<M: RingMemory> Producer<M> {
         } else {
             let start = self.place(bulk);
             let at = (start % u64::from(M::BULK)) as u32;
-            way = self.trial.way(len, || self.memory.nanos());
-            self.memory.store_bulk(at, payload, way).map_err(|Fault| PushError::Fault)?;
+            stores = self.store_policy.stores(len, || self.memory.nanos());
+            self.memory.store_bulk(at, payload, stores).map_err(|Fault| PushError::Fault)?;
             self.head = start + u64::from(bulk);
             self.ends.push_back((self.at.count + 1, self.head));
             self.memory.store_body(line, 0, &header[..words]);
@@ -127,7 +127,7 @@ impl<M: RingMemory> Producer<M> {
         };
         self.publish(code, len, grain);
         // Not behind a whole segment: most are parts of a long message, the next is written at once, and nothing is won.
-        if grain.is_some() && way == Way::Through && len < M::SEGMENT {
+        if grain.is_some() && stores == Stores::Through && len < M::SEGMENT {
             self.claim_bulk(bulk);
         }
         Ok(len)

@@ -19,7 +19,7 @@ const STREAM: u64 = 135;
 
 /// The pace of the requests that are executed here.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct StreamDetector {
     /// Which of [`CLASSES`].
     class: usize,
     /// Bytes of the first of them: much longer and much shorter ones do not count together.
@@ -36,11 +36,11 @@ pub(crate) struct Pace {
     until: Nanos,
 }
 
-impl Pace {
+impl StreamDetector {
     /// One whose last verdict was a stream.
     #[cfg(test)]
     pub fn stream(len: u32) -> Self {
-        Pace { class: class_of(len), len, until: Nanos::MAX, ..Pace::default() }
+        StreamDetector { class: class_of(len), len, until: Nanos::MAX, ..StreamDetector::default() }
     }
 
     /// A request of this length is about to be executed.
@@ -48,7 +48,7 @@ impl Pace {
     pub fn begins(&mut self, len: u32, now: impl Fn() -> Nanos) {
         let class = class_of(len);
         if !self.alike(len) {
-            *self = Pace { class, len, ..Pace::default() };
+            *self = StreamDetector { class, len, ..StreamDetector::default() };
         }
         self.until = 0;
         if self.began == 0 {
@@ -184,17 +184,17 @@ mod tests {
     /// How many requests of these lengths are executed until one is taken for part of a stream; `None`: that is never so. One takes
     /// so long for each byte and at least so long, but sometimes it is interrupted.
     fn until_stream(lens: &[u32], takes: Nanos, pause: impl Fn(usize) -> Nanos) -> Option<usize> {
-        let (mut pace, clock) = (Pace::default(), Cell::new(1_000_000));
+        let (mut stream_detector, clock) = (StreamDetector::default(), Cell::new(1_000_000));
         let now = || clock.get();
         (0..1000).find(|i| {
             let len = lens[i % lens.len()];
-            if pace.streams(len, now) {
+            if stream_detector.streams(len, now) {
                 return true;
             }
-            pace.begins(len, now);
+            stream_detector.begins(len, now);
             let interrupted = i % 50 == 31;
             clock.set(clock.get() + takes.max(u64::from(len) / 14) + if interrupted { 100_000 } else { 0 });
-            pace.ends(now);
+            stream_detector.ends(now);
             clock.set(clock.get() + pause(*i));
             false
         })

@@ -4,8 +4,8 @@
 use verbs::Opcode;
 
 use crate::Engine;
+use crate::ab_trial::AbTrial;
 use crate::co_copy::SHORTEST;
-use crate::contest::Contest;
 use crate::platform::{LinkId, Nanos, PIECE, Platform};
 use crate::qp::Inflight;
 
@@ -19,7 +19,7 @@ const APART: [u32; 2] = [64, 512];
 /// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the one way and some the
 /// other, the peer's time is not shared fairly.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct CopyPolicy {
     /// Of messages that are waited for, and of those in a queue: what is best for the one is not for the other.
     kinds: [Kind; 2],
     /// When the last one completed.
@@ -29,7 +29,7 @@ pub(crate) struct Course {
 #[derive(Debug)]
 struct Kind {
     /// Through the link at first.
-    contest: Contest,
+    ab_trial: AbTrial,
     /// Of the stretch so far.
     bytes: u64,
     nanos: Nanos,
@@ -37,21 +37,21 @@ struct Kind {
 
 impl Default for Kind {
     fn default() -> Self {
-        Kind { contest: Contest::new(APART[0], APART[1]), bytes: 0, nanos: 0 }
+        Kind { ab_trial: AbTrial::new(APART[0], APART[1]), bytes: 0, nanos: 0 }
     }
 }
 
-impl Course {
+impl CopyPolicy {
     /// True if the next message is best sent by reference. `queued`: it was posted behind others.
     pub fn by_ref(&self, queued: bool) -> bool {
-        self.kinds[usize::from(queued)].contest.second()
+        self.kinds[usize::from(queued)].ab_trial.second()
     }
 
     /// A message is complete whose turn came at `since`. What it had to wait for those before it does not count.
     pub fn completed(&mut self, len: u32, by_ref: bool, queued: bool, since: Nanos, now: Nanos) {
         let last = std::mem::replace(&mut self.last, now);
         let kind = &mut self.kinds[usize::from(queued)];
-        if by_ref != kind.contest.second() {
+        if by_ref != kind.ab_trial.second() {
             return; // sent before that changed
         }
         kind.bytes += u64::from(len);
@@ -59,32 +59,32 @@ impl Course {
         let began = if queued && since < last + PAUSE { last } else { last.max(since) };
         kind.nanos += now.saturating_sub(began);
         if kind.bytes >= STRETCH {
-            kind.contest.over(Some((u128::from(kind.nanos) * u128::from(STRETCH) / u128::from(kind.bytes)) as u64));
+            kind.ab_trial.over(Some((u128::from(kind.nanos) * u128::from(STRETCH) / u128::from(kind.bytes)) as u64));
             (kind.bytes, kind.nanos) = (0, 0);
         }
     }
 }
 
 /// The courses of a link: of SENDs and WRITEs, and of READs.
-pub(crate) type Courses = Vec<(LinkId, [Course; 2])>;
+pub(crate) type CopyPolicies = Vec<(LinkId, [CopyPolicy; 2])>;
 
 impl<P: Platform> Engine<P> {
-    fn course(&mut self, link: LinkId, read: bool) -> &mut Course {
-        let known = self.courses.iter().position(|(id, _)| *id == link);
+    fn copy_policy(&mut self, link: LinkId, read: bool) -> &mut CopyPolicy {
+        let known = self.copy_policies.iter().position(|(id, _)| *id == link);
         let at = known.unwrap_or_else(|| {
-            self.courses.push((link, Default::default()));
-            self.courses.len() - 1
+            self.copy_policies.push((link, Default::default()));
+            self.copy_policies.len() - 1
         });
-        &mut self.courses[at].1[usize::from(read)]
+        &mut self.copy_policies[at].1[usize::from(read)]
     }
 
     /// True if a message is best sent by reference that may go either way.
     pub(crate) fn best_by_ref(&mut self, link: LinkId, e: &Inflight) -> bool {
-        self.course(link, e.opcode == Opcode::RdmaRead).by_ref(e.queued)
+        self.copy_policy(link, e.opcode == Opcode::RdmaRead).by_ref(e.queued)
     }
 
     /// The oldest request was executed. `alone`: nothing is behind it.
-    pub(crate) fn time_course(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
+    pub(crate) fn time_copy(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
         let sent = e.psns > 0 && e.executed == 0;
         let short = e.len < SHORTEST;
         if (short || e.len > PIECE) && alone && sent && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
@@ -93,11 +93,11 @@ impl<P: Platform> Engine<P> {
         if short {
             return;
         }
-        let course = self.course(link, e.opcode == Opcode::RdmaRead);
+        let copy_policy = self.copy_policy(link, e.opcode == Opcode::RdmaRead);
         if sent {
-            course.completed(e.len, e.by_ref, e.queued, e.since, now);
+            copy_policy.completed(e.len, e.by_ref, e.queued, e.since, now);
         } else {
-            course.last = now; // executed here, by neither way
+            copy_policy.last = now; // executed here, by neither way
         }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     /// Messages of 1 MiB, `depth` of which are under way, each of which takes so long, from a program that pauses so long before it posts
     /// the next; gives the parts that went by reference, in hundredths, of each thousand.
     fn stream(depth: usize, thousands: usize, pause: Nanos, takes: impl Fn(usize, bool) -> Nanos) -> Vec<usize> {
-        let (mut course, mut now, mut under_way) = (Course::default(), 1, std::collections::VecDeque::new());
+        let (mut copy_policy, mut now, mut under_way) = (CopyPolicy::default(), 1, std::collections::VecDeque::new());
         let mut thousand = |at: usize| {
             let done = (0..1000).filter(|i| {
                 if under_way.is_empty() {
@@ -117,11 +117,11 @@ mod tests {
                 }
                 while under_way.len() < depth {
                     let queued = depth > 2;
-                    under_way.push_back((now, queued, course.by_ref(queued)));
+                    under_way.push_back((now, queued, copy_policy.by_ref(queued)));
                 }
                 let (since, queued, by_ref) = under_way.pop_front().unwrap();
                 now += takes(at * 1000 + i, by_ref);
-                course.completed(1 << 20, by_ref, queued, since, now);
+                copy_policy.completed(1 << 20, by_ref, queued, since, now);
                 by_ref
             });
             done.count() / 10
@@ -142,20 +142,20 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_goes_its_own_way() {
-        let mut course = Course::default();
+        let mut copy_policy = CopyPolicy::default();
         let (mut now, mut parts) = (1_000, [0; 2]);
         for _ in 0..2000 {
             // One alone, which is quicker through the link, then two at once, the second of which is not.
-            let alone = course.by_ref(false);
+            let alone = copy_policy.by_ref(false);
             parts[0] += u32::from(alone);
             let took = if alone { 90_000 } else { 60_000 };
-            course.completed(1 << 20, alone, false, now, now + took);
+            copy_policy.completed(1 << 20, alone, false, now, now + took);
             now += took + 10_000;
-            let (since, ways) = (now, [course.by_ref(false), course.by_ref(true)]);
+            let (since, ways) = (now, [copy_policy.by_ref(false), copy_policy.by_ref(true)]);
             parts[1] += u32::from(ways[1]);
             for (at, way) in ways.into_iter().enumerate() {
                 now += [[60_000, 90_000], [130_000, 60_000]][at][usize::from(way)];
-                course.completed(1 << 20, way, at > 0, since, now);
+                copy_policy.completed(1 << 20, way, at > 0, since, now);
             }
             now += 10_000;
         }

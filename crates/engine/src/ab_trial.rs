@@ -34,7 +34,7 @@ impl Recent {
 
 /// Two ways, and how long a stretch of each takes. The first is the better one until the other has been tried.
 #[derive(Clone, Debug)]
-pub struct Contest {
+pub struct AbTrial {
     /// The second way is taken, but for trials.
     second: bool,
     /// The other one is being tried.
@@ -51,12 +51,12 @@ pub struct Contest {
     recent: [Recent; 2],
 }
 
-impl Contest {
+impl AbTrial {
     /// With so many stretches between two trials at first, twice as many each time that the outcome is the same, and so many at most; more if
     /// one of the ways is much slower.
     pub const fn new(apart: u32, most_apart: u32) -> Self {
         let least_apart = apart;
-        Contest {
+        AbTrial {
             second: false,
             trying: false,
             left: FIRST,
@@ -110,12 +110,12 @@ mod tests {
 
     /// The parts of so many stretches that went by the second way, in hundredths, for each hundred of them.
     fn parts(hundreds: u64, mut takes: impl FnMut(u64, bool) -> u64) -> Vec<u64> {
-        let mut contest = Contest::new(100, 100);
+        let mut ab_trial = AbTrial::new(100, 100);
         let mut hundred = |at: u64| {
             (0..100)
                 .filter(|i| {
-                    let second = contest.second();
-                    contest.over(Some(takes(at * 100 + i, second)));
+                    let second = ab_trial.second();
+                    ab_trial.over(Some(takes(at * 100 + i, second)));
                     second
                 })
                 .count() as u64
@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn an_outcome_is_looked_at_again_soon() {
-        let mut contest = Contest::new(10, 80);
+        let mut ab_trial = AbTrial::new(10, 80);
         let mut trials = Vec::new();
         for stretch in 0..1000 {
             // Disturbed, the first time: the first way seems slow.
-            let took = if contest.second() || stretch < 8 { 2000 } else { 1000 };
-            let second = contest.second();
-            if contest.over(Some(took)) && contest.second() != second {
+            let took = if ab_trial.second() || stretch < 8 { 2000 } else { 1000 };
+            let second = ab_trial.second();
+            if ab_trial.over(Some(took)) && ab_trial.second() != second {
                 trials.push(stretch);
             }
         }

@@ -4,11 +4,11 @@
 //! machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one of family 25, and 2 where its
 //! two processors have no cache in common; 13 to 18 by memory there). So both ways are timed.
 
-use engine::contest::Contest;
+use engine::ab_trial::AbTrial;
 
 /// How a payload is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Stores {
     /// By plain stores.
     Through,
     /// By stores that go around the caches, to memory.
@@ -24,34 +24,34 @@ const STRETCH: u32 = 1 << 20;
 const APART: u32 = 128;
 
 /// The trial.
-pub struct Trial {
+pub struct StorePolicy {
     /// Between plain stores, which are taken at first, and those around the caches.
-    contest: Contest,
+    ab_trial: AbTrial,
     /// Bytes of the stretch so far.
     bytes: u32,
     /// When it began; 0: it is not timed.
     began: u64,
 }
 
-impl Default for Trial {
+impl Default for StorePolicy {
     fn default() -> Self {
-        Trial { contest: Contest::new(APART, APART), bytes: 0, began: 0 }
+        StorePolicy { ab_trial: AbTrial::new(APART, APART), bytes: 0, began: 0 }
     }
 }
 
-impl Trial {
+impl StorePolicy {
     /// The way for the next payload, of this length. `now`: in nanoseconds, asked once for many payloads.
     #[inline]
-    pub fn way(&mut self, len: u32, now: impl FnOnce() -> u64) -> Way {
+    pub fn stores(&mut self, len: u32, now: impl FnOnce() -> u64) -> Stores {
         if len < SHORTEST {
-            return Way::Through;
+            return Stores::Through;
         }
         self.bytes += len;
         if self.bytes > STRETCH {
             self.next(now());
             self.bytes = len;
         }
-        if self.contest.second() { Way::Around } else { Way::Through }
+        if self.ab_trial.second() { Stores::Around } else { Stores::Through }
     }
 
     /// A stretch is over.
@@ -59,7 +59,7 @@ impl Trial {
     fn next(&mut self, now: u64) {
         let took = (self.began != 0).then(|| now.saturating_sub(self.began));
         // What comes after a change waits for what went before it.
-        self.began = if self.contest.over(took) { 0 } else { now };
+        self.began = if self.ab_trial.over(took) { 0 } else { now };
     }
 }
 
@@ -70,12 +70,12 @@ mod tests {
 
     /// A stream of segments on a machine where a segment takes so long by either way; gives the parts of those that went around
     /// the caches, in thousandths, of every `every`.
-    fn stream(segments: u64, every: u64, mut takes: impl FnMut(u64, Way) -> u64) -> Vec<u64> {
-        let (mut trial, mut now, mut around, mut parts) = (Trial::default(), 1, 0, Vec::new());
+    fn stream(segments: u64, every: u64, mut takes: impl FnMut(u64, Stores) -> u64) -> Vec<u64> {
+        let (mut store_policy, mut now, mut around, mut parts) = (StorePolicy::default(), 1, 0, Vec::new());
         for i in 0..segments {
-            let way = trial.way(16 << 10, || now);
-            now += takes(i, way);
-            around += u64::from(way == Way::Around);
+            let stores = store_policy.stores(16 << 10, || now);
+            now += takes(i, stores);
+            around += u64::from(stores == Stores::Around);
             if (i + 1).is_multiple_of(every) {
                 parts.push(around * 1000 / every);
                 around = 0;
@@ -84,42 +84,42 @@ mod tests {
         parts
     }
 
-    fn by(through: u64, around: u64) -> impl Fn(Way) -> u64 {
-        move |way| if way == Way::Through { through } else { around }
+    fn by(through: u64, around: u64) -> impl Fn(Stores) -> u64 {
+        move |stores| if stores == Stores::Through { through } else { around }
     }
 
     #[test]
     fn the_faster_way_is_found_and_the_other_costs_little() {
         let slow_line = by(7600, 1000);
-        let parts = stream(100_000, 10_000, |_, way| slow_line(way));
+        let parts = stream(100_000, 10_000, |_, stores| slow_line(stores));
         assert!(parts.iter().all(|part| *part > 930), "{parts:?}");
         let fast_line = by(500, 1000);
-        let parts = stream(100_000, 10_000, |_, way| fast_line(way));
+        let parts = stream(100_000, 10_000, |_, stores| fast_line(stores));
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");
         // As good as alike: nothing is changed.
         let alike = by(1000, 950);
-        let parts = stream(100_000, 10_000, |_, way| alike(way));
+        let parts = stream(100_000, 10_000, |_, stores| alike(stores));
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");
     }
 
     #[test]
     fn a_machine_that_changes_is_followed() {
         let (fast, slow) = (by(600, 1000), by(7600, 1000));
-        let parts = stream(100_000, 10_000, |i, way| if i / 50_000 == 0 { fast(way) } else { slow(way) });
+        let parts = stream(100_000, 10_000, |i, stores| if i / 50_000 == 0 { fast(stores) } else { slow(stores) });
         assert!(parts[..5].iter().all(|part| *part < 60), "{parts:?}");
         assert!(parts[6..].iter().all(|part| *part > 930), "{parts:?}");
-        let parts = stream(400_000, 100_000, |i, way| if i / 50_000 == 0 { slow(way) } else { fast(way) });
+        let parts = stream(400_000, 100_000, |i, stores| if i / 50_000 == 0 { slow(stores) } else { fast(stores) });
         assert!(parts[3] < 60, "{parts:?}");
     }
 
     #[test]
     fn what_was_once_is_forgotten() {
         // The other way was once nearly as good, and would be the better one now if it still were.
-        let parts = stream(100_000, 10_000, |i, way| match (way, i < 50_000) {
-            (Way::Through, true) => 1000,
-            (Way::Around, true) => 950,
-            (Way::Through, false) => 1100,
-            (Way::Around, false) => 7600,
+        let parts = stream(100_000, 10_000, |i, stores| match (stores, i < 50_000) {
+            (Stores::Through, true) => 1000,
+            (Stores::Around, true) => 950,
+            (Stores::Through, false) => 1100,
+            (Stores::Around, false) => 7600,
         });
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");
     }
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn who_reads_is_behind() {
         // What a segment takes is what the one takes whose place it gets.
-        let mut ways = std::collections::VecDeque::from([Way::Through; 16]);
+        let mut all_stores = std::collections::VecDeque::from([Stores::Through; 16]);
         let (fast, slow) = (by(600, 1000), by(7600, 1000));
-        let parts = stream(100_000, 10_000, |i, way| {
-            ways.push_back(way);
-            let freed = ways.pop_front().unwrap();
+        let parts = stream(100_000, 10_000, |i, stores| {
+            all_stores.push_back(stores);
+            let freed = all_stores.pop_front().unwrap();
             if i < 50_000 { slow(freed) } else { fast(freed) }
         });
         assert!(parts[..5].iter().all(|part| *part > 930), "{parts:?}");
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn pauses_are_no_sign_of_a_slow_way() {
-        let ways = by(1000, 2000);
-        let parts = stream(100_000, 10_000, |i, way| ways(way) + if i % 161 == 0 { 1_000_000 } else { 0 });
+        let all_stores = by(1000, 2000);
+        let parts = stream(100_000, 10_000, |i, stores| all_stores(stores) + if i % 161 == 0 { 1_000_000 } else { 0 });
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");
     }
 
@@ -149,10 +149,10 @@ mod tests {
     fn a_program_that_was_slow_itself_is_not_believed_for_long() {
         let (slow, fast) = (by(7600, 1000), by(500, 1000));
         // Until the first trial it does little; after that, as much as it can.
-        let parts = stream(100_000, 10_000, |i, way| fast(way) + if i < 260 { 10_000_000 } else { 0 });
+        let parts = stream(100_000, 10_000, |i, stores| fast(stores) + if i < 260 { 10_000_000 } else { 0 });
         assert!(parts[2..].iter().all(|part| *part < 60), "{parts:?}");
         // It pauses just when the better way is tried.
-        let parts = stream(100_000, 10_000, |i, way| slow(way) + if i / 300 == 1 { 10_000_000 } else { 0 });
+        let parts = stream(100_000, 10_000, |i, stores| slow(stores) + if i / 300 == 1 { 10_000_000 } else { 0 });
         assert!(parts[2..].iter().all(|part| *part > 930), "{parts:?}");
     }
 
@@ -161,15 +161,15 @@ mod tests {
         // Messages of 1 MiB, each waited for: its first 256 KiB take only what writing takes, the others what reading takes.
         let writing = by(500, 1200);
         let reading = by(7600, 1000);
-        let parts = stream(100_000, 10_000, |i, way| if i % 64 < 16 { writing(way) } else { reading(way) });
+        let parts = stream(100_000, 10_000, |i, stores| if i % 64 < 16 { writing(stores) } else { reading(stores) });
         assert!(parts.iter().all(|part| *part > 930), "{parts:?}");
     }
 
     #[test]
     fn short_payloads_take_no_part() {
-        let mut trial = Trial::default();
+        let mut store_policy = StorePolicy::default();
         for i in 0..100_000 {
-            assert_eq!(trial.way(8191, || unreachable!("{i}")), Way::Through);
+            assert_eq!(store_policy.stores(8191, || unreachable!("{i}")), Stores::Through);
         }
     }
 }
