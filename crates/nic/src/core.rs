@@ -12,11 +12,11 @@ use taps::Tapped;
 use taps::fault::spec::DeviceFault;
 use window::{Unquiet, WindowPlatform};
 
+use crate::adaptive_interval::AdaptiveInterval;
 use crate::adopt::Adoption;
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
-use crate::progress::Turns;
-use crate::stride::Stride;
+use crate::progress::RoundRobin;
 use crate::{Nic, now};
 
 /// The wire under the engine.
@@ -40,10 +40,10 @@ pub struct Core {
     /// Calls of poll so far.
     pub(crate) polls: u64,
     /// The count at which a poll that finds nothing looks at everything.
-    pub(crate) looks_at: u64,
-    pub(crate) looks: Stride,
+    pub(crate) full_check_at: u64,
+    pub(crate) check_interval: AdaptiveInterval,
     /// Until then the adapter is not armed only because no completion is expected.
-    pub(crate) rest_until: u64,
+    pub(crate) arm_not_before: u64,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
     /// The program may be waiting for completion events: it has asked for one, and has not had it and polled often since.
@@ -52,7 +52,7 @@ pub struct Core {
     pub(crate) polls_unasked: u32,
     /// Polls without result in a row.
     pub(crate) empty_polls: u32,
-    pub(crate) turns: Turns,
+    pub(crate) round_robin: RoundRobin,
     /// When the NIC thread will look by itself; `u64::MAX`: when it is woken.
     pub(crate) thread_wakes_at: u64,
     /// The NIC thread was woken and has not looked yet.
@@ -67,7 +67,7 @@ pub struct Core {
     pub(crate) clock: u64,
     /// How often that may be used before it is read again; see [`Core::time`].
     pub(crate) clock_uses: u32,
-    readings: Stride,
+    readings: AdaptiveInterval,
     /// It was read under this hold of the lock.
     pub(crate) clock_fresh: bool,
     /// Somebody sees the time of completions, or of packets: it is always read, and no poll takes the fast path
@@ -83,14 +83,14 @@ impl Core {
             contexts: HashMap::new(),
             mode: Mode::Armed,
             polls: 0,
-            looks_at: 0,
-            looks: Stride::NEW,
-            rest_until: 0,
+            full_check_at: 0,
+            check_interval: AdaptiveInterval::NEW,
+            arm_not_before: 0,
             polls_armed: 0,
             awaits_events: false,
             polls_unasked: 0,
             empty_polls: 0,
-            turns: Turns::default(),
+            round_robin: RoundRobin::default(),
             thread_wakes_at: u64::MAX,
             thread_woken: false,
             thread_runs: false,
@@ -100,7 +100,7 @@ impl Core {
             incidents: Vec::new(),
             clock: 0,
             clock_uses: 0,
-            readings: Stride::NEW,
+            readings: AdaptiveInterval::NEW,
             clock_fresh: false,
             exact_time: false,
         }

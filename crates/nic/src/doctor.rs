@@ -59,7 +59,7 @@ impl Nic {
     }
 
     /// Until then nobody is answered, for somebody just was.
-    pub(crate) fn doctor_rests(&self) -> Option<u64> {
+    pub(crate) fn doctor_not_before(&self) -> Option<u64> {
         let until = self.doctor.rests_until.load(Ordering::Relaxed);
         (until > 0 && now() < until).then_some(until)
     }
@@ -84,7 +84,7 @@ impl Nic {
                 self.doctor.printing.store(false, Ordering::Relaxed);
             }
         }
-        let Some(listener) = self.doctor_socket().filter(|_| self.doctor_rests().is_none()) else { return };
+        let Some(listener) = self.doctor_socket().filter(|_| self.doctor_not_before().is_none()) else { return };
         let mut answer = None;
         for _ in 0..MOST {
             if !apart::has_room() {

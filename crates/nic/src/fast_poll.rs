@@ -68,7 +68,7 @@ impl Core {
             return if self.engine.cq_is_empty(cq) { Finds::Work } else { Finds::Completions };
         }
         let ordinary = self.mode == Mode::Polled
-            && self.polls + 1 < self.looks_at
+            && self.polls + 1 < self.full_check_at
             && !self.engine.has_ready()
             && !self.engine.is_parked()
             && !self.exact_time; // the clock is read for what comes; nor is there any tap
@@ -93,7 +93,7 @@ impl Core {
     /// ends at the first packet that is out of the ordinary.
     #[inline(always)]
     fn poll_fast(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
-        let first = self.turns.first(self.engine.platform().links().len());
+        let first = self.round_robin.first(self.engine.platform().links().len());
         let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
         let mut taker = Taker { link, out: &mut *out, n: 0 };
         let (mut more, mut taken, mut left) = (false, false, BUDGET as usize);
@@ -142,14 +142,14 @@ impl Core {
             return Polled::Packets;
         }
         if n > 0 && n < most && self.engine.platform().any_ready_but(link) {
-            self.turns.next_is_anothers();
+            self.round_robin.next_is_anothers();
         }
         self.polls += 1;
         if n == 0 {
             self.engine.count_poll(cq);
             return Polled::Nothing;
         }
-        self.turns.took(first);
+        self.round_robin.took(first);
         self.empty_polls = 0;
         Polled::Completions { n, more }
     }

@@ -8,6 +8,7 @@
 //!   waits for an event.
 #![deny(unsafe_code)]
 
+mod adaptive_interval;
 mod adopt;
 mod channel;
 mod context;
@@ -17,13 +18,12 @@ mod exit;
 mod fast_poll;
 pub mod faults;
 mod fork;
+mod idle_monitor;
 mod progress;
 mod signal;
-mod stride;
 mod tell;
 mod thread;
 mod verbs_calls;
-mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};

@@ -116,8 +116,8 @@ impl Pair {
         {
             let mut core = self.nic(end).core.lock();
             core.mode = Mode::Polled;
-            if core.looks_at != 0 {
-                core.looks_at = core.polls + 100;
+            if core.full_check_at != 0 {
+                core.full_check_at = core.polls + 100;
             }
             core.clock_uses = core.clock_uses.max(10);
         }
@@ -255,7 +255,7 @@ fn the_answer_behind_acknowledgements() {
         {
             let mut core = pair.nic(0).core.lock();
             (core.mode, core.clock_uses) = (Mode::Polled, uses);
-            core.looks_at = core.polls + 100;
+            core.full_check_at = core.polls + 100;
         }
         let mut found = Vec::new();
         let n = pair.nic(0).poll_cq(pair.ends[0].cq, 1, |_, wc| found.push((wc.opcode, wc.wr_id)));
@@ -391,15 +391,15 @@ fn exact_time_is_that_of_the_poll() {
 
 #[test]
 fn a_link_that_always_has_something_has_its_turn_only() {
-    let mut turns = Turns::default();
-    turns.took(1);
-    assert_eq!(turns.first(3), 1);
-    turns.next_is_anothers();
-    assert_eq!(turns.first(3), 2);
-    assert_eq!(turns.first(3), 2);
-    turns.next_is_anothers();
-    turns.took(2);
-    assert_eq!(turns.first(3), 0);
+    let mut round_robin = RoundRobin::default();
+    round_robin.took(1);
+    assert_eq!(round_robin.first(3), 1);
+    round_robin.next_is_anothers();
+    assert_eq!(round_robin.first(3), 2);
+    assert_eq!(round_robin.first(3), 2);
+    round_robin.next_is_anothers();
+    round_robin.took(2);
+    assert_eq!(round_robin.first(3), 0);
 }
 
 /// Also who wants several, and mostly gets one, comes to look first where something comes.
@@ -412,7 +412,7 @@ fn the_link_that_gave_something_is_looked_at_first() {
         assert_eq!(pair.poll(1, 16).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [id]);
         assert_eq!(pair.poll(0, 16).len(), 1);
         let core = pair.nic(1).core.lock();
-        let first = core.engine.platform().links()[core.turns.link];
+        let first = core.engine.platform().links()[core.round_robin.link];
         assert_ne!(first, LinkId::LOOPBACK, "message {id}");
     }
 }

@@ -3,8 +3,8 @@
 //! Two modes. *Polled*: peers do not ring our doorbell; the NIC thread looks at growing intervals (at most
 //! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
 //! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU. It stays
-//! awake a little longer for peers that need it again and again ([`crate::watch`]).
-//! `ibv_req_notify_cq` arms at once, and so does, now and then ([`REST`]), a poll after which no completion can be expected: then
+//! awake a little longer for peers that need it again and again ([`crate::idle_monitor`]).
+//! `ibv_req_notify_cq` arms at once, and so does, now and then ([`ARM_PAUSE`]), a poll after which no completion can be expected: then
 //! peers may still read and write our memory, and must find somebody awake.
 
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use engine::platform::{LinkId, Packet, Platform};
 
 use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::Finds;
-use crate::watch::Watch;
+use crate::idle_monitor::IdleMonitor;
 use crate::{Nic, now, thread};
 
 /// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for the
@@ -37,8 +37,8 @@ const TICK_MAX: u64 = 1_000_000;
 const TICK_PARKED: u64 = 200_000;
 /// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
 /// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
-const REST: u64 = TICK_MAX;
-/// Who polls reads the clock every few microseconds ([`crate::stride`]). If that was so long ago, he polls seldom, or does something else
+const ARM_PAUSE: u64 = TICK_MAX;
+/// Who polls reads the clock every few microseconds ([`crate::adaptive_interval`]). If that was so long ago, he polls seldom, or does something else
 /// between bursts of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
 const PAUSE: u64 = 50_000;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
@@ -57,14 +57,14 @@ pub(crate) const BUDGET: u32 = 64;
 /// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
 /// gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct RoundRobin {
     /// The link's index.
     link: usize,
     /// How many polls in a row were content with it.
     polls: u32,
 }
 
-impl Turns {
+impl RoundRobin {
     /// The index of the first of so many links.
     #[inline]
     pub(crate) fn first(&mut self, links: usize) -> usize {
@@ -85,7 +85,7 @@ impl Turns {
     #[inline]
     pub(crate) fn took(&mut self, at: usize) {
         if at != self.link {
-            *self = Turns { link: at, polls: 0 };
+            *self = RoundRobin { link: at, polls: 0 };
         }
         self.polls += 1;
     }
@@ -121,8 +121,8 @@ impl Core {
     /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
     /// It stops as soon as the poll has its completions: what comes behind them is for the next.
     #[inline(always)]
-    pub(crate) fn glance(&mut self, cq: CqId, wanted: usize, finds: Finds) {
-        let thorough = self.polls >= self.looks_at;
+    pub(crate) fn poll_slow(&mut self, cq: CqId, wanted: usize, finds: Finds) {
+        let thorough = self.polls >= self.full_check_at;
         if thorough {
             self.clock_uses = 0;
         } else if finds != Finds::Nothing && !self.engine.platform().any_ready() && !self.engine.has_ready() {
@@ -130,9 +130,9 @@ impl Core {
         }
         let mut now = self.time();
         if thorough {
-            let stride = u64::from(self.looks.next(now));
+            let adaptive_interval = u64::from(self.check_interval.next(now));
             // Who may help is to see it soon.
-            self.looks_at = self.polls + if self.engine.expects_offers() { 1 } else { stride };
+            self.full_check_at = self.polls + if self.engine.expects_offers() { 1 } else { adaptive_interval };
         }
         if !thorough && self.mode == Mode::Polled {
             self.take_packets(&mut now, Some((cq, wanted)));
@@ -151,7 +151,7 @@ impl Core {
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
         // By index: handling a packet may add links.
         let links = self.engine.platform().links().len();
-        let first = self.turns.first(links);
+        let first = self.round_robin.first(links);
         let mut gave = None;
         for at in (first..links).chain(0..first) {
             let Some(&link) = self.engine.platform().links().get(at) else { break };
@@ -166,14 +166,14 @@ impl Core {
                     *now = self.read_time();
                 }
                 if until.is_some_and(|(cq, wanted)| self.engine.completions(cq) >= wanted) {
-                    self.turns.took(at);
+                    self.round_robin.took(at);
                     return;
                 }
             }
         }
         if let (Some(at), Some(_)) = (gave, until) {
             // Not all that was wanted, but the next mostly comes there, too: the fast path looks at no other link.
-            self.turns.took(at);
+            self.round_robin.took(at);
         }
     }
 
@@ -261,9 +261,9 @@ impl Core {
     /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
     /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
-        if self.mode == Mode::Polled && self.clock >= self.rest_until && !self.engine.expects_completions() {
+        if self.mode == Mode::Polled && self.clock >= self.arm_not_before && !self.engine.expects_completions() {
             self.arm_for(nic);
-            self.rest_until = self.clock + REST;
+            self.arm_not_before = self.clock + ARM_PAUSE;
         }
     }
 
@@ -298,7 +298,7 @@ impl Core {
 }
 
 /// What the NIC thread has seen of the program's polls in polled mode, and when it looks again.
-struct Looks {
+struct PollCheck {
     tick: u64,
     /// The last look left open whether it is at work at all.
     doubted: bool,
@@ -308,10 +308,10 @@ struct Looks {
     grown_at: u64,
 }
 
-impl Looks {
+impl PollCheck {
     /// For a program that has polled so often, and does not now.
     fn at_rest(polls: u64) -> Self {
-        Looks { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
+        PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
     }
 
     /// True if the program moves its data itself: it has polled since the last look (`polled`), or that was so short a time ago that
@@ -397,8 +397,8 @@ impl Nic {
     }
 
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
-        let mut looks = Looks::at_rest(0);
-        let mut watch = Watch::default();
+        let mut poll_check = PollCheck::at_rest(0);
+        let mut watch = IdleMonitor::default();
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
             let waited = at_once.is_none();
@@ -415,7 +415,7 @@ impl Nic {
                 let last = core.clock;
                 let now = core.read_time();
                 core.engine.platform_mut().handle_events(now);
-                if core.mode == Mode::Polled && looks.at_work(core.polls_since(looks.polls), now) {
+                if core.mode == Mode::Polled && poll_check.at_work(core.polls_since(poll_check.polls), now) {
                     // The program is at work. It moves its own data.
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
@@ -424,9 +424,9 @@ impl Nic {
                     if due || core.engine.platform().has_ending_links() {
                         core.progress(now);
                     }
-                    core.thread_wakes_at = looks.next(core.polls, now, seldom, core.engine.is_parked());
+                    core.thread_wakes_at = poll_check.next(core.polls, now, seldom, core.engine.is_parked());
                 } else {
-                    looks = Looks::at_rest(core.polls);
+                    poll_check = PollCheck::at_rest(core.polls);
                     let served = core.engine.served();
                     core.progress(now);
                     let served = core.engine.served().wrapping_sub(served);
@@ -454,7 +454,7 @@ impl Nic {
                 biased::permit();
             }
             if watches {
-                self.watch(&mut watch, looks.polls);
+                self.watch(&mut watch, poll_check.polls);
             }
             self.sleep(epoll, timeout);
             self.answer_doctor();
@@ -463,9 +463,9 @@ impl Nic {
 
     fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, until: u64) {
         // The third, once the device is open: somebody asks for a report. Not looked at just after an answer.
-        let rests = self.doctor_rests();
-        let asked = self.doctor_socket().filter(|_| rests.is_none());
-        let until = rests.map_or(until, |at| until.min(at));
+        let not_before = self.doctor_not_before();
+        let asked = self.doctor_socket().filter(|_| not_before.is_none());
+        let until = not_before.map_or(until, |at| until.min(at));
         let mut fds = [
             PollFd::from_borrowed_fd(epoll, PollFlags::IN),
             PollFd::new(&self.wake, PollFlags::IN),

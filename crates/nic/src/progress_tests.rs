@@ -1,11 +1,11 @@
 use super::*;
 
 /// The links that so many polls take a packet from.
-fn taken(turns: &mut Turns, ready: &[bool], polls: u32) -> Vec<usize> {
+fn taken(round_robin: &mut RoundRobin, ready: &[bool], polls: u32) -> Vec<usize> {
     let poll = |_| {
-        let first = turns.first(ready.len());
+        let first = round_robin.first(ready.len());
         let at = (first..ready.len()).chain(0..first).find(|at| ready[*at])?;
-        turns.took(at);
+        round_robin.took(at);
         Some(at)
     };
     (0..polls).filter_map(poll).collect()
@@ -13,13 +13,13 @@ fn taken(turns: &mut Turns, ready: &[bool], polls: u32) -> Vec<usize> {
 
 #[test]
 fn a_busy_link_is_looked_at_first() {
-    let mut turns = Turns::default();
-    taken(&mut turns, &[false, false, true], 1);
-    assert_eq!(turns.first(3), 2);
-    assert_eq!(taken(&mut turns, &[false, true, false], 3), [1; 3]);
-    assert_eq!(turns.first(3), 1);
-    assert_eq!(turns.first(1), 0, "links go");
-    assert_eq!(turns.first(0), 0);
+    let mut round_robin = RoundRobin::default();
+    taken(&mut round_robin, &[false, false, true], 1);
+    assert_eq!(round_robin.first(3), 2);
+    assert_eq!(taken(&mut round_robin, &[false, true, false], 3), [1; 3]);
+    assert_eq!(round_robin.first(3), 1);
+    assert_eq!(round_robin.first(1), 0, "links go");
+    assert_eq!(round_robin.first(0), 0);
 }
 
 /// An adapter without a thread, and the device opened.
@@ -65,23 +65,23 @@ fn armings_that_nobody_asked_for_are_a_rest_apart() {
     };
     let start = now();
     assert!(arms(&mut core, start), "nothing is expected: peers must find somebody awake");
-    assert_eq!(core.rest_until, core.clock + REST);
-    let until = core.rest_until;
+    assert_eq!(core.arm_not_before, core.clock + ARM_PAUSE);
+    let until = core.arm_not_before;
     assert!(!arms(&mut core, start) && !arms(&mut core, until - 1));
-    assert_eq!(core.rest_until, until, "what is put off is not put off further");
+    assert_eq!(core.arm_not_before, until, "what is put off is not put off further");
     assert!(arms(&mut core, until));
     // Who is back at once, polling, is not armed more seldom for that: he may watch his memory between two completions,
     // and what peers write as packets would wait for the NIC thread's looks.
-    let until = core.rest_until;
+    let until = core.arm_not_before;
     (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
-    assert_eq!((core.mode, core.rest_until), (Mode::Polled, until));
+    assert_eq!((core.mode, core.arm_not_before), (Mode::Polled, until));
     assert!(arms(&mut core, until));
     // Who asks for it gets it.
-    (core.mode, core.rest_until) = (Mode::Polled, u64::MAX);
+    (core.mode, core.arm_not_before) = (Mode::Polled, u64::MAX);
     core.arm_for(&nic);
     assert_eq!(core.mode, Mode::Armed);
     // Who expects a completion comes back for it.
-    core.rest_until = 0;
+    core.arm_not_before = 0;
     drop(core);
     let qp = receiver(&nic, ctx, cq, 1);
     assert!(!arms(&mut nic.core.lock(), until));
@@ -135,24 +135,24 @@ fn timers_begin_when_it_was_sent() {
 
 #[test]
 fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
-    let mut looks = Looks::at_rest(0);
+    let mut poll_check = PollCheck::at_rest(0);
     let mut polls = 0;
-    let mut next = |looks: &mut Looks, seldom| {
+    let mut next = |poll_check: &mut PollCheck, seldom| {
         polls += 1;
-        looks.next(polls, 7 * TICK_MAX, seldom, false) - 7 * TICK_MAX
+        poll_check.next(polls, 7 * TICK_MAX, seldom, false) - 7 * TICK_MAX
     };
-    assert_eq!([false, false].map(|seldom| next(&mut looks, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
-    let waits = [true; 6].map(|seldom| next(&mut looks, seldom));
+    assert_eq!([false, false].map(|seldom| next(&mut poll_check, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
+    let waits = [true; 6].map(|seldom| next(&mut poll_check, seldom));
     assert_eq!(waits, [PAUSE, 8 * TICK_MIN, PAUSE, TICK_MAX, PAUSE, TICK_MAX]);
     // A doubt that the second look has settled is forgotten.
-    assert_eq!([true, false, true].map(|seldom| next(&mut looks, seldom)), [PAUSE, TICK_MAX, PAUSE]);
+    assert_eq!([true, false, true].map(|seldom| next(&mut poll_check, seldom)), [PAUSE, TICK_MAX, PAUSE]);
 }
 
 #[test]
 fn who_waits_for_room_is_looked_at_sooner() {
-    let mut looks = Looks { tick: TICK_MAX, ..Looks::at_rest(0) };
-    assert_eq!(looks.next(1, 0, false, true), TICK_PARKED);
-    assert_eq!(looks.next(2, 0, false, false), 2 * TICK_PARKED, "and then more seldom again");
+    let mut poll_check = PollCheck { tick: TICK_MAX, ..PollCheck::at_rest(0) };
+    assert_eq!(poll_check.next(1, 0, false, true), TICK_PARKED);
+    assert_eq!(poll_check.next(2, 0, false, false), 2 * TICK_PARKED, "and then more seldom again");
 }
 
 #[test]
@@ -202,16 +202,19 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
 
 #[test]
 fn who_was_at_work_just_now_still_is() {
-    let mut looks = Looks::at_rest(5);
+    let mut poll_check = PollCheck::at_rest(5);
     let now = 3 * TICK_MAX;
-    assert!(!looks.at_work(false, now) && looks.at_work(true, now));
-    looks.next(6, now, false, false);
-    let tick = looks.tick;
-    assert!(looks.at_work(false, now + PAUSE - 1) && !looks.at_work(false, now + PAUSE));
+    assert!(!poll_check.at_work(false, now) && poll_check.at_work(true, now));
+    poll_check.next(6, now, false, false);
+    let tick = poll_check.tick;
+    assert!(poll_check.at_work(false, now + PAUSE - 1) && !poll_check.at_work(false, now + PAUSE));
     // A look in between changes nothing.
-    assert_eq!((looks.next(6, now + 1, true, false), looks.tick, looks.doubted), (now + PAUSE, tick, false));
-    assert!(!looks.at_work(false, now + PAUSE));
-    assert!(!Looks::at_rest(6).at_work(false, now + 1), "whoever has taken over asks nothing");
+    assert_eq!(
+        (poll_check.next(6, now + 1, true, false), poll_check.tick, poll_check.doubted),
+        (now + PAUSE, tick, false)
+    );
+    assert!(!poll_check.at_work(false, now + PAUSE));
+    assert!(!PollCheck::at_rest(6).at_work(false, now + 1), "whoever has taken over asks nothing");
 }
 
 #[test]
@@ -255,7 +258,7 @@ fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
     let qp = receiver(&nic, ctx, cq, 64);
     flush(&nic, qp);
     // Completions lie there that the polls had not to bring: 64, and nothing comes behind them.
-    nic.core.lock().rest_until = u64::MAX;
+    nic.core.lock().arm_not_before = u64::MAX;
     let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 1));
     let mode = || nic.core.lock().mode;
     // With a channel somebody may be waiting for events, and peers have to ring.
@@ -285,8 +288,8 @@ fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
 
 #[test]
 fn no_link_is_starved_by_others_that_are_always_ready() {
-    let mut turns = Turns::default();
-    let taken = taken(&mut turns, &[false, true, true, true], 6 * BUDGET);
+    let mut round_robin = RoundRobin::default();
+    let taken = taken(&mut round_robin, &[false, true, true, true], 6 * BUDGET);
     for link in 1..4 {
         assert_eq!(taken.iter().filter(|at| **at == link).count(), 2 * BUDGET as usize, "{link}");
     }

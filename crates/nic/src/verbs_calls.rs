@@ -264,7 +264,7 @@ impl Nic {
         let mut core = Guard::new(self, core);
         if finds != Finds::Completions {
             core.polled(self);
-            core.glance(cq, most, finds);
+            core.poll_slow(cq, most, finds);
         } else if core.only_polls() {
             core.polled(self);
         }

@@ -14,14 +14,14 @@ const MOST: u32 = 512;
 
 /// The number of steps from one look to the next.
 #[derive(Debug)]
-pub(crate) struct Stride {
+pub(crate) struct AdaptiveInterval {
     steps: u32,
     /// When the last look was.
     since: Nanos,
 }
 
-impl Stride {
-    pub(crate) const NEW: Stride = Stride { steps: LEAST, since: 0 };
+impl AdaptiveInterval {
+    pub(crate) const NEW: AdaptiveInterval = AdaptiveInterval { steps: LEAST, since: 0 };
 
     /// The number, once more.
     pub(crate) fn steps(&self) -> u32 {
@@ -51,19 +51,19 @@ mod tests {
     use super::*;
 
     /// The number of steps, after some time of steps that take so long.
-    fn settles(stride: &mut Stride, now: &mut Nanos, step: Nanos) -> u32 {
+    fn settles(adaptive_interval: &mut AdaptiveInterval, now: &mut Nanos, step: Nanos) -> u32 {
         for _ in 0..20 {
-            *now += u64::from(stride.steps) * step;
-            stride.next(*now);
+            *now += u64::from(adaptive_interval.steps) * step;
+            adaptive_interval.next(*now);
         }
-        stride.steps
+        adaptive_interval.steps
     }
 
     #[test]
     fn looks_are_as_far_apart_as_they_should_be() {
-        let (mut stride, mut now) = (Stride::NEW, 1_000_000);
+        let (mut adaptive_interval, mut now) = (AdaptiveInterval::NEW, 1_000_000);
         for step in [1, 10, 15, 60, 100, 300, 2_000, 15, 1_000_000] {
-            let steps = settles(&mut stride, &mut now, step);
+            let steps = settles(&mut adaptive_interval, &mut now, step);
             assert!((LEAST..=MOST).contains(&steps));
             let apart = u64::from(steps) * step;
             assert!(steps == MOST || apart >= WANTED / 2, "{step} ns: {steps}");
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn who_becomes_slow_is_late_once() {
-        let (mut stride, mut now) = (Stride::NEW, 1_000_000);
-        assert_eq!(settles(&mut stride, &mut now, 1), MOST);
+        let (mut adaptive_interval, mut now) = (AdaptiveInterval::NEW, 1_000_000);
+        assert_eq!(settles(&mut adaptive_interval, &mut now, 1), MOST);
         now += u64::from(MOST) * 100_000;
-        assert_eq!(stride.next(now), LEAST);
+        assert_eq!(adaptive_interval.next(now), LEAST);
     }
 }

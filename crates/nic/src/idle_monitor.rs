@@ -27,22 +27,22 @@ const LONG_PAUSE: Nanos = 20_000_000;
 /// 0.3 us; interrupts and the threads of the kernel take some tens.
 const ALONE: Nanos = 200_000;
 /// Looks between two such tests, and of the time.
-const LOOKS_BEFORE_YIELD: u32 = 256;
+const ROUNDS_BEFORE_YIELD: u32 = 256;
 /// Looks in vain between two readings of the clock.
-const LOOKS_BEFORE_CLOCK: u32 = 16;
+const ROUNDS_BEFORE_CLOCK: u32 = 16;
 /// Then the thread looks at all else that could have happened, and goes on watching if there is reason to.
 const TURN: Nanos = 1_000_000;
 
 /// When to watch.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct IdleMonitor {
     /// When the last such request was served.
     last: Option<Nanos>,
     /// No watch before that.
     not_before: Nanos,
 }
 
-impl Watch {
+impl IdleMonitor {
     /// So many requests were served ([`engine::Engine::served`]). True if more are to be waited for.
     pub fn begins(&mut self, now: Nanos, served: u64) -> bool {
         if served == 0 {
@@ -78,7 +78,7 @@ enum End {
 
 impl Nic {
     /// Watches, in polled mode, until `watch` knows that it is in vain. `polls` is the program's count of polls.
-    pub(crate) fn watch(&self, watch: &mut Watch, polls: u64) {
+    pub(crate) fn watch(&self, watch: &mut IdleMonitor, polls: u64) {
         let how = self.look_out(polls);
         watch.ends(how, now());
     }
@@ -89,7 +89,7 @@ impl Nic {
         let (mut looks, mut vain, mut served) = (0u32, 0u32, false);
         while self.alive.load(Ordering::Relaxed) {
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+            if looks.is_multiple_of(ROUNDS_BEFORE_YIELD) {
                 let before = now();
                 std::thread::yield_now();
                 let now = now();
@@ -106,7 +106,7 @@ impl Nic {
                     return if served { End::Relieved } else { End::Vain };
                 }
                 let engine = &core.engine;
-                let own = || looks.is_multiple_of(LOOKS_BEFORE_CLOCK) && (engine.has_ready() || engine.is_parked());
+                let own = || looks.is_multiple_of(ROUNDS_BEFORE_CLOCK) && (engine.has_ready() || engine.is_parked());
                 if engine.platform().any_ready() || own() {
                     let mut core = Guard::new(self, core);
                     let before = core.engine.served();
@@ -121,9 +121,9 @@ impl Nic {
                 }
             }
             vain += 1;
-            if vain.is_multiple_of(LOOKS_BEFORE_CLOCK) {
+            if vain.is_multiple_of(ROUNDS_BEFORE_CLOCK) {
                 let now = now();
-                if vain == LOOKS_BEFORE_CLOCK {
+                if vain == ROUNDS_BEFORE_CLOCK {
                     until = now + SPAN;
                 }
                 if now >= until {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn only_what_comes_often_is_watched_for() {
-        let mut watch = Watch::default();
+        let mut watch = IdleMonitor::default();
         assert!(!watch.begins(1_000_000, 1), "the first one tells nothing");
         assert!(watch.begins(1_000_000 + SPAN, 1));
         assert!(!watch.begins(2_000_000, 1), "a long time has passed");
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn a_stream_is_watched_at_once() {
-        let mut watch = Watch::default();
+        let mut watch = IdleMonitor::default();
         assert!(!watch.begins(1_000_000, 0) && !watch.begins(1_000_001, MANY - 1));
-        let mut watch = Watch::default();
+        let mut watch = IdleMonitor::default();
         assert!(watch.begins(1_000_000, MANY));
         watch.ends(End::Vain, 1_030_000);
         assert!(!watch.begins(1_030_000 + PAUSE - 1, 100) && watch.begins(1_030_000 + PAUSE, MANY));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_is_interrupted_goes_on() {
-        let mut watch = Watch::default();
+        let mut watch = IdleMonitor::default();
         watch.begins(1_000_000, 1);
         assert!(watch.begins(1_010_000, 1));
         watch.ends(End::Turn, 2_010_000);
