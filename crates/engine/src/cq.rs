@@ -4,7 +4,7 @@ use std::hint::cold_path;
 
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
 
-use crate::belt::Belt;
+use crate::in_place_ring::InPlaceRing;
 use crate::platform::Nanos;
 use crate::slab::Slab;
 
@@ -89,7 +89,7 @@ pub(crate) struct Cq {
     pub opts: CqOpts,
     /// Queue pairs and shared receive queues that complete here.
     pub users: u32,
-    ring: Belt<Cqe>,
+    ring: InPlaceRing<Cqe>,
     armed: Armed,
     overrun: bool,
     moderate_count: u16,
@@ -156,7 +156,7 @@ impl Completions {
             capacity,
             opts,
             users: 0,
-            ring: Belt::default(),
+            ring: InPlaceRing::default(),
             armed: Armed::No,
             overrun: false,
             moderate_count: 0,
@@ -342,7 +342,7 @@ impl Completions {
 
     /// A look for a completion.
     #[inline]
-    pub fn look(&mut self, id: CqId) -> Option<&mut Belt<Cqe>> {
+    pub fn look(&mut self, id: CqId) -> Option<&mut InPlaceRing<Cqe>> {
         let cq = self.cqs.get_mut(id)?;
         cq.polls += 1;
         Some(&mut cq.ring)

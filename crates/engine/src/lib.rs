@@ -10,7 +10,6 @@
 pub mod ab_trial;
 mod acknowledge;
 mod backlog;
-mod belt;
 pub mod co_copy;
 mod complete;
 mod copies;
@@ -19,6 +18,7 @@ mod cq;
 mod datagram;
 mod fast;
 mod header;
+mod in_place_ring;
 mod incident;
 mod modify;
 mod objects;

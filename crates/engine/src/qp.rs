@@ -11,7 +11,7 @@ use verbs::{
 };
 
 use crate::backlog::Held;
-use crate::belt::Belt;
+use crate::in_place_ring::InPlaceRing;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
@@ -263,7 +263,7 @@ pub(crate) struct Qp {
     pub rq: RecvQueue,
 
     // ---- requester ----
-    pub inflight: Belt<Inflight>,
+    pub inflight: InPlaceRing<Inflight>,
     /// So many more, the newest, took the fast path: they have no entries in `inflight` until somebody asks for them
     /// ([`Qp::list_unlisted`]). There is room for them. What is known of them stands in the send queue, and each has
     /// one sequence number.

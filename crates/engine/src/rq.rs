@@ -5,7 +5,7 @@ use std::hint::cold_path;
 use smallvec::SmallVec;
 use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, XrcdId};
 
-use crate::belt::Belt;
+use crate::in_place_ring::InPlaceRing;
 
 /// A posted receive, copied at the post. One with up to two entries lies in one cache line.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct RecvWqe {
 }
 
 /// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for whoever wrote it
-/// may have done so just now, and a load that is wider than the stores before it waits for them ([`crate::belt`]).
+/// may have done so just now, and a load that is wider than the stores before it waits for them ([`crate::in_place_ring`]).
 #[inline(always)]
 pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
     match (list.as_mut_slice(), from) {
@@ -31,7 +31,7 @@ pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
 }
 
 pub(crate) struct RecvQueue {
-    pub wqes: Belt<RecvWqe>,
+    pub wqes: InPlaceRing<RecvWqe>,
     pub depth: u32,
     pub max_sge: u32,
     /// Posted and not yet polled: they hold their places.
@@ -43,7 +43,7 @@ pub(crate) struct RecvQueue {
 impl RecvQueue {
     /// ENOMEM without memory for so many: posting must not fail for that.
     pub fn new(depth: u32, max_sge: u32) -> Result<Self> {
-        let mut wqes = Belt::default();
+        let mut wqes = InPlaceRing::default();
         wqes.try_reserve(depth as usize).map_err(|_| Errno::ENOMEM)?;
         Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0 })
     }

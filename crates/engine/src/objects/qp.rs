@@ -8,7 +8,7 @@ use verbs::{
 };
 
 use crate::Engine;
-use crate::belt::Belt;
+use crate::in_place_ring::InPlaceRing;
 use crate::platform::{Nanos, Platform};
 use crate::qp::{Gates, Handed, Qp, Ticket};
 use crate::rq::RecvQueue;
@@ -50,7 +50,7 @@ impl<P: Platform> Engine<P> {
                     seek_pause: 0,
                     sq,
                     rq,
-                    inflight: Belt::with_capacity(INFLIGHT),
+                    inflight: InPlaceRing::with_capacity(INFLIGHT),
                     unlisted: 0,
                     cursor: 0,
                     next_psn: Psn::default(),

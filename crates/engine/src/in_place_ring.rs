@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 /// The queue.
 #[derive(Debug)]
-pub(crate) struct Belt<T> {
+pub(crate) struct InPlaceRing<T> {
     /// Its places, as far as they were ever used; behind the last that fits comes the first. What is in those that are not in use
     /// is of no interest.
     places: Vec<T>,
@@ -20,16 +20,16 @@ pub(crate) struct Belt<T> {
     len: usize,
 }
 
-impl<T> Default for Belt<T> {
+impl<T> Default for InPlaceRing<T> {
     fn default() -> Self {
-        Belt { places: Vec::new(), head: 0, len: 0 }
+        InPlaceRing { places: Vec::new(), head: 0, len: 0 }
     }
 }
 
-impl<T: Default> Belt<T> {
+impl<T: Default> InPlaceRing<T> {
     /// An empty one with room for so many.
     pub fn with_capacity(capacity: usize) -> Self {
-        Belt { places: Vec::with_capacity(capacity), ..Belt::default() }
+        InPlaceRing { places: Vec::with_capacity(capacity), ..InPlaceRing::default() }
     }
 
     /// How many fit before it must grow.
@@ -196,7 +196,7 @@ impl<T: Default> Belt<T> {
     }
 }
 
-impl<T: Default> Index<usize> for Belt<T> {
+impl<T: Default> Index<usize> for InPlaceRing<T> {
     type Output = T;
     #[inline]
     fn index(&self, i: usize) -> &T {
@@ -205,7 +205,7 @@ impl<T: Default> Index<usize> for Belt<T> {
     }
 }
 
-impl<T: Default> IndexMut<usize> for Belt<T> {
+impl<T: Default> IndexMut<usize> for InPlaceRing<T> {
     #[inline]
     fn index_mut(&mut self, i: usize) -> &mut T {
         assert!(i < self.len);
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn it_does_what_a_deque_does() {
         for seed in 1..200u64 {
-            let (mut belt, mut deque) = (Belt::with_capacity(seed as usize % 7), VecDeque::new());
+            let (mut in_place_ring, mut deque) = (InPlaceRing::with_capacity(seed as usize % 7), VecDeque::new());
             let mut state = seed;
             let mut draw = |below: u64| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -233,57 +233,60 @@ mod tests {
             for step in 0..500u64 {
                 match draw(14) {
                     0..5 => {
-                        belt.push_back(step);
+                        in_place_ring.push_back(step);
                         deque.push_back(step);
                     }
                     5 | 6 => {
-                        assert_eq!(belt.is_full(), belt.len() == belt.capacity());
-                        let capacity = belt.capacity();
-                        if let Some(place) = belt.place() {
+                        assert_eq!(in_place_ring.is_full(), in_place_ring.len() == in_place_ring.capacity());
+                        let capacity = in_place_ring.capacity();
+                        if let Some(place) = in_place_ring.place() {
                             *place = step;
                             deque.push_back(step);
-                            assert_eq!(belt.capacity(), capacity, "places are used again");
+                            assert_eq!(in_place_ring.capacity(), capacity, "places are used again");
                         } else {
-                            belt.try_reserve(1).unwrap();
-                            assert!(!belt.is_full());
+                            in_place_ring.try_reserve(1).unwrap();
+                            assert!(!in_place_ring.is_full());
                         }
                     }
-                    7..11 => assert_eq!(belt.pop_front(), deque.pop_front()),
+                    7..11 => assert_eq!(in_place_ring.pop_front(), deque.pop_front()),
                     11 => {
                         match draw(2) {
-                            0 => belt.drop_front(1),
-                            _ => belt.drop_first(),
+                            0 => in_place_ring.drop_front(1),
+                            _ => in_place_ring.drop_first(),
                         }
                         deque.pop_front();
                     }
                     12 => {
-                        belt.push_front(step);
+                        in_place_ring.push_front(step);
                         deque.push_front(step);
                     }
                     _ => match draw(20) {
                         0 => {
-                            belt.clear();
+                            in_place_ring.clear();
                             deque.clear();
                         }
                         1 => {
                             let more = draw(30) as usize;
-                            belt.try_reserve(more).unwrap();
-                            assert!(belt.capacity() >= belt.len() + more);
+                            in_place_ring.try_reserve(more).unwrap();
+                            assert!(in_place_ring.capacity() >= in_place_ring.len() + more);
                         }
                         2 => {
-                            belt.iter_mut().for_each(|v| *v += 1000);
+                            in_place_ring.iter_mut().for_each(|v| *v += 1000);
                             deque.iter_mut().for_each(|v| *v += 1000);
                         }
                         n => {
-                            belt.retain(|v| v % n != 0);
+                            in_place_ring.retain(|v| v % n != 0);
                             deque.retain(|v| v % n != 0);
                         }
                     },
                 }
-                assert!(belt.iter().eq(&deque), "seed {seed}, step {step}");
-                assert_eq!((belt.len(), belt.is_empty(), belt.front()), (deque.len(), deque.is_empty(), deque.front()));
+                assert!(in_place_ring.iter().eq(&deque), "seed {seed}, step {step}");
+                assert_eq!(
+                    (in_place_ring.len(), in_place_ring.is_empty(), in_place_ring.front()),
+                    (deque.len(), deque.is_empty(), deque.front())
+                );
                 for i in 0..deque.len() {
-                    assert_eq!((belt[i], &mut belt[i]), (deque[i], &mut deque[i]));
+                    assert_eq!((in_place_ring[i], &mut in_place_ring[i]), (deque[i], &mut deque[i]));
                 }
             }
         }
@@ -291,11 +294,13 @@ mod tests {
 
     #[test]
     fn without_room_there_is_no_place() {
-        let mut belt = Belt::<u8>::default();
-        assert!(belt.place().is_none() && belt.pop_front().is_none() && belt.front().is_none());
-        belt.drop_front(1);
-        assert!(belt.try_reserve(usize::MAX).is_err());
-        belt.push_back(7);
-        assert_eq!(belt.pop_front(), Some(7));
+        let mut in_place_ring = InPlaceRing::<u8>::default();
+        assert!(
+            in_place_ring.place().is_none() && in_place_ring.pop_front().is_none() && in_place_ring.front().is_none()
+        );
+        in_place_ring.drop_front(1);
+        assert!(in_place_ring.try_reserve(usize::MAX).is_err());
+        in_place_ring.push_back(7);
+        assert_eq!(in_place_ring.pop_front(), Some(7));
     }
 }
