@@ -95,8 +95,8 @@ fn connect(pid: u32) -> Result<(OwnedFd, u64), String> {
 /// The descriptor that an answer brings: a memfd whose bytes and length can change no more.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut byte = [0u8; 2];
-    let heard = memory::gifts::receive(socket, &mut byte).ok()?;
-    let memfd = heard.gifts.into_iter().next().filter(|_| heard.len == 1 && byte[0] == report::ANSWER)?;
+    let heard = memory::received_fds::receive(socket, &mut byte).ok()?;
+    let memfd = heard.received_fds.into_iter().next().filter(|_| heard.len == 1 && byte[0] == report::ANSWER)?;
     let seals = rustix::fs::fcntl_get_seals(&memfd).ok()?;
     let still = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     seals.contains(still).then(|| memfd.keep())

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use memory::apart;
+use memory::deferred_close;
 use memory::fds::TrackedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
@@ -276,7 +276,7 @@ impl State {
     #[must_use]
     pub(crate) fn accept_links(&mut self, at: Token) -> bool {
         for _ in 0..TURN {
-            if !apart::has_room() {
+            if !deferred_close::has_room() {
                 return false;
             }
             let socket = match at {

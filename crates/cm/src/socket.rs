@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
-use memory::gifts;
 use memory::names;
+use memory::received_fds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::{Errno, Result};
@@ -41,7 +41,7 @@ pub(crate) fn claim(name: &str) -> Result<OwnedFd> {
 pub(crate) fn listen(name: &str, over_strangers: bool) -> Result<OwnedFd> {
     let socket = names::claim(name, 4096, over_strangers)?;
     // Messages of the connection manager carry no descriptors.
-    gifts::refuse_gifts(&socket);
+    received_fds::refuse_fds(&socket);
     Ok(socket)
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn listen(name: &str, over_strangers: bool) -> Result<OwnedFd> {
 /// ECONNREFUSED: nobody listens there. EACCES: only strangers do. EAGAIN: too many wait there already.
 pub(crate) fn connect(name: &str, any_user: bool) -> Result<(OwnedFd, u32)> {
     let (socket, pid, _) = names::seek(name, any_user)?;
-    gifts::refuse_gifts(&socket);
+    received_fds::refuse_fds(&socket);
     Ok((socket, pid))
 }
 
 /// Closes a socket at which others connect. What they have left in their connections would be closed with the socket: each goes the
-/// way of connections ([`gifts`]) instead.
+/// way of connections ([`received_fds`]) instead.
 pub(crate) fn close_listener(listener: TrackedFd, fds: &Arc<FdSet>) {
     // From now on nobody connects; who has is accepted still.
     let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
@@ -89,7 +89,7 @@ pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Opti
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&PATIENCE));
         receive(&socket)
     });
-    gifts::close_connection(socket);
+    received_fds::close_connection(socket);
     match answer? {
         Received::Message(answer) => Ok(Some(answer.body)),
         Received::Nothing | Received::Closed => Ok(None),
@@ -108,9 +108,9 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; MAX_BYTES + 1];
     loop {
-        match gifts::receive(&socket, &mut bytes) {
+        match received_fds::receive(&socket, &mut bytes) {
             Ok(heard) => {
-                let told = bytes.get(..heard.len).filter(|_| heard.len > 0 && heard.gifts.is_empty());
+                let told = bytes.get(..heard.len).filter(|_| heard.len > 0 && heard.received_fds.is_empty());
                 return told.and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
             }
             // Told once, where the other side closed without having read all: what it had sent lies behind it.

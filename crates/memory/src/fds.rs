@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::gifts::close_connection;
+use crate::received_fds::close_connection;
 
 /// Highest descriptor number that can be kept, plus one (the kernel's default `fs.nr_open`).
 pub const LIMIT: usize = 1 << 20;

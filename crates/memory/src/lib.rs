@@ -11,27 +11,27 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 //!
-//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`gifts`]), the names of
+//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`received_fds`]), the names of
 //! sockets that others can take ([`names`]), and the closing of
-//! what they have left in our sockets ([`apart`]).
+//! what they have left in our sockets ([`deferred_close`]).
 
 pub mod adopt;
-pub mod apart;
 #[cfg(not(loom))]
 pub mod arena;
 pub mod backing;
 pub mod biased;
 pub mod co_copy;
 pub mod copying;
+pub mod deferred_close;
 pub mod export_table;
 pub mod fds;
 pub mod files;
-pub mod gifts;
 pub mod huge;
 pub mod local;
 mod maps;
 pub mod names;
 mod protection;
+pub mod received_fds;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;

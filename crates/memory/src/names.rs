@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use verbs::Errno;
 
 use crate::fds::peer_credentials;
-use crate::gifts::close_connection;
+use crate::received_fds::close_connection;
 
 /// Variants of a name.
 pub const VARIANTS: u32 = 4;

@@ -65,9 +65,9 @@ mod tests {
         for step in [1, 10, 15, 60, 100, 300, 2_000, 15, 1_000_000] {
             let steps = settles(&mut adaptive_interval, &mut now, step);
             assert!((LEAST..=MOST).contains(&steps));
-            let apart = u64::from(steps) * step;
-            assert!(steps == MOST || apart >= WANTED / 2, "{step} ns: {steps}");
-            assert!(steps == LEAST || apart <= WANTED, "{step} ns: {steps}");
+            let deferred_close = u64::from(steps) * step;
+            assert!(steps == MOST || deferred_close >= WANTED / 2, "{step} ns: {steps}");
+            assert!(steps == LEAST || deferred_close <= WANTED, "{step} ns: {steps}");
         }
     }
 

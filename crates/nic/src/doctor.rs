@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memory::apart;
+use memory::deferred_close;
 use memory::fds::{TrackedFd, peer_credentials};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -87,7 +87,7 @@ impl Nic {
         let Some(listener) = self.doctor_socket().filter(|_| self.doctor_not_before().is_none()) else { return };
         let mut answer = None;
         for _ in 0..MOST {
-            if !apart::has_room() {
+            if !deferred_close::has_room() {
                 self.doctor.rests_until.store(now() + LONG_PAUSE, Ordering::Relaxed);
                 break;
             }
@@ -127,7 +127,7 @@ fn may_ask(asker: &TrackedFd) -> bool {
 fn listen(name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    memory::gifts::refuse_gifts(&socket); // nothing is read here from anyone
+    memory::received_fds::refuse_fds(&socket); // nothing is read here from anyone
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     rustix::net::listen(&socket, 64)?;
     Ok(socket)

@@ -24,7 +24,7 @@ extern "C" fn in_child() {
             // SAFETY: the child inherited it, and has closed nothing yet; its parent's copy of it was open at the fork.
             nic.moved.part(unsafe { BorrowedFd::borrow_raw(file) });
         }
-        memory::apart::forget();
+        memory::deferred_close::forget();
         crate::faults::begin_anew();
         nic.fds.close_all();
     }

@@ -7,7 +7,7 @@
 /// EAGAIN: no more threads (pthread_create(3)).
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result<()> {
     let body = move || {
-        memory::apart::deaf(); // handlers of the program must not run here
+        memory::deferred_close::deaf(); // handlers of the program must not run here
         ask_for_short_slice();
         run();
     };

@@ -16,7 +16,7 @@ use engine::platform::{LinkId, SingleCopyError};
 use memory::backing::Memfd;
 use memory::export_table::Reader;
 use memory::fds::TrackedFd;
-use memory::gifts::Gift;
+use memory::received_fds::ReceivedFd;
 use memory::{Half, PeerTable, single_copy};
 use rustix::event::{EventfdFlags, epoll};
 
@@ -101,7 +101,7 @@ impl WindowPlatform {
     }
 
     /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the connection is dropped.
-    pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<Gift>) {
+    pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<ReceivedFd>) {
         let [memfd] = &fds[..] else { return };
         let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
             return;
@@ -187,7 +187,7 @@ impl WindowPlatform {
     }
 
     /// Does what a message says; its descriptors are `None` if they were lost. False if it has no place here.
-    pub(crate) fn obey(&mut self, id: LinkId, message: &Message, fds: Option<Vec<Gift>>) -> bool {
+    pub(crate) fn obey(&mut self, id: LinkId, message: &Message, fds: Option<Vec<ReceivedFd>>) -> bool {
         // Out of its link for a moment: what is said is answered with what is the platform's.
         let Some(mut remote) = self.link_mut(id).and_then(|l| l.remote.take()) else {
             return false;
@@ -247,7 +247,7 @@ impl WindowPlatform {
 
     /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: whoever holds an
     /// eventfd can make writing to it block.
-    fn take_table(&mut self, remote: &mut Remote, export_table: bool, fds: Option<Vec<Gift>>) -> bool {
+    fn take_table(&mut self, remote: &mut Remote, export_table: bool, fds: Option<Vec<ReceivedFd>>) -> bool {
         let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(export_table));
         if !complete || remote.who.standing == Standing::Other || std::mem::replace(&mut remote.given, true) {
             return false;

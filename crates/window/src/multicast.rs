@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use engine::platform::{LinkId, Nanos};
 use memory::fds::TrackedFd;
-use memory::{apart, names};
+use memory::{deferred_close, names};
 use verbs::{Errno, Gid};
 
 use crate::peers::monotonic;
@@ -65,7 +65,7 @@ impl Multicast {
         let age = self.seen.get(group).map(|(at, _)| now.saturating_sub(*at)).filter(|age| *age < most);
         match age {
             Some(age) if age < fresh => {}
-            Some(_) => self.read_apart(group, text),
+            Some(_) => self.read_by_a_thread(group, text),
             None => {
                 self.seen.retain(|_, (at, _)| now.saturating_sub(*at) < most);
                 let reading = read(group, text);
@@ -95,14 +95,14 @@ impl Multicast {
     }
 
     /// Has the list read by a thread, one at a time. Where none can be made, the list is read when it no longer serves.
-    fn read_apart(&mut self, group: &Gid, text: impl FnOnce() -> Vec<u8> + Send + 'static) {
+    fn read_by_a_thread(&mut self, group: &Gid, text: impl FnOnce() -> Vec<u8> + Send + 'static) {
         if self.coming.is_some() {
             return;
         }
         let (sender, reading) = sync_channel(1);
         let of = *group;
         let body = move || {
-            apart::deaf();
+            deferred_close::deaf();
             // Nobody may want it any more.
             let _ = sender.send(read(&of, text));
         };
@@ -158,7 +158,7 @@ mod tests {
     /// While a slow reading is made, nobody waits for it.
     #[test]
     #[cfg_attr(miri, ignore = "a thread that outlives a call, and time")]
-    fn a_slow_list_is_read_apart() {
+    fn a_slow_list_is_read_by_a_thread() {
         let (group, now) = (Gid([0xff; 16]), monotonic());
         let line = move |block: &str| {
             format!("0: 2 0 0 5 1 1 @{}\n", rendezvous::member_name(&group, 1).replace("/001", block))

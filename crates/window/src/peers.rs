@@ -8,7 +8,7 @@ use engine::platform::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
-use memory::{Half, apart, names, single_copy};
+use memory::{Half, deferred_close, names, single_copy};
 use report::{Matter, tell};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
@@ -495,7 +495,7 @@ impl WindowPlatform {
 
     fn accept(&mut self, block: u16, now: Nanos) {
         for _ in 0..TURN {
-            if !apart::has_room() {
+            if !deferred_close::has_room() {
                 return self.listen(false, now);
             }
             let Some((_, listener)) = self.own_blocks.iter().find(|(own, _)| *own == block) else {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use memory::gifts::{self, Gift};
+use memory::received_fds::{self, ReceivedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 use verbs::Errno;
 
@@ -35,7 +35,7 @@ pub(crate) fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>])
 /// What came from a socket.
 pub(crate) enum Received {
     /// A message and its descriptors.
-    Message(Message, Vec<Gift>),
+    Message(Message, Vec<ReceivedFd>),
     /// Nothing now.
     Nothing,
     /// The other side has closed.
@@ -47,11 +47,11 @@ pub(crate) enum Received {
     Garbage,
 }
 
-/// Receives a message. Descriptors go the way of all ([`gifts`]).
+/// Receives a message. Descriptors go the way of all ([`received_fds`]).
 pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; GREETING_BYTES + 1];
-    let heard = match gifts::receive(socket, &mut bytes) {
+    let heard = match received_fds::receive(socket, &mut bytes) {
         // An empty packet looks like an end; nobody who keeps to the protocol sends one.
         Ok(heard) if heard.len > 0 => heard,
         Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
@@ -61,5 +61,5 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     if heard.cut {
         return Received::Cut(message);
     }
-    message.map_or(Received::Garbage, |message| Received::Message(message, heard.gifts))
+    message.map_or(Received::Garbage, |message| Received::Message(message, heard.received_fds))
 }

@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use window::rendezvous::{self, Greeting, Message};
 
-use crate::model::{After, Gift, Marks, Names, OTHER_UID, Scenario, Who, Words};
+use crate::model::{After, Marks, Names, OTHER_UID, ReceivedFd, Scenario, Who, Words};
 
 /// Descriptors that one message can carry (SCM_MAX_FD).
 const MANY: usize = 253;
@@ -167,7 +167,7 @@ impl Adversary {
             return;
         }
         self.spoils.connected += 1;
-        let (fds, window, kept) = self.gift();
+        let (fds, window, kept) = self.received_fd();
         let mut hello = rendezvous::emit(&Message::Hello(Greeting {
             instance: self.borrowed.unwrap_or([7; 16]),
             nonce_addr: self.random.any(),
@@ -186,11 +186,11 @@ impl Adversary {
         }
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         send(&socket, &hello, &borrowed);
-        if let (Gift::Shrinks, Some(fd)) = (self.scenario.gift, fds.first()) {
+        if let (ReceivedFd::Shrinks, Some(fd)) = (self.scenario.received_fd, fds.first()) {
             let _ = rustix::fs::ftruncate(fd, 0);
         }
         // Whether this copy or the receiver's is closed last is not known, and whoever closes the last one waits.
-        if matches!(self.scenario.gift, Gift::Lingers | Gift::LingersLong) {
+        if matches!(self.scenario.received_fd, ReceivedFd::Lingers | ReceivedFd::LingersLong) {
             std::thread::spawn(move || drop(fds));
         }
         self.open.push(Knock { door, socket, welcome: false, window, _kept: kept });
@@ -204,33 +204,33 @@ impl Adversary {
     }
 
     /// What is sent, the window if it is one, and what is kept so that a close takes as long as it shall.
-    fn gift(&mut self) -> (Vec<OwnedFd>, Option<File>, Vec<TcpStream>) {
+    fn received_fd(&mut self) -> (Vec<OwnedFd>, Option<File>, Vec<TcpStream>) {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        let fds = match self.scenario.gift {
-            Gift::None => vec![],
-            Gift::Window => {
+        let fds = match self.scenario.received_fd {
+            ReceivedFd::None => vec![],
+            ReceivedFd::Window => {
                 let (_, fd) = Memfd::create(Half::WINDOW).expect("a window");
                 let window = File::from(fd.try_clone().expect("a descriptor"));
                 return (vec![fd], Some(window), vec![]);
             }
-            Gift::Shrinks => {
+            ReceivedFd::Shrinks => {
                 let fd = rustix::fs::memfd_create(c"shrinks", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
                 let fd = fd.expect("a memfd");
                 rustix::fs::ftruncate(&fd, Half::WINDOW as u64).expect("room");
                 rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW).expect("a seal");
                 vec![fd]
             }
-            Gift::Eventfd => vec![bell()],
-            Gift::Many => {
+            ReceivedFd::Eventfd => vec![bell()],
+            ReceivedFd::Many => {
                 let one = bell();
                 (0..MANY).map(|_| one.try_clone().expect("a descriptor")).collect()
             }
-            Gift::Pipe => {
+            ReceivedFd::Pipe => {
                 let (_, tx) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).expect("a pipe");
                 while rustix::io::write(&tx, &[0; 4096]).is_ok() {}
                 vec![tx]
             }
-            Gift::Nested => {
+            ReceivedFd::Nested => {
                 let (near, far) = UnixDatagram::pair().expect("sockets");
                 let bells = [bell(), bell()];
                 send(
@@ -240,7 +240,7 @@ impl Adversary {
                 );
                 vec![far.into()]
             }
-            Gift::Lingers | Gift::LingersLong => {
+            ReceivedFd::Lingers | ReceivedFd::LingersLong => {
                 let (near, far) = match slow_to_close() {
                     Ok(both) => both,
                     // There is no network, and nothing listens here either.
@@ -248,7 +248,7 @@ impl Adversary {
                     Err(error) => panic!("a connection that is slow to close: {error}"),
                 };
                 let mut kept = vec![];
-                if matches!(self.scenario.gift, Gift::Lingers) {
+                if matches!(self.scenario.received_fd, ReceivedFd::Lingers) {
                     // Unread data makes this a reset, which ends what lingers.
                     std::thread::spawn(move || {
                         std::thread::sleep(Duration::from_millis(100));

@@ -22,7 +22,7 @@ use conformance::{Far, Footprint, Random, Wire, seed, setting};
 
 use attack::{Spoils, Target};
 use honest::{Account, Order};
-use model::{After, Gift, Scenario, Who, Words};
+use model::{After, ReceivedFd, Scenario, Who, Words};
 
 const ROUNDS: u64 = 24;
 /// How long the honest pair works in each, in milliseconds.
@@ -241,7 +241,7 @@ fn an_adversary_that_connects_hundreds_of_times() {
     for who in [Who::Same, Who::UserNamespace].into_iter().filter(|who| is_possible(*who)) {
         let scenario = Scenario {
             who,
-            gift: Gift::Window,
+            received_fd: ReceivedFd::Window,
             words: Words::Hello,
             marks: model::Marks::None,
             names: model::Names::None,
@@ -266,10 +266,12 @@ fn an_adversary_whose_uid_is_the_overflow_uid() {
     }
     let mut random = Random::new(seed);
     let mut pair = Pair::start(Who::UserNamespace.starter(), seed, &mut random);
-    for (gift, words) in [(Gift::Window, Words::Hello), (Gift::LingersLong, Words::Hello), (Gift::Many, Words::Noise)] {
+    for (received_fd, words) in
+        [(ReceivedFd::Window, Words::Hello), (ReceivedFd::LingersLong, Words::Hello), (ReceivedFd::Many, Words::Noise)]
+    {
         let drawn = Scenario::draw(&mut random, 1);
         // One that is killed takes along what makes a close slow.
-        let scenario = Scenario { who: Who::Other, gift, words, after: After::Stays, ..drawn };
+        let scenario = Scenario { who: Who::Other, received_fd, words, after: After::Stays, ..drawn };
         println!("SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
         let (spoils, account) = pair.withstand(&scenario);
         println!(

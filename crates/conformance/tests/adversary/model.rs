@@ -37,7 +37,7 @@ impl Who {
 
 /// What lies in the message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum Gift {
+pub enum ReceivedFd {
     None,
     /// A window as it should be.
     Window,
@@ -105,7 +105,7 @@ pub enum After {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Scenario {
     pub who: Who,
-    pub gift: Gift,
+    pub received_fd: ReceivedFd,
     pub words: Words,
     pub marks: Marks,
     pub names: Names,
@@ -121,18 +121,18 @@ impl Scenario {
     /// A random one. The first ones are one of each `who`, so that a short run has met them all; one in three has all
     /// it needs to be let in.
     pub fn draw(random: &mut Random, number: u64) -> Scenario {
-        use Gift as G;
+        use ReceivedFd as G;
         let far = number.is_multiple_of(3);
         let who = match Who::ALL.get(number as usize) {
             Some(who) => *who,
             None if far => one(random, &[Who::Same, Who::Same, Who::UserNamespace, Who::PidNamespace]),
             None => one(random, &Who::ALL),
         };
-        let gifts = [G::None, G::Shrinks, G::Eventfd, G::Many, G::Pipe, G::Nested, G::Lingers, G::LingersLong];
+        let received_fds = [G::None, G::Shrinks, G::Eventfd, G::Many, G::Pipe, G::Nested, G::Lingers, G::LingersLong];
         let words = [Words::Nothing, Words::Noise, Words::Hello, Words::Hello, Words::Hello];
         Scenario {
             who,
-            gift: if far || random.below(4) == 0 { G::Window } else { one(random, &gifts) },
+            received_fd: if far || random.below(4) == 0 { G::Window } else { one(random, &received_fds) },
             words: if far { Words::Hello } else { one(random, &words) },
             marks: one(random, &[Marks::None, Marks::Odd, Marks::Garbage, Marks::Counts]),
             names: one(random, &[Names::None, Names::Blocks, Names::Ports]),

@@ -1,12 +1,12 @@
 //! Descriptors that other processes send (unix(7), SCM_RIGHTS): one way for all sockets of the library.
 //!
-//! A descriptor can be anything, also one whose close takes minutes ([`crate::apart`]). So:
+//! A descriptor can be anything, also one whose close takes minutes ([`crate::deferred_close`]). So:
 //!
 //! * The peer's credentials (SO_PEERCRED) are looked at before the first message is received; the socket of a peer that is turned
 //!   away is closed unread ([`close_connection`]).
 //! * There is room for as many descriptors as one message can carry. Those that found no room would be closed by the kernel,
 //!   in the call that receives. It still does so where the process may have no more descriptors (RLIMIT_NOFILE).
-//! * What is received is a [`Gift`] until it is known for an eventfd or a memfd. It is closed apart.
+//! * What is received is a [`ReceivedFd`] until it is known for an eventfd or a memfd. It is closed by another thread.
 //! * Sockets at which no descriptor is wanted say so, where the kernel has SO_PASSRIGHTS (Linux 6.16): then none can be sent.
 
 use std::io::IoSliceMut;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown};
 
-use crate::apart;
+use crate::deferred_close;
 
 /// `SCM_MAX_FD` of Linux: a message carries no more.
 const MOST: usize = 253;
@@ -25,9 +25,9 @@ const MOST: usize = 253;
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// A descriptor that another process has sent. Dropped, it is closed without waiting for it.
-pub struct Gift(Option<OwnedFd>);
+pub struct ReceivedFd(Option<OwnedFd>);
 
-impl Gift {
+impl ReceivedFd {
     /// The descriptor, for a caller that knows what it is.
     pub fn keep(mut self) -> OwnedFd {
         match self.0.take() {
@@ -48,13 +48,13 @@ impl Gift {
     }
 }
 
-impl From<OwnedFd> for Gift {
-    fn from(fd: OwnedFd) -> Gift {
-        Gift(Some(fd))
+impl From<OwnedFd> for ReceivedFd {
+    fn from(fd: OwnedFd) -> ReceivedFd {
+        ReceivedFd(Some(fd))
     }
 }
 
-impl AsFd for Gift {
+impl AsFd for ReceivedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Some(fd) => fd.as_fd(),
@@ -63,14 +63,14 @@ impl AsFd for Gift {
     }
 }
 
-impl Drop for Gift {
+impl Drop for ReceivedFd {
     fn drop(&mut self) {
         if self.0.is_some()
             && !self.is_memfd()
             && !self.is_eventfd()
             && let Some(fd) = self.0.take()
         {
-            apart::close(fd);
+            deferred_close::close(fd);
         }
     }
 }
@@ -84,7 +84,7 @@ pub struct Heard {
     /// Descriptors that came with it are missing.
     pub cut: bool,
     /// Its descriptors.
-    pub gifts: Vec<Gift>,
+    pub received_fds: Vec<ReceivedFd>,
 }
 
 /// The next message of a connection, without waiting.
@@ -98,14 +98,14 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<Heard, Errno> {
     let got = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)
     })?;
-    let mut gifts = Vec::new();
+    let mut received_fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            gifts.extend(rights.map(Gift::from));
+            received_fds.extend(rights.map(ReceivedFd::from));
         }
     }
     let is = |flag| got.flags.contains(flag);
-    Ok(Heard { len: got.bytes, longer: is(ReturnFlags::TRUNC), cut: is(ReturnFlags::CTRUNC), gifts })
+    Ok(Heard { len: got.bytes, longer: is(ReturnFlags::TRUNC), cut: is(ReturnFlags::CTRUNC), received_fds })
 }
 
 fn set_option(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) {
@@ -115,14 +115,14 @@ fn set_option(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) {
 }
 
 /// No descriptors can be sent to this socket, nor to those that it accepts. Kernels before 6.16 do not know that.
-pub fn refuse_gifts(socket: impl AsFd) {
+pub fn refuse_fds(socket: impl AsFd) {
     set_option(socket.as_fd(), SO_PASSRIGHTS, 0);
 }
 
 /// Closes a connected unix socket: here if nothing lies in it unread, else apart.
 pub fn close_connection(socket: OwnedFd) {
     if !is_empty_for_good(&socket) {
-        apart::close(socket);
+        deferred_close::close(socket);
     }
 }
 
@@ -147,5 +147,5 @@ fn is_empty_for_good(socket: &OwnedFd) -> bool {
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
-#[path = "gifts_tests.rs"]
+#[path = "received_fds_tests.rs"]
 mod tests;

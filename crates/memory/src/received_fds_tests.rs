@@ -6,7 +6,7 @@ use rustix::net::{
 };
 
 use super::*;
-use crate::apart::tests::slow_to_close;
+use crate::deferred_close::tests::slow_to_close;
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -32,8 +32,8 @@ fn all_that_a_message_can_carry_is_received() {
     send(&far, b"many", &[fd.as_fd(); MOST]).unwrap();
     let mut bytes = [0; 3];
     let heard = receive(&near, &mut bytes).unwrap();
-    assert_eq!((heard.len, heard.longer, heard.cut, heard.gifts.len()), (3, true, false, MOST));
-    assert!(heard.gifts.iter().all(Gift::is_eventfd));
+    assert_eq!((heard.len, heard.longer, heard.cut, heard.received_fds.len()), (3, true, false, MOST));
+    assert!(heard.received_fds.iter().all(ReceivedFd::is_eventfd));
     assert!(matches!(receive(&near, &mut bytes), Err(Errno::AGAIN)));
 }
 
@@ -62,7 +62,7 @@ fn a_connection_is_closed_here_only_if_nothing_lies_in_it() {
 #[test]
 fn a_socket_can_refuse_descriptors_where_the_kernel_knows_how() {
     let ((near, far), fd) = (pair(), eventfd());
-    refuse_gifts(&near);
+    refuse_fds(&near);
     let (mut value, mut len) = (1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: both pointers are to live locals of the size that `len` says.
     let known = unsafe {
@@ -73,7 +73,7 @@ fn a_socket_can_refuse_descriptors_where_the_kernel_knows_how() {
     send(&far, b"x", &[]).unwrap();
 }
 
-/// What is slow to close is closed apart: a descriptor that was received, and a connection in which one lies.
+/// What is slow to close is closed by another thread: a descriptor that was received, and a connection in which one lies.
 #[test]
 fn nobody_waits_for_what_others_have_sent() {
     for is_received in [true, false] {
@@ -83,7 +83,7 @@ fn nobody_waits_for_what_others_have_sent() {
         send(&far, b"x", &[slow.as_fd()]).unwrap();
         drop(slow); // whoever closes the other one waits
         let heard = is_received.then(|| receive(&near, &mut [0]).unwrap());
-        assert_eq!(heard.as_ref().map_or(0, |heard| heard.gifts.len()), usize::from(is_received));
+        assert_eq!(heard.as_ref().map_or(0, |heard| heard.received_fds.len()), usize::from(is_received));
         close_connection(near);
         drop(heard);
         assert!(began.elapsed() < Duration::from_secs(10), "it was waited for ({is_received})");
