@@ -95,7 +95,7 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
         command.env("SOFTRNIC_SINGLE_COPY", "0");
     }
     if options.adopt {
-        command.env("SOFTRNIC_ADOPT", "1");
+        command.env("SOFTRNIC_MIGRATE", "1");
     }
     if options.permit_ptrace {
         command.env(view::ptrace::PERMIT_VARIABLE, "1");

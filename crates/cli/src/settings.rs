@@ -15,11 +15,11 @@ pub struct Setting {
 /// All of them.
 pub const SETTINGS: &[Setting] = &[
     Setting {
-        name: "SOFTRNIC_ADOPT",
+        name: "SOFTRNIC_MIGRATE",
         values: "0, 1",
         about: "1: registered memory moves, where it is, into memory that peers map too, and back when it is deregistered; RDMA \
                 WRITE, READ, atomics and large messages then need no system call. 0 (the default): it stays what it is. The \
-                option --adopt of run sets it to 1.",
+                option --migrate of run sets it to 1.",
     },
     Setting {
         name: "SOFTRNIC_FAULT",

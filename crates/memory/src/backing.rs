@@ -93,7 +93,7 @@ impl Memfd {
     ///
     /// # Errors
     /// `EPROTO` if it is no such window (wrong kind of file, size or seals); else the kernel's errno.
-    pub fn adopt(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+    pub fn open(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         // Only memfds (and tmpfs files) have seals; anything else fails here.
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Errno::EPROTO)?;
         if !seals.contains(SEALS) || seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
@@ -110,7 +110,7 @@ impl Memfd {
     }
 
     /// Makes memory of `len` bytes, zeroed, that only this process can write; the descriptor is for peers, who can map
-    /// it for reading ([`Foreign::adopt`]).
+    /// it for reading ([`Foreign::open`]).
     ///
     /// # Errors
     /// As [`Memfd::create`]; `EINVAL` where the kernel (before 5.1) does not know the seal.
@@ -181,9 +181,9 @@ impl Foreign {
     ///
     /// # Errors
     /// `EPROTO` if it is not; else the kernel's errno.
-    pub fn adopt(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+    pub fn open(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Errno::EPROTO)?;
-        let stat = rustix::fs::fstat(&fd).map_err(errno)?; // after the seals, as in `Memfd::adopt`
+        let stat = rustix::fs::fstat(&fd).map_err(errno)?; // after the seals, as in `Memfd::open`
         if !seals.contains(SEALS) || u64::try_from(stat.st_size) != Ok(len as u64) {
             return Err(Errno::EPROTO);
         }
@@ -211,7 +211,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `adopt`, which nobody can name any more.
+        // SAFETY: the mapping made in `open`, which nobody can name any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

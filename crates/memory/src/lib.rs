@@ -15,7 +15,6 @@
 //! sockets that others can take ([`names`]), and the closing of
 //! what they have left in our sockets ([`deferred_close`]).
 
-pub mod adopt;
 #[cfg(not(loom))]
 pub mod arena;
 pub mod backing;
@@ -29,6 +28,7 @@ pub mod files;
 pub mod huge;
 pub mod local;
 mod maps;
+pub mod migrate;
 pub mod names;
 mod protection;
 pub mod received_fds;

@@ -9,7 +9,7 @@ use crate::backing::{Backing, Foreign, Memfd};
 use crate::export_table::{ROW, TableMemory};
 
 const ROWS: usize = 32 * 1024;
-/// 2 MiB of rows, and a page: no multiple of a huge page's size, see [`Memfd::adopt`]. Pages never written cost nothing.
+/// 2 MiB of rows, and a page: no multiple of a huge page's size, see [`Memfd::open`]. Pages never written cost nothing.
 const BYTES: usize = ROWS * ROW * 8 + 4096;
 
 /// The export table of this process.
@@ -45,9 +45,9 @@ impl PeerTable {
     /// Maps it.
     ///
     /// # Errors
-    /// As [`Foreign::adopt`].
-    pub fn adopt(fd: impl AsFd) -> Result<Self, Errno> {
-        Foreign::adopt(fd, BYTES).map(PeerTable)
+    /// As [`Foreign::open`].
+    pub fn open(fd: impl AsFd) -> Result<Self, Errno> {
+        Foreign::open(fd, BYTES).map(PeerTable)
     }
 }
 

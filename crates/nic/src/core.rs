@@ -13,9 +13,9 @@ use taps::fault::spec::DeviceFault;
 use window::{Unquiet, WindowPlatform};
 
 use crate::adaptive_interval::AdaptiveInterval;
-use crate::adopt::Adoption;
 use crate::channel::CompChannel;
 use crate::context::ContextQueue;
+use crate::migrate::Migration;
 use crate::progress::RoundRobin;
 use crate::{Nic, now};
 
@@ -58,7 +58,7 @@ pub struct Core {
     /// The NIC thread was woken and has not looked yet.
     pub(crate) thread_woken: bool,
     pub(crate) thread_runs: bool,
-    pub(crate) adoption: Adoption,
+    pub(crate) migration: Migration,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<(LinkId, Option<LinkId>)>,
     /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
@@ -94,7 +94,7 @@ impl Core {
             thread_wakes_at: u64::MAX,
             thread_woken: false,
             thread_runs: false,
-            adoption: Adoption::default(),
+            migration: Migration::default(),
             notices: Vec::new(),
             dead: Vec::new(),
             incidents: Vec::new(),

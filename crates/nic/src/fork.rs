@@ -53,7 +53,8 @@ std::thread_local! {
 
 /// Says that a child shares memory with its parent that should be its own. Async-signal-safe.
 pub(crate) fn complain() {
-    let text = b"softrnic: fork: registered memory is shared with the parent, no copy could be made (SOFTRNIC_ADOPT)\n";
+    let text =
+        b"softrnic: fork: registered memory is shared with the parent, no copy could be made (SOFTRNIC_MIGRATE)\n";
     // SAFETY: write(2) of bytes that live for ever.
     let _ = unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }

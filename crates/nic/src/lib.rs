@@ -9,7 +9,6 @@
 #![deny(unsafe_code)]
 
 mod adaptive_interval;
-mod adopt;
 mod channel;
 mod context;
 mod core;
@@ -19,6 +18,7 @@ mod fast_poll;
 pub mod faults;
 mod fork;
 mod idle_monitor;
+mod migrate;
 mod progress;
 mod signal;
 mod tell;
@@ -70,7 +70,7 @@ pub struct Nic {
     unacked: Mutex<context::Unacked>,
     acked: Condvar,
     fds: Arc<memory::fds::FdSet>,
-    moved: adopt::Moved,
+    moved: migrate::Moved,
     doctor: doctor::Doctor,
     attendants: Mutex<Vec<Attendant>>,
 }
@@ -156,7 +156,7 @@ impl Nic {
             unacked: Mutex::default(),
             acked: Condvar::new(),
             fds,
-            moved: adopt::Moved::default(),
+            moved: migrate::Moved::default(),
             doctor: doctor::Doctor::default(),
             attendants: Mutex::default(),
         })

@@ -44,17 +44,17 @@ impl Nic {
     pub fn reg_mr(&self, pd: PdId, addr: u64, length: u64, iova: u64, access: Access) -> Result<(MrId, LKey, RKey)> {
         let guarded = check_memory(addr, length, access)?;
         let mut core = self.lock();
-        let adopted = self.adopt(&mut core, addr, length, access);
+        let migrated = self.migrate(&mut core, addr, length, access);
         match core.reg_mr(pd, addr, length, iova, access) {
             Ok(made) => {
                 if guarded {
                     core.guard_mr(made.0)?;
                 }
-                self.keep_adopted(&mut core, made.0, adopted);
+                self.keep_migrated(&mut core, made.0, migrated);
                 Ok(made)
             }
             Err(errno) => {
-                self.give_back(&mut core, adopted);
+                self.migrate_back(&mut core, migrated);
                 Err(errno)
             }
         }
@@ -82,8 +82,8 @@ impl Nic {
         }
         let mut core = self.lock();
         // The new memory before the old one is left: they may be the same.
-        let adopted = match (translation, core.mr_info(mr)) {
-            (Some((addr, length, _)), Some(old)) => self.adopt(&mut core, addr, length, access.unwrap_or(old.access)),
+        let migrated = match (translation, core.mr_info(mr)) {
+            (Some((addr, length, _)), Some(old)) => self.migrate(&mut core, addr, length, access.unwrap_or(old.access)),
             _ => Vec::new(),
         };
         match core.rereg_mr(mr, translation, pd, access) {
@@ -95,13 +95,13 @@ impl Nic {
                     // Peers' copies are over when the lock is taken again: nothing moves under them.
                     drop(core);
                     let mut core = self.lock();
-                    self.drop_adopted(&mut core, mr);
-                    self.keep_adopted(&mut core, mr, adopted);
+                    self.drop_migrated(&mut core, mr);
+                    self.keep_migrated(&mut core, mr, migrated);
                 }
                 Ok(keys)
             }
             Err(errno) => {
-                self.give_back(&mut core, adopted);
+                self.migrate_back(&mut core, migrated);
                 Err(errno)
             }
         }
@@ -121,7 +121,7 @@ impl Nic {
                     // Peers' copies are over when the lock is taken again: nothing moves under them.
                     drop(core);
                     if result.is_ok() {
-                        self.drop_adopted(&mut self.lock(), mr);
+                        self.drop_migrated(&mut self.lock(), mr);
                     }
                     return result;
                 }
@@ -131,7 +131,7 @@ impl Nic {
             if now > until {
                 core.dereg_mr(mr, true)?;
                 drop(core);
-                self.drop_adopted(&mut self.lock(), mr);
+                self.drop_migrated(&mut self.lock(), mr);
                 return Ok(());
             }
             drop(core);

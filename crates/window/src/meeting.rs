@@ -103,7 +103,7 @@ impl WindowPlatform {
     /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the connection is dropped.
     pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<ReceivedFd>) {
         let [memfd] = &fds[..] else { return };
-        let Ok(window) = Memfd::adopt(memfd, Half::WINDOW) else {
+        let Ok(window) = Memfd::open(memfd, Half::WINDOW) else {
             return;
         };
         let mut remote = self.remote(socket, who);
@@ -263,7 +263,7 @@ impl WindowPlatform {
             .map(|fd| TrackedFd::new(fd.keep(), &self.fds));
         if remote.we_permitted {
             // An export table that is not as it must be is none: then requests are sent.
-            remote.export_table = fds.next().and_then(|fd| PeerTable::adopt(fd).ok()).map(Reader::new);
+            remote.export_table = fds.next().and_then(|fd| PeerTable::open(fd).ok()).map(Reader::new);
         }
         true
     }

@@ -144,7 +144,7 @@ impl WindowPlatform {
     /// # Errors
     /// ENOMEM: no arena, no room; EBADF: the program has closed it; EEXIST: some of it is there already; else what `into`
     /// says.
-    pub fn adopt_shared(
+    pub fn migrate_shared(
         &mut self,
         addr: u64,
         len: u64,
@@ -163,7 +163,7 @@ impl WindowPlatform {
         Ok(())
     }
 
-    /// Gives memory back to the program that was moved by [`WindowPlatform::adopt_shared`]: `out` does it. No region may
+    /// Gives memory back to the program that was moved by [`WindowPlatform::migrate_shared`]: `out` does it. No region may
     /// be registered upon it any more.
     ///
     /// # Errors

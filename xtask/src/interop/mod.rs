@@ -54,7 +54,7 @@ pub const SINGLE_COPY_ALWAYS: (&str, &str) = ("SOFTRNIC_SINGLE_COPY_ABOVE", "163
 pub const INFINIBAND: (&str, &str) = ("SOFTRNIC_LINK_LAYER", "infiniband");
 
 /// The setting that moves registered memory to where peers map it.
-const ADOPT: (&str, &str) = ("SOFTRNIC_ADOPT", "1");
+const MIGRATE: (&str, &str) = ("SOFTRNIC_MIGRATE", "1");
 
 /// The device's name, and the index of the GID that the programs use.
 const DEVICE: &str = "softrnic0";
@@ -68,7 +68,7 @@ enum Mode {
     SingleCopy,
     Indirect,
     InfiniBand,
-    Adopted,
+    Migrated,
 }
 
 impl Mode {
@@ -78,7 +78,7 @@ impl Mode {
             Mode::SingleCopy => Stage::new("straight", &[SINGLE_COPY_ALWAYS]),
             Mode::Indirect => Stage::new("indirect", &[SINGLE_COPY_FORBIDDEN]),
             Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
-            Mode::Adopted => Stage::new("adopted", &[ADOPT]),
+            Mode::Migrated => Stage::new("adopted", &[MIGRATE]),
         };
         stage.map_err(|e| suite.fail("preparation", e)).ok()
     }
@@ -90,7 +90,7 @@ impl Mode {
             Mode::SingleCopy => format!("{name} (straight)"),
             Mode::Indirect => format!("{name} (indirect)"),
             Mode::InfiniBand => format!("{name} (InfiniBand)"),
-            Mode::Adopted => format!("{name} (adopted)"),
+            Mode::Migrated => format!("{name} (adopted)"),
         }
     }
 }
@@ -160,15 +160,15 @@ pub fn pyverbs(suite: &mut Suite, options: &Options) {
 }
 
 /// With registered memory that peers map: initiators execute WRITE, READ and atomics by plain stores and loads.
-pub fn adopted(suite: &mut Suite, options: &Options) {
-    selftest_in(suite, options, Mode::Adopted);
-    pairs(suite, options, Mode::Adopted, pingpong::cases(true));
-    pairs(suite, options, Mode::Adopted, perftest::cases(Extent::Quick));
-    let Some(stage) = Mode::Adopted.stage(suite) else {
+pub fn migrated(suite: &mut Suite, options: &Options) {
+    selftest_in(suite, options, Mode::Migrated);
+    pairs(suite, options, Mode::Migrated, pingpong::cases(true));
+    pairs(suite, options, Mode::Migrated, perftest::cases(Extent::Quick));
+    let Some(stage) = Mode::Migrated.stage(suite) else {
         return;
     };
-    pyverbs::run(suite, &stage, options, Mode::Adopted);
-    rust::test_load(suite, options, "test-adopted", ("SOFTRNIC_ADOPT", "1"));
+    pyverbs::run(suite, &stage, options, Mode::Migrated);
+    rust::test_load(suite, options, "test-adopted", ("SOFTRNIC_MIGRATE", "1"));
 }
 
 /// All of it with the window as the only way.

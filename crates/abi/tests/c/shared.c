@@ -1,5 +1,5 @@
 // RDMA on memory that peers map: WRITE, READ and atomics by the initiator alone, while the target's process stands still.
-// With device memory, with memory from softrnic_dv_alloc, and with ordinary memory that was moved (SOFTRNIC_ADOPT=1): its content, what threads do with it
+// With device memory, with memory from softrnic_dv_alloc, and with ordinary memory that was moved (SOFTRNIC_MIGRATE=1): its content, what threads do with it
 // meanwhile, deregistration, a forked child.
 #include "common.h"
 #include "../../include/softrnic/dv.h"
@@ -360,7 +360,7 @@ static void apart(enum kind memory)
 	if (child == 0) {
 		kind = memory;
 		failures = 0; /* those of the kinds before are counted already */
-		setenv("SOFTRNIC_ADOPT", memory == MOVED ? "1" : "0", 1);
+		setenv("SOFTRNIC_MIGRATE", memory == MOVED ? "1" : "0", 1);
 		exit(both());
 	}
 	MUST(waitpid(child, &status, 0) == child);

@@ -125,8 +125,8 @@ fn writable(path: &Path) -> Result<(), String> {
 }
 
 /// True if the programs' registered memory lies where peers map it.
-fn adopted() -> bool {
-    std::env::var_os("SOFTRNIC_ADOPT").is_some_and(|value| value == "1")
+fn migrated() -> bool {
+    std::env::var_os("SOFTRNIC_MIGRATE").is_some_and(|value| value == "1")
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::plot::{self, Plot};
 use super::report;
 use super::results::Results;
-use super::{adopted, write};
+use super::{migrated, write};
 
 /// Sizes in the tables; the plots have all.
 const SIZES: [usize; 8] = [1, 8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
@@ -41,8 +41,10 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
         "the same run and on the same cores, what the machine itself can do. On another machine the figures are others; the",
     );
     line("ratios less so. `docs/benchmark.md` says how it measures.\n");
-    if adopted() {
-        line("All programs ran with `SOFTRNIC_ADOPT=1`: registered memory lay where peers map it (`docs/adopt.md`).\n");
+    if migrated() {
+        line(
+            "All programs ran with `SOFTRNIC_MIGRATE=1`: registered memory lay where peers map it (`docs/adopt.md`).\n",
+        );
     }
     line(&format!("- Machine: {}.", results.machine));
     line(&format!("- softrnic {}, {}.", results.version, report::place(results)));

@@ -1,5 +1,5 @@
 //! Registered memory that peers reach by plain stores and loads: at its registration it moves, where it is, into memory
-//! that they map too (`SOFTRNIC_ADOPT`), and at the deregistration of the last region upon it, back.
+//! that they map too (`SOFTRNIC_MIGRATE`), and at the deregistration of the last region upon it, back.
 //!
 //! Off at first, because a program can tell the difference: a system call that writes to the memory while it moves fails
 //! with EFAULT, madvise(MADV_DONTNEED) does not zero it while it is registered, and a forked child gets its copy in fork(2), not at the first
@@ -26,14 +26,14 @@ const PAGE: u64 = 4096;
 /// How long fork waits for a move, and a move for the copies of forked children.
 const FORK_PATIENCE: Duration = Duration::from_secs(3);
 
-/// True if the environment asks for it (`SOFTRNIC_ADOPT=1`) and the kernel can do it.
+/// True if the environment asks for it (`SOFTRNIC_MIGRATE=1`) and the kernel can do it.
 pub(crate) fn wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {
-        let asked = report::setting("SOFTRNIC_ADOPT").is_some_and(|value| value == "1");
-        let can = asked && memory::adopt::possible();
+        let asked = report::setting("SOFTRNIC_MIGRATE").is_some_and(|value| value == "1");
+        let can = asked && memory::migrate::possible();
         if asked && !can {
-            report::say(format_args!("SOFTRNIC_ADOPT: without effect, because userfaultfd(2) cannot be had"));
+            report::say(format_args!("SOFTRNIC_MIGRATE: without effect, because userfaultfd(2) cannot be had"));
         }
         can
     })
@@ -128,7 +128,7 @@ impl Moved {
     pub fn part(&self, file: BorrowedFd<'_>) {
         for (start, bytes) in &self.places {
             let len = bytes.swap(0, Ordering::Acquire);
-            if len != 0 && memory::adopt::copy_for_child(file, start.load(Ordering::Relaxed), len as usize).is_err() {
+            if len != 0 && memory::migrate::copy_for_child(file, start.load(Ordering::Relaxed), len as usize).is_err() {
                 crate::fork::complain();
             }
         }
@@ -140,7 +140,7 @@ impl Moved {
 
 /// Who uses what has moved.
 #[derive(Default)]
-pub(crate) struct Adoption {
+pub(crate) struct Migration {
     /// Regions upon each place, by its address.
     users: HashMap<u64, usize>,
     /// The places that a region uses.
@@ -149,8 +149,8 @@ pub(crate) struct Adoption {
 
 impl Nic {
     /// Moves the memory of a region that is to be registered, if that is wanted and possible. Gives the places that the
-    /// region uses: to be kept by [`Nic::keep_adopted`], or to be given back.
-    pub(crate) fn adopt(&self, core: &mut Core, addr: u64, length: u64, access: Access) -> Vec<u64> {
+    /// region uses: to be kept by [`Nic::keep_migrated`], or to be given back.
+    pub(crate) fn migrate(&self, core: &mut Core, addr: u64, length: u64, access: Access) -> Vec<u64> {
         if !wanted() {
             return Vec::new();
         }
@@ -164,59 +164,59 @@ impl Nic {
         if from < to && !core.engine.has_region_at(from, to - from) {
             let len = to - from;
             let _still = self.moved.still();
-            let moved = core.engine.platform_mut().adopt_shared(from, len, |file, at| {
+            let moved = core.engine.platform_mut().migrate_shared(from, len, |file, at| {
                 // Before it moves: a fork may come in between.
                 if !self.moved.insert(file, at, len) {
                     return Err(Errno::ENOMEM);
                 }
-                let moved = memory::adopt::adopt(file, at, from, len as usize);
+                let moved = memory::migrate::migrate(file, at, from, len as usize);
                 if moved.is_err() {
                     self.moved.remove(at);
                 }
                 moved
             });
             match moved {
-                Ok(()) => drop(core.adoption.users.insert(from, 0)),
+                Ok(()) => drop(core.migration.users.insert(from, 0)),
                 Err(errno) => tell("memory stays where it is", from, errno),
             }
         }
         // Also what others have moved: it must stay as long as this region may be reached there.
         let places = core.engine.platform().shared_places(addr, length);
         let used: Vec<u64> =
-            places.iter().map(|place| place.addr).filter(|at| core.adoption.users.contains_key(at)).collect();
+            places.iter().map(|place| place.addr).filter(|at| core.migration.users.contains_key(at)).collect();
         for at in &used {
-            *core.adoption.users.entry(*at).or_default() += 1;
+            *core.migration.users.entry(*at).or_default() += 1;
         }
         used
     }
 
     /// A region was registered upon these places.
-    pub(crate) fn keep_adopted(&self, core: &mut Core, mr: MrId, places: Vec<u64>) {
+    pub(crate) fn keep_migrated(&self, core: &mut Core, mr: MrId, places: Vec<u64>) {
         if !places.is_empty() {
-            let before = core.adoption.held.insert(mr, places);
-            self.give_back(core, before.unwrap_or_default());
+            let before = core.migration.held.insert(mr, places);
+            self.migrate_back(core, before.unwrap_or_default());
         }
     }
 
     /// A region was deregistered.
-    pub(crate) fn drop_adopted(&self, core: &mut Core, mr: MrId) {
-        let places = core.adoption.held.remove(&mr).unwrap_or_default();
-        self.give_back(core, places);
+    pub(crate) fn drop_migrated(&self, core: &mut Core, mr: MrId) {
+        let places = core.migration.held.remove(&mr).unwrap_or_default();
+        self.migrate_back(core, places);
     }
 
     /// These places are used by one region less. What nobody uses goes back to the program.
-    pub(crate) fn give_back(&self, core: &mut Core, places: Vec<u64>) {
+    pub(crate) fn migrate_back(&self, core: &mut Core, places: Vec<u64>) {
         for addr in places {
-            let Some(users) = core.adoption.users.get_mut(&addr) else { continue };
+            let Some(users) = core.migration.users.get_mut(&addr) else { continue };
             *users = users.saturating_sub(1);
             if *users > 0 {
                 continue;
             }
-            core.adoption.users.remove(&addr);
+            core.migration.users.remove(&addr);
             let _still = self.moved.still();
             self.moved.let_part();
             let back = core.engine.platform_mut().return_shared(addr, |file, Place { len, at, .. }| {
-                memory::adopt::give_back(file, at, len as usize)?;
+                memory::migrate::migrate_back(file, at, len as usize)?;
                 self.moved.remove(at);
                 Ok(())
             });

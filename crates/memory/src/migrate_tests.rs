@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-#[path = "adopt_race_tests.rs"]
+#[path = "migrate_race_tests.rs"]
 mod races;
 
 const PAGE: usize = 4096;
@@ -124,7 +124,7 @@ fn there_and_back() {
     }
     let (area, file) = (Area::new(8), file(16));
     area.fill(3);
-    adopt(file.as_fd(), 2 * PAGE as u64, area.page(1), 6 * PAGE).unwrap();
+    migrate(file.as_fd(), 2 * PAGE as u64, area.page(1), 6 * PAGE).unwrap();
     assert_eq!(used(&file), 6);
     assert_eq!(pages_of(&area), [&[PRIVATE][..], &[SHARED; 6], &[PRIVATE]].concat());
     assert!(area.filled(3));
@@ -151,7 +151,7 @@ fn there_and_back() {
     // SAFETY: within our own mapping.
     assert_eq!(unsafe { libc::read(rx.as_raw_fd(), place(area.page(3)), 100) }, 100);
 
-    give_back(file.as_fd(), 2 * PAGE as u64, 6 * PAGE).unwrap();
+    migrate_back(file.as_fd(), 2 * PAGE as u64, 6 * PAGE).unwrap();
     assert_eq!(used(&file), 0);
     assert_eq!(pages_of(&area), [PRIVATE; 8]);
     assert_eq!(area.word(3 * 512 + 5).load(Ordering::Relaxed), 0x0909_0909_0909_0909);
@@ -163,7 +163,7 @@ fn there_and_back() {
     assert!(area.filled(3));
     assert_eq!(used(&file), 0);
     // Nothing is mapped any more.
-    give_back(file.as_fd(), 0, 16 * PAGE).unwrap();
+    migrate_back(file.as_fd(), 0, 16 * PAGE).unwrap();
     assert!(area.filled(3));
 }
 
@@ -175,7 +175,7 @@ fn what_is_not_plain_is_refused() {
     let (target, other) = (file(16), file(1));
     let fails = |area: &Area, errno: i32, what: &str| {
         let before = pages_of(area);
-        assert_eq!(adopt(target.as_fd(), 0, area.base, area.len), Err(Errno(errno)), "{what}");
+        assert_eq!(migrate(target.as_fd(), 0, area.base, area.len), Err(Errno(errno)), "{what}");
         assert_eq!((used(&target), pages_of(area)), (0, before), "{what}");
         assert_eq!((area.word(0).load(Ordering::Relaxed), area.word(513).load(Ordering::Relaxed)), (0, 4617), "{what}");
         area.word(513).store(4617, Ordering::Relaxed);
@@ -214,14 +214,14 @@ fn what_is_not_plain_is_refused() {
 
     // Nothing can be mapped so low (vm.mmap_min_addr).
     let page = PAGE as u64;
-    assert_eq!(adopt(target.as_fd(), 0, page, PAGE), Err(Errno::EFAULT));
+    assert_eq!(migrate(target.as_fd(), 0, page, PAGE), Err(Errno::EFAULT));
     let list = std::fs::read_to_string("/proc/self/maps").unwrap();
     let stack = list.lines().find(|line| line.ends_with("[stack]")).expect("the main thread has a stack");
     let (_, end) = stack.split_once(' ').unwrap().0.split_once('-').unwrap();
     let top = u64::from_str_radix(end, 16).unwrap() - page;
-    assert_eq!(adopt(target.as_fd(), 0, top, PAGE), Err(Errno::EOPNOTSUPP));
+    assert_eq!(migrate(target.as_fd(), 0, top, PAGE), Err(Errno::EOPNOTSUPP));
     let own = (&raw const stack).expose_provenance() as u64 & !(page - 1);
-    assert_eq!(adopt(target.as_fd(), 0, own, PAGE), Err(Errno::EBUSY));
+    assert_eq!(migrate(target.as_fd(), 0, own, PAGE), Err(Errno::EBUSY));
 
     let area = Area::new(4);
     area.fill(9);
@@ -234,26 +234,26 @@ fn what_is_not_plain_is_refused() {
         (!(page - 1), area.base, PAGE),
         (0, !(page - 1), PAGE),
     ] {
-        assert_eq!(adopt(target.as_fd(), offset, addr, len), Err(Errno::EINVAL), "{offset} {addr:x} {len}");
+        assert_eq!(migrate(target.as_fd(), offset, addr, len), Err(Errno::EINVAL), "{offset} {addr:x} {len}");
     }
     // Not before the memory has been made unwritable.
     let sealed = file(4);
     rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
-    assert_eq!(adopt(sealed.as_fd(), 0, area.base, area.len), Err(Errno::EPERM));
+    assert_eq!(migrate(sealed.as_fd(), 0, area.base, area.len), Err(Errno::EPERM));
     area.fill(10);
     assert!(area.filled(10) && pages_of(&area) == [PRIVATE; 4]);
     // Nor after it has been copied: this descriptor can be written to, but not mapped.
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let unmappable = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    assert_eq!(adopt(unmappable.as_fd(), 0, area.base, area.len), Err(Errno::EACCES));
+    assert_eq!(migrate(unmappable.as_fd(), 0, area.base, area.len), Err(Errno::EACCES));
     assert_eq!((used(&target), pages_of(&area)), (0, vec![PRIVATE; 4]));
     area.fill(11);
     area.fill(10);
     // Once is enough.
-    adopt(target.as_fd(), 0, area.base, area.len).unwrap();
-    assert_eq!(adopt(target.as_fd(), 8 * page, area.base, area.len), Err(Errno::EOPNOTSUPP));
+    migrate(target.as_fd(), 0, area.base, area.len).unwrap();
+    assert_eq!(migrate(target.as_fd(), 8 * page, area.base, area.len), Err(Errno::EOPNOTSUPP));
     assert_eq!((used(&target), area.filled(10)), (4, true));
-    give_back(target.as_fd(), 0, area.len).unwrap();
+    migrate_back(target.as_fd(), 0, area.len).unwrap();
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn only_what_is_still_there_is_given_back() {
     }
     let (area, elsewhere, file, other) = (Area::new(9), Area::new(1), file(9), file(9));
     area.fill(5);
-    adopt(file.as_fd(), 0, area.base, area.len).unwrap();
+    migrate(file.as_fd(), 0, area.base, area.len).unwrap();
     area.map_over(1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
     area.word(512).store(1, Ordering::Relaxed);
     area.map_over(2, libc::MAP_SHARED, other.as_raw_fd());
@@ -277,7 +277,7 @@ fn only_what_is_still_there_is_given_back() {
     area.map_over(4, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
     area.protect(6, libc::PROT_READ);
     area.protect(8, libc::PROT_NONE);
-    give_back(file.as_fd(), 0, area.len).unwrap();
+    migrate_back(file.as_fd(), 0, area.len).unwrap();
     assert_eq!(used(&file), 0);
     let (only_read, nothing) = ((ProtFlags::READ, false, false), (ProtFlags::empty(), false, false));
     let expected = [PRIVATE, PRIVATE, SHARED, PRIVATE, PRIVATE, PRIVATE, only_read, PRIVATE, nothing];
@@ -316,14 +316,14 @@ fn unmapped_stays_unmapped() {
     }
     let (area, file) = (Area::new(4), file(4));
     area.fill(6);
-    adopt(file.as_fd(), 0, area.base, area.len).unwrap();
+    migrate(file.as_fd(), 0, area.base, area.len).unwrap();
     // In a child, since no other thread there can map something into the gap.
     let status = in_child(|| {
         let mut resident = 0;
         // SAFETY: the child's own mapping of the area; mincore gives one byte for one page.
         unsafe {
             libc::munmap(place(area.page(1)), PAGE) == 0
-                && give_back(file.as_fd(), 0, area.len).is_ok()
+                && migrate_back(file.as_fd(), 0, area.len).is_ok()
                 && libc::mincore(place(area.page(0)), PAGE, &raw mut resident) == 0
                 && libc::mincore(place(area.page(1)), PAGE, &raw mut resident) != 0
                 && area.word(0).load(Ordering::Relaxed) == 0
@@ -343,7 +343,7 @@ fn a_child_has_its_own() {
     }
     let (area, file) = (Area::new(4), file(8));
     area.fill(6);
-    adopt(file.as_fd(), 2 * PAGE as u64, area.base, area.len).unwrap();
+    migrate(file.as_fd(), 2 * PAGE as u64, area.base, area.len).unwrap();
     let status = in_child(|| {
         let done = copy_for_child(file.as_fd(), 0, 8 * PAGE);
         let same = area.filled(6);
@@ -352,7 +352,7 @@ fn a_child_has_its_own() {
     });
     assert_eq!(status, 0);
     assert!(area.filled(6) && pages_of(&area) == [SHARED; 4]);
-    give_back(file.as_fd(), 0, 8 * PAGE).unwrap();
+    migrate_back(file.as_fd(), 0, 8 * PAGE).unwrap();
     assert!(area.filled(6));
 }
 
@@ -369,9 +369,9 @@ fn memory_of_the_heap() {
         assert!(!chunk.is_null());
         ptr::write_bytes(chunk.cast::<u8>(), 0x5a, len);
         let addr = chunk.expose_provenance() as u64;
-        adopt(file.as_fd(), 0, addr, len).unwrap();
+        migrate(file.as_fd(), 0, addr, len).unwrap();
         assert!((0..len / 8).all(|n| word(addr + 8 * n as u64).load(Ordering::Relaxed) == 0x5a5a_5a5a_5a5a_5a5a));
-        give_back(file.as_fd(), 0, len).unwrap();
+        migrate_back(file.as_fd(), 0, len).unwrap();
         assert!((0..len / 8).all(|n| word(addr + 8 * n as u64).load(Ordering::Relaxed) == 0x5a5a_5a5a_5a5a_5a5a));
         let chunk = libc::realloc(chunk, 100 * len);
         assert!((0..len).all(|n| *chunk.cast::<u8>().add(n) == 0x5a));
@@ -382,8 +382,8 @@ fn memory_of_the_heap() {
     assert_ne!(taken.addr(), usize::MAX);
     let addr = (taken.expose_provenance() as u64).next_multiple_of(PAGE as u64);
     word(addr).store(4711, Ordering::Relaxed);
-    adopt(file.as_fd(), 0, addr, 4 * PAGE).unwrap();
+    migrate(file.as_fd(), 0, addr, 4 * PAGE).unwrap();
     assert_eq!((word(addr).load(Ordering::Relaxed), used(&file)), (4711, 4));
-    give_back(file.as_fd(), 0, 4 * PAGE).unwrap();
+    migrate_back(file.as_fd(), 0, 4 * PAGE).unwrap();
     assert_eq!(word(addr).load(Ordering::Relaxed), 4711);
 }

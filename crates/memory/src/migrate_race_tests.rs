@@ -21,9 +21,9 @@ fn to_and_fro(area: &Area, rounds: usize) {
     let file = file(area.len / PAGE + 4);
     for round in 0..rounds {
         let offset = (round % 5 * PAGE) as u64;
-        adopt(file.as_fd(), offset, area.base, area.len).unwrap();
+        migrate(file.as_fd(), offset, area.base, area.len).unwrap();
         std::thread::yield_now();
-        give_back(file.as_fd(), offset, area.len).unwrap();
+        migrate_back(file.as_fd(), offset, area.len).unwrap();
         assert_eq!(used(&file), 0);
     }
 }

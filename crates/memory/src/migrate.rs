@@ -56,7 +56,7 @@ pub fn possible() -> bool {
 /// `EOPNOTSUPP` if part of it is anything but plain private anonymous memory, readable and writable: files, shared memory,
 /// huge pages, the main stack, and what is locked, kept from children or has a protection key. `EBUSY` if this thread itself
 /// runs on it, or if it belongs to a userfaultfd of the program. `EFBIG` beyond RLIMIT_FSIZE. Else the kernel's errno.
-pub fn adopt(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Result<(), Errno> {
+pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Result<(), Errno> {
     let end = pages(file, offset, len).and_then(|()| end_of_pages(addr, len))?;
     if runs_on(addr, end) {
         return Err(Errno::EBUSY);
@@ -89,14 +89,14 @@ pub fn adopt(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Result
 /// mapped over, it has taken back itself.
 ///
 /// Nobody else may write to these bytes of the file any more; the process must have no mapping of them other than that of
-/// [`adopt`] (or what the program has moved it to), and must not unmap or move it at the same time.
+/// [`migrate`] (or what the program has moved it to), and must not unmap or move it at the same time.
 ///
 /// If it fails, the file keeps its content, and what is not yet private still is that file: it can be tried again.
 ///
 /// # Errors
 /// `EINVAL` unless all are whole pages (and at least one) that lie in the file. `EBUSY` if this thread itself runs on that
 /// memory. Else the kernel's errno: `ENOMEM` if there is no room for both copies.
-pub fn give_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Errno> {
+pub fn migrate_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Errno> {
     pages(file, offset, len)?;
     while let Some(part) = find(file, offset, len)? {
         if runs_on(part.addr, part.addr + part.len as u64) {
@@ -113,7 +113,7 @@ pub fn give_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Er
 /// For the only thread of a child, before it runs anything else. Async-signal-safe.
 ///
 /// # Errors
-/// As [`give_back`]; the child then still shares what has not been copied.
+/// As [`migrate_back`]; the child then still shares what has not been copied.
 pub fn copy_for_child(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Errno> {
     pages(file, offset, len)?;
     while let Some(part) = find(file, offset, len)? {
@@ -324,5 +324,5 @@ fn errno(e: rustix::io::Errno) -> Errno {
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
-#[path = "adopt_tests.rs"]
+#[path = "migrate_tests.rs"]
 mod tests;
