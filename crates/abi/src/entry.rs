@@ -60,7 +60,7 @@ fn tell_lack(closure: &str, errno: Errno) {
     if LACKS.contains(&errno.0) {
         let verb = closure.split("::").find(|part| part.starts_with("ibv_") || part.starts_with("rdma_"));
         let why = std::io::Error::from_raw_os_error(errno.0);
-        report::say(format_args!("{}: {why}", verb.unwrap_or(closure)));
+        report::log(format_args!("{}: {why}", verb.unwrap_or(closure)));
     }
 }
 

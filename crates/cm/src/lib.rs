@@ -17,6 +17,7 @@ mod binding;
 pub mod channel;
 pub mod conn;
 pub mod event;
+mod facts;
 pub mod group;
 mod ids;
 mod incident;
@@ -30,7 +31,6 @@ mod prepare;
 mod requests;
 pub mod route;
 mod socket;
-mod tell;
 mod thread;
 
 pub use channel::{Channel, Got};

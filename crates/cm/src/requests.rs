@@ -46,7 +46,7 @@ impl State {
         entry.conn = Some(conn);
         entry.phase = Phase::Connect;
         if wire == Wire::None {
-            report::tell(
+            report::log_once(
                 report::Matter::OtherHost,
                 format_args!(
                     "rdma_connect to {dst}: it is no address of this network namespace. softrnic connects processes of one host \
@@ -220,7 +220,7 @@ impl State {
                 }
                 Ok(None) => return false,
                 Err(Errno::EACCES) => {
-                    report::tell(
+                    report::log_once(
                         report::Matter::OtherUser,
                         format_args!(
                             "rdma_connect to {dst}: another user's process listens there. Run both programs as one user, or both \

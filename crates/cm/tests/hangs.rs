@@ -35,7 +35,7 @@ fn must_say(id: IdKey, sentence: &str) {
     let start = Instant::now();
     loop {
         let report =
-            Report { pid: std::process::id(), cm: Some(manager().tell(Duration::from_secs(1))), ..Report::default() };
+            Report { pid: std::process::id(), cm: Some(manager().facts(Duration::from_secs(1))), ..Report::default() };
         let others = BTreeMap::new();
         let found = rules::findings(&Situation { report: &report, others: &others, before: None });
         let name = format!("cm_id {}", id.0);

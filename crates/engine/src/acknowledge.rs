@@ -75,7 +75,7 @@ impl<P: Platform> Engine<P> {
     fn rnr_nak(&mut self, qp: &mut Qp, packet: &Packet, now: Nanos) {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
-        qp.tally.not_ready(now);
+        qp.counts.not_ready(now);
         if qp.rnr_retries == 0 {
             self.fail_entry(qp, at, WcStatus::RnrRetryExcErr);
             return;
@@ -102,7 +102,7 @@ impl<P: Platform> Engine<P> {
             }
             // A reference is refused once. As any other repetition, this one is a retry (IBTA vol. 1, 9.7.5.1.2).
             code @ (responder::NAK_SINGLE_COPY | responder::NAK_SEQUENCE) => {
-                qp.tally.counters.seq_naks_in += u64::from(code == responder::NAK_SEQUENCE);
+                qp.counts.counters.seq_naks_in += u64::from(code == responder::NAK_SEQUENCE);
                 if qp.retries == 0 {
                     WcStatus::RetryExcErr
                 } else {
@@ -277,7 +277,7 @@ impl<P: Platform> Engine<P> {
         }
         qp.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
-        qp.tally.counters.timeouts += 1;
+        qp.counts.counters.timeouts += 1;
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
         let pending = |link| qp.parked || !self.platform.taken(link, qp.sent_mark);

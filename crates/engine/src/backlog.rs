@@ -69,7 +69,7 @@ impl<P: Platform> Engine<P> {
         let waited = !qp.backlog.is_empty();
         while qp.backlog.front().is_some_and(|h| h.since + HOLD < now) {
             qp.backlog.pop_front();
-            qp.tally.counters.dropped += 1;
+            qp.counts.counters.dropped += 1;
         }
         if waited && qp.backlog.is_empty() && qp.exported.is_some() {
             self.publish_qp(qp);
@@ -78,13 +78,13 @@ impl<P: Platform> Engine<P> {
         let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();
         let fed = qp.fed_at.is_some_and(|at| now <= at + HOLD);
         if !fed || qp.backlog.len() >= MOST_PACKETS || held + len as usize > MOST_BYTES {
-            qp.tally.counters.dropped += 1;
+            qp.counts.counters.dropped += 1;
             return false;
         }
         let mut bytes = Vec::new();
         // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is not there.
         if bytes.try_reserve_exact(len as usize).is_err() || qp.backlog.try_reserve(1).is_err() {
-            qp.tally.counters.dropped += 1;
+            qp.counts.counters.dropped += 1;
             return false;
         }
         bytes.resize(len as usize, 0);
@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
             }
             let Some(held) = qp.backlog.pop_front() else { break };
             if expired {
-                qp.tally.counters.dropped += 1;
+                qp.counts.counters.dropped += 1;
                 continue;
             }
             self.held = held.bytes;

@@ -99,7 +99,7 @@ impl<P: Platform> Engine<P> {
         if e.is_read_like() && !e.done && e.psns > 0 {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
-        qp.tally.completed(e, status);
+        qp.counts.completed(e, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
         if let (Some(link), WcStatus::Success, true) = (qp.link, status, qp.init.qp_type.is_reliable()) {

@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
                 Ok(()) if qp.lossy_links.is_empty() => {}
                 Ok(()) => qp.lossy_links.retain(|lossy| *lossy != link),
                 Err(SendError::Fault) => fault = true,
-                Err(SendError::Full) if qp.lossy_links.contains(&link) => qp.tally.counters.no_room += 1,
+                Err(SendError::Full) if qp.lossy_links.contains(&link) => qp.counts.counters.no_room += 1,
                 Err(SendError::Full) => qp.full_links.push(link),
                 Err(SendError::Down) => {}
             }
@@ -114,7 +114,7 @@ impl<P: Platform> Engine<P> {
     /// What goes elsewhere does not wait for them any more.
     fn give_links_up(&mut self, qp: &mut Qp) {
         qp.lossy = false; // that is for connections
-        qp.tally.counters.no_room += qp.full_links.len() as u64;
+        qp.counts.counters.no_room += qp.full_links.len() as u64;
         let platform = &self.platform;
         qp.lossy_links.retain(|link| platform.lives(*link));
         qp.lossy_links.append(&mut qp.full_links);
@@ -173,7 +173,7 @@ impl<P: Platform> Engine<P> {
         }
         // 9.6.1.4: a wrong Q_Key drops the datagram silently
         if packet.rkey != qp.attr.qkey {
-            qp.tally.counters.wrong_qkey += 1;
+            qp.counts.counters.wrong_qkey += 1;
             return;
         }
         if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
@@ -187,7 +187,7 @@ impl<P: Platform> Engine<P> {
         };
         let room = |wqe: &RecvWqe| wqe.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
         if next.is_some_and(|wqe| room(wqe) < u64::from(limits::GRH_BYTES + packet.len)) {
-            qp.tally.counters.too_long += 1;
+            qp.counts.counters.too_long += 1;
             return;
         }
         let (wqe, srq) = match qp.init.srq {

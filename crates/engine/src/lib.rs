@@ -14,8 +14,10 @@ pub mod co_copy;
 mod complete;
 mod copies;
 mod copy_policy;
+mod counts;
 mod cq;
 mod datagram;
+mod facts;
 mod fast;
 mod header;
 mod in_place_ring;
@@ -39,8 +41,6 @@ mod run;
 mod seek;
 mod slab;
 mod sq;
-mod tally;
-mod tell;
 #[cfg(test)]
 mod tests;
 

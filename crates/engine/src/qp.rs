@@ -11,11 +11,11 @@ use verbs::{
 };
 
 use crate::backlog::Held;
+use crate::counts::Counts;
 use crate::in_place_ring::InPlaceRing;
 use crate::platform::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
-use crate::tally::Tally;
 
 /// So many requests in front of one, whose places are still taken, are a queue.
 const QUEUE: u64 = 2;
@@ -341,7 +341,7 @@ pub(crate) struct Qp {
     pub queued: bool,
     pub parked: bool,
 
-    pub tally: Tally,
+    pub counts: Counts,
     pub handed: Handed,
 }
 
@@ -395,7 +395,7 @@ impl Qp {
         (self.proven, self.astray) = (false, false);
         self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
-        self.tally.rnr_since = None;
+        self.counts.rnr_since = None;
     }
 
     /// Forgets the way to the peer.
@@ -503,7 +503,7 @@ impl Qp {
         self.rnr_retries = self.attr.rnr_retry;
         self.ack_deadline = None;
         self.patient_since = None;
-        self.tally.rnr_since = None;
+        self.counts.rnr_since = None;
     }
 
     /// Lists the requests that took the fast path like all others. True if one of them makes no sense any more.

@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
             None => qp.init.recv_cq,
         };
         let Some(cq) = cq else { return };
-        qp.tally.received(&wc);
+        qp.counts.received(&wc);
         let frees = if srq.is_some() { Frees::Nothing } else { Frees::Recv };
         if !self.done.push(cq, Cqe { wc, qp: qp.id, frees }, solicited, now) {
             self.overrun(qp, now);

@@ -352,7 +352,7 @@ impl<P: Platform> Engine<P> {
                 Ok(()) => (qp.lossy, qp.give_up_at) = (false, None),
                 Err(SendError::Full) => {
                     if qp.init.qp_type == QpType::Uc && !self.waits_for_room(qp, now) {
-                        qp.tally.counters.no_room += 1;
+                        qp.counts.counters.no_room += 1;
                         self.mark_out(qp, at); // the rest of the message is lost
                         return Ok(());
                     }

@@ -98,7 +98,7 @@ impl<P: Platform> Engine<P> {
             }
             match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
                 Ok(()) if packet.op == PacketOp::ReadResponse => {
-                    qp.tally.counters.sent_bytes += u64::from(packet.len);
+                    qp.counts.counters.sent_bytes += u64::from(packet.len);
                     self.served += u64::from(!packet.has(flag::LAST));
                     qp.answered = (self.platform.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
                 }

@@ -100,7 +100,7 @@ impl<P: Platform> Engine<P> {
                 qp.nak_sent = true;
                 let (psn, msn) = (qp.epsn, qp.msn);
                 qp.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
-                qp.tally.counters.seq_naks_out += 1;
+                qp.counts.counters.seq_naks_out += 1;
             }
             return;
         }
@@ -150,7 +150,7 @@ impl<P: Platform> Engine<P> {
         match refused {
             Refused::NotReady => {
                 qp.nak_sent = true; // what follows before the retry is dropped (9.7.5.2.8)
-                qp.tally.counters.rnr_naks_out += 1;
+                qp.counts.counters.rnr_naks_out += 1;
                 let syndrome = RNR_NAK | qp.attr.min_rnr_timer & 31;
                 qp.responses.push_back(Response::Nak { psn, syndrome, msn });
             }
@@ -187,7 +187,7 @@ impl<P: Platform> Engine<P> {
 
     /// A packet from before what is expected (9.7.5.1.3): acknowledge again, read again, answer atomics from memory.
     fn duplicate(&mut self, qp: &mut Qp, packet: &Packet) {
-        qp.tally.counters.duplicates += 1;
+        qp.counts.counters.duplicates += 1;
         match packet.op {
             PacketOp::Send | PacketOp::Write if packet.flags & (flag::LAST | flag::ACK_REQ) != 0 => {
                 let psn = qp.epsn.plus(0xff_ffff);
@@ -397,7 +397,7 @@ impl<P: Platform> Engine<P> {
             }
             return Err(refused);
         }
-        qp.tally.counters.received_bytes += u64::from(packet.len);
+        qp.counts.counters.received_bytes += u64::from(packet.len);
         qp.write = (!packet.has(flag::LAST)).then_some(WriteProgress { offset: end, ..progress });
         if packet.has(flag::LAST) {
             qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;

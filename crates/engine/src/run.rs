@@ -154,7 +154,7 @@ impl<P: Platform> Engine<P> {
                 continue;
             }
             if blocked && let Some(link) = qp.link {
-                qp.tally.counters.ring_full += 1;
+                qp.counts.counters.ring_full += 1;
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }

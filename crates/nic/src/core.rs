@@ -155,7 +155,7 @@ impl Core {
                 }
                 Notice::Broken { qpn, wr_id, status, rule } => {
                     let request = wr_id.map(|id| format!(" wr_id {id:#x}")).unwrap_or_default();
-                    report::say(format_args!("QP {:#08x}{request}: {status:?}: {rule}", qpn.get()));
+                    report::log(format_args!("QP {:#08x}{request}: {status:?}: {rule}", qpn.get()));
                 }
                 Notice::Async { ctx, kind, source, user } => {
                     if let Some(queue) = self.contexts.get(&ctx) {

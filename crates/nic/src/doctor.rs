@@ -17,7 +17,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::tell::TellCm;
+use crate::facts::CmFactsOf;
 use crate::{Nic, now, signal, thread};
 
 /// Connections answered with one report; the others wait for the next.
@@ -31,7 +31,7 @@ const LONG_PAUSE: u64 = 1_000_000_000;
 #[derive(Default)]
 pub(crate) struct Doctor {
     socket: OnceLock<TrackedFd>,
-    pub cm: OnceLock<TellCm>,
+    pub cm: OnceLock<CmFactsOf>,
     /// A report is to be printed.
     pub print: AtomicBool,
     /// One is being printed.

@@ -14,6 +14,7 @@ mod context;
 mod core;
 mod doctor;
 mod exit;
+mod facts;
 mod fast_poll;
 pub mod faults;
 mod fork;
@@ -21,7 +22,6 @@ mod idle_monitor;
 mod migrate;
 mod progress;
 mod signal;
-mod tell;
 mod thread;
 mod verbs_calls;
 
@@ -133,7 +133,7 @@ impl Nic {
         if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
             let lifted = obstacle.is_lifted_by_permission() && view::ptrace::permitted();
             if !lifted {
-                report::say(format_args!(
+                report::log(format_args!(
                     "large messages go through shared memory, with two copies instead of one: {obstacle}"
                 ));
             }

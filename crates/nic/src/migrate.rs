@@ -33,15 +33,15 @@ pub(crate) fn wanted() -> bool {
         let asked = report::setting("SOFTRNIC_MIGRATE").is_some_and(|value| value == "1");
         let can = asked && memory::migrate::possible();
         if asked && !can {
-            report::say(format_args!("SOFTRNIC_MIGRATE: without effect, because userfaultfd(2) cannot be had"));
+            report::log(format_args!("SOFTRNIC_MIGRATE: without effect, because userfaultfd(2) cannot be had"));
         }
         can
     })
 }
 
-fn tell(what: &str, addr: u64, errno: Errno) {
+fn log_failure(what: &str, addr: u64, errno: Errno) {
     if report::logs() {
-        report::say(format_args!("{what}: {addr:#x}: {errno}"));
+        report::log(format_args!("{what}: {addr:#x}: {errno}"));
     }
 }
 
@@ -177,7 +177,7 @@ impl Nic {
             });
             match moved {
                 Ok(()) => drop(core.migration.users.insert(from, 0)),
-                Err(errno) => tell("memory stays where it is", from, errno),
+                Err(errno) => log_failure("memory stays where it is", from, errno),
             }
         }
         // Also what others have moved: it must stay as long as this region may be reached there.
@@ -222,7 +222,7 @@ impl Nic {
             });
             // Otherwise it stays shared memory, which nobody knows any more. A forked child still gets its copy.
             if let Err(errno) = back {
-                tell("memory stays shared", addr, errno);
+                log_failure("memory stays shared", addr, errno);
             }
         }
     }

@@ -4,21 +4,21 @@
 //!   connection manager's ids; counters. The engine, the wire, the adapter and the connection manager fill in their parts.
 //! * [`rules`]: from facts to findings: why something does not go on, in the words of the field.
 //! * [`text`]: both for people.
-//! * [`say`] and [`tell`]: a line on standard error. [`setting`]: what the environment asks for.
+//! * [`log`] and [`log_once`]: a line on standard error. [`setting`]: what the environment asks for.
 //!
 //! A report travels as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
 #![deny(unsafe_code)] // but for one call in `setting`
 
 pub mod facts;
+mod log;
 pub mod rules;
 mod setting;
 pub mod text;
-mod voice;
 
 pub use facts::Report;
+pub use log::{Matter, log, log_once, logged};
 pub use rules::{Finding, Severity, Situation};
 pub use setting::{logs, setting, setting_text};
-pub use voice::{Matter, say, tell, told};
 
 /// Begin of the names of the sockets at which processes with an open device answer.
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";

@@ -66,7 +66,7 @@ impl Taps {
     /// The taps that the environment asks for, if it does; what cannot be had is said on stderr. Faults are the process's.
     pub fn from_env(wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
         let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
-            report::say(format_args!("{why}"));
+            report::log(format_args!("{why}"));
             None
         });
         (pcap.is_some() || faults.is_some()).then_some(Taps { faults, pcap })

@@ -349,7 +349,7 @@ impl Pcap {
     fn write(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         if let Err(error) = capture.add(&self.batch, self.batched) {
-            report::say(format_args!("no more packets of this process go to {}: {error}", self.path.display()));
+            report::log(format_args!("no more packets of this process go to {}: {error}", self.path.display()));
             self.capture = None;
         }
         self.batch.clear();

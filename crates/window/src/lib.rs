@@ -19,6 +19,7 @@
 mod codec;
 mod config;
 mod export_table;
+mod facts;
 mod identity;
 mod link;
 mod meeting;
@@ -31,13 +32,12 @@ mod shared;
 mod sleep;
 mod socket;
 mod stream_detector;
-mod tell;
 mod thresholds;
 
 pub use config::{Config, SINGLE_COPY_ABOVE};
+pub use facts::is_owned;
 pub use link::Rx;
 pub use memory::arena::Mapped;
 pub use platform::{Stats, WindowPlatform};
 pub use quiet::{InVain, Unquiet};
 pub use shared::Place;
-pub use tell::is_owned;

@@ -128,7 +128,7 @@ impl WindowPlatform {
         match single_copy::peek(pid, greeting.nonce_addr, &mut nonce) {
             // If it does not get through, the peer gives us nothing. Nothing else depends on it.
             Ok(()) => drop(socket::send(&remote.socket, &Message::Proof(nonce), &[])),
-            Err(SingleCopyError::Denied) if greeting.single_copy && !remote.gone() => report::tell(
+            Err(SingleCopyError::Denied) if greeting.single_copy && !remote.gone() => report::log_once(
                 report::Matter::NoTracing,
                 format_args!(
                     "the kernel forbids this process to copy from and to process {} (ptrace_scope of Yama, a security module, or \

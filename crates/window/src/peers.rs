@@ -9,7 +9,7 @@ use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
 use memory::{Half, deferred_close, names, single_copy};
-use report::{Matter, tell};
+use report::{Matter, log_once};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
 
@@ -222,14 +222,14 @@ impl WindowPlatform {
         if let Err(errno) = found {
             let first = u32::from(block) * BLOCK_QPNS;
             match errno {
-                Errno::EACCES => tell(
+                Errno::EACCES => log_once(
                     Matter::OtherUser,
                     format_args!(
                         "no connection to the process of QP {first:#08x} and following: it is another user's. {ONE_USER}"
                     ),
                 ),
                 // Not at once: QP numbers travel, and the process may still be on its way.
-                Errno::ECONNREFUSED if pause == RETRY_LAST && !met => tell(
+                Errno::ECONNREFUSED if pause == RETRY_LAST && !met => log_once(
                     Matter::NoPeer,
                     format_args!(
                         "no process has QP {first:#08x} and following: it has ended, or runs in another network namespace or \
@@ -258,9 +258,9 @@ impl WindowPlatform {
         let peers = [Errno::ECONNREFUSED, Errno::EAGAIN];
         if self.diagnose && !peers.contains(&errno) {
             let why = std::io::Error::from_raw_os_error(errno.0);
-            report::say(format_args!("{what}: {why}"));
+            report::log(format_args!("{what}: {why}"));
         } else if matches!(errno, Errno::EMFILE | Errno(23)) {
-            tell(
+            log_once(
                 Matter::NoDescriptors,
                 format_args!("{what}: no descriptors are left. Raise the limit of open files (ulimit -n)"),
             );
@@ -277,7 +277,7 @@ impl WindowPlatform {
     /// Says whom the limit of links has kept out, once in a second, to a program that asks for diagnostics.
     fn tell_turned_away(&mut self, what: impl Display) {
         if self.diagnose && self.may_tell() {
-            report::say(format_args!("{what}"));
+            report::log(format_args!("{what}"));
         }
     }
 
@@ -540,7 +540,7 @@ impl WindowPlatform {
             if let Ok((pid, uid)) = peer_credentials(&socket) {
                 let who =
                     format_args!("process {pid} of user {uid} wanted to connect, and was turned away. {ONE_USER}");
-                tell(Matter::OtherUser, who);
+                log_once(Matter::OtherUser, who);
             }
             return;
         };

@@ -99,15 +99,15 @@ fn what_keeps_from_peers_is_told() {
     let (mut platform, mut other) = (platform(), platform());
     let first = other.claim_block().unwrap();
     other.own_blocks.clear();
-    let told = |words: &str| report::told().iter().any(|line| line.contains(words));
+    let told = |words: &str| report::logged().iter().any(|line| line.contains(words));
     let (start, words) = (monotonic(), format!("no process has QP {first:#08x}"));
     while !told(&words) {
         assert_eq!(platform.resolve(&gid("::1"), Qpn::new(first)), None);
-        assert!(monotonic() - start < 5_000_000_000, "{:?}", report::told());
+        assert!(monotonic() - start < 5_000_000_000, "{:?}", report::logged());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!(platform.resolve(&gid("192.0.2.77"), Qpn::new(first)), None);
-    assert!(told("no way to 192.0.2."), "{:?}", report::told());
+    assert!(told("no way to 192.0.2."), "{:?}", report::logged());
 }
 
 #[test]

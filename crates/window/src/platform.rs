@@ -476,7 +476,7 @@ impl Platform for WindowPlatform {
         if self.is_local(gid) {
             return self.resolve_block((qpn.get() >> 12) as u16);
         }
-        report::tell(
+        report::log_once(
             report::Matter::OtherHost,
             format_args!(
                 "no way to {}: it is no address of this network namespace. softrnic connects processes of one host that share \

@@ -66,7 +66,7 @@ impl EventChannel {
     pub fn inner(&self) -> Result<Arc<Channel>> {
         self.inner.lock().clone().ok_or_else(|| {
             if report::logs() {
-                report::say(format_args!("an rdma_cm event channel is used that was destroyed"));
+                report::log(format_args!("an rdma_cm event channel is used that was destroyed"));
             }
             Errno::EBADF
         })

@@ -34,7 +34,7 @@ fn manager() -> Result<(&'static Nic, &'static Cm)> {
     let nic = Nic::get()?;
     let cm = CM.of(nic);
     let make = || {
-        nic.also_tell(|patience| cm.get().map(|cm| cm.tell(patience)).unwrap_or_default());
+        nic.add_facts(|patience| cm.get().map(|cm| cm.facts(patience)).unwrap_or_default());
         nic.on_incident(|incident| {
             if let Some(cm) = cm.get() {
                 cm.incident(incident);

@@ -111,7 +111,7 @@ impl<P: Platform> Engine<P> {
         if ended == 0 {
             return refused();
         }
-        qp.tally.sent(ended, bytes);
+        qp.counts.sent(ended, bytes);
         qp.unacked = psn.plus(1);
         qp.progressed();
         let waits = !qp.inflight.is_empty() || qp.unlisted > 0;

@@ -174,7 +174,7 @@ impl<P: Platform> Engine<P> {
         qp.rq.wqes.drop_front(n);
         qp.fed_at = Some(now);
         qp.nak_sent = false;
-        qp.tally.received_bytes(n as u64, bytes);
+        qp.counts.received_bytes(n as u64, bytes);
         let mut outcome = Fast::Taken;
         if hands_over {
             qp.handed.receives += n as u64;

@@ -8,12 +8,12 @@ use verbs::{
 };
 
 use crate::Engine;
+use crate::counts::Counts;
 use crate::in_place_ring::InPlaceRing;
 use crate::platform::{Nanos, Platform};
 use crate::qp::{Gates, Handed, Qp, Ticket};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
-use crate::tally::Tally;
 
 /// Requests under way for which every queue pair has room from the beginning.
 const INFLIGHT: usize = 8;
@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
                     last_wqe_told: false,
                     queued: false,
                     parked: false,
-                    tally: Tally::default(),
+                    counts: Counts::default(),
                 })
             })
             .ok_or(Errno::ENOMEM)?;
@@ -201,7 +201,7 @@ impl<P: Platform> Engine<P> {
         self.release_single_copy(&mut qp);
         self.give_back_kept(&mut qp);
         self.tickets.push(qp.ticket.word());
-        self.gone += &qp.tally.counters;
+        self.gone += &qp.counts.counters;
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, id);
         }

@@ -45,7 +45,7 @@ fn one_that_is_too_long_is_dropped_and_takes_no_receive() {
         assert_eq!((got.len(), got[0].wr_id, got[0].status, got[0].byte_len), (1, 9, St::Success, 139));
         let engine = &w.nodes[1].engine;
         assert_eq!(engine.qp_state(b), Ok(QpState::Rts));
-        assert_eq!(engine.qps.get(b).unwrap().tally.counters.too_long, 2);
+        assert_eq!(engine.qps.get(b).unwrap().counts.counters.too_long, 2);
     }
 }
 
@@ -108,7 +108,7 @@ fn members_of_a_group_whose_links_are_full_are_waited_for() {
     assert_eq!((w.poll(0).len(), w.poll(1).len()), (0, 4));
     w.deliver(0, 1, usize::MAX);
     assert_eq!(w.poll(1).len(), 1, "the fifth, and only once");
-    let no_room = |w: &World| w.nodes[0].engine.qps.get(qps[0].0).unwrap().tally.counters.no_room;
+    let no_room = |w: &World| w.nodes[0].engine.qps.get(qps[0].0).unwrap().counts.counters.no_room;
     assert_eq!(no_room(&w), 0);
     w.now += 1_000_000_000;
     for _ in 0..3 {

@@ -233,7 +233,7 @@ fn timers_that_nobody_waits_for_are_swept() {
         pairs.push((qa, qb));
     }
     w.run_for(SECOND / 20);
-    let tries = w.nodes[0].engine.qps.get(pairs[0].0).unwrap().tally.counters.rnr_naks_in;
+    let tries = w.nodes[0].engine.qps.get(pairs[0].0).unwrap().counts.counters.rnr_naks_in;
     assert!(tries > 1000, "{tries}");
     let most = 10 * (made + pairs.len()) + 64;
     assert!(w.nodes[0].engine.timers.len() <= most, "{}", w.nodes[0].engine.timers.len());

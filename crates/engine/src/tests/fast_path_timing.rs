@@ -161,7 +161,7 @@ fn play(seed: u64, fast: bool) -> (Outcome, [u64; 5]) {
     let look = |end: &End| {
         let qp = w.nodes[end.node].engine.qps.get(end.qp).unwrap();
         assert!(qp.inflight.is_empty() && qp.responses.is_empty(), "SOFTRNIC_WORLD={seed}: {:?} hangs", qp.inflight);
-        let counters = qp.tally.counters;
+        let counters = qp.counts.counters;
         let seen = (counters.sent, counters.received, counters.send_errors);
         (qp.state, qp.next_psn.get(), qp.epsn.get(), qp.msn, seen.0, seen.1, seen.2)
     };

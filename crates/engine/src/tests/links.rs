@@ -172,7 +172,7 @@ fn a_poked_entry_under_way_fails() {
         w.net.borrow_mut().queues.clear(); // lost
         if looked_at {
             let now = w.now;
-            w.nodes[0].engine.tell(now);
+            w.nodes[0].engine.facts(now);
             w.run_all();
         } else {
             w.run_for(SECOND);

@@ -85,7 +85,7 @@ impl Twins {
         }
         same!(ready parked strangers served gone moved);
         self.same("completions to come", &a.expects_completions(), &b.expects_completions());
-        for (x, y) in a.tell_cqs(0).iter().zip(&b.tell_cqs(0)) {
+        for (x, y) in a.cqs_facts(0).iter().zip(&b.cqs_facts(0)) {
             self.same("completion queue", x, y);
         }
         for ((_, x), (_, y)) in a.srqs.iter().zip(b.srqs.iter()) {
@@ -102,7 +102,7 @@ impl Twins {
         macro_rules! same {
             ($($($field:ident).+),*) => { $(self.same(stringify!($($field).+), &a.$($field).+, &b.$($field).+);)* };
         }
-        same!(id, qpn, state, attr, link, seek_at, seek_pause, queued, parked, tally.counters, tally.rnr_since);
+        same!(id, qpn, state, attr, link, seek_at, seek_pause, queued, parked, counts.counters, counts.rnr_since);
         same!(next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
         same!(
             patient_since,

@@ -147,7 +147,7 @@ fn describe(packet: &Packet) -> String {
 /// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for room there
 /// ([`report::say`]).
 pub fn tell_on_stderr(text: &str) {
-    report::say(format_args!("{text}"));
+    report::log(format_args!("{text}"));
 }
 
 impl Faults {

@@ -14,7 +14,7 @@ use crate::region::{Backing, Mr};
 
 impl<P: Platform> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
-    pub fn tell(&mut self, now: Nanos) -> Adapter {
+    pub fn facts(&mut self, now: Nanos) -> Adapter {
         let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.unlisted > 0).map(|(id, _)| id).collect();
         for id in unlisted {
             if let Some(qp) = self.lend_qp(id) {
@@ -23,7 +23,7 @@ impl<P: Platform> Engine<P> {
         }
         let mut qps = self.gone;
         for (_, qp) in self.qps.iter() {
-            qps += &qp.tally.counters;
+            qps += &qp.counts.counters;
         }
         let bytes = |backing, length| if backing == Backing::Null || length == u64::MAX { 0 } else { length };
         let mr = |(id, mr): (MrId, &Mr)| facts::Mr {
@@ -42,8 +42,8 @@ impl<P: Platform> Engine<P> {
             mws: self.mem.mws.iter().count() as u32,
             ahs: self.ahs.iter().count() as u32,
             xrcds: self.xrcds.iter().count() as u32,
-            qps: self.qps.iter().map(|(_, qp)| self.tell_qp(qp, now)).collect(),
-            cqs: self.tell_cqs(now),
+            qps: self.qps.iter().map(|(_, qp)| self.qp_facts(qp, now)).collect(),
+            cqs: self.cqs_facts(now),
             srqs: self
                 .srqs
                 .iter()
@@ -72,7 +72,7 @@ impl<P: Platform> Engine<P> {
         ids.into_iter().map(|id| Link { id, ..Link::default() }).collect()
     }
 
-    pub(crate) fn tell_cqs(&self, now: Nanos) -> Vec<report::facts::Cq> {
+    pub(crate) fn cqs_facts(&self, now: Nanos) -> Vec<report::facts::Cq> {
         let mut handed: HashMap<CqId, u64> = HashMap::new();
         for (_, qp) in self.qps.iter() {
             for (cq, n) in qp.handed_to() {
@@ -83,7 +83,7 @@ impl<P: Platform> Engine<P> {
         self.done.cqs.iter().map(told).collect()
     }
 
-    fn tell_qp(&self, qp: &Qp, now: Nanos) -> QpFacts {
+    fn qp_facts(&self, qp: &Qp, now: Nanos) -> QpFacts {
         let connected = qp.init.qp_type != QpType::Ud && !matches!(qp.state, QpState::Reset | QpState::Init);
         let rq = qp.init.qp_type.receives() && qp.init.srq.is_none();
         let reliable = qp.init.qp_type.is_reliable();
@@ -102,7 +102,7 @@ impl<P: Platform> Engine<P> {
                 owned: None,
                 answered: qp.proven,
             }),
-            sq: qp.init.qp_type.sends().then(|| tell_sq(qp, now)),
+            sq: qp.init.qp_type.sends().then(|| sq_facts(qp, now)),
             // An XRC target's receives are elsewhere, but its place in the sequence is here.
             rq: (rq || (reliable && qp.init.qp_type != QpType::XrcIni)).then(|| Rq {
                 depth: qp.rq.depth,
@@ -111,12 +111,12 @@ impl<P: Platform> Engine<P> {
                 total: qp.rq.total,
                 expected_psn: qp.epsn.get(),
             }),
-            waits: self.tell_waits(qp, now),
-            counters: qp.tally.counters,
+            waits: self.waits_facts(qp, now),
+            counters: qp.counts.counters,
         }
     }
 
-    fn tell_waits(&self, qp: &Qp, now: Nanos) -> Waits {
+    fn waits_facts(&self, qp: &Qp, now: Nanos) -> Waits {
         let next = qp.sq.peek().flatten().filter(|_| qp.reads_out > 0 && qp.cursor >= qp.inflight.len());
         let read_like = |opcode| {
             matches!(
@@ -127,10 +127,10 @@ impl<P: Platform> Engine<P> {
         let most = u32::from(qp.attr.max_rd_atomic);
         let lacks_link = qp.link.is_none() && (qp.seek_at.is_some() || !qp.inflight.is_empty());
         Waits {
-            ack: self.tell_ack(qp, now),
-            rnr: qp.tally.rnr_since.map(|(since, before)| RnrWait {
+            ack: self.ack_facts(qp, now),
+            rnr: qp.counts.rnr_since.map(|(since, before)| RnrWait {
                 age_ns: now.saturating_sub(since),
-                naks: qp.tally.counters.rnr_naks_in - before,
+                naks: qp.counts.counters.rnr_naks_in - before,
                 retries: qp.attr.rnr_retry.saturating_sub(qp.rnr_retries),
                 rnr_retry: qp.attr.rnr_retry,
                 left_ns: qp.rnr_until.map(|until| until.saturating_sub(now)),
@@ -146,9 +146,9 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn tell_ack(&self, qp: &Qp, now: Nanos) -> Option<AckWait> {
+    fn ack_facts(&self, qp: &Qp, now: Nanos) -> Option<AckWait> {
         let reliable = matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni);
-        if !reliable || qp.rnr_until.is_some() || qp.tally.rnr_since.is_some() {
+        if !reliable || qp.rnr_until.is_some() || qp.counts.rnr_since.is_some() {
             return None;
         }
         let oldest = unfinished(qp).filter(|e| e.psns > 0 && (e.out || e.sent > 0))?;
@@ -167,7 +167,7 @@ fn unfinished(qp: &Qp) -> Option<&Inflight> {
     qp.inflight.iter().find(|e| !e.done)
 }
 
-fn tell_sq(qp: &Qp, now: Nanos) -> Sq {
+fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
     let (held, held_signaled) = qp.sq.held();
     let under_way = unfinished(qp).map(|e| Head {
         wr_id: e.wr_id,

@@ -13,12 +13,12 @@ use crate::{Nic, now};
 /// How long a report waits for a lock: whoever holds one longer is part of the answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What the connection manager tells; its owner gives it to [`Nic::also_tell`].
-pub(crate) type TellCm = Box<dyn Fn(Duration) -> Cm + Send + Sync>;
+/// What the connection manager tells; its owner gives it to [`Nic::add_facts`].
+pub(crate) type CmFactsOf = Box<dyn Fn(Duration) -> Cm + Send + Sync>;
 
 impl Nic {
     /// Makes the connection manager's ids part of reports. The function is given how long it may wait for a lock.
-    pub fn also_tell(&self, cm: impl Fn(Duration) -> Cm + Send + Sync + 'static) {
+    pub fn add_facts(&self, cm: impl Fn(Duration) -> Cm + Send + Sync + 'static) {
         let _ = self.doctor.cm.set(Box::new(cm));
     }
 
@@ -30,12 +30,12 @@ impl Nic {
             program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
             now_ns: now(),
             faults: crate::faults::told(),
-            told: report::told(),
+            told: report::logged(),
             ..Report::default()
         };
         // Not through `Nic::lock`: letting go of that runs the engine.
         match self.core.try_lock_for(PATIENCE) {
-            Some(mut core) => report.adapter = core.tell(now()),
+            Some(mut core) => report.adapter = core.facts(now()),
             None => {
                 let why = "a thread of the program holds the device's lock, and does not let go: it is in the middle of a verb, or was stopped or ended there";
                 report.locked = Some(why.into());
@@ -52,7 +52,7 @@ impl Nic {
                 .map(|object| Destroy { object: name(*object), unacked: unacked.of(*object) })
                 .collect();
         }
-        report.cm = self.doctor.cm.get().map(|tell| tell(PATIENCE));
+        report.cm = self.doctor.cm.get().map(|facts| facts(PATIENCE));
         for peer in report.adapter.qps.iter_mut().filter_map(|qp| qp.peer.as_mut()).filter(|peer| peer.link.is_none()) {
             peer.owned = Some(window::is_owned(Qpn::new(peer.qpn)));
         }
@@ -69,11 +69,11 @@ impl Nic {
 }
 
 impl Core {
-    fn tell(&mut self, now: u64) -> Adapter {
-        let mut adapter = self.engine.tell(now);
+    fn facts(&mut self, now: u64) -> Adapter {
+        let mut adapter = self.engine.facts(now);
         let platform = self.engine.platform();
         for link in &mut adapter.links {
-            platform.tell_link(link);
+            platform.link_facts(link);
         }
         let stats = platform.stats();
         adapter.port = Port {

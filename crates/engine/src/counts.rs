@@ -7,13 +7,13 @@ use crate::platform::Nanos;
 use crate::qp::Inflight;
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     pub counters: QpCounters,
     /// The first RNR NAK since something was acknowledged, and how many there were before it.
     pub rnr_since: Option<(Nanos, u64)>,
 }
 
-impl Tally {
+impl Counts {
     /// A send request is over.
     #[inline]
     pub fn completed(&mut self, e: &Inflight, status: WcStatus) {

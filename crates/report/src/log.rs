@@ -33,19 +33,19 @@ pub enum Matter {
 static TOLD: Mutex<Vec<(Matter, String)>> = Mutex::new(Vec::new());
 
 /// Says a line of its kind once in the life of the process, and keeps it for reports. With `SOFTRNIC_LOG=off` it is only kept.
-pub fn tell(matter: Matter, line: fmt::Arguments<'_>) {
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.iter().all(|(known, _)| *known != matter) {
-        told.push((matter, line.to_string()));
-        drop(told);
+pub fn log_once(matter: Matter, line: fmt::Arguments<'_>) {
+    let mut logged = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.iter().all(|(known, _)| *known != matter) {
+        logged.push((matter, line.to_string()));
+        drop(logged);
         if !setting::is_silenced() {
-            say(line);
+            log(line);
         }
     }
 }
 
 /// What was told in this process.
-pub fn told() -> Vec<String> {
+pub fn logged() -> Vec<String> {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, line)| line.clone()).collect()
 }
 
@@ -53,7 +53,7 @@ pub fn told() -> Vec<String> {
 ///
 /// It is said by threads that hold locks, so it waits for nobody: where nobody reads what the program says, and there is no room
 /// for more, the line is left out, and the next one that is said tells how many were. Nor does it matter if nobody can hear it.
-pub fn say(line: fmt::Arguments<'_>) {
+pub fn log(line: fmt::Arguments<'_>) {
     let unsaid = UNSAID.swap(0, Ordering::Relaxed);
     if !speak(stderr().as_fd(), &text(line, unsaid)) {
         UNSAID.fetch_add(unsaid + 1, Ordering::Relaxed);
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_matter_is_told_once() {
-        tell(Matter::NoPeer, format_args!("one"));
-        tell(Matter::NoPeer, format_args!("two"));
-        assert_eq!(told(), ["one"]);
+        log_once(Matter::NoPeer, format_args!("one"));
+        log_once(Matter::NoPeer, format_args!("two"));
+        assert_eq!(logged(), ["one"]);
     }
 
     #[test]

@@ -11,20 +11,20 @@ use crate::manager::Cm;
 
 impl Cm {
     /// All ids. Waits for the lock no longer than so long.
-    pub fn tell(&self, patience: Duration) -> CmFacts {
+    pub fn facts(&self, patience: Duration) -> CmFacts {
         let Some(state) = self.try_lock(patience) else {
             let why = "a thread of the program holds the connection manager's lock, and does not let go";
             return CmFacts { locked: Some(why.into()), ids: Vec::new() };
         };
         let now = nic::now();
-        let mut ids: Vec<CmId> = state.ids.iter().map(|(key, id)| state.tell_id(*key, id, now)).collect();
+        let mut ids: Vec<CmId> = state.ids.iter().map(|(key, id)| state.id_facts(*key, id, now)).collect();
         ids.sort_by_key(|id| id.number);
         CmFacts { locked: None, ids }
     }
 }
 
 impl State {
-    fn tell_id(&self, key: IdKey, id: &Id, now: u64) -> CmId {
+    fn id_facts(&self, key: IdKey, id: &Id, now: u64) -> CmId {
         let handshake = id.conn.as_ref().map(|conn| conn.state());
         let until = |at: u64| at.saturating_sub(now);
         let unread = id.channel.queue.lock();

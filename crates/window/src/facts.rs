@@ -10,7 +10,7 @@ use engine::platform::{LinkId, Platform};
 
 impl WindowPlatform {
     /// Fills in what a link is, by its number.
-    pub fn tell_link(&self, facts: &mut LinkFacts) {
+    pub fn link_facts(&self, facts: &mut LinkFacts) {
         let id = LinkId(facts.id);
         facts.loopback = id == LinkId::LOOPBACK;
         let Some(link) = self.link(id) else {
