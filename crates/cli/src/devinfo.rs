@@ -6,7 +6,7 @@ use clap::Args;
 use rdma::sys;
 use view::ptrace::{self, Obstacle};
 
-use crate::bed::{DeviceOptions, PORT, text};
+use crate::fixture::{DeviceOptions, PORT, text};
 use crate::out::say;
 
 /// Options of the command.

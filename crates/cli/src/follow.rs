@@ -13,7 +13,7 @@ use clap::Args;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
 use taps::pcap::Stream;
 
-use crate::bed::text;
+use crate::fixture::text;
 
 /// How long packets may wait until they are copied.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::bed::{DeviceOptions, text};
+use crate::fixture::{DeviceOptions, text};
 
 /// Longest silence between the two that is no failure.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,11 +1,11 @@
 //! `softrnic`: run programs on the NIC in software, look at it, measure it, test it.
 #![forbid(unsafe_code)]
 
-mod bed;
 mod bench;
 mod devinfo;
 mod doctor;
 mod elf;
+mod fixture;
 mod follow;
 mod install;
 mod link;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Bed, Joint, Wire, collect};
+use crate::{Fixture, Joined, Wire, collect};
 use rdma::{Access, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr, Sge, Status};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ pub struct Side {
 ///
 /// # Panics
 /// If it is refused.
-pub fn create_qp(bed: &Bed, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
+pub fn create_qp(fixture: &Fixture, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
     let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let options = QpOptions {
         qp_type: QpType::Rc,
@@ -45,20 +45,20 @@ pub fn create_qp(bed: &Bed, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
         cap,
         sq_sig_all: true,
     };
-    bed.pd.create_qp(&options).expect("ibv_create_qp")
+    fixture.pd.create_qp(&options).expect("ibv_create_qp")
 }
 
 /// Memory that is registered for everything but atomics.
 ///
 /// # Panics
 /// If it is refused.
-pub fn buffer(bed: &Bed, len: usize) -> Arc<Mr> {
-    bed.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).expect("ibv_reg_mr")
+pub fn buffer(fixture: &Fixture, len: usize) -> Arc<Mr> {
+    fixture.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).expect("ibv_reg_mr")
 }
 
 /// Where one of our queue pairs is.
-pub fn place(bed: &Bed, qp: &Qp) -> Place {
-    Place { qpn: qp.number(), gid: bed.gid.0 }
+pub fn place(fixture: &Fixture, qp: &Qp) -> Place {
+    Place { qpn: qp.number(), gid: fixture.gid.0 }
 }
 
 /// RESET to RTS.
@@ -66,7 +66,7 @@ pub fn place(bed: &Bed, qp: &Qp) -> Place {
 /// # Panics
 /// If it is refused.
 pub fn up(qp: &Qp, peer: &Place) {
-    Joint::default().up(qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+    Joined::default().up(qp, QpType::Rc, peer.qpn, Gid(peer.gid));
 }
 
 /// Posts a receive.
@@ -90,14 +90,14 @@ impl Side {
     ///
     /// # Panics
     /// If it is refused.
-    pub fn new(bed: &Bed) -> Side {
-        let cq = bed.context.create_cq(256, None, 0).expect("ibv_create_cq");
-        Side { qp: create_qp(bed, &cq, 16), cq, mr: buffer(bed, 2 * LEN) }
+    pub fn new(fixture: &Fixture) -> Side {
+        let cq = fixture.context.create_cq(256, None, 0).expect("ibv_create_cq");
+        Side { qp: create_qp(fixture, &cq, 16), cq, mr: buffer(fixture, 2 * LEN) }
     }
 
     /// Connects over the wire, then one message in each direction.
-    pub fn exchange(&self, bed: &Bed, wire: &mut Wire) {
-        let peer: Place = wire.exchange(&place(bed, &self.qp));
+    pub fn exchange(&self, fixture: &Fixture, wire: &mut Wire) {
+        let peer: Place = wire.exchange(&place(fixture, &self.qp));
         up(&self.qp, &peer);
         recv(&self.qp, RECV, &[self.mr.sge(LEN, LEN)]);
         let () = wire.exchange(&());
@@ -133,9 +133,9 @@ impl Side {
 }
 
 /// Exchanges with the test as often as it likes.
-pub fn exchange_far(mut wire: Wire) {
-    let bed = Bed::open();
+pub fn exchange_remote(mut wire: Wire) {
+    let fixture = Fixture::open();
     while let Some(true) = wire.try_hear::<bool>() {
-        Side::new(&bed).exchange(&bed, &mut wire);
+        Side::new(&fixture).exchange(&fixture, &mut wire);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conformance::side::{self, LEN, Place, RECV, Side};
-use conformance::{Bed, Far, Footprint, Joint, PORT, Wire, collect, library, setting};
+use conformance::{Fixture, Footprint, Joined, PORT, Remote, Wire, collect, library, setting};
 use rdma::{Access, AhAttr, Bind, Data, MwKind, Qp, QpCap, QpOptions, QpType, SendFlags, SendOp, SendWr, Status};
 
 const SECONDS: u64 = 10;
@@ -18,8 +18,8 @@ const WARM: f64 = 0.3;
 const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, anonymous: 2, descriptors: 0, threads: 0 };
 
 /// One of each kind, used where that can be done alone.
-fn alone(bed: &Bed) {
-    let context = bed.context.device().open().expect("ibv_open_device");
+fn alone(fixture: &Fixture) {
+    let context = fixture.context.device().open().expect("ibv_open_device");
     let pd = context.alloc_pd().expect("ibv_alloc_pd");
     let channel = context.create_comp_channel().expect("ibv_create_comp_channel");
     let cq = context.create_cq(64, Some(&channel), 5).expect("ibv_create_cq");
@@ -29,7 +29,7 @@ fn alone(bed: &Bed) {
     let xrcd = context.open_xrcd().expect("ibv_open_xrcd");
     let mr = pd.reg_mr(100_000, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND).expect("ibv_reg_mr");
     let again = pd.reg_mr_again(&mr, Access::empty()).expect("ibv_reg_mr");
-    let ah = AhAttr { dgid: bed.gid, is_global: true, hop_limit: 1, port_num: PORT, ..AhAttr::default() };
+    let ah = AhAttr { dgid: fixture.gid, is_global: true, hop_limit: 1, port_num: PORT, ..AhAttr::default() };
     let ah = pd.create_ah(&ah).expect("ibv_create_ah");
     let windows = [MwKind::Type1, MwKind::Type2].map(|kind| pd.alloc_mw(kind).expect("ibv_alloc_mw"));
     let cap = QpCap { max_send_wr: 40, max_recv_wr: 40, max_send_sge: 3, max_recv_sge: 3, max_inline_data: 100 };
@@ -49,7 +49,7 @@ fn alone(bed: &Bed) {
             continue;
         }
         // Connected to itself; an event for what it does.
-        Joint::default().up(&qp, qp_type, qp.number(), bed.gid);
+        Joined::default().up(&qp, qp_type, qp.number(), fixture.gid);
         cq.arm(false).expect("ibv_req_notify_cq");
         let bind = Bind { mw: &windows[0], rkey: 0, mr: &mr, offset: 0, len: 4096, access: Access::REMOTE_READ };
         qp.bind_mw(1, SendFlags::SIGNALED, &bind).expect("ibv_bind_mw");
@@ -61,11 +61,11 @@ fn alone(bed: &Bed) {
 }
 
 /// A connection with the other process: a message in each direction, a WRITE and a READ of what is large.
-fn together(bed: &Bed, wire: &mut Wire, depth: u32) {
+fn together(fixture: &Fixture, wire: &mut Wire, depth: u32) {
     const LARGE: usize = 200_000;
-    let side = Side::new(bed);
-    side.exchange(bed, wire);
-    let mr = side::buffer(bed, 2 * LARGE);
+    let side = Side::new(fixture);
+    side.exchange(fixture, wire);
+    let mr = side::buffer(fixture, 2 * LARGE);
     let (addr, rkey): (u64, u32) = wire.exchange(&(mr.addr(), mr.rkey()));
     for op in [SendOp::Write { addr, rkey }, SendOp::Read { addr, rkey }] {
         let sges = [mr.sge(LARGE, LARGE)];
@@ -74,8 +74,8 @@ fn together(bed: &Bed, wire: &mut Wire, depth: u32) {
     }
     let () = wire.exchange(&());
     // Some that are connected and never used, and one with what is never completed.
-    let idle: Vec<Arc<Qp>> = (0..3).map(|_| side::create_qp(bed, &side.cq, depth)).collect();
-    let ours: Vec<Place> = idle.iter().map(|qp| side::place(bed, qp)).collect();
+    let idle: Vec<Arc<Qp>> = (0..3).map(|_| side::create_qp(fixture, &side.cq, depth)).collect();
+    let ours: Vec<Place> = idle.iter().map(|qp| side::place(fixture, qp)).collect();
     let theirs: Vec<Place> = wire.exchange(&ours);
     for (qp, peer) in idle.iter().zip(&theirs) {
         side::up(qp, peer);
@@ -118,7 +118,7 @@ impl Took {
 /// What the two processes do until the test says that it is enough; gives how long it took, and growth, or why that is too
 /// much.
 fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (Took, Result<Footprint, String>) {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     let (mut rounds, mut warm, mut took) = (0, None, Took::default());
     loop {
         let (on, is_warm) = go_on(wire);
@@ -129,8 +129,8 @@ fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (
             break;
         }
         let start = Instant::now();
-        alone(&bed);
-        together(&bed, wire, 1 + rounds % 50);
+        alone(&fixture);
+        together(&fixture, wire, 1 + rounds % 50);
         rounds += 1;
         if is_warm {
             took.add(start.elapsed());
@@ -141,7 +141,7 @@ fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (
 
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((_, mut wire)) = Wire::to_test() else { return };
     let (_, grown) = churn(&mut wire, Wire::hear);
     wire.tell(&grown);
@@ -153,14 +153,14 @@ fn objects_come_and_go() {
     assert!(library().devices().is_ok());
     let time = Duration::from_secs(setting("SOFTRNIC_CHURN_SECONDS").unwrap_or(SECONDS));
     let start = Instant::now();
-    let mut far = Far::start("far_side", "churn", &[]);
-    let (mut took, near) = churn(&mut far.wire, |wire| {
+    let mut remote = Remote::start("far_side", "churn", &[]);
+    let (mut took, near) = churn(&mut remote.wire, |wire| {
         let now = (start.elapsed() < time, start.elapsed() > time.mul_f64(WARM));
         wire.tell(&now);
         now
     });
-    let there: Result<Footprint, String> = far.wire.hear();
-    far.wire.tell(&());
+    let there: Result<Footprint, String> = remote.wire.hear();
+    remote.wire.tell(&());
     // Whether a round takes longer in the end than in the beginning is for whoever reads it: a test does not judge times.
     let [first, last] = took.ends();
     println!(
@@ -175,5 +175,5 @@ fn objects_come_and_go() {
     println!("counted: grown here by {}; there by {}", said(&near), said(&there));
     near.unwrap_or_else(|error| panic!("here: {error}"));
     there.unwrap_or_else(|error| panic!("there: {error}"));
-    assert!(far.ended_well());
+    assert!(remote.ended_well());
 }

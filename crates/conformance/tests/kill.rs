@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Footprint, Joint, Random, Wire, seed, setting};
+use conformance::{Fixture, Footprint, Joined, Random, Remote, Wire, seed, setting};
 use rdma::{
     Access, AsyncSource, CompChannel, Cq, Data, Errno, Gid, Mr, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType,
     RecvWr, SendOp, SendWr, Srq, Status, Wc,
@@ -82,13 +82,13 @@ struct End {
 }
 
 impl End {
-    fn new(bed: &Bed, events: bool, srq: bool) -> End {
-        let channel = events.then(|| bed.context.create_comp_channel().expect("ibv_create_comp_channel"));
+    fn new(fixture: &Fixture, events: bool, srq: bool) -> End {
+        let channel = events.then(|| fixture.context.create_comp_channel().expect("ibv_create_comp_channel"));
         if let Some(channel) = &channel {
             channel.set_nonblocking().expect("O_NONBLOCK");
         }
-        let cq = bed.context.create_cq(256, channel.as_ref(), 0).expect("ibv_create_cq");
-        let srq = srq.then(|| bed.pd.create_srq(64, 1, 0).expect("ibv_create_srq"));
+        let cq = fixture.context.create_cq(256, channel.as_ref(), 0).expect("ibv_create_cq");
+        let srq = srq.then(|| fixture.pd.create_srq(64, 1, 0).expect("ibv_create_srq"));
         let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let options = QpOptions {
             qp_type: QpType::Rc,
@@ -99,19 +99,19 @@ impl End {
             cap,
             sq_sig_all: true,
         };
-        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let mr = bed.pd.reg_mr(LARGE, rights).expect("ibv_reg_mr");
+        let mr = fixture.pd.reg_mr(LARGE, rights).expect("ibv_reg_mr");
         End { qp, srq, cq, channel, mr }
     }
 
-    fn place(&self, bed: &Bed) -> Place {
-        Place { qpn: self.qp.number(), gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() }
+    fn place(&self, fixture: &Fixture) -> Place {
+        Place { qpn: self.qp.number(), gid: fixture.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() }
     }
 
     fn up(&self, peer: &Place) {
-        let joint = Joint { timeout: TIMEOUT, retries: RETRIES, ..Joint::default() };
-        joint.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        let joined = Joined { timeout: TIMEOUT, retries: RETRIES, ..Joined::default() };
+        joined.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
         for _ in 0..RECEIVES {
             self.recv();
         }
@@ -223,13 +223,13 @@ fn stream(end: &End, peer: &Place, random: &mut Random, patience: Instant) -> Re
 /// The process that will be killed.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, mut wire)) = Wire::to_test() else { return };
     let (seed, early): (u64, bool) = serde_json::from_str(&part).expect("a seed and when");
     let mut random = Random::new(seed);
-    let bed = Bed::open();
-    let end = End::new(&bed, random.coin(), random.coin());
-    let peer: Place = wire.exchange(&end.place(&bed));
+    let fixture = Fixture::open();
+    let end = End::new(&fixture, random.coin(), random.coin());
+    let peer: Place = wire.exchange(&end.place(&fixture));
     end.up(&peer);
     if !early {
         let () = wire.exchange(&());
@@ -240,19 +240,20 @@ fn far_side() {
 }
 
 /// One process is killed; gives what was done with it, and how long after its death that was known.
-fn round(bed: &Bed, random: &mut Random, kind: Kind) -> Result<(u64, Duration), String> {
+fn round(fixture: &Fixture, random: &mut Random, kind: Kind) -> Result<(u64, Duration), String> {
     let part = serde_json::to_string(&(random.next(), kind.early)).expect("plain data");
-    let mut far = Far::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", if kind.single_copy { "1" } else { "0" })]);
-    let end = End::new(bed, kind.events, kind.srq);
-    let peer: Place = far.wire.exchange(&end.place(bed));
+    let mut remote =
+        Remote::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", if kind.single_copy { "1" } else { "0" })]);
+    let end = End::new(fixture, kind.events, kind.srq);
+    let peer: Place = remote.wire.exchange(&end.place(fixture));
     let life = Duration::from_micros(random.below(if kind.early { 3000 } else { 30_000 }));
     if !kind.early {
         end.up(&peer);
-        let () = far.wire.exchange(&());
+        let () = remote.wire.exchange(&());
     }
     let killer = std::thread::spawn(move || {
         std::thread::sleep(life);
-        far.kill();
+        remote.kill();
         Instant::now()
     });
     if kind.early {
@@ -273,17 +274,17 @@ fn round(bed: &Bed, random: &mut Random, kind: Kind) -> Result<(u64, Duration), 
     if late > limit {
         return Err(format!("learnt {late:?} after the death"));
     }
-    last_wqe(bed, &end)?;
+    last_wqe(fixture, &end)?;
     Ok((outcome.done, late))
 }
 
 /// A queue pair that has failed and takes from a shared queue says when it has taken its last (IBTA vol. 1, 11.6.3.4);
 /// nothing else happens.
-fn last_wqe(bed: &Bed, end: &End) -> Result<(), String> {
+fn last_wqe(fixture: &Fixture, end: &End) -> Result<(), String> {
     const COMM_EST: u32 = 4;
     const LAST_WQE_REACHED: u32 = 16;
     let mut found = Vec::new();
-    while let Ok(event) = bed.context.async_event() {
+    while let Ok(event) = fixture.context.async_event() {
         // Who was killed between its RTS and ours may have sent something by then.
         if event.kind != COMM_EST {
             found.push((event.kind, event.source));
@@ -298,14 +299,14 @@ fn peers_are_killed() {
     let seed = seed("SOFTRNIC_KILL_SEED");
     let rounds = setting("SOFTRNIC_KILL_ROUNDS").unwrap_or(ROUNDS);
     let mut random = Random::new(seed);
-    let bed = Bed::open();
-    bed.context.set_nonblocking().expect("O_NONBLOCK");
+    let fixture = Fixture::open();
+    fixture.context.set_nonblocking().expect("O_NONBLOCK");
     let (mut before, mut done) = (None, 0);
     let mut kinds: BTreeMap<Kind, (u64, Duration)> = BTreeMap::new();
     let mut in_time = 0;
     for number in 0..rounds {
         let kind = Kind::random(&mut random);
-        match round(&bed, &mut random, kind) {
+        match round(&fixture, &mut random, kind) {
             Ok((count, late)) => {
                 done += count;
                 in_time += u64::from(late <= BOUND);

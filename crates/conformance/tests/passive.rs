@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Bed, Far, Joint, Wire, collect, is_stopped, until};
+use conformance::{Fixture, Joined, Remote, Wire, collect, is_stopped, until};
 use rdma::{Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, SendOp, SendWr, Status};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ const REGION: usize = SMALL + 4096;
 const SERVICES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::XrcIni];
 
 /// 67 ms, eight times: who waits for the other process fails.
-const JOINT: fn() -> Joint = || Joint { timeout: 14, retries: 7, ..Joint::default() };
+const JOINED: fn() -> Joined = || Joined { timeout: 14, retries: 7, ..Joined::default() };
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Place {
@@ -45,9 +45,9 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 
 impl End {
     /// With queue pairs for all services; of XRC, an initiator or a target.
-    fn new(bed: &Bed, initiates: bool) -> End {
-        let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
-        let xrcd = bed.context.open_xrcd().expect("ibv_open_xrcd");
+    fn new(fixture: &Fixture, initiates: bool) -> End {
+        let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
+        let xrcd = fixture.context.open_xrcd().expect("ibv_open_xrcd");
         let create = |service: QpType| {
             let target = service == QpType::XrcIni && !initiates;
             let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -60,20 +60,21 @@ impl End {
                 cap,
                 sq_sig_all: true,
             };
-            bed.pd.create_qp(&options).expect("ibv_create_qp_ex")
+            fixture.pd.create_qp(&options).expect("ibv_create_qp_ex")
         };
         let qps = SERVICES.map(create).to_vec();
-        let mr = bed.pd.reg_mr(REGION, rdma::Access::from_bits_retain(Joint::default().access)).expect("ibv_reg_mr");
+        let mr =
+            fixture.pd.reg_mr(REGION, rdma::Access::from_bits_retain(Joined::default().access)).expect("ibv_reg_mr");
         End { qps, cq, mr }
     }
 
-    fn connect(&self, bed: &Bed, wire: &mut Wire, initiates: bool) -> Place {
+    fn connect(&self, fixture: &Fixture, wire: &mut Wire, initiates: bool) -> Place {
         let qpns = [0, 1, 2].map(|at: usize| self.qps[at].number());
-        let place = Place { qpns, gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() };
+        let place = Place { qpns, gid: fixture.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() };
         let peer: Place = wire.exchange(&place);
         for ((qp, service), qpn) in self.qps.iter().zip(SERVICES).zip(peer.qpns) {
             let target = service == QpType::XrcIni && !initiates;
-            JOINT().up(qp, if target { QpType::XrcTgt } else { service }, qpn, Gid(peer.gid));
+            JOINED().up(qp, if target { QpType::XrcTgt } else { service }, qpn, Gid(peer.gid));
         }
         let () = wire.exchange(&());
         peer
@@ -100,12 +101,12 @@ const LAST: usize = 77;
 
 #[test]
 #[ignore = "started by the other test, as its second process"]
-fn far_side() {
+fn remote_side() {
     let Some((_, mut wire)) = Wire::to_test() else { return };
-    let bed = Bed::open();
-    let end = End::new(&bed, false);
+    let fixture = Fixture::open();
+    let end = End::new(&fixture, false);
     end.mr.write(READ, &pattern(LONG[1], 5));
-    end.connect(&bed, &mut wire, false);
+    end.connect(&fixture, &mut wire, false);
     // It watches its memory and makes no call.
     let () = wire.hear();
     let small = (0..SERVICES.len()).all(|at| end.holds(SMALL + 64 * at, &pattern(SHORT, at)));
@@ -115,10 +116,10 @@ fn far_side() {
 
 #[test]
 fn who_only_watches_its_memory_is_reached() {
-    let bed = Bed::open();
-    let mut far = Far::start("far_side", "passive", &[("SOFTRNIC_SINGLE_COPY", "1")]);
-    let end = End::new(&bed, true);
-    let peer = end.connect(&bed, &mut far.wire, true);
+    let fixture = Fixture::open();
+    let mut remote = Remote::start("far_side", "passive", &[("SOFTRNIC_SINGLE_COPY", "1")]);
+    let end = End::new(&fixture, true);
+    let peer = end.connect(&fixture, &mut remote.wire, true);
     let at = |offset: usize| (peer.addr + offset as u64, peer.rkey);
     let write = |offset| {
         let (addr, rkey) = at(offset);
@@ -134,8 +135,8 @@ fn who_only_watches_its_memory_is_reached() {
     }
     // Its NIC thread rests again.
     std::thread::sleep(Duration::from_millis(100));
-    far.signal(Signal::STOP);
-    until("the other process to be stopped", || is_stopped(far.pid()).then_some(()));
+    remote.signal(Signal::STOP);
+    until("the other process to be stopped", || is_stopped(remote.pid()).then_some(()));
     for (seed, len) in (1..).zip(LONG) {
         for service in SERVICES {
             let what = pattern(len, seed);
@@ -163,10 +164,10 @@ fn who_only_watches_its_memory_is_reached() {
     assert!((0..SERVICES.len()).all(came), "WRITE of {SHORT} bytes");
     end.mr.write(WRITTEN, &pattern(LONG[1], LAST));
     end.done(QpType::Uc, write(WRITTEN), WRITTEN, LONG[1]);
-    assert!(is_stopped(far.pid()));
-    far.signal(Signal::CONT);
-    far.wire.tell(&());
-    assert_eq!(far.wire.hear::<(bool, bool)>(), (true, true), "long ones, and those of {SHORT} bytes");
-    far.wire.tell(&());
-    assert!(far.ended_well());
+    assert!(is_stopped(remote.pid()));
+    remote.signal(Signal::CONT);
+    remote.wire.tell(&());
+    assert_eq!(remote.wire.hear::<(bool, bool)>(), (true, true), "long ones, and those of {SHORT} bytes");
+    remote.wire.tell(&());
+    assert!(remote.ended_well());
 }

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use conformance::{Bed, Joint, PORT, until};
+use conformance::{Fixture, Joined, PORT, until};
 use rdma::{AhAttr, Cq, Data, Errno, Qp, QpAttr, QpAttrMask as M, QpCap, QpOptions, QpState as S, QpType as T};
 use rdma::{SendOp, SendWr, Sge};
 use std::sync::Arc;
 use verbs::state;
 
 struct Maker {
-    bed: Bed,
+    fixture: Fixture,
     cq: Arc<Cq>,
     xrcd: Arc<rdma::Xrcd>,
     peer: Peer,
@@ -27,10 +27,10 @@ const NOBODY: u32 = 0xff_fffe;
 
 impl Maker {
     fn new(peer: Peer) -> Self {
-        let bed = Bed::open();
-        let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
-        let xrcd = bed.context.open_xrcd().expect("ibv_open_xrcd");
-        Maker { bed, cq, xrcd, peer }
+        let fixture = Fixture::open();
+        let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
+        let xrcd = fixture.context.open_xrcd().expect("ibv_open_xrcd");
+        Maker { fixture, cq, xrcd, peer }
     }
 
     fn create(&self, ty: T) -> Arc<Qp> {
@@ -44,21 +44,21 @@ impl Maker {
             cap,
             sq_sig_all: true,
         };
-        self.bed.pd.create_qp(&options).unwrap_or_else(|error| panic!("{ty:?}: {error}"))
+        self.fixture.pd.create_qp(&options).unwrap_or_else(|error| panic!("{ty:?}: {error}"))
     }
 
     /// Every attribute with a value that is in range.
     fn attr(&self, qp: &Qp, from: S, to: S) -> QpAttr {
-        let joint = Joint::default();
+        let joined = Joined::default();
         let peer = if self.peer == Peer::Themselves { qp.number() } else { NOBODY };
         QpAttr {
             state: to,
             cur_state: from,
-            alt_ah: AhAttr { dgid: self.bed.gid, is_global: true, port_num: PORT, ..AhAttr::default() },
+            alt_ah: AhAttr { dgid: self.fixture.gid, is_global: true, port_num: PORT, ..AhAttr::default() },
             alt_port_num: PORT,
             en_sqd_async_notify: true,
             rate_limit: 1000,
-            ..joint.attr(peer, 7, self.bed.gid)
+            ..joined.attr(peer, 7, self.fixture.gid)
         }
     }
 
@@ -92,8 +92,8 @@ impl Maker {
 
     /// Only a send that fails here leads to SQE (IBTA vol. 1, 10.3.1.6).
     fn break_sends(&self, qp: &Qp, ty: T) {
-        let to = AhAttr { dgid: self.bed.gid, is_global: true, port_num: PORT, ..AhAttr::default() };
-        let ah = self.bed.pd.create_ah(&to).expect("ibv_create_ah");
+        let to = AhAttr { dgid: self.fixture.gid, is_global: true, port_num: PORT, ..AhAttr::default() };
+        let ah = self.fixture.pd.create_ah(&to).expect("ibv_create_ah");
         let nothing = [Sge::raw(0x1000, 8, 0)];
         let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&nothing));
         wr.to = (ty == T::Ud).then_some((&*ah, NOBODY, 1));

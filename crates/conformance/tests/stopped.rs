@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Joint, Wire, collect, until};
+use conformance::{Fixture, Joined, Remote, Wire, collect, until};
 use rdma::{
     CompChannel, Cq, Data, Errno, Gid, Mr, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr,
     Status, Wc,
@@ -27,11 +27,11 @@ const PLACES: usize = 2 * MOST + 8;
 const REGION: usize = PLACES + MESSAGES * MOST;
 
 /// 4.096 us * 2^12 is 17 ms; twice.
-const SHORT: fn() -> Joint = || Joint { timeout: 12, retries: 1, ..Joint::default() };
+const SHORT: fn() -> Joined = || Joined { timeout: 12, retries: 1, ..Joined::default() };
 /// 268 ms; eight times.
-const LONG: fn() -> Joint = || Joint { timeout: 16, retries: 7, ..Joint::default() };
+const LONG: fn() -> Joined = || Joined { timeout: 16, retries: 7, ..Joined::default() };
 /// For ever.
-const ENDLESS: fn() -> Joint = || Joint { timeout: 0, ..Joint::default() };
+const ENDLESS: fn() -> Joined = || Joined { timeout: 0, ..Joined::default() };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Waits {
@@ -50,7 +50,7 @@ struct Place {
 /// What the other process is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Task {
-    joint: Joint,
+    joined: Joined,
     waits: Waits,
     /// It begins; otherwise the test does.
     initiates: bool,
@@ -65,10 +65,10 @@ struct End {
 }
 
 impl End {
-    fn new(bed: &Bed, waits: Waits) -> End {
+    fn new(fixture: &Fixture, waits: Waits) -> End {
         let events = waits == Waits::Events;
-        let channel = events.then(|| bed.context.create_comp_channel().expect("ibv_create_comp_channel"));
-        let cq = bed.context.create_cq(64, channel.as_ref(), 0).expect("ibv_create_cq");
+        let channel = events.then(|| fixture.context.create_comp_channel().expect("ibv_create_comp_channel"));
+        let cq = fixture.context.create_cq(64, channel.as_ref(), 0).expect("ibv_create_cq");
         let options = QpOptions {
             qp_type: QpType::Rc,
             send_cq: Some(&cq),
@@ -78,15 +78,16 @@ impl End {
             cap: QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
             sq_sig_all: true,
         };
-        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
-        let mr = bed.pd.reg_mr(REGION, rdma::Access::from_bits_retain(Joint::default().access)).expect("ibv_reg_mr");
+        let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
+        let mr =
+            fixture.pd.reg_mr(REGION, rdma::Access::from_bits_retain(Joined::default().access)).expect("ibv_reg_mr");
         End { qp, cq, channel, mr }
     }
 
-    fn connect(&self, bed: &Bed, wire: &mut Wire, joint: &Joint, len: usize) -> Place {
-        let place = Place { qpn: self.qp.number(), gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() };
+    fn connect(&self, fixture: &Fixture, wire: &mut Wire, joined: &Joined, len: usize) -> Place {
+        let place = Place { qpn: self.qp.number(), gid: fixture.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() };
         let peer: Place = wire.exchange(&place);
-        joint.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        joined.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
         self.post_receives(len);
         let () = wire.exchange(&());
         peer
@@ -196,13 +197,13 @@ type Seen = Vec<BTreeSet<u8>>;
 
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((_, mut wire)) = Wire::to_test() else { return };
-    let bed = Bed::open();
-    while let Some(Task { joint, waits, initiates, len }) = wire.hear::<Option<Task>>() {
-        let end = End::new(&bed, waits);
+    let fixture = Fixture::open();
+    while let Some(Task { joined, waits, initiates, len }) = wire.hear::<Option<Task>>() {
+        let end = End::new(&fixture, waits);
         end.fill(READ, len, OTHER);
-        let peer = end.connect(&bed, &mut wire, &joint, len);
+        let peer = end.connect(&fixture, &mut wire, &joined, len);
         if initiates {
             end.begin(&peer, len);
             wire.tell(&());
@@ -220,48 +221,48 @@ fn far_side() {
     }
 }
 
-fn stop(far: &Far) {
-    far.signal(Signal::STOP);
+fn stop(remote: &Remote) {
+    remote.signal(Signal::STOP);
     until("the other process to be stopped", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", far.pid())).expect("/proc/PID/stat");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", remote.pid())).expect("/proc/PID/stat");
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')).then_some(())
     });
 }
 
 /// What is done with each combination.
-fn each(test: impl Fn(&Bed, &mut Far, Waits, usize, &str)) {
-    let bed = Bed::open();
+fn each(test: impl Fn(&Fixture, &mut Remote, Waits, usize, &str)) {
+    let fixture = Fixture::open();
     let mut cases = 0;
     for single_copy in ["1", "0"] {
-        let mut far = Far::start("far_side", "stopped", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("far_side", "stopped", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         for waits in [Waits::Polling, Waits::Events] {
             for len in LENS {
-                test(&bed, &mut far, waits, len, &format!("straight {single_copy}, {waits:?}, {len} bytes"));
+                test(&fixture, &mut remote, waits, len, &format!("straight {single_copy}, {waits:?}, {len} bytes"));
                 cases += 1;
             }
         }
-        far.wire.tell(&None::<Task>);
-        assert!(far.ended_well());
+        remote.wire.tell(&None::<Task>);
+        assert!(remote.ended_well());
     }
     println!("counted: {cases} cases of a stopped peer");
 }
 
 /// The end of a case: what the other process sees in its memory.
-fn seen(far: &mut Far) -> Seen {
-    let () = far.wire.hear();
-    far.wire.tell(&());
-    let seen = far.wire.hear();
-    far.wire.tell(&());
+fn seen(remote: &mut Remote) -> Seen {
+    let () = remote.wire.hear();
+    remote.wire.tell(&());
+    let seen = remote.wire.hear();
+    remote.wire.tell(&());
     seen
 }
 
 #[test]
 fn beyond_the_timeouts_it_is_a_dead_path() {
-    each(|bed, far, waits, len, what| {
-        far.wire.tell(&Some(Task { joint: SHORT(), waits, initiates: false, len }));
-        let end = End::new(bed, waits);
-        let peer = end.connect(bed, &mut far.wire, &SHORT(), len);
-        stop(far);
+    each(|fixture, remote, waits, len, what| {
+        remote.wire.tell(&Some(Task { joined: SHORT(), waits, initiates: false, len }));
+        let end = End::new(fixture, waits);
+        let peer = end.connect(fixture, &mut remote.wire, &SHORT(), len);
+        stop(remote);
         let start = Instant::now();
         end.begin(&peer, len);
         let got = end.completions(REQUESTS + MESSAGES);
@@ -278,15 +279,15 @@ fn beyond_the_timeouts_it_is_a_dead_path() {
         for at in [PLACES, READ, COUNTER] {
             end.fill(at, if at == COUNTER { 8 } else { len }, LATER);
         }
-        far.signal(Signal::CONT);
-        far.wire.tell(&false);
+        remote.signal(Signal::CONT);
+        remote.wire.tell(&false);
         // Whatever it had before it was stopped, it has taken in by the time it has answered and served another.
-        let there = seen(far);
+        let there = seen(remote);
         for (at, bytes) in there.iter().enumerate() {
             // Of what failed, anything may have come, but nothing that was not sent.
             assert!(bytes.is_subset(&BTreeSet::from([0, BYTE])), "{what}: {bytes:02x?} at {at}: a copy after the end");
         }
-        again(bed, far, waits, len, what);
+        again(fixture, remote, waits, len, what);
         for at in [PLACES, READ] {
             assert_eq!(end.all(at, len), Some(LATER), "{what}: the buffer of a request that was over");
         }
@@ -294,31 +295,31 @@ fn beyond_the_timeouts_it_is_a_dead_path() {
 }
 
 /// Two queue pairs of the same processes, at once after.
-fn again(bed: &Bed, far: &mut Far, waits: Waits, len: usize, what: &str) {
-    far.wire.tell(&Some(Task { joint: LONG(), waits, initiates: false, len }));
-    let end = End::new(bed, waits);
-    let peer = end.connect(bed, &mut far.wire, &LONG(), len);
+fn again(fixture: &Fixture, remote: &mut Remote, waits: Waits, len: usize, what: &str) {
+    remote.wire.tell(&Some(Task { joined: LONG(), waits, initiates: false, len }));
+    let end = End::new(fixture, waits);
+    let peer = end.connect(fixture, &mut remote.wire, &LONG(), len);
     end.begin(&peer, len);
-    far.wire.tell(&true);
+    remote.wire.tell(&true);
     end.all_done(len, &format!("{what}, again"));
-    seen(far);
+    seen(remote);
 }
 
 #[test]
 fn who_goes_on_in_time_has_lost_nothing() {
     // Beyond a timeout or two, and where none ever ends.
-    for (joint, pause) in [(LONG(), Duration::from_millis(290)), (ENDLESS(), Duration::from_millis(40))] {
-        each(|bed, far, waits, len, what| {
-            far.wire.tell(&Some(Task { joint, waits, initiates: false, len }));
-            let end = End::new(bed, waits);
-            let peer = end.connect(bed, &mut far.wire, &joint, len);
-            stop(far);
+    for (joined, pause) in [(LONG(), Duration::from_millis(290)), (ENDLESS(), Duration::from_millis(40))] {
+        each(|fixture, remote, waits, len, what| {
+            remote.wire.tell(&Some(Task { joined, waits, initiates: false, len }));
+            let end = End::new(fixture, waits);
+            let peer = end.connect(fixture, &mut remote.wire, &joined, len);
+            stop(remote);
             end.begin(&peer, len);
             std::thread::sleep(pause);
-            far.signal(Signal::CONT);
-            far.wire.tell(&true);
+            remote.signal(Signal::CONT);
+            remote.wire.tell(&true);
             end.all_done(len, what);
-            seen(far);
+            seen(remote);
         });
     }
 }
@@ -326,17 +327,17 @@ fn who_goes_on_in_time_has_lost_nothing() {
 /// Who was stopped itself finds what has come in the meantime before it counts the time: its peer was there all along.
 #[test]
 fn whoever_was_stopped_itself_goes_on() {
-    each(|bed, far, waits, len, what| {
-        far.wire.tell(&Some(Task { joint: SHORT(), waits, initiates: true, len }));
-        let end = End::new(bed, waits);
+    each(|fixture, remote, waits, len, what| {
+        remote.wire.tell(&Some(Task { joined: SHORT(), waits, initiates: true, len }));
+        let end = End::new(fixture, waits);
         end.fill(READ, len, OTHER);
-        end.connect(bed, &mut far.wire, &SHORT(), len);
-        let () = far.wire.hear();
-        stop(far);
+        end.connect(fixture, &mut remote.wire, &SHORT(), len);
+        let () = remote.wire.hear();
+        stop(remote);
         std::thread::sleep(Duration::from_millis(60));
-        far.signal(Signal::CONT);
-        far.wire.tell(&());
+        remote.signal(Signal::CONT);
+        remote.wire.tell(&());
         end.all_came(len, what);
-        seen(far);
+        seen(remote);
     });
 }

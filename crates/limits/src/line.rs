@@ -35,7 +35,7 @@ pub fn near(shared: &Shared, count: u32) -> io::Result<Duration> {
 ///
 /// # Errors
 /// `TimedOut` if nothing comes.
-pub fn far(shared: &Shared, count: u32) -> io::Result<()> {
+pub fn remote(shared: &Shared, count: u32) -> io::Result<()> {
     let [from, to] = WORDS.map(|line| shared.word(line));
     for turn in 1..=u64::from(count) {
         spin(|| from.load(Ordering::Acquire) == turn)?;

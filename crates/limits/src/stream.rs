@@ -20,7 +20,7 @@ pub fn near(stream: &mut (impl Read + Write), buffer: &mut [u8], count: u32) -> 
 ///
 /// # Errors
 /// The stream's.
-pub fn far(stream: &mut (impl Read + Write), buffer: &mut [u8], count: u32) -> io::Result<()> {
+pub fn remote(stream: &mut (impl Read + Write), buffer: &mut [u8], count: u32) -> io::Result<()> {
     for _ in 0..count {
         stream.read_exact(buffer)?;
         stream.write_all(buffer)?;

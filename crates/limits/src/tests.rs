@@ -10,10 +10,10 @@ use copy::Walk;
 #[test]
 fn a_line_goes_to_and_fro() {
     let (near, fd) = Shared::create(line::BYTES).unwrap();
-    let far = Shared::open(&fd, line::BYTES).unwrap();
+    let remote = Shared::open(&fd, line::BYTES).unwrap();
     line::reset(&near);
     std::thread::scope(|scope| {
-        scope.spawn(|| line::far(&far, 100).unwrap());
+        scope.spawn(|| line::remote(&remote, 100).unwrap());
         assert!(line::near(&near, 100).unwrap() > Duration::ZERO);
     });
     assert_eq!(near.word(1).load(Ordering::SeqCst), 100);
@@ -38,18 +38,18 @@ fn memory_that_may_shrink_is_refused() {
 fn bells_wake() {
     let (a, b) = (wake::bell().unwrap(), wake::bell().unwrap());
     let near = wake::Bells::new(a.try_clone().unwrap(), b.try_clone().unwrap()).unwrap();
-    let far = wake::Bells::new(b, a).unwrap();
+    let remote = wake::Bells::new(b, a).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| far.far(100).unwrap());
+        scope.spawn(|| remote.remote(100).unwrap());
         assert!(near.near(100).unwrap() > Duration::ZERO);
     });
 }
 
 #[test]
 fn streams_carry_whole_messages() {
-    let (mut near, mut far) = UnixStream::pair().unwrap();
+    let (mut near, mut remote) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(move || stream::far(&mut far, &mut vec![0; 1 << 20], 3).unwrap());
+        scope.spawn(move || stream::remote(&mut remote, &mut vec![0; 1 << 20], 3).unwrap());
         let mut data: Vec<u8> = (0..1 << 20).map(|i| i as u8).collect();
         let sent = data.clone();
         stream::near(&mut near, &mut data, 3).unwrap();

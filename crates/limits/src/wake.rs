@@ -69,7 +69,7 @@ impl Bells {
     ///
     /// # Errors
     /// As [`Bells::near`].
-    pub fn far(&self, count: u32) -> io::Result<()> {
+    pub fn remote(&self, count: u32) -> io::Result<()> {
         for _ in 0..count {
             self.wait()?;
             self.ring()?;

@@ -39,7 +39,7 @@ fn all_that_a_message_can_carry_is_received() {
 
 #[test]
 fn a_connection_is_closed_here_only_if_nothing_lies_in_it() {
-    let (near, _far) = pair();
+    let (near, _remote) = pair();
     assert!(is_empty_for_good(&near));
     let (near, far) = pair();
     drop(far);

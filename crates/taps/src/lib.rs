@@ -7,7 +7,7 @@
 
 pub mod fault;
 #[cfg(test)]
-mod paper;
+mod mock_wire;
 pub mod pcap;
 
 use std::ops::{Deref, DerefMut};

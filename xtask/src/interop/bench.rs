@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 use super::{Mode, record};
 use crate::Options;
 use crate::report::Suite;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 type Check = fn(&Path) -> Result<(), String>;
 
 pub fn bench(suite: &mut Suite, options: &Options) {
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
     let runs: [(&str, &str, Check); 3] = [
@@ -32,13 +32,13 @@ pub fn bench(suite: &mut Suite, options: &Options) {
     ];
     for (name, line, check) in runs {
         if options.wants(name) {
-            run(suite, &stage, name, line, check);
+            run(suite, &sandbox, name, line, check);
         }
     }
 }
 
-fn run(suite: &mut Suite, stage: &Stage, name: &str, line: &str, check: Check) {
-    let home = stage.home();
+fn run(suite: &mut Suite, sandbox: &Sandbox, name: &str, line: &str, check: Check) {
+    let home = sandbox.home();
     let line = line.replace("HOME", &home.display().to_string());
     let mut args = vec!["bench", "--time", "2"];
     for option in ["--rounds 2", "--qps 1,20"] {
@@ -48,7 +48,7 @@ fn run(suite: &mut Suite, stage: &Stage, name: &str, line: &str, check: Check) {
     }
     args.extend(line.split(' '));
     let log = name.replace([' ', '-', ','], "");
-    let done = stage.softrnic(&log, &args).run(PATIENCE);
+    let done = sandbox.softrnic(&log, &args).run(PATIENCE);
     record(suite, name, done, |_| match check(&home) {
         Ok(()) => (true, String::new()),
         Err(why) => (false, why),

@@ -7,10 +7,10 @@ use crate::report::{Outcome, Suite};
 use crate::run::Finished;
 use crate::{Options, root};
 
-use super::duo::{Duo, Ready};
-use super::programs::{Record, run_duos};
+use super::client_server::{ClientServer, Ready};
+use super::programs::{Record, run_client_servers};
 use super::rdmacm::compile;
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 
 /// A fault, what `interop/faults` is told to do under it, and all that it says.
 struct Row(&'static str, &'static str, &'static [&'static str]);
@@ -118,24 +118,25 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// `cargo xtask faults`.
 pub fn faults(suite: &mut Suite, options: &Options) {
-    let stage = match Stage::new("faults", &[]) {
-        Ok(stage) => stage,
+    let sandbox = match Sandbox::new("faults", &[]) {
+        Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
-    table(suite, options, &stage);
+    table(suite, options, &sandbox);
     STRANGERS
         .iter()
         .filter(|row| options.wants(&stranger_name(row)))
-        .for_each(|row| meet_unknowing(suite, &stage, row));
-    let duos = WEATHERS.iter().flat_map(|Weather(name, environment, programs)| {
+        .for_each(|row| meet_unknowing(suite, &sandbox, row));
+    let client_servers = WEATHERS.iter().flat_map(|Weather(name, environment, programs)| {
         programs.iter().map(move |(line, host, ready)| {
-            let mut duo = Duo::new(format!("{name} {line}"), *line, format!("{line} {host}"), *ready);
-            duo.environment = environment;
-            duo
+            let mut client_server =
+                ClientServer::new(format!("{name} {line}"), *line, format!("{line} {host}"), *ready);
+            client_server.environment = environment;
+            client_server
         })
     });
-    run_duos(suite, options, &stage, &mut Record::default(), duos.collect());
-    selftest(suite, options, &stage);
+    run_client_servers(suite, options, &sandbox, &mut Record::default(), client_servers.collect());
+    selftest(suite, options, &sandbox);
     page(suite, options);
 }
 
@@ -152,14 +153,14 @@ fn log_of(name: &str) -> String {
 }
 
 /// What the program of `interop/faults` sees.
-fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
-    let program = match compile(stage, "gcc", "faults", "meet", &["-lrdmacm", "-libverbs"]) {
+fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
+    let program = match compile(sandbox, "gcc", "faults", "meet", &["-lrdmacm", "-libverbs"]) {
         Ok(program) => program,
         Err(e) => return suite.fail("meet", e),
     };
     let meet = |log: &str, spec: &str, scene: &str| {
         let words: Vec<&str> = scene.split_whitespace().collect();
-        stage.program(&log_of(log), &program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
+        sandbox.program(&log_of(log), &program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
     };
     for row in ROWS.iter().filter(|row| options.wants(&name(row))) {
         let Row(fault, scene, saw) = row;
@@ -191,7 +192,7 @@ fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
 }
 
 /// What a program sees that was written for adapters.
-fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
+fn meet_unknowing(suite: &mut Suite, sandbox: &Sandbox, row: &Stranger) {
     let Stranger(fault, server, program, saw) = row;
     let log = log_of(&stranger_name(row));
     let run = || -> std::io::Result<Finished> {
@@ -199,7 +200,7 @@ fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
         let server = match server {
             Some((line, ready)) => {
                 let words = words(line);
-                let mut running = stage.program(&format!("{log}.server"), words[0], &words[1..]).spawn()?;
+                let mut running = sandbox.program(&format!("{log}.server"), words[0], &words[1..]).spawn()?;
                 ready.wait(&mut running)?;
                 Some(running)
             }
@@ -207,7 +208,7 @@ fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
         };
         let words = words(program);
         let spec = format!("{fault};seed=42");
-        let done = stage.program(&log, words[0], &words[1..]).env("SOFTRNIC_FAULT", spec).run(LIMIT);
+        let done = sandbox.program(&log, words[0], &words[1..]).env("SOFTRNIC_FAULT", spec).run(LIMIT);
         if let Some(server) = server {
             server.stop()?;
         }
@@ -228,7 +229,7 @@ fn meet_unknowing(suite: &mut Suite, stage: &Stage, row: &Stranger) {
 }
 
 /// `softrnic selftest` of the reliable services compares every byte. `SOFTRNIC_FAULT_SEEDS`: how many seeds (1).
-fn selftest(suite: &mut Suite, options: &Options, stage: &Stage) {
+fn selftest(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     let seeds = std::env::var("SOFTRNIC_FAULT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u32);
     for seed in 1..=seeds {
         for (service, single_copy) in [(", RC", "1"), (", XRC", "0")] {
@@ -238,7 +239,7 @@ fn selftest(suite: &mut Suite, options: &Options, stage: &Stage) {
             }
             let args = ["selftest", "--quick", "--filter", service];
             let program =
-                stage.softrnic(&log_of(&name), &args).env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
+                sandbox.softrnic(&log_of(&name), &args).env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
             match program.env("SOFTRNIC_SINGLE_COPY", single_copy).run(Duration::from_secs(240)) {
                 Ok(done) => {
                     let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) };

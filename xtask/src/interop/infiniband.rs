@@ -7,15 +7,15 @@ use crate::Options;
 use crate::report::Suite;
 
 use super::pair::{Order, Pair};
-use super::programs::{Record, run_duos};
+use super::programs::{Record, run_client_servers};
 use super::{DEVICE, GID, Mode, check_one, pairs, perftest, pingpong, rdmacm, record};
 
 /// `cargo xtask infiniband`.
 pub fn infiniband(suite: &mut Suite, options: &Options) {
-    let Some(stage) = Mode::InfiniBand.stage(suite) else {
+    let Some(sandbox) = Mode::InfiniBand.sandbox(suite) else {
         return;
     };
-    check_one(suite, &stage, "ibv_devinfo", &["-v"], |out| {
+    check_one(suite, &sandbox, "ibv_devinfo", &["-v"], |out| {
         let missing = [DEVICE, "InfiniBand", "GID[  0]", "fe80:"].into_iter().find(|want| !out.contains(want));
         let no_lid = out.lines().any(|line| line.contains("port_lid") && line.split_whitespace().last() == Some("0"));
         match missing {
@@ -25,17 +25,17 @@ pub fn infiniband(suite: &mut Suite, options: &Options) {
     });
     let port = format!("/sys/class/infiniband/{DEVICE}/ports/1");
     let files = ["link_layer", "lid", "gid_attrs/types/0"].map(|file| format!("{port}/{file}"));
-    let done = stage.program("cat", "cat", &files).run(Duration::from_secs(20));
+    let done = sandbox.program("cat", "cat", &files).run(Duration::from_secs(20));
     record(suite, "sysfs", done, |out| {
         let lines: Vec<&str> = out.lines().collect();
         let right = matches!(lines[..], ["InfiniBand", lid, "IB/RoCE v1"] if lid.starts_with("0x") && lid != "0x0");
         (right, format!("sysfs says {lines:?}"))
     });
-    let done = stage.softrnic("selftest", &["selftest", "--quick"]).run(Duration::from_secs(300));
+    let done = sandbox.softrnic("selftest", &["selftest", "--quick"]).run(Duration::from_secs(300));
     record(suite, "softrnic selftest --quick (InfiniBand)", done, |_| (true, String::new()));
     pairs(suite, options, Mode::InfiniBand, cases());
     // What came of these programs stands in docs/conformance.md for the other link layer.
-    run_duos(suite, options, &stage, &mut Record::default(), rdmacm::some());
+    run_client_servers(suite, options, &sandbox, &mut Record::default(), rdmacm::some());
 }
 
 fn cases() -> Vec<Pair> {

@@ -13,7 +13,7 @@ use crate::{Options, logs, root, target_dir};
 
 use super::pair::Around::{self, Directory, Plain};
 use super::pair::Order;
-use super::stage::{self, Stage};
+use super::sandbox::{self, Sandbox};
 use super::{DEVICE, Mode, perftest, pingpong, run_pairs};
 
 /// Longer than any of the programs takes, even on a busy machine.
@@ -53,11 +53,11 @@ const SEES_NOTHING: Expected = Expected(NO_DEVICE, &["no softrnic0"], &[]);
 
 /// The suite.
 pub fn loading(suite: &mut Suite, options: &Options) {
-    let Some(stage) = Mode::Every.stage(suite) else { return };
-    if let Err(why) = prepare(&stage) {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else { return };
+    if let Err(why) = prepare(&sandbox) {
         return suite.fail("preparation", why);
     }
-    let mut tests = Tests { suite, stage: &stage, options };
+    let mut tests = Tests { suite, sandbox: &sandbox, options };
     tests.install();
     tests.names();
     for around in [Plain, Directory] {
@@ -75,11 +75,11 @@ pub fn loading(suite: &mut Suite, options: &Options) {
         case.around = [Directory; 2];
     }
     cases.retain(|case| options.wants(&case.name));
-    run_pairs(suite, &stage, Mode::Every, &cases, 1);
+    run_pairs(suite, &sandbox, Mode::Every, &cases, 1);
 }
 
 /// Compiles the programs and brings them to the ordinary user.
-fn prepare(stage: &Stage) -> Result<(), String> {
+fn prepare(sandbox: &Sandbox) -> Result<(), String> {
     let folder = target_dir().join("interop/loading");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let sources = root().join("interop/loading");
@@ -94,37 +94,37 @@ fn prepare(stage: &Stage) -> Result<(), String> {
         if !done.ok() {
             return Err(format!("{name} does not compile: {}", done.verdict()));
         }
-        stage::copy(&built, &stage.dir().join(name))?;
+        sandbox::copy(&built, &sandbox.dir().join(name))?;
     }
-    let below = stage.dir().join("below");
+    let below = sandbox.dir().join("below");
     fs::create_dir_all(&below).map_err(|e| format!("{}: {e}", below.display()))?;
-    stage::allow(&below)?;
-    stage::copy(&folder.join("runpath.so"), &below.join("libonly-here.so"))?;
-    let adapter = adapter_folder(stage);
+    sandbox::allow(&below)?;
+    sandbox::copy(&folder.join("runpath.so"), &below.join("libonly-here.so"))?;
+    let adapter = adapter_folder(sandbox);
     fs::create_dir_all(&adapter).map_err(|e| format!("{}: {e}", adapter.display()))?;
-    stage::allow(&adapter)?;
-    stage::copy(&folder.join("adapter.so"), &adapter.join("libibverbs.so.1"))?;
-    stage::copy(&sources.join("load.py"), &stage.dir().join("load.py"))?;
-    let script = stage.dir().join("static-script");
-    fs::write(&script, format!("#!{}\n", stage.dir().join("static").display())).map_err(|e| e.to_string())?;
-    stage::allow(&script)
+    sandbox::allow(&adapter)?;
+    sandbox::copy(&folder.join("adapter.so"), &adapter.join("libibverbs.so.1"))?;
+    sandbox::copy(&sources.join("load.py"), &sandbox.dir().join("load.py"))?;
+    let script = sandbox.dir().join("static-script");
+    fs::write(&script, format!("#!{}\n", sandbox.dir().join("static").display())).map_err(|e| e.to_string())?;
+    sandbox::allow(&script)
 }
 
 /// Where the library lies that stands in for rdma-core's on a machine with an adapter.
-fn adapter_folder(stage: &Stage) -> PathBuf {
-    stage.dir().join("adapter")
+fn adapter_folder(sandbox: &Sandbox) -> PathBuf {
+    sandbox.dir().join("adapter")
 }
 
 struct Tests<'a> {
     suite: &'a mut Suite,
-    stage: &'a Stage,
+    sandbox: &'a Sandbox,
     options: &'a Options,
 }
 
 impl Tests<'_> {
     /// A file of the stage.
     fn at(&self, name: &str) -> String {
-        self.stage.dir().join(name).display().to_string()
+        self.sandbox.dir().join(name).display().to_string()
     }
 
     fn run(&mut self, name: &str, program: Program, expected: &Expected) -> Option<Finished> {
@@ -146,36 +146,36 @@ impl Tests<'_> {
         let name = format!("{way}: {name}");
         if self.options.wants(&name) {
             let log = format!("loading-{}", name.replace([' ', '/', ':', ','], "_"));
-            self.run(&name, self.stage.program_in(around, &log, program, args), expected);
+            self.run(&name, self.sandbox.program_in(around, &log, program, args), expected);
         }
     }
 
     /// Twice: the second time, everything is there.
     fn install(&mut self) {
         let made = Expected(0, &[], &["libibverbs.so.1 has the private names of", "librdmacm.so.1"]);
-        self.run("softrnic install", self.stage.install("install"), &made);
+        self.run("softrnic install", self.sandbox.install("install"), &made);
         let again = Expected(0, &[], &["were there already"]);
-        self.run("softrnic install, again", self.stage.install("install-again"), &again);
+        self.run("softrnic install, again", self.sandbox.install("install-again"), &again);
         let system = Expected(1, &["/opt/softrnic"], &[]);
         self.run(
             "softrnic install into /usr",
-            self.stage.softrnic("install-usr", &["install", "--prefix", "/usr"]),
+            self.sandbox.softrnic("install-usr", &["install", "--prefix", "/usr"]),
             &system,
         );
         let forbidden = Expected(1, &["cannot write", "~/.local/softrnic"], &[]);
-        let program = self.stage.softrnic("install-root", &["install", "--prefix", "/var/softrnic-test"]);
+        let program = self.sandbox.softrnic("install-root", &["install", "--prefix", "/var/softrnic-test"]);
         if rustix::process::geteuid().is_root() {
             self.run("softrnic install where one may not", program, &forbidden);
         }
-        let foreign = self.stage.home().join("foreign/lib");
+        let foreign = self.sandbox.home().join("foreign/lib");
         let copied = fs::create_dir_all(&foreign).and_then(|()| fs::copy("/bin/true", foreign.join("libibverbs.so.1")));
         match copied {
             Ok(_) => {
                 let not_ours = Expected(1, &["not softrnic's"], &[]);
-                let prefix = self.stage.home().join("foreign").display().to_string();
-                let _ = stage::give(&self.stage.home().join("foreign"));
-                let _ = stage::give(&foreign);
-                let program = self.stage.softrnic("install-foreign", &["install", "--prefix", &prefix]);
+                let prefix = self.sandbox.home().join("foreign").display().to_string();
+                let _ = sandbox::give(&self.sandbox.home().join("foreign"));
+                let _ = sandbox::give(&foreign);
+                let program = self.sandbox.softrnic("install-foreign", &["install", "--prefix", &prefix]);
                 self.run("softrnic install beside another's library", program, &not_ours);
             }
             Err(e) => self.suite.fail("softrnic install beside another's library", e.to_string()),
@@ -188,7 +188,7 @@ impl Tests<'_> {
             let case = format!("{name} exports what rdma-core's does");
             let out = Command::new("gcc").arg(format!("-print-file-name={}", name.trim_end_matches(".1"))).output();
             let theirs = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
-            let ours = exported(&self.stage.installed().join("lib").join(name));
+            let ours = exported(&self.sandbox.installed().join("lib").join(name));
             match (exported(Path::new(&theirs)), ours) {
                 (Ok(theirs), Ok(ours)) => {
                     let missing: Vec<&String> = theirs.difference(&ours).collect();
@@ -229,7 +229,7 @@ impl Tests<'_> {
             self.case(around, &format!("ctypes, {name}"), "/usr/bin/python3", &[&script, name], &WORKS);
         }
         let one = self.at("one");
-        let installed = self.stage.installed().join("lib/libibverbs.so.1").display().to_string();
+        let installed = self.sandbox.installed().join("lib/libibverbs.so.1").display().to_string();
         self.case(
             around,
             "one device",
@@ -252,7 +252,7 @@ impl Tests<'_> {
         let runpath = self.at("runpath");
         self.case(around, "a library in the caller's DT_RUNPATH", &runpath, &["libonly-here.so"], &WORKS);
         let both = Expected(0, &[], &[]);
-        let library_path = format!("LD_LIBRARY_PATH={}", self.stage.installed().join("lib").display());
+        let library_path = format!("LD_LIBRARY_PATH={}", self.sandbox.installed().join("lib").display());
         if around == Plain {
             let args = [&library_path, &one, "libibverbs.so", "librdmacm.so", &installed];
             self.case(around, "one device, LD_LIBRARY_PATH set, too", "env", &args, &both);
@@ -295,7 +295,7 @@ impl Tests<'_> {
     /// Adapters are there for those who ask, and their functions are their library's.
     fn hardware(&mut self) {
         let program = self.at("hardware");
-        let library_path = format!("LD_LIBRARY_PATH={}", adapter_folder(self.stage).display());
+        let library_path = format!("LD_LIBRARY_PATH={}", adapter_folder(self.sandbox).display());
         let asked = "SOFTRNIC_WITH_HARDWARE=1";
         self.case(Plain, "an adapter, asked for", "env", &[&library_path, asked, &program, "2"], &WORKS);
         self.case(Plain, "an adapter, not asked for", "env", &[&library_path, &program, "1"], &WORKS);
@@ -305,8 +305,10 @@ impl Tests<'_> {
         let name = "softrnic run --with-hardware";
         if self.options.wants(name) {
             let args = ["run", "--with-hardware", "--", &program, "2"];
-            let run =
-                self.stage.softrnic("loading-with-hardware", &args).env("LD_LIBRARY_PATH", adapter_folder(self.stage));
+            let run = self
+                .sandbox
+                .softrnic("loading-with-hardware", &args)
+                .env("LD_LIBRARY_PATH", adapter_folder(self.sandbox));
             self.run(name, run, &WORKS);
         }
     }
@@ -336,7 +338,7 @@ impl Tests<'_> {
     fn costs(&mut self) {
         const CALLS: &str = "trace=%network,clone,clone3,fork,vfork,eventfd,eventfd2,memfd_create,epoll_create1,\
                              timerfd_create,prctl,rt_sigaction,kill,process_vm_readv";
-        let trace = self.stage.home().join("trace");
+        let trace = self.sandbox.home().join("trace");
         let library = format!("LD_PRELOAD={}", self.at("libsoftrnic.so"));
         for (name, program) in [
             ("true", &["/bin/true"][..]),
@@ -349,7 +351,7 @@ impl Tests<'_> {
                 let mut args = vec!["-f", "-q", "-e", CALLS, "-o", &file];
                 args.extend(preload.iter().flat_map(|setting| ["-E", *setting]));
                 args.extend(program);
-                let done = self.stage.alone(&format!("loading-cost-{name}"), "strace", &args).run(LIMIT);
+                let done = self.sandbox.alone(&format!("loading-cost-{name}"), "strace", &args).run(LIMIT);
                 // The calls without their arguments: addresses differ from run to run.
                 let text = fs::read_to_string(&trace).unwrap_or_default();
                 let calls: Vec<String> = text

@@ -2,8 +2,8 @@
 
 mod bench;
 mod capture;
+mod client_server;
 mod conformance;
-mod duo;
 mod faults;
 mod infiniband;
 mod loading;
@@ -16,8 +16,8 @@ mod programs;
 mod pyverbs;
 mod rdmacm;
 mod rdmacore;
+mod sandbox;
 mod sanitized;
-mod stage;
 mod ucx;
 
 use std::path::Path;
@@ -40,8 +40,8 @@ use perftest::Extent;
 pub use programs::programs;
 pub use rdmacm::rdmacm;
 pub use rdmacore::rdmacore;
+use sandbox::Sandbox;
 pub use sanitized::sanitized;
-use stage::Stage;
 pub use ucx::ucx;
 
 /// The setting that forbids single copies between processes, so that all data goes through the window.
@@ -72,15 +72,15 @@ enum Mode {
 }
 
 impl Mode {
-    fn stage(self, suite: &mut Suite) -> Option<Stage> {
-        let stage = match self {
-            Mode::Every => Stage::new("every", &[]),
-            Mode::SingleCopy => Stage::new("straight", &[SINGLE_COPY_ALWAYS]),
-            Mode::Indirect => Stage::new("indirect", &[SINGLE_COPY_FORBIDDEN]),
-            Mode::InfiniBand => Stage::new("infiniband", &[INFINIBAND]),
-            Mode::Migrated => Stage::new("adopted", &[MIGRATE]),
+    fn sandbox(self, suite: &mut Suite) -> Option<Sandbox> {
+        let sandbox = match self {
+            Mode::Every => Sandbox::new("every", &[]),
+            Mode::SingleCopy => Sandbox::new("straight", &[SINGLE_COPY_ALWAYS]),
+            Mode::Indirect => Sandbox::new("indirect", &[SINGLE_COPY_FORBIDDEN]),
+            Mode::InfiniBand => Sandbox::new("infiniband", &[INFINIBAND]),
+            Mode::Migrated => Sandbox::new("adopted", &[MIGRATE]),
         };
-        stage.map_err(|e| suite.fail("preparation", e)).ok()
+        sandbox.map_err(|e| suite.fail("preparation", e)).ok()
     }
 
     /// Marks the names of cases, so that they can be told from those of other suites.
@@ -96,12 +96,12 @@ impl Mode {
 }
 
 pub fn devices(suite: &mut Suite, _: &Options) {
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
     let guid = r"0000:0000:0000:0000";
-    check_one(suite, &stage, "ibv_devices", &[], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
-    check_one(suite, &stage, "ibv_devinfo", &["-v"], |out| {
+    check_one(suite, &sandbox, "ibv_devices", &[], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
+    check_one(suite, &sandbox, "ibv_devinfo", &["-v"], |out| {
         for want in [DEVICE, "PORT_ACTIVE", "Ethernet", "GID[  0]", "RoCE v2"] {
             if !out.contains(want) {
                 return (false, format!("the output has no `{want}`"));
@@ -110,9 +110,9 @@ pub fn devices(suite: &mut Suite, _: &Options) {
         let no_guid = out.lines().any(|line| line.contains("node_guid") && line.contains(guid));
         (!no_guid, "the node GUID is zero".to_owned())
     });
-    check_one(suite, &stage, "ibv_devinfo", &["-l"], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
-    netlink::cases(suite, &stage);
-    let done = stage.softrnic("devinfo", &["devinfo"]).run(Duration::from_secs(20));
+    check_one(suite, &sandbox, "ibv_devinfo", &["-l"], |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
+    netlink::cases(suite, &sandbox);
+    let done = sandbox.softrnic("devinfo", &["devinfo"]).run(Duration::from_secs(20));
     record(suite, "softrnic devinfo", done, |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
 }
 
@@ -121,10 +121,10 @@ pub fn selftest(suite: &mut Suite, options: &Options) {
 }
 
 fn selftest_in(suite: &mut Suite, _: &Options, mode: Mode) {
-    let Some(stage) = mode.stage(suite) else {
+    let Some(sandbox) = mode.sandbox(suite) else {
         return;
     };
-    let done = stage.softrnic("selftest", &["selftest"]).run(Duration::from_secs(300));
+    let done = sandbox.softrnic("selftest", &["selftest"]).run(Duration::from_secs(300));
     record(suite, &mode.name("softrnic selftest"), done, |_| (true, String::new()));
 }
 
@@ -153,10 +153,10 @@ pub fn perftest(suite: &mut Suite, options: &Options) {
 }
 
 pub fn pyverbs(suite: &mut Suite, options: &Options) {
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
-    pyverbs::run(suite, &stage, options, Mode::Every);
+    pyverbs::run(suite, &sandbox, options, Mode::Every);
 }
 
 /// With registered memory that peers map: initiators execute WRITE, READ and atomics by plain stores and loads.
@@ -164,10 +164,10 @@ pub fn migrated(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Migrated);
     pairs(suite, options, Mode::Migrated, pingpong::cases(true));
     pairs(suite, options, Mode::Migrated, perftest::cases(Extent::Quick));
-    let Some(stage) = Mode::Migrated.stage(suite) else {
+    let Some(sandbox) = Mode::Migrated.sandbox(suite) else {
         return;
     };
-    pyverbs::run(suite, &stage, options, Mode::Migrated);
+    pyverbs::run(suite, &sandbox, options, Mode::Migrated);
     rust::test_load(suite, options, "test-adopted", ("SOFTRNIC_MIGRATE", "1"));
 }
 
@@ -177,10 +177,10 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
     let extent = if options.quick { Extent::Quick } else { Extent::OneOrder };
     pairs(suite, options, Mode::Indirect, perftest::cases(extent));
-    let Some(stage) = Mode::Indirect.stage(suite) else {
+    let Some(sandbox) = Mode::Indirect.sandbox(suite) else {
         return;
     };
-    pyverbs::run(suite, &stage, options, Mode::Indirect);
+    pyverbs::run(suite, &sandbox, options, Mode::Indirect);
 }
 
 /// What is run on a busy machine: something of every kind, both ways of waiting, and what has hung on such a machine before.
@@ -216,10 +216,10 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
         ([NoProcessVm, NoProcessVm], "both without process_vm"),
         ([FullShm, FullShm], "both with a full /dev/shm"),
     ];
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
-    let (namespaces, full) = (stage.may_have_namespaces(), stage.may_fill_shm());
+    let (namespaces, full) = (sandbox.may_have_namespaces(), sandbox.may_fill_shm());
     let mut cases = Vec::new();
     for (around, place) in places {
         let mut some = vec![pingpong::one("ibv_rc_pingpong", "-c -s 1048576 -n 60", Order::ServerFirst)];
@@ -239,7 +239,7 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
         }
     }
     pairs(suite, options, Mode::Every, cases);
-    strangers(suite, options, &stage);
+    strangers(suite, options, &sandbox);
 }
 
 /// What a program said without the library's line about copies that the kernel forbids, which may come once.
@@ -254,7 +254,7 @@ fn without_what_is_told(done: &Finished) -> Result<Finished, String> {
 }
 
 /// What another user leaves in the sockets of programs that run.
-fn strangers(suite: &mut Suite, options: &Options, stage: &Stage) {
+fn strangers(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     const NAME: &str = "ib_send_lat -R -D 4, and another user's visits";
     if !options.wants(NAME) {
         return;
@@ -264,14 +264,14 @@ fn strangers(suite: &mut Suite, options: &Options, stage: &Stage) {
     }
     let visit = crate::root().join("interop/strangers/visit.py");
     let done = Program::new("python3", crate::logs().join("every/strangers"))
-        .args([visit.as_os_str(), stage.dir().join("softrnic").as_os_str(), "24331".as_ref()])
-        .args(stage.user())
+        .args([visit.as_os_str(), sandbox.dir().join("softrnic").as_os_str(), "24331".as_ref()])
+        .args(sandbox.user())
         .run(Duration::from_secs(100) * options.patience());
     record(suite, NAME, done, |_| (true, String::new()));
 }
 
 fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
-    let Some(stage) = mode.stage(suite) else {
+    let Some(sandbox) = mode.sandbox(suite) else {
         return;
     };
     let patience = options.patience();
@@ -279,18 +279,18 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
         .into_iter()
         .filter(|case| options.wants(&mode.name(&case.name)))
         .map(|case| Pair { limit: case.limit * patience, ..case });
-    pairs_on(suite, &stage, mode, wanted);
+    pairs_on(suite, &sandbox, mode, wanted);
 }
 
-fn pairs_on(suite: &mut Suite, stage: &Stage, mode: Mode, wanted: impl Iterator<Item = Pair>) {
+fn pairs_on(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, wanted: impl Iterator<Item = Pair>) {
     let (alone, together): (Vec<Pair>, Vec<Pair>) = wanted.partition(|case| case.alone);
     for (cases, at_once) in [(together, at_once()), (alone, 1)] {
-        run_pairs(suite, stage, mode, &cases, at_once);
+        run_pairs(suite, sandbox, mode, &cases, at_once);
     }
 }
 
 /// Runs so many pairs at a time.
-fn run_pairs(suite: &mut Suite, stage: &Stage, mode: Mode, cases: &[Pair], at_once: usize) {
+fn run_pairs(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, cases: &[Pair], at_once: usize) {
     let next = AtomicUsize::new(0);
     let (done, results) = mpsc::channel();
     thread::scope(|scope| {
@@ -299,7 +299,7 @@ fn run_pairs(suite: &mut Suite, stage: &Stage, mode: Mode, cases: &[Pair], at_on
             // The thread lives until all cases are over: programs die with the thread that started them.
             scope.spawn(move || {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let _ = done.send((mode.name(&case.name), case.run(stage)));
+                    let _ = done.send((mode.name(&case.name), case.run(sandbox)));
                 }
             });
         }
@@ -318,19 +318,19 @@ fn at_once() -> usize {
 
 /// Where the C tests run.
 pub struct Place {
-    stage: Stage,
+    sandbox: Sandbox,
 }
 
 /// # Errors
 /// Why there is none.
 pub fn place() -> Result<Place, String> {
-    Ok(Place { stage: Stage::new("every", &[])? })
+    Ok(Place { sandbox: Sandbox::new("every", &[])? })
 }
 
 impl Place {
     /// The library, as the programs find it.
     pub fn library(&self) -> String {
-        self.stage.dir().join("libsoftrnic.so").display().to_string()
+        self.sandbox.dir().join("libsoftrnic.so").display().to_string()
     }
 
     /// Brings a program to where the ordinary user can run it.
@@ -338,28 +338,34 @@ impl Place {
     /// # Errors
     /// Why it cannot be copied.
     pub fn bring(&self, binary: &Path) -> Result<Brought<'_>, String> {
-        let here = self.stage.dir().join(binary.file_name().unwrap_or_default());
-        stage::copy(binary, &here)?;
-        Ok(Brought { stage: &self.stage, path: here.display().to_string() })
+        let here = self.sandbox.dir().join(binary.file_name().unwrap_or_default());
+        sandbox::copy(binary, &here)?;
+        Ok(Brought { sandbox: &self.sandbox, path: here.display().to_string() })
     }
 }
 
 /// A program that has been brought to the ordinary user.
 pub struct Brought<'a> {
-    stage: &'a Stage,
+    sandbox: &'a Sandbox,
     path: String,
 }
 
 impl Brought<'_> {
     /// The program with these arguments, through `softrnic run` or alone.
     pub fn program(&self, log: &str, args: &[String], alone: bool) -> Program {
-        if alone { self.stage.alone(log, &self.path, args) } else { self.stage.program(log, &self.path, args) }
+        if alone { self.sandbox.alone(log, &self.path, args) } else { self.sandbox.program(log, &self.path, args) }
     }
 }
 
-fn check_one(suite: &mut Suite, stage: &Stage, program: &str, args: &[&str], check: impl Fn(&str) -> (bool, String)) {
+fn check_one(
+    suite: &mut Suite,
+    sandbox: &Sandbox,
+    program: &str,
+    args: &[&str],
+    check: impl Fn(&str) -> (bool, String),
+) {
     let name = [&[program], args].concat().join(" ");
-    let done = stage.program(&name.replace(' ', ""), program, args).run(Duration::from_secs(20));
+    let done = sandbox.program(&name.replace(' ', ""), program, args).run(Duration::from_secs(20));
     record(suite, &name, done, check);
 }
 

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::report::Suite;
 use crate::run::Running;
 
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 use super::{DEVICE, GID, record};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -16,31 +16,31 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// How long `rdma` may take while a process with the device is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn cases(suite: &mut Suite, stage: &Stage) {
+pub fn cases(suite: &mut Suite, sandbox: &Sandbox) {
     let link = ["link", "show", "-j"];
-    show(suite, stage, &link, &[&format!("\"ifname\":\"{DEVICE}\""), "\"state\":\"ACTIVE\"", "\"netdev\""]);
-    show(suite, stage, &["dev", "show", DEVICE, "-d"], &["node_type ca", "node_guid", "MEM_WINDOW_TYPE_2B"]);
-    show(suite, stage, &["statistic", "show", "link", &format!("{DEVICE}/1")], &["sent_pkts"]);
+    show(suite, sandbox, &link, &[&format!("\"ifname\":\"{DEVICE}\""), "\"state\":\"ACTIVE\"", "\"netdev\""]);
+    show(suite, sandbox, &["dev", "show", DEVICE, "-d"], &["node_type ca", "node_guid", "MEM_WINDOW_TYPE_2B"]);
+    show(suite, sandbox, &["statistic", "show", "link", &format!("{DEVICE}/1")], &["sent_pkts"]);
     // It has made its objects, and waits for a client.
     let args = ["-d", DEVICE, "-g", GID, "-p", "18799"];
-    let mut server = match stage.program("rdma-server", "ibv_rc_pingpong", &args).spawn() {
+    let mut server = match sandbox.program("rdma-server", "ibv_rc_pingpong", &args).spawn() {
         Ok(server) => server,
         Err(e) => return suite.fail("ibv_rc_pingpong", e.to_string()),
     };
-    if let Err(why) = wait_for_queue_pair(stage, &mut server) {
+    if let Err(why) = wait_for_queue_pair(sandbox, &mut server) {
         return suite.fail("ibv_rc_pingpong", why);
     }
     let comm = "comm ibv_rc_pingpong";
-    show(suite, stage, &["resource", "show", DEVICE], &["pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1"]);
-    show(suite, stage, &["resource", "show", "qp"], &["type RC state INIT", comm]);
-    show(suite, stage, &["resource", "show", "cq"], &["cqe ", comm]);
-    show(suite, stage, &["resource", "show", "mr"], &["mrlen 4096", comm]);
-    show(suite, stage, &["resource", "show", "pd"], &["users 2", comm]);
-    show(suite, stage, &["resource", "show", "cm_id"], &[]);
+    show(suite, sandbox, &["resource", "show", DEVICE], &["pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1"]);
+    show(suite, sandbox, &["resource", "show", "qp"], &["type RC state INIT", comm]);
+    show(suite, sandbox, &["resource", "show", "cq"], &["cqe ", comm]);
+    show(suite, sandbox, &["resource", "show", "mr"], &["mrlen 4096", comm]);
+    show(suite, sandbox, &["resource", "show", "pd"], &["users 2", comm]);
+    show(suite, sandbox, &["resource", "show", "cm_id"], &[]);
     let group = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = group.filter(|pid| kill_process(*pid, Signal::STOP).is_ok()) {
         let started = Instant::now();
-        show(suite, stage, &["resource", "show", "qp", "link", DEVICE], &[]);
+        show(suite, sandbox, &["resource", "show", "qp", "link", DEVICE], &[]);
         let took = started.elapsed();
         let _ = kill_process(pid, Signal::CONT);
         match took < PATIENCE {
@@ -52,9 +52,9 @@ pub fn cases(suite: &mut Suite, stage: &Stage) {
 }
 
 /// `rdma ARGS` says all of this.
-fn show(suite: &mut Suite, stage: &Stage, args: &[&str], want: &[&str]) {
+fn show(suite: &mut Suite, sandbox: &Sandbox, args: &[&str], want: &[&str]) {
     let name = format!("rdma {}", args.join(" "));
-    let done = stage.program(&name.replace([' ', '/'], ""), "rdma", args).run(LIMIT);
+    let done = sandbox.program(&name.replace([' ', '/'], ""), "rdma", args).run(LIMIT);
     record(suite, &name, done, |out| match want.iter().find(|text| !out.contains(**text)) {
         Some(text) => (false, format!("the output has no `{text}`")),
         None => (true, String::new()),
@@ -62,10 +62,10 @@ fn show(suite: &mut Suite, stage: &Stage, args: &[&str], want: &[&str]) {
 }
 
 /// Until there is a queue pair.
-fn wait_for_queue_pair(stage: &Stage, server: &mut Running) -> Result<(), String> {
+fn wait_for_queue_pair(sandbox: &Sandbox, server: &mut Running) -> Result<(), String> {
     let until = Instant::now() + LIMIT;
     loop {
-        let shown = stage.program("rdma-waits", "rdma", &["resource", "show", "qp"]).run(LIMIT);
+        let shown = sandbox.program("rdma-waits", "rdma", &["resource", "show", "qp"]).run(LIMIT);
         if shown.is_ok_and(|shown| shown.stdout.contains("state INIT")) {
             return Ok(());
         }

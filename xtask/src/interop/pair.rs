@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::report::Outcome;
 use crate::run::{Finished, Running};
 
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -34,7 +34,7 @@ pub enum Around {
     FullShm,
     /// No copies between processes: a seccomp filter, as in some containers.
     NoProcessVm,
-    /// No `softrnic run`: LD_LIBRARY_PATH names what `softrnic install` made ([`Stage::install`]).
+    /// No `softrnic run`: LD_LIBRARY_PATH names what `softrnic install` made ([`Sandbox::install`]).
     Directory,
 }
 
@@ -49,7 +49,7 @@ pub enum Side {
 pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String> + Send + Sync>;
 
 /// Looks at what was left behind.
-pub type After = Box<dyn Fn(&Stage) -> Result<(), String> + Send + Sync>;
+pub type After = Box<dyn Fn(&Sandbox) -> Result<(), String> + Send + Sync>;
 
 pub struct Pair {
     pub name: String,
@@ -81,13 +81,13 @@ const START: Duration = Duration::from_secs(15);
 
 impl Pair {
     /// Runs both sides. The log is the server's; the client's lies beside it.
-    pub fn run(&self, stage: &Stage) -> (Outcome, PathBuf) {
+    pub fn run(&self, sandbox: &Sandbox) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/'], "_");
-        match self.try_run(stage, &log) {
+        match self.try_run(sandbox, &log) {
             Ok((server, clients)) => {
                 let mut outcome = self.judge(&server, &clients);
                 if let (Outcome::Passed, Some(after)) = (&outcome, &self.after) {
-                    outcome = after(stage).map_or_else(Outcome::Failed, |()| Outcome::Passed);
+                    outcome = after(sandbox).map_or_else(Outcome::Failed, |()| Outcome::Passed);
                 }
                 (outcome, server.log)
             }
@@ -114,12 +114,14 @@ impl Pair {
         self.captures[side].iter().flat_map(|file| ["--pcap", file]).collect()
     }
 
-    fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
+    fn try_run(&self, sandbox: &Sandbox, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
         let port = free_port()?;
         let server = || {
             let mut args = [self.args.clone(), self.server_args.clone()].concat();
             args.extend(["-p".to_owned(), port.to_string()]);
-            stage.program_with(self.around[0], &self.options(0), &format!("{log}.server"), &self.program, &args).spawn()
+            sandbox
+                .program_with(self.around[0], &self.options(0), &format!("{log}.server"), &self.program, &args)
+                .spawn()
         };
         let clients = |port: u16| {
             let mut args = self.args.clone();
@@ -127,7 +129,7 @@ impl Pair {
             let start = |number: usize| {
                 let number = if number == 0 { String::new() } else { number.to_string() };
                 let log = format!("{log}.client{number}");
-                stage.program_with(self.around[1], &self.options(1), &log, &self.program, &args).spawn()
+                sandbox.program_with(self.around[1], &self.options(1), &log, &self.program, &args).spawn()
             };
             (0..self.clients).map(start).collect::<io::Result<Vec<Running>>>()
         };

@@ -9,7 +9,7 @@ use crate::run::Finished;
 
 use super::capture::{self, Packet};
 use super::pair::{Order, Pair};
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 use super::{Mode, pairs_on, perftest, pingpong};
 
 /// Exchanges, or messages, of each case.
@@ -30,21 +30,21 @@ const NO_GUESSES: &[&str] = &[
 
 /// `cargo xtask pcap`.
 pub fn pcap(suite: &mut Suite, options: &Options) {
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
-    let cases = cases(&stage);
+    let cases = cases(&sandbox);
     let wanted = cases.into_iter().filter(|case| options.wants(&case.name));
-    pairs_on(suite, &stage, Mode::Every, wanted);
+    pairs_on(suite, &sandbox, Mode::Every, wanted);
     for (name, run) in [
-        ("a program is killed", killed as fn(&Stage) -> Result<(), String>),
+        ("a program is killed", killed as fn(&Sandbox) -> Result<(), String>),
         ("the standard output", looked_at),
         ("connections", connections),
         ("no room for the capture", no_room),
         ("no more than RLIMIT_FSIZE", limited),
     ] {
         if options.wants(name) {
-            match run(&stage) {
+            match run(&sandbox) {
                 Ok(()) => suite.pass(name),
                 Err(why) if why.starts_with("skip: ") => suite.push(name, Outcome::Skipped(why[6..].to_owned()), None),
                 Err(why) => suite.fail(name, why),
@@ -53,7 +53,7 @@ pub fn pcap(suite: &mut Suite, options: &Options) {
     }
 }
 
-fn cases(stage: &Stage) -> Vec<Pair> {
+fn cases(sandbox: &Sandbox) -> Vec<Pair> {
     let mut cases = Vec::new();
     for program in ["rc", "uc", "ud", "srq", "xsrq"] {
         let name = format!("ibv_{program}_pingpong");
@@ -61,11 +61,11 @@ fn cases(stage: &Stage) -> Vec<Pair> {
             let pair = pingpong::one(&name, &format!("-n {N} -s 3001 {events}"), Order::ServerFirst);
             // ibv_srq_pingpong may do a few more, on its 16 queue pairs.
             let most = if program == "srq" { 4 * N } else { 2 * N };
-            cases.push(captured(stage, pair, 2 * N, most, [true, true]));
+            cases.push(captured(sandbox, pair, 2 * N, most, [true, true]));
         }
     }
     let pair = pingpong::one("ibv_rc_pingpong", &format!("-n {N} -s 100000 -m 256"), Order::ServerFirst);
-    cases.push(captured(stage, pair, 2 * N, 2 * N, [true, true]));
+    cases.push(captured(sandbox, pair, 2 * N, 2 * N, [true, true]));
     let mut programs = perftest::everything(&format!("-n {N}"));
     programs.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], &format!("-n {N} -s 100001")));
     programs.extend(perftest::some(&["send_bw"], &format!("-n {N} -q 4 -s 5000")));
@@ -79,12 +79,12 @@ fn cases(stage: &Stage) -> Vec<Pair> {
         let both_ways = pair.program.ends_with("_lat") && !["ib_read_lat", "ib_atomic_lat"].contains(&&*pair.program);
         let pairs = if pair.args.iter().any(|arg| arg == "-q") { 4 } else { 1 };
         let n = N * pairs * if both_ways { 2 } else { 1 };
-        cases.push(captured(stage, pair, n, n, [true, true]));
+        cases.push(captured(sandbox, pair, n, n, [true, true]));
     }
     // The connection manager's messages, and what perftest then tells each other over the connection.
     for pair in perftest::some(&["send_bw", "write_lat", "read_bw"], &format!("-n {N} -R")) {
         let n = if pair.program == "ib_write_lat" { 2 * N } else { N };
-        cases.push(captured(stage, pair, n + 5, n + 80, [true, true]));
+        cases.push(captured(sandbox, pair, n + 5, n + 80, [true, true]));
     }
     // One side knows nothing of it; the other writes down both directions.
     for (server, client) in [(true, false), (false, true)] {
@@ -93,7 +93,7 @@ fn cases(stage: &Stage) -> Vec<Pair> {
         programs.extend(perftest::some(&["atomic_bw"], &format!("-n {N}")));
         for pair in programs {
             let n = N * if pair.program == "ib_send_lat" { 2 } else { 1 };
-            cases.push(captured(stage, pair, n, n, [server, client]));
+            cases.push(captured(sandbox, pair, n, n, [server, client]));
         }
     }
     cases
@@ -108,22 +108,22 @@ fn guesses(pair: &Pair) -> bool {
 }
 
 /// The pair with a capture, in which there are so many messages.
-fn captured(stage: &Stage, mut pair: Pair, least: usize, most: usize, sides: [bool; 2]) -> Pair {
+fn captured(sandbox: &Sandbox, mut pair: Pair, least: usize, most: usize, sides: [bool; 2]) -> Pair {
     pair.name = match sides {
         [true, true] => format!("{}, captured", pair.name),
         [true, false] => format!("{}, captured by the server", pair.name),
         _ => format!("{}, captured by the client", pair.name),
     };
-    let file = stage.home().join(format!("{}.pcapng", pair.name.replace([' ', '/', ','], "_")));
+    let file = sandbox.home().join(format!("{}.pcapng", pair.name.replace([' ', '/', ','], "_")));
     let name = Some(file.display().to_string());
     pair.captures = sides.map(|side| name.clone().filter(|_| side));
     let log = pair.name.replace([' ', '/', ','], "_");
     let leaves = pair.program == "ibv_srq_pingpong";
     let rnr = pair.args.iter().any(|arg| arg == "-r");
     let guesses = guesses(&pair);
-    pair.after = Some(Box::new(move |stage| {
+    pair.after = Some(Box::new(move |sandbox| {
         let look = || {
-            let found = capture::check(&agreed(stage, &log, &file, guesses)?, leaves)?;
+            let found = capture::check(&agreed(sandbox, &log, &file, guesses)?, leaves)?;
             if (least..=most).contains(&found.messages) {
                 Ok(found)
             } else {
@@ -149,9 +149,9 @@ fn keep(log: &str, file: &Path) {
 }
 
 /// The packets of a file, about which tshark and `capture.rs` agree, and with which tshark finds nothing wrong.
-fn agreed(stage: &Stage, log: &str, file: &Path, guesses: bool) -> Result<Vec<Packet>, String> {
+fn agreed(sandbox: &Sandbox, log: &str, file: &Path, guesses: bool) -> Result<Vec<Packet>, String> {
     let packets = capture::read(file)?;
-    let done = tshark(stage, log, file, guesses)?;
+    let done = tshark(sandbox, log, file, guesses)?;
     let mut lines = done.stdout.lines();
     for (number, packet) in packets.iter().enumerate() {
         let line = lines.next().ok_or_else(|| format!("tshark has {number} packets of {}", packets.len()))?;
@@ -177,7 +177,7 @@ fn agreed(stage: &Stage, log: &str, file: &Path, guesses: bool) -> Result<Vec<Pa
     Ok(packets)
 }
 
-fn tshark(stage: &Stage, log: &str, file: &Path, guesses: bool) -> Result<Finished, String> {
+fn tshark(sandbox: &Sandbox, log: &str, file: &Path, guesses: bool) -> Result<Finished, String> {
     let file = file.display().to_string();
     let mut args = vec!["-n", "-r", &file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
     if !guesses {
@@ -194,7 +194,7 @@ fn tshark(stage: &Stage, log: &str, file: &Path, guesses: bool) -> Result<Finish
     ] {
         args.extend(["-e", field]);
     }
-    let done = stage.alone(&format!("{log}.tshark"), "tshark", &args).run(Duration::from_secs(60));
+    let done = sandbox.alone(&format!("{log}.tshark"), "tshark", &args).run(Duration::from_secs(60));
     let done = done.map_err(|e| e.to_string())?;
     let noise = |line: &str| line.starts_with("Running as user");
     match done.stderr.lines().find(|line| !noise(line)) {
@@ -205,24 +205,24 @@ fn tshark(stage: &Stage, log: &str, file: &Path, guesses: bool) -> Result<Finish
 }
 
 /// Runs a script with `$RUN` for `softrnic run`; what it leaves in `$FILE` is looked at.
-fn script(stage: &Stage, name: &str, wrapper: &[&str], text: &str) -> Result<(Finished, Vec<Packet>), String> {
-    let file = stage.home().join(format!("{name}.pcapng"));
+fn script(sandbox: &Sandbox, name: &str, wrapper: &[&str], text: &str) -> Result<(Finished, Vec<Packet>), String> {
+    let file = sandbox.home().join(format!("{name}.pcapng"));
     let log = format!("pcap_{name}");
-    let softrnic = format!("{} run", stage.dir().join("softrnic").display());
+    let softrnic = format!("{} run", sandbox.dir().join("softrnic").display());
     let args = [wrapper, &["sh", "-c", text]].concat();
     let done =
-        stage.alone(&log, args[0], &args[1..]).env("RUN", softrnic).env("FILE", &file).run(Duration::from_secs(60));
+        sandbox.alone(&log, args[0], &args[1..]).env("RUN", softrnic).env("FILE", &file).run(Duration::from_secs(60));
     let done = done.map_err(|e| e.to_string())?;
     if !done.ok() {
         return Err(done.verdict());
     }
-    let packets = agreed(stage, &log, &file, false)?;
+    let packets = agreed(sandbox, &log, &file, false)?;
     let _ = std::fs::remove_file(&file);
     Ok((done, packets))
 }
 
 /// One of two who write all the time is killed, wherever that finds him; the other goes on.
-fn killed(stage: &Stage) -> Result<(), String> {
+fn killed(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         export SOFTRNIC_PCAP=$FILE
         for n in 1 2 3; do
@@ -235,7 +235,7 @@ fn killed(stage: &Stage) -> Result<(), String> {
         done
         # Whoever comes next cuts off what the last one could not finish.
         $RUN -- ibv_devinfo >/dev/null";
-    let (_, packets) = script(stage, "killed", &[], text)?;
+    let (_, packets) = script(sandbox, "killed", &[], text)?;
     let processes = packets.iter().map(|packet| packet.interface).max().unwrap_or(0);
     // Each round starts anew, and nobody asked for the end of it.
     match packets.iter().find(|packet| !packet.icrc_is_right) {
@@ -248,7 +248,7 @@ fn killed(stage: &Stage) -> Result<(), String> {
 }
 
 /// What the connection manager says is there, and agrees with what the queue pairs then do.
-fn connections(stage: &Stage) -> Result<(), String> {
+fn connections(sandbox: &Sandbox) -> Result<(), String> {
     // Port 27314, and that of udaddy; how the manager's sockets are called.
     let text = "
         export SOFTRNIC_PCAP=$FILE
@@ -261,7 +261,7 @@ fn connections(stage: &Stage) -> Result<(), String> {
         listens 0111/1c06
         $RUN -- udaddy -s 127.0.0.1 -c 2 >/dev/null || exit 4
         wait $server";
-    let (_, packets) = script(stage, "connections", &[], text)?;
+    let (_, packets) = script(sandbox, "connections", &[], text)?;
     capture::check(&packets, false)?;
     let said: Vec<(u16, &[u8])> = packets.iter().filter_map(Packet::managed).collect();
     let kinds: Vec<u16> = said.iter().map(|(kind, _)| *kind).collect();
@@ -284,7 +284,7 @@ fn connections(stage: &Stage) -> Result<(), String> {
 }
 
 /// The capture as a stream: all of it comes, before the end of the pipe.
-fn looked_at(stage: &Stage) -> Result<(), String> {
+fn looked_at(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         $RUN --pcap - -- sh -c '
             ibv_rc_pingpong -d softrnic0 -g 0 -n 200 -c -p 27312 & server=$!
@@ -292,7 +292,7 @@ fn looked_at(stage: &Stage) -> Result<(), String> {
             ibv_rc_pingpong -d softrnic0 -g 0 -n 200 -c -p 27312 127.0.0.1 || exit 4
             wait $server || exit 5' 2>told | cat >$FILE
         cat told";
-    let (done, packets) = script(stage, "looked_at", &[], text)?;
+    let (done, packets) = script(sandbox, "looked_at", &[], text)?;
     let found = capture::check(&packets, false)?;
     if found.messages != 400 || !done.stdout.contains("200 iters") {
         return Err(format!("{} messages instead of 400", found.messages));
@@ -301,8 +301,8 @@ fn looked_at(stage: &Stage) -> Result<(), String> {
 }
 
 /// The file system is full: the programs do what they do, and the file is whole.
-fn no_room(stage: &Stage) -> Result<(), String> {
-    if !stage.may_have_namespaces() {
+fn no_room(sandbox: &Sandbox) -> Result<(), String> {
+    if !sandbox.may_have_namespaces() {
         return Err("skip: an ordinary user may not make a user namespace here (chroot, container, sysctl)".to_owned());
     }
     let text = "
@@ -312,12 +312,12 @@ fn no_room(stage: &Stage) -> Result<(), String> {
         $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 127.0.0.1 2>>told || exit 4
         wait $server || exit 5
         cp full/f $FILE; cat told";
-    let (done, packets) = script(stage, "full", &["unshare", "--user", "--map-root-user", "--mount"], text)?;
+    let (done, packets) = script(sandbox, "full", &["unshare", "--user", "--map-root-user", "--mount"], text)?;
     ended_early(&done, &packets, "No space left on device")
 }
 
 /// Writing beyond RLIMIT_FSIZE would kill the program. (The limit must leave room for the windows, which are files, too.)
-fn limited(stage: &Stage) -> Result<(), String> {
+fn limited(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         run=\"prlimit --fsize=4000000 $RUN\"
         rm -f told; $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 >server 2>>told & server=$!
@@ -325,7 +325,7 @@ fn limited(stage: &Stage) -> Result<(), String> {
         $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 127.0.0.1 2>>told || exit 4
         wait $server || exit 5
         cat told";
-    let (done, packets) = script(stage, "limited", &[], text)?;
+    let (done, packets) = script(sandbox, "limited", &[], text)?;
     ended_early(&done, &packets, "file too large")
 }
 

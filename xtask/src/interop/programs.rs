@@ -8,10 +8,10 @@ use crate::report::{Outcome, Suite};
 use crate::run::Finished;
 use crate::{Options, root, target_dir};
 
+use super::client_server::{ClientServer, Ready};
 use super::conformance::{self, Program};
-use super::duo::{Duo, Ready};
 use super::rdmacm::{addresses, compile};
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 use super::{DEVICE, INFINIBAND, pyverbs};
 
 /// What came of each program, by name.
@@ -75,10 +75,16 @@ fn row(name: &str, cases: &[(String, Outcome)]) -> Program {
 }
 
 /// Runs the cases that are wanted, one after the other: some programs cannot be told a port.
-pub fn run_duos(suite: &mut Suite, options: &Options, stage: &Stage, record: &mut Record, cases: Vec<Duo>) {
+pub fn run_client_servers(
+    suite: &mut Suite,
+    options: &Options,
+    sandbox: &Sandbox,
+    record: &mut Record,
+    cases: Vec<ClientServer>,
+) {
     for case in cases.into_iter().filter(|case| options.wants(&case.name)) {
-        let case = Duo { limit: case.limit * options.patience(), ..case };
-        let (outcome, log) = case.run(stage);
+        let case = ClientServer { limit: case.limit * options.patience(), ..case };
+        let (outcome, log) = case.run(sandbox);
         record.add(&case.name, &outcome);
         suite.push(case.name, outcome, Some(log));
     }
@@ -86,8 +92,8 @@ pub fn run_duos(suite: &mut Suite, options: &Options, stage: &Stage, record: &mu
 
 /// `cargo xtask programs`.
 pub fn programs(suite: &mut Suite, options: &Options) {
-    let stage = match Stage::new("programs", &[]) {
-        Ok(stage) => stage,
+    let sandbox = match Sandbox::new("programs", &[]) {
+        Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
     let mut record = Record::default();
@@ -96,13 +102,13 @@ pub fn programs(suite: &mut Suite, options: &Options) {
     cases.extend(fio());
     cases.extend(libfabric());
     cases.extend(ucx());
-    run_duos(suite, options, &stage, &mut record, cases);
-    mpi(suite, options, &stage, &mut record);
+    run_client_servers(suite, options, &sandbox, &mut record, cases);
+    mpi(suite, options, &sandbox, &mut record);
     record.publish(suite, options, "programs");
 }
 
 /// Every program with `-R`, polling and by events.
-fn perftest(quick: bool) -> Vec<Duo> {
+fn perftest(quick: bool) -> Vec<ClientServer> {
     let mut lines: Vec<String> = Vec::new();
     for program in ["send", "write", "read", "atomic"] {
         for kind in ["lat", "bw"] {
@@ -125,7 +131,8 @@ fn perftest(quick: bool) -> Vec<Duo> {
         ];
         lines.extend(more.map(String::from));
     }
-    let mut cases: Vec<Duo> = lines.iter().enumerate().map(|(n, line)| perftest_case(line, n, "127.0.0.1")).collect();
+    let mut cases: Vec<ClientServer> =
+        lines.iter().enumerate().map(|(n, line)| perftest_case(line, n, "127.0.0.1")).collect();
     // This version of perftest knows no IPv6.
     for (n, address) in addresses().iter().enumerate().skip(1).filter(|(_, a)| !a.contains(':')) {
         cases.push(perftest_case("ib_send_bw -n 500", 100 + n, address));
@@ -133,10 +140,11 @@ fn perftest(quick: bool) -> Vec<Duo> {
     cases
 }
 
-fn perftest_case(line: &str, number: usize, address: &str) -> Duo {
+fn perftest_case(line: &str, number: usize, address: &str) -> ClientServer {
     let port = 18600 + u16::try_from(number).unwrap_or(0);
     let server = format!("{line} -R -F -p {port}");
-    let mut case = Duo::new(format!("{line} -R {address}"), &server, format!("{server} {address}"), Ready::Rdma(port));
+    let mut case =
+        ClientServer::new(format!("{line} -R {address}"), &server, format!("{server} {address}"), Ready::Rdma(port));
     case.check = |_, client| figures(client);
     case
 }
@@ -150,7 +158,7 @@ fn figures(done: &Finished) -> Result<(), String> {
 
 /// What can use the connection manager with it and without; UC and UD know no other way than without. There qperf gives
 /// no global route, which RoCE demands (checked on Linux's rxe), so it needs a port of InfiniBand.
-fn qperf(quick: bool) -> Vec<Duo> {
+fn qperf(quick: bool) -> Vec<ClientServer> {
     let rc = [
         "rc_lat",
         "rc_bw",
@@ -188,7 +196,7 @@ fn qperf(quick: bool) -> Vec<Duo> {
             let infiniband = flags.is_empty();
             let title = if infiniband { format!("qperf {test}, InfiniBand") } else { format!("qperf {test}") };
             let client = format!("qperf -lp {port} -t 1 {} 127.0.0.1 {name}", flags.join(" "));
-            let mut case = Duo::new(title, format!("qperf -lp {port}"), client, Ready::Tcp(port));
+            let mut case = ClientServer::new(title, format!("qperf -lp {port}"), client, Ready::Tcp(port));
             case.stays = true;
             if infiniband {
                 case.environment = &[INFINIBAND];
@@ -204,7 +212,7 @@ fn qperf(quick: bool) -> Vec<Duo> {
 
 /// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive. The
 /// engine asks for no RNR retries (it leaves `rnr_retry_count` 0), so there are receives for all of them from the start.
-fn fio() -> Vec<Duo> {
+fn fio() -> Vec<ClientServer> {
     const PORT: u16 = 19921;
     let common = format!("fio --name=x --ioengine=rdma --port={PORT} --bs=64k --size=4m --iodepth=64 --thread");
     ["write", "read", "send"]
@@ -213,7 +221,7 @@ fn fio() -> Vec<Duo> {
             let check = if verb == "send" { "--verify=crc32c" } else { "" };
             let server = format!("{common} --rw=read {check}");
             let client = format!("{common} --hostname=127.0.0.1 --verb={verb} --rw=write {check} --do_verify=0");
-            let mut case = Duo::new(format!("fio {verb}"), server, client, Ready::Rdma(PORT));
+            let mut case = ClientServer::new(format!("fio {verb}"), server, client, Ready::Rdma(PORT));
             case.check = |server, client| {
                 let bad = [server, client].into_iter().find(|done| !done.stdout.contains("err= 0"));
                 bad.map_or(Ok(()), |done| Err(format!("no `err= 0`: {}", done.verdict())))
@@ -223,13 +231,13 @@ fn fio() -> Vec<Duo> {
         .collect()
 }
 
-fn libfabric() -> Vec<Duo> {
+fn libfabric() -> Vec<ClientServer> {
     const PORT: u16 = 19931;
     ["msg", "rdm"]
         .into_iter()
         .map(|kind| {
             let line = format!("fi_pingpong -p verbs -d {DEVICE} -e {kind} -c -I 100");
-            let mut case = Duo::new(
+            let mut case = ClientServer::new(
                 format!("fi_pingpong -e {kind}"),
                 format!("{line} -B {PORT}"),
                 format!("{line} -P {PORT} 127.0.0.1"),
@@ -248,7 +256,7 @@ const UCX_RC: &[(&str, &str)] =
 const UCX_UD: &[(&str, &str)] =
     &[("UCX_NET_DEVICES", "softrnic0:1"), ("UCX_TLS", "ud_v,self"), ("UCX_LOG_LEVEL", "info")];
 
-fn ucx() -> Vec<Duo> {
+fn ucx() -> Vec<ClientServer> {
     const PORT: u16 = 19941;
     let mut cases = Vec::new();
     for (transport, environment) in [("rc_v", UCX_RC), ("ud_v", UCX_UD)] {
@@ -261,7 +269,7 @@ fn ucx() -> Vec<Duo> {
             "am_bw -s 4096 -n 1000",
         ] {
             let test = test.replace("am_bw", "ucp_am_bw");
-            let mut case = Duo::new(
+            let mut case = ClientServer::new(
                 format!("ucx_perftest {transport} {test}"),
                 format!("ucx_perftest -p {PORT}"),
                 format!("ucx_perftest -p {PORT} -t {test} -w 10 -f 127.0.0.1"),
@@ -282,11 +290,11 @@ fn on_device(done: &Finished) -> Result<(), String> {
 }
 
 /// Four ranks of Open MPI over UCX over the device, their data checked.
-fn mpi(suite: &mut Suite, options: &Options, stage: &Stage, record: &mut Record) {
+fn mpi(suite: &mut Suite, options: &Options, sandbox: &Sandbox, record: &mut Record) {
     if !options.wants("mpirun alltoall, 4 ranks") {
         return;
     }
-    let program = match compile(stage, "mpicc", "mpi", "alltoall", &[]) {
+    let program = match compile(sandbox, "mpicc", "mpi", "alltoall", &[]) {
         Ok(program) => program,
         Err(e) => return suite.fail("mpirun", e),
     };
@@ -306,7 +314,7 @@ fn mpi(suite: &mut Suite, options: &Options, stage: &Stage, record: &mut Record)
         &program,
     ];
     let name = "mpirun alltoall, 4 ranks";
-    let mut run = stage.program("mpirun", "mpirun", &args);
+    let mut run = sandbox.program("mpirun", "mpirun", &args);
     for (key, value) in UCX_RC {
         run = run.env(key, value);
     }

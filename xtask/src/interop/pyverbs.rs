@@ -15,7 +15,7 @@ use crate::setup::python_tests;
 use crate::{Options, root, target_dir};
 
 use super::conformance::{self, Row};
-use super::stage::{Stage, allow, copy};
+use super::sandbox::{Sandbox, allow, copy};
 use super::{DEVICE, GID, Mode};
 
 /// The modules that concern a channel adapter. The others are about vendors' extensions and hardware flow steering.
@@ -48,12 +48,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How often a module is taken up again behind a test that hung or killed the process.
 const RESTARTS: usize = 5;
 
-pub fn run(suite: &mut Suite, stage: &Stage, options: &Options, mode: Mode) {
-    let folder = match lay_out(stage) {
+pub fn run(suite: &mut Suite, sandbox: &Sandbox, options: &Options, mode: Mode) {
+    let folder = match lay_out(sandbox) {
         Ok(folder) => folder,
         Err(e) => return suite.fail("the suite's files", e),
     };
-    let runner = Runner { stage, folder, suite: "pyverbs", variables: Vec::new() };
+    let runner = Runner { sandbox, folder, suite: "pyverbs", variables: Vec::new() };
     let _pages = HugePages::reserve();
     let mut rows = Vec::new();
     for module in MODULES {
@@ -101,9 +101,9 @@ fn publish(suite: &mut Suite, options: &Options, rows: &[Row]) {
 }
 
 /// The tests, unpacked, with ours beside them, where the ordinary user can read them.
-fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
+fn lay_out(sandbox: &Sandbox) -> Result<PathBuf, String> {
     let source = python_tests(&target_dir().join("interop"))?;
-    let folder = stage.dir().join("suite");
+    let folder = sandbox.dir().join("suite");
     let tests = folder.join("tests");
     fs::create_dir_all(&tests).map_err(|e| format!("{}: {e}", tests.display()))?;
     let script = "cp \"$1\"/*.py* \"$2\" && { ls \"$2\"/*.gz >/dev/null 2>&1 || exit 0; gunzip -f \"$2\"/*.gz; }";
@@ -129,7 +129,7 @@ fn lay_out(stage: &Stage) -> Result<PathBuf, String> {
 }
 
 pub struct Runner<'a> {
-    pub stage: &'a Stage,
+    pub sandbox: &'a Sandbox,
     /// Where `run.py` and `tests` lie.
     pub folder: PathBuf,
     /// The first word of the logs' names.
@@ -144,13 +144,13 @@ impl Runner<'_> {
         let mut args = paths.to_vec();
         args.extend([DEVICE.to_owned(), GID.to_owned()]);
         args.extend_from_slice(names);
-        let program = self.stage.program(log, PYTHON, &args);
+        let program = self.sandbox.program(log, PYTHON, &args);
         self.variables.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
     /// The names of a module's tests, without running any.
     pub fn list(&self, module: &str) -> Result<Vec<String>, String> {
-        let events = self.stage.home().join(format!("{module}.list"));
+        let events = self.sandbox.home().join(format!("{module}.list"));
         let names = ["--list".to_owned(), module.to_owned()];
         let done = self.program(&format!("{}-{module}-list", self.suite), &events, &names).run(LIMIT);
         let done = done.map_err(|e| e.to_string())?;
@@ -167,7 +167,7 @@ impl Runner<'_> {
             if left.is_empty() {
                 break;
             }
-            let events = self.stage.home().join(format!("{module}.{attempt}"));
+            let events = self.sandbox.home().join(format!("{module}.{attempt}"));
             let log = format!("{}-{module}-{attempt}", self.suite);
             let done = match self.program(&log, &events, &left).run(LIMIT) {
                 Ok(done) => done,

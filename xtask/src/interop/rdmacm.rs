@@ -10,15 +10,21 @@ use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use crate::{Options, logs, root, target_dir};
 
-use super::duo::{Duo, Ready};
-use super::programs::{Record, run_duos};
-use super::stage::{Stage, copy};
+use super::client_server::{ClientServer, Ready};
+use super::programs::{Record, run_client_servers};
+use super::sandbox::{Sandbox, copy};
 
 /// Compiles every C file of a folder of `interop` into one program, and brings it to where the user can run it.
 ///
 /// # Errors
 /// The compiler's first complaint.
-pub fn compile(stage: &Stage, compiler: &str, folder: &str, name: &str, libraries: &[&str]) -> Result<String, String> {
+pub fn compile(
+    sandbox: &Sandbox,
+    compiler: &str,
+    folder: &str,
+    name: &str,
+    libraries: &[&str],
+) -> Result<String, String> {
     let sources = root().join("interop").join(folder);
     let built = target_dir().join("interop/c");
     fs::create_dir_all(&built).map_err(|e| format!("{}: {e}", built.display()))?;
@@ -37,7 +43,7 @@ pub fn compile(stage: &Stage, compiler: &str, folder: &str, name: &str, librarie
     if !done.ok() {
         return Err(format!("{folder} does not compile: {}", done.verdict()));
     }
-    let here = stage.dir().join(name);
+    let here = sandbox.dir().join(name);
     copy(&binary, &here)?;
     Ok(here.display().to_string())
 }
@@ -75,36 +81,36 @@ fn is_link_local(ip: Ipv6Addr) -> bool {
 
 /// `cargo xtask rdmacm`.
 pub fn rdmacm(suite: &mut Suite, options: &Options) {
-    let stage = match Stage::new("rdmacm", &[]) {
-        Ok(stage) => stage,
+    let sandbox = match Sandbox::new("rdmacm", &[]) {
+        Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
-    table(suite, options, &stage);
-    cycles(suite, options, &stage);
+    table(suite, options, &sandbox);
+    cycles(suite, options, &sandbox);
     let mut record = Record::default();
-    run_duos(suite, options, &stage, &mut record, cases(options.quick));
+    run_client_servers(suite, options, &sandbox, &mut record, cases(options.quick));
     record.publish(suite, options, "rdmacm");
 }
 
 /// Some of it, on a busy machine.
 pub fn busy_sample(suite: &mut Suite, options: &Options) {
-    match Stage::new("rdmacm", &[]) {
-        Ok(stage) => {
-            cycles(suite, options, &stage);
-            run_duos(suite, options, &stage, &mut Record::default(), some());
+    match Sandbox::new("rdmacm", &[]) {
+        Ok(sandbox) => {
+            cycles(suite, options, &sandbox);
+            run_client_servers(suite, options, &sandbox, &mut Record::default(), some());
         }
         Err(e) => suite.fail("preparation", e),
     }
 }
 
 /// The table-driven test, one case per line of its output.
-fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
-    let program = match compile(stage, "gcc", "rdmacm", "cmtest", &["-lrdmacm", "-libverbs"]) {
+fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
+    let program = match compile(sandbox, "gcc", "rdmacm", "cmtest", &["-lrdmacm", "-libverbs"]) {
         Ok(program) => program,
         Err(e) => return suite.fail("cmtest", e),
     };
     let limit = Duration::from_secs(600);
-    let done = match stage.program("cmtest", &program, &[] as &[&str]).env("CMTEST_STACKS", "1").run(limit) {
+    let done = match sandbox.program("cmtest", &program, &[] as &[&str]).env("CMTEST_STACKS", "1").run(limit) {
         Ok(done) => done,
         Err(e) => return suite.fail("cmtest", e.to_string()),
     };
@@ -132,11 +138,11 @@ fn table(suite: &mut Suite, options: &Options, stage: &Stage) {
 
 /// Connections that come and go, and peers that are killed at random moments. `SOFTRNIC_CYCLES` and
 /// `SOFTRNIC_CYCLE_KILLS` ask for more, `SOFTRNIC_CYCLE_SEED` repeats what failed.
-fn cycles(suite: &mut Suite, options: &Options, stage: &Stage) {
+fn cycles(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     if !options.wants("cycles") {
         return;
     }
-    let program = match compile(stage, "gcc", "rdmacm-cycles", "cycles", &["-lrdmacm", "-libverbs"]) {
+    let program = match compile(sandbox, "gcc", "rdmacm-cycles", "cycles", &["-lrdmacm", "-libverbs"]) {
         Ok(program) => program,
         Err(e) => return suite.fail("cycles", e),
     };
@@ -145,7 +151,7 @@ fn cycles(suite: &mut Suite, options: &Options, stage: &Stage) {
     let kills = number("SOFTRNIC_CYCLE_KILLS", if options.quick { "40" } else { "200" });
     let seed = number("SOFTRNIC_CYCLE_SEED", "1");
     for (what, count) in [("connect", &cycles), ("kill", &kills)] {
-        let done = stage.program(&format!("cycles-{what}"), &program, &[what, count, &seed]);
+        let done = sandbox.program(&format!("cycles-{what}"), &program, &[what, count, &seed]);
         match done.run(Duration::from_secs(1800)) {
             Ok(done) => {
                 let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) };
@@ -162,14 +168,14 @@ fn cycles(suite: &mut Suite, options: &Options, stage: &Stage) {
 /// Ports that no other suite uses; programs that cannot be told a port use 7471 or 7174.
 const PORT: u16 = 17471;
 
-fn cases(quick: bool) -> Vec<Duo> {
+fn cases(quick: bool) -> Vec<ClientServer> {
     let mut cases = Vec::new();
     for address in addresses() {
         let v6 = address.contains(':');
         cases.extend(rping(&address, quick));
         cases.extend(ucmatose(&address, v6, quick));
         cases.extend(datagrams(&address, quick));
-        cases.push(duo(
+        cases.push(client_server(
             &format!("cmtime {address}"),
             &format!("cmtime -p {PORT} -b {address} -c 100"),
             &format!("cmtime -p {PORT} -s {address} -c 100"),
@@ -177,7 +183,7 @@ fn cases(quick: bool) -> Vec<Duo> {
             true,
         ));
         // No address family is told to these; their servers bind what getaddrinfo gives first.
-        cases.push(duo(
+        cases.push(client_server(
             &format!("rdma_client {address}"),
             &format!("rdma_server -s {address} -p {PORT}"),
             &format!("rdma_client -s {address} -p {PORT}"),
@@ -188,7 +194,7 @@ fn cases(quick: bool) -> Vec<Duo> {
     // The server cannot be told an address, and takes the first wildcard that getaddrinfo gives: IPv4's.
     for address in addresses().iter().filter(|address| !address.contains(':')) {
         for kind in ["r", "x"] {
-            cases.push(duo(
+            cases.push(client_server(
                 &format!("rdma_xclient -c {kind} {address}"),
                 &format!("rdma_xserver -p {PORT} -c {kind}"),
                 &format!("rdma_xclient -s {address} -p {PORT} -c {kind}"),
@@ -201,7 +207,7 @@ fn cases(quick: bool) -> Vec<Duo> {
 }
 
 /// The first case of every program.
-pub fn some() -> Vec<Duo> {
+pub fn some() -> Vec<ClientServer> {
     let mut first = std::collections::BTreeMap::new();
     for case in cases(true) {
         first.entry(case.name.split(' ').next().unwrap_or_default().to_owned()).or_insert(case);
@@ -209,18 +215,18 @@ pub fn some() -> Vec<Duo> {
     first.into_values().collect()
 }
 
-fn duo(name: &str, server: &str, client: &str, port: u16, stays: bool) -> Duo {
-    Duo { stays, ..Duo::new(name, server, client, Ready::Rdma(port)) }
+fn client_server(name: &str, server: &str, client: &str, port: u16, stays: bool) -> ClientServer {
+    ClientServer { stays, ..ClientServer::new(name, server, client, Ready::Rdma(port)) }
 }
 
-fn rping(address: &str, quick: bool) -> Vec<Duo> {
+fn rping(address: &str, quick: bool) -> Vec<ClientServer> {
     let mut cases = Vec::new();
     let mut options = vec!["-C 20 -V -v", "-C 20 -V -S 65535", "-C 10 -V -q -S 4096"];
     if address == "127.0.0.1" && !quick {
         options.extend(["-C 5 -V -d", "-C 5 -S 23", "-C 1", "-C 200 -V -S 1000"]);
     }
     for option in options {
-        cases.push(duo(
+        cases.push(client_server(
             &format!("rping {option} {address}"),
             &format!("rping -s -a {address} -p {PORT} {option}"),
             &format!("rping -c -a {address} -p {PORT} {option}"),
@@ -229,14 +235,14 @@ fn rping(address: &str, quick: bool) -> Vec<Duo> {
         ));
     }
     // From a source address; and one server for several clients at once.
-    cases.push(duo(
+    cases.push(client_server(
         &format!("rping -I {address}"),
         &format!("rping -s -a {address} -p {PORT} -C 10"),
         &format!("rping -c -a {address} -I {address} -p {PORT} -C 10"),
         PORT,
         false,
     ));
-    let mut persistent = duo(
+    let mut persistent = client_server(
         &format!("rping -P {address}, 8 clients"),
         &format!("rping -s -P -a {address} -p {PORT}"),
         &format!("rping -c -a {address} -p {PORT} -C 50 -V -S 2000"),
@@ -251,7 +257,7 @@ fn rping(address: &str, quick: bool) -> Vec<Duo> {
 /// Without an option for the port.
 const UCMATOSE_PORT: u16 = 7471;
 
-fn ucmatose(address: &str, v6: bool, quick: bool) -> Vec<Duo> {
+fn ucmatose(address: &str, v6: bool, quick: bool) -> Vec<ClientServer> {
     let family = if v6 { "-f ip6" } else { "-f ip" };
     let mut options = vec!["", "-c 200 -C 2", "-c 50 -m -C 5 -S 1000", "-c 10 -C 20 -S 65536 -t 8 -a 16"];
     if address == "127.0.0.1" && !quick {
@@ -261,7 +267,7 @@ fn ucmatose(address: &str, v6: bool, quick: bool) -> Vec<Duo> {
         .into_iter()
         .map(|option| {
             let bind = format!("ucmatose {family} -b {address} {option}");
-            let mut case = duo(
+            let mut case = client_server(
                 &format!("ucmatose {option} {address}").replace("  ", " "),
                 &bind,
                 &format!("ucmatose {family} -s {address} {option}"),
@@ -280,12 +286,12 @@ fn says(done: &crate::run::Finished, what: &str) -> Result<(), String> {
 }
 
 /// udaddy, and mckey where there are groups: not on loopback addresses.
-fn datagrams(address: &str, quick: bool) -> Vec<Duo> {
+fn datagrams(address: &str, quick: bool) -> Vec<ClientServer> {
     const UDADDY_PORT: u16 = 7174;
     let mut cases = Vec::new();
     let options: &[&str] = if quick { &[""] } else { &["", "-c 20 -C 10 -S 1000 -t 8"] };
     for option in options {
-        let mut case = duo(
+        let mut case = client_server(
             &format!("udaddy {option} {address}").replace("  ", " "),
             &format!("udaddy -b {address} {option}"),
             &format!("udaddy -s {address} {option}"),
@@ -300,7 +306,7 @@ fn datagrams(address: &str, quick: bool) -> Vec<Duo> {
     }
     let group = if address.contains(':') { "ff0e::4711" } else { "239.47.11.1" };
     for option in ["", "-c 3 -C 20 -S 500"] {
-        let mut case = duo(
+        let mut case = client_server(
             &format!("mckey {option} {address}").replace("  ", " "),
             &format!("mckey -m {group} -b {address} {option}"),
             &format!("mckey -m {group} -b {address} -s {option}"),

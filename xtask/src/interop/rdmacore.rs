@@ -8,7 +8,7 @@ use crate::report::{Outcome, Suite};
 use crate::{Options, root};
 
 use super::pyverbs::{HugePages, MODULES, Runner};
-use super::stage::{Stage, copy};
+use super::sandbox::{Sandbox, copy};
 use super::{DEVICE, Mode};
 
 /// Parts of the reasons with which a test may leave itself out: what the machine has not, and raw Ethernet frames,
@@ -35,16 +35,16 @@ pub fn rdmacore(suite: &mut Suite, options: &Options) {
         }
         Err(Missing::Broken(why)) => return suite.fail("a newer rdma-core's tests", why),
     };
-    let Some(stage) = Mode::Every.stage(suite) else {
+    let Some(sandbox) = Mode::Every.sandbox(suite) else {
         return;
     };
-    let folder = match lay_out(&stage, &source) {
+    let folder = match lay_out(&sandbox, &source) {
         Ok(folder) => folder,
         Err(e) => return suite.fail("the suite's files", e),
     };
     let variables = vec![("PYTHONPATH", folder.join("python")), ("LD_LIBRARY_PATH", folder.join("lib"))];
-    let runner = Runner { stage: &stage, folder, suite: "rdmacore", variables };
-    link_show(suite, &stage);
+    let runner = Runner { sandbox: &sandbox, folder, suite: "rdmacore", variables };
+    link_show(suite, &sandbox);
     let _pages = HugePages::reserve();
     for module in MODULES {
         let names = match runner.list(module) {
@@ -68,14 +68,14 @@ pub fn rdmacore(suite: &mut Suite, options: &Options) {
 }
 
 /// Many tests ask this for the name of the network interface, and fail without an answer.
-fn link_show(suite: &mut Suite, stage: &Stage) {
-    super::check_one(suite, stage, "rdma", &["link", "show", "-j"], |out| {
+fn link_show(suite: &mut Suite, sandbox: &Sandbox) {
+    super::check_one(suite, sandbox, "rdma", &["link", "show", "-j"], |out| {
         (out.contains(DEVICE), format!("{DEVICE} is not listed"))
     });
 }
 
-fn lay_out(stage: &Stage, source: &Path) -> Result<PathBuf, String> {
-    let folder = stage.dir().join("rdmacore");
+fn lay_out(sandbox: &Sandbox, source: &Path) -> Result<PathBuf, String> {
+    let folder = sandbox.dir().join("rdmacore");
     let done = Command::new("sh").args(["-c", COPY, "sh"]).args([source, &folder]).output();
     match done {
         Ok(out) if out.status.success() => {}

@@ -9,7 +9,7 @@ use crate::run::Program;
 use crate::{Options, logs, root, target_dir};
 
 use super::record;
-use super::stage::{Stage, copy};
+use super::sandbox::{Sandbox, copy};
 
 const KINDS: &[&str] = &["address", "undefined", "thread", "leak"];
 
@@ -17,12 +17,12 @@ const KINDS: &[&str] = &["address", "undefined", "thread", "leak"];
 const LIMIT: Duration = Duration::from_secs(15);
 
 pub fn sanitized(suite: &mut Suite, options: &Options) {
-    let stage = match Stage::new("sanitized", &[]) {
-        Ok(stage) => stage,
+    let sandbox = match Sandbox::new("sanitized", &[]) {
+        Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
     for kind in KINDS.iter().filter(|kind| options.wants(kind)) {
-        let program = match build(&stage, kind) {
+        let program = match build(&sandbox, kind) {
             Ok(program) => program,
             Err(e) => {
                 suite.fail(*kind, e);
@@ -31,14 +31,14 @@ pub fn sanitized(suite: &mut Suite, options: &Options) {
         };
         let said = |out: &str| (out.contains("ok"), "it does not say ok".to_owned());
         let none: [&str; 0] = [];
-        record(suite, kind, stage.program(&format!("{kind}-alone"), &program, &none).run(LIMIT), said);
-        let child = stage.program(&format!("{kind}-child"), "sh", &["-c", &format!("{program}; exit $?")]);
+        record(suite, kind, sandbox.program(&format!("{kind}-alone"), &program, &none).run(LIMIT), said);
+        let child = sandbox.program(&format!("{kind}-child"), "sh", &["-c", &format!("{program}; exit $?")]);
         let user = child.env("ASAN_OPTIONS", "exitcode=99").env("TSAN_OPTIONS", "exitcode=99");
         record(suite, &format!("{kind}, a shell's child, with options"), user.run(LIMIT), said);
     }
 }
 
-fn build(stage: &Stage, kind: &str) -> Result<String, String> {
+fn build(sandbox: &Sandbox, kind: &str) -> Result<String, String> {
     let folder = target_dir().join("interop/sanitized");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let binary = folder.join(kind);
@@ -51,7 +51,7 @@ fn build(stage: &Stage, kind: &str) -> Result<String, String> {
     if !done.ok() {
         return Err(format!("does not compile: {}", done.verdict()));
     }
-    let there = stage.dir().join(kind);
+    let there = sandbox.dir().join(kind);
     copy(&binary, &there)?;
     Ok(there.display().to_string())
 }

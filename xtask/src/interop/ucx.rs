@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::Options;
 use crate::report::{Outcome, Suite};
 
-use super::duo::{Duo, Ready};
-use super::stage::Stage;
+use super::client_server::{ClientServer, Ready};
+use super::sandbox::Sandbox;
 
 /// Tests that take any size.
 const SIZED: &[&str] = &[
@@ -44,14 +44,14 @@ const HANGS: usize = 3;
 const REPEATS: usize = 20;
 
 pub fn ucx(suite: &mut Suite, options: &Options) {
-    let stage = match Stage::new("ucx", &[]) {
-        Ok(stage) => stage,
+    let sandbox = match Sandbox::new("ucx", &[]) {
+        Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
     let mut hangs = 0;
     for case in cases(options.quick).into_iter().filter(|case| options.wants(&case.name)) {
-        let case = Duo { limit: case.limit * options.patience(), ..case };
-        let (outcome, log) = case.run(&stage);
+        let case = ClientServer { limit: case.limit * options.patience(), ..case };
+        let (outcome, log) = case.run(&sandbox);
         hangs += usize::from(matches!(&outcome, Outcome::Failed(why) if why.contains("hung")));
         suite.push(case.name, outcome, Some(log));
         if hangs == HANGS {
@@ -60,7 +60,7 @@ pub fn ucx(suite: &mut Suite, options: &Options) {
     }
 }
 
-fn cases(quick: bool) -> Vec<Duo> {
+fn cases(quick: bool) -> Vec<ClientServer> {
     let sizes: &[u32] = if quick { &[1024] } else { &[8, 4096, 1 << 20] };
     let mut cases = Vec::new();
     for transport in TRANSPORTS {
@@ -78,8 +78,8 @@ fn cases(quick: bool) -> Vec<Duo> {
     cases
 }
 
-fn case((name, environment): &(&str, &'static [(&'static str, &'static str)]), test: &str, mark: &str) -> Duo {
-    let mut case = Duo::new(
+fn case((name, environment): &(&str, &'static [(&'static str, &'static str)]), test: &str, mark: &str) -> ClientServer {
+    let mut case = ClientServer::new(
         format!("ucx_perftest {name} {test}{mark}"),
         format!("ucx_perftest -p {PORT}"),
         format!("ucx_perftest -p {PORT} -t {test} -w 10 -f 127.0.0.1"),

@@ -11,7 +11,7 @@ use super::end::{End, Lane, RECEIVES, Room};
 use super::limits;
 use super::measure::{LAST, Sender, mark};
 use super::wait::{SILENCE, Watch, poll_for, reap};
-use crate::bed::{Endpoint, text};
+use crate::fixture::{Endpoint, text};
 use crate::link::Link;
 
 /// What the target does.

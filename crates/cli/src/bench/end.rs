@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Transport, Waiting};
 use super::wait::{await_event, has_event, sleep_for};
-use crate::bed::{Bed, DeviceOptions, Endpoint, PORT, text};
+use crate::fixture::{DeviceOptions, Endpoint, Fixture, PORT, text};
 
 /// Largest message.
 pub const LARGEST: usize = 8 << 20;
@@ -186,7 +186,7 @@ impl Lane {
 /// One end.
 pub struct End {
     /// Where it stands.
-    pub bed: Bed,
+    pub fixture: Fixture,
     /// Its memory.
     pub mr: Arc<Mr>,
     /// Where things are in it.
@@ -216,16 +216,16 @@ impl End {
         room: Room,
         talk: impl FnOnce(Vec<Endpoint>) -> Result<Vec<Endpoint>, String>,
     ) -> Result<Self, String> {
-        let bed = options.open()?;
-        let atomics = bed.context.query_device().map_err(text)?.atomic_cap != 0;
+        let fixture = options.open()?;
+        let atomics = fixture.context.query_device().map_err(text)?.atomic_cap != 0;
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         if atomics {
             access |= Access::REMOTE_ATOMIC;
         }
-        let mr = bed.pd.reg_mr(room.bytes(), access).map_err(text)?;
-        let cq = |channel: Option<&Arc<CompChannel>>| bed.context.create_cq(2 * DEPTH, channel, 0).map_err(text);
+        let mr = fixture.pd.reg_mr(room.bytes(), access).map_err(text)?;
+        let cq = |channel: Option<&Arc<CompChannel>>| fixture.context.create_cq(2 * DEPTH, channel, 0).map_err(text);
         let cqs = [cq(None)?, cq(None)?];
-        let channel = || bed.context.create_comp_channel().map_err(text);
+        let channel = || fixture.context.create_comp_channel().map_err(text);
         let channels = [channel()?, channel()?];
         let event_cqs = [cq(Some(&channels[0]))?, cq(Some(&channels[1]))?];
         let mut loose = Vec::new();
@@ -234,7 +234,7 @@ impl End {
                 true => (event_cqs.clone(), Some(channels.clone())),
                 false => (cqs.clone(), None),
             };
-            let (qp, inline) = queue_pair(&bed, purpose.transport().qp_type(), &cqs, DEPTH)?;
+            let (qp, inline) = queue_pair(&fixture, purpose.transport().qp_type(), &cqs, DEPTH)?;
             let access = if purpose.transport() == Transport::Rc {
                 access
             } else {
@@ -243,7 +243,7 @@ impl End {
             qp.init(purpose.transport().qp_type(), PORT, access, QKEY).map_err(text)?;
             loose.push(Loose { purpose, qp, cqs, channels, inline });
         }
-        let mut end = End { bed, mr, room, atomics, idle: Vec::new(), cqs, lanes: Vec::new() };
+        let mut end = End { fixture, mr, room, atomics, idle: Vec::new(), cqs, lanes: Vec::new() };
         let peers = talk(loose.iter().map(|lane| end.endpoint(&lane.qp)).collect())?;
         if peers.len() != loose.len() {
             return Err(format!("the other process has {} queue pairs, not {}", peers.len(), loose.len()));
@@ -264,15 +264,15 @@ impl End {
             let attr = AhAttr {
                 dgid,
                 dlid: peer.lid,
-                sgid_index: self.bed.gid_index,
+                sgid_index: self.fixture.gid_index,
                 hop_limit: 64,
                 is_global: dgid != Gid::ZERO,
                 port_num: PORT,
                 ..AhAttr::default()
             };
-            to = Some((self.bed.pd.create_ah(&attr).map_err(text)?, peer.qpn));
+            to = Some((self.fixture.pd.create_ah(&attr).map_err(text)?, peer.qpn));
         } else {
-            qp.connect(purpose.transport().qp_type(), &self.bed.connect(PSN, &peer)).map_err(text)?;
+            qp.connect(purpose.transport().qp_type(), &self.fixture.connect(PSN, &peer)).map_err(text)?;
         }
         let (ready, filled) = (Cell::new(0), Cell::new(0));
         Ok(Lane { purpose, qp, sends, receives, channels, to, inline, peer, ready, filled })
@@ -282,8 +282,8 @@ impl End {
         Endpoint {
             qpn: qp.number(),
             sender_qpn: qp.number(),
-            gid: self.bed.gid.0,
-            lid: self.bed.lid,
+            gid: self.fixture.gid.0,
+            lid: self.fixture.lid,
             psn: PSN,
             addr: self.mr.addr(),
             rkey: self.mr.rkey(),
@@ -308,7 +308,7 @@ impl End {
     /// Largest message of a transport.
     pub fn largest(&self, transport: Transport) -> usize {
         match transport {
-            Transport::Ud => 128 << self.bed.mtu,
+            Transport::Ud => 128 << self.fixture.mtu,
             _ => LARGEST,
         }
     }
@@ -323,7 +323,7 @@ impl End {
         self.idle.truncate(count);
         let first = self.idle.len();
         while self.idle.len() < count {
-            let (qp, _) = queue_pair(&self.bed, QpType::Rc, &self.cqs, 16)?;
+            let (qp, _) = queue_pair(&self.fixture, QpType::Rc, &self.cqs, 16)?;
             qp.init(QpType::Rc, PORT, Access::REMOTE_WRITE | Access::LOCAL_WRITE, 0).map_err(text)?;
             self.idle.push(qp);
         }
@@ -334,7 +334,7 @@ impl End {
     pub fn connect_idle(&self, peers: &[Endpoint]) -> Result<(), String> {
         let first = self.idle.len().checked_sub(peers.len()).ok_or("more queue pairs than there are")?;
         for (qp, peer) in self.idle[first..].iter().zip(peers) {
-            qp.connect(QpType::Rc, &self.bed.connect(PSN, peer)).map_err(text)?;
+            qp.connect(QpType::Rc, &self.fixture.connect(PSN, peer)).map_err(text)?;
         }
         Ok(())
     }
@@ -390,10 +390,10 @@ impl End {
     }
 }
 
-fn queue_pair(bed: &Bed, qp_type: QpType, cqs: &[Arc<Cq>; 2], depth: u32) -> Result<(Arc<Qp>, usize), String> {
+fn queue_pair(fixture: &Fixture, qp_type: QpType, cqs: &[Arc<Cq>; 2], depth: u32) -> Result<(Arc<Qp>, usize), String> {
     let mut made = Err(String::new());
     for max_inline_data in INLINE {
-        let cap = bed.cap(QpCap {
+        let cap = fixture.cap(QpCap {
             max_send_wr: depth,
             max_recv_wr: depth,
             max_send_sge: 1,
@@ -409,7 +409,7 @@ fn queue_pair(bed: &Bed, qp_type: QpType, cqs: &[Arc<Cq>; 2], depth: u32) -> Res
             cap,
             sq_sig_all: false,
         };
-        made = bed.pd.create_qp(&options).map(|qp| (qp, max_inline_data as usize)).map_err(text);
+        made = fixture.pd.create_qp(&options).map(|qp| (qp, max_inline_data as usize)).map_err(text);
         if made.is_ok() {
             break;
         }

@@ -20,7 +20,7 @@ use super::answer;
 use super::case::{Bytes, Case, Operation, Quantity, Waiting};
 use super::end::{SPAN, WALKED};
 use super::{begin, finish};
-use crate::bed::text;
+use crate::fixture::text;
 use crate::link::Link;
 
 /// What is measured.
@@ -212,12 +212,12 @@ impl Stand {
             tcp.set_read_timeout(PATIENCE)?;
             unix.set_read_timeout(PATIENCE)?;
             let (shared, memory) = Shared::create(line::BYTES)?;
-            let (near, far) = (bell()?, bell()?);
-            give(&unix, &[memory.as_fd(), far.as_fd(), near.as_fd()])?;
+            let (near, remote) = (bell()?, bell()?);
+            give(&unix, &[memory.as_fd(), remote.as_fd(), near.as_fd()])?;
             let buffers = vec![Buffer::new(SPAN)?, Buffer::new(SPAN)?];
             Ok(Stand {
                 shared,
-                bells: Bells::new(near, far)?,
+                bells: Bells::new(near, remote)?,
                 tcp,
                 unix,
                 buffers,
@@ -356,15 +356,17 @@ pub fn answer(stand: &mut Option<Stand>, job: Job, link: &mut Link) -> Result<()
     let stand = stand.as_mut().ok_or("nothing to measure with")?;
     link.send(&())?;
     let done = match job {
-        Job::Line(count) => line::far(&stand.shared, count),
+        Job::Line(count) => line::remote(&stand.shared, count),
         Job::Work(count) => {
             limits::work(count);
             Ok(())
         }
-        Job::Wake(count) => stand.bells.far(count),
-        Job::Stream { tcp: true, bytes, count } => stream::far(&mut stand.tcp, room(&mut stand.message, bytes), count),
+        Job::Wake(count) => stand.bells.remote(count),
+        Job::Stream { tcp: true, bytes, count } => {
+            stream::remote(&mut stand.tcp, room(&mut stand.message, bytes), count)
+        }
         Job::Stream { tcp: false, bytes, count } => {
-            stream::far(&mut stand.unix, room(&mut stand.message, bytes), count)
+            stream::remote(&mut stand.unix, room(&mut stand.message, bytes), count)
         }
         Job::Meet { .. } => Ok(()),
     };

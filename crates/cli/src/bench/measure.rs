@@ -12,7 +12,7 @@ use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::end::{DEPTH, End, Lane, RECEIVES, Room, walk};
 use super::wait::{Watch, poll_for, reap};
 use super::{begin, finish};
-use crate::bed::text;
+use crate::fixture::text;
 use crate::link::Link;
 
 /// Of so many small requests one asks for a completion, as programs do that care.

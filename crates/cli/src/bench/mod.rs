@@ -28,7 +28,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::ArgPredicate;
 
-use crate::bed::{DeviceOptions, text};
+use crate::fixture::{DeviceOptions, text};
 use crate::link::Link;
 use answer::Job;
 use case::{Operation, Transport, Waiting};

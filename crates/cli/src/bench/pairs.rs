@@ -11,7 +11,7 @@ use super::end::{End, Hello, Room};
 use super::results::ProcessPairRow;
 use super::stats::{Samples, Spread};
 use super::{Options, measure, pin};
-use crate::bed::{DeviceOptions, Endpoint};
+use crate::fixture::{DeviceOptions, Endpoint};
 use crate::link::{Link, Other, Role};
 
 /// Largest message here; each pair has memory for a few.

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use super::results::{BandwidthRow, LatencyRow, LimitRow, QueuePairRow, Results, SCHEMA, SELF, Setup};
 use super::stats::{Samples, Spread};
 use super::{Options, measure, pairs, pin, summary};
-use crate::bed::Endpoint;
+use crate::fixture::Endpoint;
 use crate::link::{Link, Other, Role};
 
 /// Room for the small messages that are measured whatever the options say.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rdma::{CompChannel, Cq, Status, Wc};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::bed::{PATIENCE, text};
+use crate::fixture::{PATIENCE, text};
 
 /// Takes completions; says for how many requests they are.
 #[inline]

@@ -2,8 +2,8 @@
 
 use rdma::{SendFlags, SendOp, Status, Wc, sys};
 
-use super::far::{Pair, Place};
 use super::pattern;
+use super::remote::{Pair, Place};
 use super::shape::{GAP, Piece, Shape, span};
 use super::side::{Answer, BASE, Received, Service, Stretch, Task, WORD, compare};
 
@@ -78,7 +78,7 @@ pub struct Case {
     /// How the message lies on the near side.
     pub near: Shape,
     /// How it lies on the far side, where that can be chosen.
-    pub far: Shape,
+    pub remote: Shape,
     /// With inline data.
     pub inline: bool,
     /// Counts the cases; small things vary with it.
@@ -96,7 +96,7 @@ impl std::fmt::Display for Case {
         }
         write!(f, "{} of {} bytes, {} entries", self.operation.name(), self.len, self.near.entries())?;
         if matches!(self.operation, Operation::Send | Operation::SendImm | Operation::SendInv) {
-            write!(f, " into {}", self.far.entries())?;
+            write!(f, " into {}", self.remote.entries())?;
         }
         if self.inline { f.write_str(", inline") } else { Ok(()) }
     }
@@ -168,8 +168,8 @@ impl Case {
         // Every other receive has room to spare, which must stay as it is.
         let spare = if self.overlap() { 17 } else { 0 };
         let room = header + self.len + spare;
-        let pieces = if room == 0 { Vec::new() } else { self.far.lay_out(room, BASE) };
-        pair.fill(BASE - GAP, span(room, self.far.entries()) + GAP, self.seed() + AROUND)?;
+        let pieces = if room == 0 { Vec::new() } else { self.remote.lay_out(room, BASE) };
+        pair.fill(BASE - GAP, span(room, self.remote.entries()) + GAP, self.seed() + AROUND)?;
         pair.receive(self.number, pieces.clone())?;
         let ours = self.compose(pair);
         let (op, opcode) = match (self.operation, invalidate) {
@@ -199,7 +199,7 @@ impl Case {
             covered = offset + len;
         }
         stretches.push(self.around(covered, GAP));
-        self.check_far(pair, stretches)
+        self.check_remote(pair, stretches)
     }
 
     /// Posts, waits for the completion, and takes the far receive.
@@ -252,7 +252,7 @@ impl Case {
     }
 
     /// Compares the far memory.
-    fn check_far(&self, pair: &mut Pair<'_>, stretches: Vec<Stretch>) -> Result<(), String> {
+    fn check_remote(&self, pair: &mut Pair<'_>, stretches: Vec<Stretch>) -> Result<(), String> {
         match pair.call(Task::Compare(stretches.clone()))? {
             Answer::Difference(found) => self.describe(&stretches, found),
             other => Err(format!("an answer out of place: {other:?}")),
@@ -271,13 +271,13 @@ impl Case {
     }
 
     /// Where in the far region one-sided operations go: not always aligned.
-    fn far_offset(&self) -> usize {
+    fn remote_offset(&self) -> usize {
         BASE + (self.number % 7) as usize
     }
 
     /// Message and surroundings of a one-sided operation.
     fn one_sided(&self) -> Vec<Stretch> {
-        let offset = self.far_offset();
+        let offset = self.remote_offset();
         vec![
             self.around(BASE - GAP, offset - (BASE - GAP)),
             Stretch { offset, len: self.len, seed: self.seed(), start: 0 },
@@ -286,7 +286,7 @@ impl Case {
     }
 
     fn write(&self, pair: &mut Pair<'_>, rkey: u32) -> Result<(), String> {
-        let offset = self.far_offset();
+        let offset = self.remote_offset();
         pair.fill(BASE - GAP, offset + self.len + GAP - (BASE - GAP), self.seed() + AROUND)?;
         let ours = self.compose(pair);
         let addr = pair.peer.addr + offset as u64;
@@ -308,11 +308,11 @@ impl Case {
                 marker.exchange(pair, SendOp::Send, &[], sys::IBV_WC_SEND)?;
             }
         }
-        self.check_far(pair, self.one_sided())
+        self.check_remote(pair, self.one_sided())
     }
 
     fn read(&self, pair: &mut Pair<'_>, rkey: u32) -> Result<(), String> {
-        let offset = self.far_offset();
+        let offset = self.remote_offset();
         pair.fill(offset, self.len, self.seed())?;
         let pieces =
             if self.len == 0 && self.near == Shape::One { Vec::new() } else { self.near.lay_out(self.len, BASE) };
@@ -375,7 +375,7 @@ impl Case {
     fn through_window(&self, pair: &mut Pair<'_>) -> Result<(), String> {
         let kind = self.len as u8;
         let case = Case { len: 5000, ..*self };
-        let (offset, len) = (case.far_offset(), case.len);
+        let (offset, len) = (case.remote_offset(), case.len);
         let Answer::Key(rkey) = pair.call(Task::Bind { kind, offset, len })? else { return Err("no key".into()) };
         Case { operation: Operation::Write, ..case }.write(pair, rkey)?;
         Case { operation: Operation::Read, ..case }.read(pair, rkey)

@@ -1,10 +1,10 @@
 //! `softrnic selftest`: every operation, on every kind of queue pair, in many sizes and shapes, and every byte compared.
 
 mod case;
-mod far;
 mod pattern;
 mod plan;
 mod refuse;
+mod remote;
 mod report;
 mod shape;
 mod side;
@@ -14,12 +14,12 @@ use std::rc::Rc;
 
 use clap::Args;
 
-use crate::bed::{Bed, DeviceOptions};
+use crate::fixture::{DeviceOptions, Fixture};
 use crate::link::{Link, Other};
 use crate::out::say;
 use case::Case;
-use far::{Pair, Place};
 use plan::{Plan, Row};
+use remote::{Pair, Place};
 use report::Report;
 
 /// Entries of the largest scatter/gather list that is tried.
@@ -44,9 +44,9 @@ pub struct Options {
 /// Runs all cases.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let (library, device) = options.device.find()?;
-    let bed = Rc::new(options.device.open()?);
-    say!("{} ({}), address {} ({})", device.name(), library.path(), bed.gid_index, bed.gid.ip());
-    let caps = side::caps(&bed)?;
+    let fixture = Rc::new(options.device.open()?);
+    say!("{} ({}), address {} ({})", device.name(), library.path(), fixture.gid_index, fixture.gid.ip());
+    let caps = side::caps(&fixture)?;
     let mut report = Report::new(options.verbose);
     for row in plan::rows() {
         let plan = Plan { row, caps, quick: options.quick };
@@ -54,27 +54,27 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
             report.skip(reason, 1);
             continue;
         }
-        run_row(&bed, &plan, options, &mut report)?;
+        run_row(&fixture, &plan, options, &mut report)?;
     }
     Ok(report.finish())
 }
 
 /// The far side's process.
 pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
-    far::serve(link, device)
+    remote::serve(link, device)
 }
 
 /// Runs the cases of one row, on pairs that are made anew where one was broken.
-fn run_row(bed: &Rc<Bed>, plan: &Plan, options: &Options, report: &mut Report) -> Result<(), String> {
+fn run_row(fixture: &Rc<Fixture>, plan: &Plan, options: &Options, report: &mut Report) -> Result<(), String> {
     let Row { place, spec, .. } = plan.row;
     let mut other: Option<Other> = None;
     let mut cases: Option<std::vec::IntoIter<Case>> = None;
     let mut broken = 0;
     loop {
         if place == Place::Process && other.is_none() {
-            other = Some(far::start(&options.device)?);
+            other = Some(remote::start(&options.device)?);
         }
-        let mut pair = match Pair::build(bed, spec, place, other.as_mut()) {
+        let mut pair = match Pair::build(fixture, spec, place, other.as_mut()) {
             Ok(pair) => pair,
             Err(error) => {
                 report.fail(plan.row, None, &format!("cannot make or connect the queue pairs: {error}"));

@@ -1,8 +1,8 @@
 //! Which cases there are.
 
 use super::case::{Case, Operation, exists};
-use super::far::Place;
 use super::refuse;
+use super::remote::Place;
 use super::shape::{Shape, span};
 use super::side::{BASE, Caps, Service, Spec};
 
@@ -110,10 +110,10 @@ impl Plan {
         let Row { place, spec, extent } = self.row;
         let mut cases = Vec::new();
         let mut number = 0;
-        let mut add = |operation, len, near, far, inline| {
+        let mut add = |operation, len, near, remote, inline| {
             // Odd steps: what varies with the number shall not vary with the shape alone.
             number += 1;
-            cases.push(Case { operation, len, near, far, inline, number: number * 5 + len as u64 % 3 });
+            cases.push(Case { operation, len, near, remote, inline, number: number * 5 + len as u64 % 3 });
         };
         if extent == Extent::Huge {
             for operation in [Operation::Send, Operation::Write, Operation::Read] {

@@ -3,7 +3,7 @@
 use rdma::{SendFlags, SendOp, Status};
 
 use super::case::{Case, same};
-use super::far::Pair;
+use super::remote::Pair;
 use super::shape::Shape;
 use super::side::{Answer, BASE, Stretch, Task, WORD};
 
@@ -29,7 +29,7 @@ const LEN: usize = 1000;
 /// Breaks a rule and looks what happens. The pair cannot be used afterwards.
 pub fn refused(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     let number = case.len;
-    let case = Case { len: LEN, near: Shape::One, far: Shape::One, ..*case };
+    let case = Case { len: LEN, near: Shape::One, remote: Shape::One, ..*case };
     let (addr, rkey) = (pair.peer.addr + BASE as u64, pair.peer.rkey);
     let end = pair.peer.addr + pair.near.spec.room as u64;
     let wrong = rkey ^ 0x5a_0000;
@@ -72,7 +72,7 @@ pub fn refused(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
 /// Binds a window, makes its key invalid, and tries it. The pair cannot be used afterwards.
 pub fn invalidated(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     let kind = case.len as u8;
-    let case = Case { len: LEN, near: Shape::One, far: Shape::One, ..*case };
+    let case = Case { len: LEN, near: Shape::One, remote: Shape::One, ..*case };
     let before = Stretch { offset: BASE, len: LEN, seed: case.seed() + 7, start: 0 };
     pair.tell(Task::Fill(vec![before]))?;
     let Answer::Key(rkey) = pair.call(Task::Bind { kind, offset: BASE, len: LEN })? else {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern;
 use super::shape::Piece;
-use crate::bed::{Bed, Endpoint, PORT, text, wait};
+use crate::fixture::{Endpoint, Fixture, PORT, text, wait};
 
 /// Longest wait for a completion or an event.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -72,8 +72,8 @@ pub struct Caps {
 }
 
 /// Asks the device.
-pub fn caps(bed: &Bed) -> Result<Caps, String> {
-    let attr = bed.context.query_device().map_err(text)?;
+pub fn caps(fixture: &Fixture) -> Result<Caps, String> {
+    let attr = fixture.context.query_device().map_err(text)?;
     let has = |flag: u32| attr.device_cap_flags & flag != 0;
     Ok(Caps {
         sges: usize::try_from(attr.max_sge).unwrap_or(1),
@@ -82,7 +82,7 @@ pub fn caps(bed: &Bed) -> Result<Caps, String> {
         xrc: has(sys::IBV_DEVICE_XRC),
         atomics: attr.atomic_cap != sys::IBV_ATOMIC_NONE,
         srq: attr.max_srq > 0,
-        datagram: 128 << bed.mtu,
+        datagram: 128 << fixture.mtu,
     })
 }
 
@@ -187,7 +187,7 @@ struct Window {
 pub struct Side {
     /// How it was made.
     pub spec: Spec,
-    bed: Rc<Bed>,
+    fixture: Rc<Fixture>,
     peer: RefCell<Option<(Endpoint, Option<Arc<Ah>>)>>,
     // A window goes before the region that it is bound to.
     window: RefCell<Option<Window>>,
@@ -209,9 +209,9 @@ pub struct Side {
 
 impl Side {
     /// Makes everything but the connection.
-    pub fn build(bed: &Rc<Bed>, spec: Spec) -> Result<Side, String> {
-        let caps = caps(bed)?;
-        let Bed { context, pd, .. } = &**bed;
+    pub fn build(fixture: &Rc<Fixture>, spec: Spec) -> Result<Side, String> {
+        let caps = caps(fixture)?;
+        let Fixture { context, pd, .. } = &**fixture;
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         access.set(Access::REMOTE_ATOMIC, caps.atomics);
         let mut qp_access = access.difference(Access::LOCAL_WRITE);
@@ -231,7 +231,7 @@ impl Side {
         };
         let cq = |cookie| context.create_cq(2 * DEPTH, channel()?.as_ref(), cookie).map_err(text);
         let (sends, receives) = (cq(SENDS)?, cq(RECEIVES)?);
-        let mut side = Parts { bed, spec, caps, sends: &sends, receives: &receives }.queue_pairs()?;
+        let mut side = Parts { fixture, spec, caps, sends: &sends, receives: &receives }.queue_pairs()?;
         let qp_type = spec.service.sender();
         side.qp.init(qp_type, PORT, qp_access, QKEY).map_err(text)?;
         if let Some(target) = &side.target {
@@ -240,7 +240,7 @@ impl Side {
         let psn = side.qp.number().wrapping_mul(0x9e37) & 0xff_ffff;
         Ok(Side {
             spec,
-            bed: bed.clone(),
+            fixture: fixture.clone(),
             peer: RefCell::new(None),
             window: RefCell::new(None),
             qp: side.qp,
@@ -264,8 +264,8 @@ impl Side {
         Ok(Endpoint {
             qpn: self.target.as_ref().unwrap_or(&self.qp).number(),
             sender_qpn: self.qp.number(),
-            gid: self.bed.gid.0,
-            lid: self.bed.lid,
+            gid: self.fixture.gid.0,
+            lid: self.fixture.lid,
             psn: self.psn,
             addr: self.remote.addr(),
             rkey: self.remote.rkey(),
@@ -275,7 +275,7 @@ impl Side {
 
     /// Connects to the other side, which may be this one.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), String> {
-        let with = self.bed.connect(self.psn, peer);
+        let with = self.fixture.connect(self.psn, peer);
         let mut ah = None;
         match self.spec.service {
             Service::Rc => self.qp.connect(QpType::Rc, &with).map_err(text)?,
@@ -284,14 +284,14 @@ impl Side {
                 self.qp.activate_ud(self.psn).map_err(text)?;
                 let to = AhAttr {
                     dgid: Gid(peer.gid),
-                    sgid_index: self.bed.gid_index,
+                    sgid_index: self.fixture.gid_index,
                     hop_limit: 64,
                     dlid: peer.lid,
                     is_global: peer.gid != [0; 16],
                     port_num: PORT,
                     ..AhAttr::default()
                 };
-                ah = Some(self.bed.pd.create_ah(&to).map_err(text)?);
+                ah = Some(self.fixture.pd.create_ah(&to).map_err(text)?);
             }
             Service::Xrc => {
                 self.qp.connect(QpType::XrcIni, &with).map_err(text)?;
@@ -440,7 +440,7 @@ impl Side {
 
     fn bind(&self, kind: u8, offset: usize, len: usize) -> Result<u32, String> {
         let kind = if kind == 1 { MwKind::Type1 } else { MwKind::Type2 };
-        let mw = self.bed.pd.alloc_mw(kind).map_err(text)?;
+        let mw = self.fixture.pd.alloc_mw(kind).map_err(text)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         // Type 2: the low byte is ours to choose; any but the present one.
         let rkey = mw.rkey() ^ 1;
@@ -500,7 +500,7 @@ impl Service {
 
 /// What queue pairs are made from.
 struct Parts<'a> {
-    bed: &'a Bed,
+    fixture: &'a Fixture,
     spec: Spec,
     caps: Caps,
     sends: &'a Arc<Cq>,
@@ -517,7 +517,7 @@ struct QueuePairs {
 
 impl Parts<'_> {
     fn queue_pairs(&self) -> Result<QueuePairs, String> {
-        let Bed { context, pd, .. } = self.bed;
+        let Fixture { context, pd, .. } = self.fixture;
         let entries = self.caps.sges.min(super::MOST_ENTRIES) as u32;
         let (mut srq, mut target) = (None, None);
         if self.spec.service == Service::Xrc {
@@ -539,7 +539,7 @@ impl Parts<'_> {
         let xrc = self.spec.service == Service::Xrc;
         let mut made = Err(String::new());
         for max_inline_data in INLINE {
-            let cap = self.bed.cap(QpCap {
+            let cap = self.fixture.cap(QpCap {
                 max_send_wr: DEPTH,
                 max_recv_wr: if srq.is_some() { 0 } else { DEPTH },
                 max_send_sge: entries,

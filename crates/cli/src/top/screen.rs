@@ -11,7 +11,7 @@ use crossterm::terminal::{
 };
 use crossterm::{execute, queue};
 
-use crate::bed::text;
+use crate::fixture::text;
 
 /// Gives the terminal back as it was, however the function that holds it ends.
 struct Screen;

@@ -231,17 +231,17 @@ impl Adversary {
                 vec![tx]
             }
             ReceivedFd::Nested => {
-                let (near, far) = UnixDatagram::pair().expect("sockets");
+                let (near, remote) = UnixDatagram::pair().expect("sockets");
                 let bells = [bell(), bell()];
                 send(
                     &near.as_fd().try_clone_to_owned().expect("a descriptor"),
                     b"in flight",
                     &[bells[0].as_fd(), bells[1].as_fd(), near.as_fd()],
                 );
-                vec![far.into()]
+                vec![remote.into()]
             }
             ReceivedFd::Lingers | ReceivedFd::LingersLong => {
-                let (near, far) = match slow_to_close() {
+                let (near, remote) = match slow_to_close() {
                     Ok(both) => both,
                     // There is no network, and nothing listens here either.
                     Err(_) if self.scenario.who == Who::NetNamespace => return (vec![], None, vec![]),
@@ -252,10 +252,10 @@ impl Adversary {
                     // Unread data makes this a reset, which ends what lingers.
                     std::thread::spawn(move || {
                         std::thread::sleep(Duration::from_millis(100));
-                        drop(far);
+                        drop(remote);
                     });
                 } else {
-                    kept.push(far);
+                    kept.push(remote);
                 }
                 return (vec![near.into()], None, kept);
             }
@@ -408,9 +408,9 @@ fn is_closed(socket: &OwnedFd) -> bool {
 fn slow_to_close() -> std::io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
-    let far = listener.accept()?.0;
+    let remote = listener.accept()?.0;
     near.set_nonblocking(true)?;
     while near.write(&[0; 1 << 16]).is_ok() {}
     rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(600)))?;
-    Ok((near, far))
+    Ok((near, remote))
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Footprint, Random, Wire};
+use conformance::{Fixture, Footprint, Random, Remote, Wire};
 use serde::{Deserialize, Serialize};
 
 use crate::friend::{self, Friend};
@@ -33,11 +33,11 @@ pub struct Account {
 /// The process that works.
 pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     let manager = Manager::new();
-    let mut other = Far::start("far_side", "friend", &[]);
+    let mut other = Remote::start("far_side", "friend", &[]);
     let port = other.wire.hear();
-    let friend = Friend::new(&bed, &mut other.wire);
+    let friend = Friend::new(&fixture, &mut other.wire);
     // What is there after it has been used once.
     friend.exchange(&mut random);
     manager.ask(port);
@@ -50,18 +50,18 @@ pub fn run(mut wire: Wire, seed: u64) {
                 while Instant::now() < end || book.exchanges.len() < 3 {
                     book.exchange(&friend, &mut random);
                     let mr =
-                        book.time("ibv_reg_mr", || bed.pd.reg_mr(8192, rdma::Access::LOCAL_WRITE).expect("reg_mr"));
+                        book.time("ibv_reg_mr", || fixture.pd.reg_mr(8192, rdma::Access::LOCAL_WRITE).expect("reg_mr"));
                     book.time("ibv_dereg_mr", || drop(mr));
-                    let cq = book.time("ibv_create_cq", || bed.context.create_cq(16, None, 0).expect("create_cq"));
-                    let qp = book.time("ibv_create_qp", || conformance::side::create_qp(&bed, &cq, 4));
+                    let cq = book.time("ibv_create_cq", || fixture.context.create_cq(16, None, 0).expect("create_cq"));
+                    let qp = book.time("ibv_create_qp", || conformance::side::create_qp(&fixture, &cq, 4));
                     book.time("ibv_destroy_qp", || drop(qp));
                     book.time("a request for a connection", || manager.ask(port));
                 }
             }
             Order::Anew => {
-                let mut another = Far::start("far_side", "friend", &[]);
+                let mut another = Remote::start("far_side", "friend", &[]);
                 let port = another.wire.hear();
-                let friend = Friend::new(&bed, &mut another.wire);
+                let friend = Friend::new(&fixture, &mut another.wire);
                 book.exchange(&friend, &mut random);
                 book.time("a first request for a connection", || manager.ask(port));
                 another.kill();

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use conformance::{Far, Footprint, Random, Wire, seed, setting};
+use conformance::{Footprint, Random, Remote, Wire, seed, setting};
 
 use attack::{Spoils, Target};
 use honest::{Account, Order};
@@ -45,7 +45,7 @@ const LEAK: Footprint = Footprint { bytes: 4 << 20, mappings: 3, anonymous: 8 * 
 /// The other processes.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     // Also those that another one has started end with it.
     let with_parent = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -109,7 +109,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 struct Pair {
     seed: u64,
-    far: Far,
+    remote: Remote,
     target: Target,
     /// The middle exchange, when nobody disturbs.
     quiet: u64,
@@ -119,24 +119,24 @@ impl Pair {
     fn start(starter: &[&str], seed: u64, random: &mut Random) -> Pair {
         let _watch = watch(format!("a pair that nobody disturbs, SOFTRNIC_ADVERSARY_SEED={seed}"), BOUND);
         let before = doors();
-        let mut far = Far::start_by(starter, "far_side", &format!("honest:{}", random.next() | 1));
-        let pids = far.wire.hear();
+        let mut remote = Remote::start_by(starter, "far_side", &format!("honest:{}", random.next() | 1));
+        let pids = remote.wire.hear();
         let doors: Vec<_> = doors().into_iter().filter(|door| !before.contains(door)).collect();
         // Of each process: where it is found, and where doctor asks; of one: where it listens.
         assert!(doors.len() >= 5 && doors.iter().any(|door| door.ends_with("/listen")), "{doors:?}");
-        let mut pair = Pair { seed, far, target: Target { pids, doors }, quiet: 0 };
-        pair.far.wire.tell(&Order::Work(WORK));
-        pair.quiet = pair.far.wire.hear::<Account>().median;
+        let mut pair = Pair { seed, remote, target: Target { pids, doors }, quiet: 0 };
+        pair.remote.wire.tell(&Order::Work(WORK));
+        pair.quiet = pair.remote.wire.hear::<Account>().median;
         pair
     }
 
     fn work(&mut self, order: Order) -> Account {
-        self.far.wire.tell(&order);
+        self.remote.wire.tell(&order);
         self.hear()
     }
 
     fn hear(&mut self) -> Account {
-        let account: Account = self.far.wire.hear();
+        let account: Account = self.remote.wire.hear();
         let worst = Duration::from_micros(account.worst.1);
         assert!(worst < WORST, "{} took {worst:?}", account.worst.0);
         let limit = (SLOWER * self.quiet).max(SLOW);
@@ -150,8 +150,8 @@ impl Pair {
     fn withstand(&mut self, scenario: &Scenario) -> (Spoils, Account) {
         let _watch = watch(format!("SOFTRNIC_ADVERSARY_SEED={}, {scenario:?}", self.seed), BOUND);
         let part = format!("adversary:{}", serde_json::to_string(scenario).expect("plain data"));
-        let mut adversary = Far::start_by(scenario.who.starter(), "far_side", &part);
-        self.far.wire.tell(&Order::Work(WORK));
+        let mut adversary = Remote::start_by(scenario.who.starter(), "far_side", &part);
+        self.remote.wire.tell(&Order::Work(WORK));
         let () = adversary.wire.exchange(&self.target);
         let spoils: Spoils = adversary.wire.hear();
         if scenario.after == After::Dies {

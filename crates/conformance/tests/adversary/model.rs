@@ -122,18 +122,18 @@ impl Scenario {
     /// it needs to be let in.
     pub fn draw(random: &mut Random, number: u64) -> Scenario {
         use ReceivedFd as G;
-        let far = number.is_multiple_of(3);
+        let remote = number.is_multiple_of(3);
         let who = match Who::ALL.get(number as usize) {
             Some(who) => *who,
-            None if far => one(random, &[Who::Same, Who::Same, Who::UserNamespace, Who::PidNamespace]),
+            None if remote => one(random, &[Who::Same, Who::Same, Who::UserNamespace, Who::PidNamespace]),
             None => one(random, &Who::ALL),
         };
         let received_fds = [G::None, G::Shrinks, G::Eventfd, G::Many, G::Pipe, G::Nested, G::Lingers, G::LingersLong];
         let words = [Words::Nothing, Words::Noise, Words::Hello, Words::Hello, Words::Hello];
         Scenario {
             who,
-            received_fd: if far || random.below(4) == 0 { G::Window } else { one(random, &received_fds) },
-            words: if far { Words::Hello } else { one(random, &words) },
+            received_fd: if remote || random.below(4) == 0 { G::Window } else { one(random, &received_fds) },
+            words: if remote { Words::Hello } else { one(random, &words) },
             marks: one(random, &[Marks::None, Marks::Odd, Marks::Garbage, Marks::Counts]),
             names: one(random, &[Names::None, Names::Blocks, Names::Ports]),
             after: one(random, &[After::Closes, After::Stays, After::Floods, After::Dies, After::Stops]),

@@ -1,15 +1,15 @@
 //! Errors of requests that are built (`ibv_wr_post(3)`): all are posted, or none and the errno is that of the first.
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::sys::*;
 use rdma::{Data, Errno, QpOptions, QpType, SendOp, SendWr, Sge, Status};
 
 use crate::pair::{CAP, End, region};
-use crate::side::joint;
+use crate::side::joined;
 
 /// A queue pair that can have `operations` built, connected to itself.
-fn end(bed: &Bed, qp_type: QpType, operations: u32, joint: &Joint) -> Result<End, Errno> {
-    let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
+fn end(fixture: &Fixture, qp_type: QpType, operations: u32, joined: &Joined) -> Result<End, Errno> {
+    let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
     let options = QpOptions {
         qp_type,
         send_cq: Some(&cq),
@@ -19,8 +19,8 @@ fn end(bed: &Bed, qp_type: QpType, operations: u32, joint: &Joint) -> Result<End
         cap: CAP,
         sq_sig_all: false,
     };
-    let qp = bed.pd.create_qp_ex(&options, operations).map_err(|error| error.errno)?;
-    joint.up(&qp, qp_type, qp.number(), bed.gid);
+    let qp = fixture.pd.create_qp_ex(&options, operations).map_err(|error| error.errno)?;
+    joined.up(&qp, qp_type, qp.number(), fixture.gid);
     Ok(End { qp, cq, qp_type })
 }
 
@@ -37,7 +37,7 @@ fn refused(end: &End, wrs: &[SendWr<'_>], errno: Errno, what: &str) {
 
 #[test]
 fn operations_that_a_service_does_not_have() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     let reliable = [
         IBV_QP_EX_WITH_RDMA_READ,
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
@@ -53,38 +53,38 @@ fn operations_that_a_service_does_not_have() {
         IBV_QP_EX_WITH_LOCAL_INV,
     ];
     for operation in reliable {
-        assert!(end(&bed, QpType::Rc, operation, &joint()).is_ok(), "RC {operation:#x}");
-        assert_eq!(end(&bed, QpType::Uc, operation, &joint()).err(), Some(Errno::EOPNOTSUPP), "UC {operation:#x}");
+        assert!(end(&fixture, QpType::Rc, operation, &joined()).is_ok(), "RC {operation:#x}");
+        assert_eq!(end(&fixture, QpType::Uc, operation, &joined()).err(), Some(Errno::EOPNOTSUPP), "UC {operation:#x}");
     }
     for operation in reliable.into_iter().chain(connected) {
-        assert_eq!(end(&bed, QpType::Ud, operation, &joint()).err(), Some(Errno::EOPNOTSUPP), "UD {operation:#x}");
+        assert_eq!(end(&fixture, QpType::Ud, operation, &joined()).err(), Some(Errno::EOPNOTSUPP), "UD {operation:#x}");
     }
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        assert_eq!(end(&bed, qp_type, IBV_QP_EX_WITH_TSO, &joint()).err(), Some(Errno::EOPNOTSUPP), "{qp_type:?}");
+        assert_eq!(end(&fixture, qp_type, IBV_QP_EX_WITH_TSO, &joined()).err(), Some(Errno::EOPNOTSUPP), "{qp_type:?}");
     }
 }
 
 #[test]
 fn what_the_queue_pair_was_not_made_for() {
-    let bed = Bed::open();
-    let end = end(&bed, QpType::Rc, IBV_QP_EX_WITH_RDMA_WRITE, &joint()).expect("ibv_create_qp_ex");
+    let fixture = Fixture::open();
+    let end = end(&fixture, QpType::Rc, IBV_QP_EX_WITH_RDMA_WRITE, &joined()).expect("ibv_create_qp_ex");
     let flush = SendOp::Flush { addr: 0, rkey: 0, len: 1, placement: 1, level: 0 };
     for op in [SendOp::Send, SendOp::Read { addr: 0, rkey: 0 }, flush, SendOp::LocalInv(1)] {
         let wrs = [SendWr::new(1, WRITE, NOTHING), SendWr::new(2, op, NOTHING)];
         refused(&end, &wrs, Errno::EOPNOTSUPP, &format!("{op:?}"));
     }
     // Made without that interface.
-    let plain = End::new(&bed, QpType::Rc, None);
+    let plain = End::new(&fixture, QpType::Rc, None);
     let error = plain.qp.build(&[SendWr::new(1, WRITE, NOTHING)]).expect_err("no interface");
     assert_eq!(error.errno, Errno::EOPNOTSUPP);
 }
 
 #[test]
 fn arguments_out_of_range() {
-    let bed = Bed::open();
-    let mr = region(&bed, 64);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, 64);
     let all = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_SEND;
-    let end = end(&bed, QpType::Rc, all, &joint()).expect("ibv_create_qp_ex");
+    let end = end(&fixture, QpType::Rc, all, &joined()).expect("ibv_create_qp_ex");
     let good = SendWr::new(1, WRITE, NOTHING);
     let flush = |placement, level| SendOp::Flush { addr: mr.addr(), rkey: mr.rkey(), len: 64, placement, level };
     for (what, op) in [("no placement", flush(0, 0)), ("unknown placement", flush(4, 0)), ("level", flush(1, 2))] {

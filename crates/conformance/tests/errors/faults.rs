@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::Bed;
+use conformance::Fixture;
 use rdma::{Access, Bind, Mr, Mw, MwKind, Pd, SendFlags, SendOp, Sge};
 use serde::{Deserialize, Serialize};
 
@@ -48,18 +48,20 @@ fn register(pd: &Arc<Pd>, len: usize, access: Access) -> Arc<Mr> {
 
 /// Makes the second entry of a list wrong, if the fault is one of ours. What it gives must live until the list has
 /// been used.
-pub fn spoil(bed: &Bed, list: &mut [Sge; 2], fault: Fault, ours: &[Fault]) -> Option<Arc<Mr>> {
+pub fn spoil(fixture: &Fixture, list: &mut [Sge; 2], fault: Fault, ours: &[Fault]) -> Option<Arc<Mr>> {
     if !ours.contains(&fault) {
         return None;
     }
     let len = list[1].length();
     let size = len as usize;
     let mr = match fault {
-        Fault::LocalDomain | Fault::RecvDomain => register(&bed.context.alloc_pd().expect("ibv_alloc_pd"), size, ALL),
-        Fault::LocalBounds | Fault::RecvBounds => register(&bed.pd, size - 1, ALL),
-        Fault::LocalReadOnly | Fault::RecvReadOnly => register(&bed.pd, size, Access::REMOTE_READ),
-        Fault::LocalLong => register(&bed.pd, size + 1, ALL),
-        _ => register(&bed.pd, size, ALL),
+        Fault::LocalDomain | Fault::RecvDomain => {
+            register(&fixture.context.alloc_pd().expect("ibv_alloc_pd"), size, ALL)
+        }
+        Fault::LocalBounds | Fault::RecvBounds => register(&fixture.pd, size - 1, ALL),
+        Fault::LocalReadOnly | Fault::RecvReadOnly => register(&fixture.pd, size, Access::REMOTE_READ),
+        Fault::LocalLong => register(&fixture.pd, size + 1, ALL),
+        _ => register(&fixture.pd, size, ALL),
     };
     list[1] = match fault {
         Fault::LocalKey | Fault::RecvKey => Sge::raw(mr.addr(), len, mr.lkey() ^ 1),
@@ -107,18 +109,18 @@ pub struct Local {
 
 impl Local {
     /// For BIND_MW and LOCAL_INV; `side` can post.
-    pub fn new(bed: &Bed, side: &Side, case: &Case) -> Local {
+    pub fn new(fixture: &Fixture, side: &Side, case: &Case) -> Local {
         const LEN: u64 = 64;
-        let other = || bed.context.alloc_pd().expect("ibv_alloc_pd");
+        let other = || fixture.context.alloc_pd().expect("ibv_alloc_pd");
         let kind = if case.op == Op::BindOne { MwKind::Type1 } else { MwKind::Type2 };
         let rights = match case.fault {
             Fault::BindUnbindable => ALL - Access::MW_BIND,
             Fault::BindReadOnly => Access::MW_BIND | Access::REMOTE_READ,
             _ => ALL,
         };
-        let pd = if case.fault == Fault::BindDomain { other() } else { bed.pd.clone() };
+        let pd = if case.fault == Fault::BindDomain { other() } else { fixture.pd.clone() };
         let mr = register(&pd, LEN as usize, rights);
-        let pd = if case.fault == Fault::BindWindowDomain { other() } else { bed.pd.clone() };
+        let pd = if case.fault == Fault::BindWindowDomain { other() } else { fixture.pd.clone() };
         let kind = if case.fault == Fault::InvalidateTypeOne { MwKind::Type1 } else { kind };
         let mw = pd.alloc_mw(kind).expect("ibv_alloc_mw");
         let key = next_key(mw.rkey());
@@ -136,7 +138,7 @@ impl Local {
             Fault::InvalidateNothing => local.key = 0,
             Fault::InvalidateTypeOne => local.key = bind(side, kind, &local.bind()),
             Fault::InvalidateOfAnotherQp => {
-                let binder = Side::binder(bed, &bed.pd);
+                let binder = Side::binder(fixture, &fixture.pd);
                 local.key = bind(&binder, kind, &local.bind());
                 local._binder = Some(binder);
             }
@@ -164,12 +166,12 @@ pub struct Grant {
 
 impl Grant {
     /// `side` is connected.
-    pub fn new(bed: &Bed, side: &Side, case: &Case, len: usize) -> Grant {
+    pub fn new(fixture: &Fixture, side: &Side, case: &Case, len: usize) -> Grant {
         let fault = case.fault;
         let access = if fault == Fault::RegionRight { ALL - case.op.right() } else { ALL };
         let pd = match fault {
-            Fault::Domain | Fault::OneDomain => bed.context.alloc_pd().expect("ibv_alloc_pd"),
-            _ => bed.pd.clone(),
+            Fault::Domain | Fault::OneDomain => fixture.context.alloc_pd().expect("ibv_alloc_pd"),
+            _ => fixture.pd.clone(),
         };
         let step = if case.op.is_word() { 8 } else { 1 };
         let room = match fault {
@@ -195,7 +197,7 @@ impl Grant {
         }
         if let Some(kind) = window(fault) {
             let elsewhere = kind == MwKind::Type1 || fault == Fault::WindowOfAnotherQp;
-            binder = elsewhere.then(|| Side::binder(bed, &pd));
+            binder = elsewhere.then(|| Side::binder(fixture, &pd));
             let offset = (room - len) as u64;
             (offer.rkey, mw) = grant_window(binder.as_ref().unwrap_or(side), &pd, &mr, case, kind, offset);
         }

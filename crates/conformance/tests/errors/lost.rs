@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Joint, Wire};
+use conformance::{Fixture, Joined, Remote, Wire};
 use rdma::{Data, Gid, Qp, QpState, QpType, RecvWr, SendOp, SendWr, Status};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -28,18 +28,19 @@ struct Place {
 }
 
 /// 4.096 us * 2^12 is 17 ms; twice.
-const JOINT: fn() -> Joint = || Joint { timeout: 12, retries: 1, rnr_retries: 7, dest_reads: 1, ..Joint::default() };
+const JOINED: fn() -> Joined =
+    || Joined { timeout: 12, retries: 1, rnr_retries: 7, dest_reads: 1, ..Joined::default() };
 const LEN: usize = 200_000;
 
 /// The peer.
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     while let Some(how) = wire.hear::<Option<How>>() {
-        let end = End::new(&bed, QpType::Rc, None);
-        let place = Place { qpn: end.qp.number(), gid: bed.gid.0, addr: mr.addr(), rkey: mr.rkey() };
+        let end = End::new(&fixture, QpType::Rc, None);
+        let place = Place { qpn: end.qp.number(), gid: fixture.gid.0, addr: mr.addr(), rkey: mr.rkey() };
         let peer: Place = wire.exchange(&place);
-        JOINT().up(&end.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        JOINED().up(&end.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
         for i in 0..4 {
             end.qp.post_recv(&RecvWr { wr_id: i, sges: &[mr.sge(0, LEN)] }).expect("ibv_post_recv");
         }
@@ -54,11 +55,11 @@ pub fn far(mut wire: Wire) {
     }
 }
 
-fn connected(bed: &Bed, wire: &mut Wire, how: How, joint: &Joint) -> (End, Place) {
-    let end = End::new(bed, QpType::Rc, None);
+fn connected(fixture: &Fixture, wire: &mut Wire, how: How, joined: &Joined) -> (End, Place) {
+    let end = End::new(fixture, QpType::Rc, None);
     wire.tell(&Some(how));
-    let place: Place = wire.exchange(&Place { qpn: end.qp.number(), gid: bed.gid.0, addr: 0, rkey: 0 });
-    joint.up(&end.qp, QpType::Rc, place.qpn, Gid(place.gid));
+    let place: Place = wire.exchange(&Place { qpn: end.qp.number(), gid: fixture.gid.0, addr: 0, rkey: 0 });
+    joined.up(&end.qp, QpType::Rc, place.qpn, Gid(place.gid));
     let () = wire.hear();
     (end, place)
 }
@@ -87,12 +88,12 @@ fn fails(mr: &rdma::Mr, end: &End, place: &Place, len: usize, what: &str) {
 
 #[test]
 fn lost_peers() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     for (ends, len) in [(NEAR, 64), (NEAR, LEN), (APART, LEN), (Ends::Threads, 64), (Ends::Threads, LEN)] {
         with_peer(ends, "lost", |wire| {
             for how in [How::Destroyed, How::Reset, How::Error] {
-                let (end, place) = connected(&bed, wire, how, &JOINT());
+                let (end, place) = connected(&fixture, wire, how, &JOINED());
                 fails(&mr, &end, &place, len, &format!("{how:?}, {len} bytes, {ends:?}"));
                 wire.tell(&());
             }
@@ -103,12 +104,12 @@ fn lost_peers() {
 
 #[test]
 fn killed_peers() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
-        let (end, place) = connected(&bed, &mut far.wire, How::Killed, &JOINT());
-        far.kill();
+        let mut remote = Remote::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let (end, place) = connected(&fixture, &mut remote.wire, How::Killed, &JOINED());
+        remote.kill();
         fails(&mr, &end, &place, len, &format!("killed, {len} bytes, straight {single_copy}"));
     }
 }
@@ -116,19 +117,19 @@ fn killed_peers() {
 /// 9.7.4.1.7: more READs than `max_dest_rd_atomic`. They arrive together because the target is stopped meanwhile.
 #[test]
 fn too_many_reads() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut far = Far::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // No timeout may pass while the target is stopped.
-        let (end, place) = connected(&bed, &mut far.wire, How::Killed, &Joint::default());
-        far.signal(Signal::STOP);
+        let (end, place) = connected(&fixture, &mut remote.wire, How::Killed, &Joined::default());
+        remote.signal(Signal::STOP);
         let list = [mr.sge(0, len)];
         let Place { addr, rkey, .. } = place;
         let wrs: Vec<SendWr<'_>> =
             (1..=4).map(|id| SendWr::new(id, SendOp::Read { addr, rkey }, Data::Sges(&list))).collect();
         end.qp.post_sends(&wrs).expect("ibv_post_send");
-        far.signal(Signal::CONT);
+        remote.signal(Signal::CONT);
         let got = end.completions(4);
         let refused = got.iter().position(|(_, status)| *status != Status::SUCCESS);
         // The first is within the limit, and its data come before the refusal of another (9.7.5.1).

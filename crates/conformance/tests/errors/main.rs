@@ -20,7 +20,7 @@ mod unreliable;
 
 use std::os::unix::net::UnixStream;
 
-use conformance::{Bed, Far, Wire};
+use conformance::{Fixture, Remote, Wire};
 /// A way that data take.
 struct Path {
     name: &'static str,
@@ -56,17 +56,17 @@ const ENOUGH: usize = 10;
 /// The other processes of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     play_part(&part, wire);
 }
 
 fn play_part(part: &str, wire: Wire) {
     match part {
-        "target" => play::serve(&Bed::open(), wire),
-        "lost" => lost::far(wire),
-        "overrun" => overrun::far(wire),
-        "under way" => under_way::far(wire),
+        "target" => play::serve(&Fixture::open(), wire),
+        "lost" => lost::remote(wire),
+        "overrun" => overrun::remote(wire),
+        "under way" => under_way::remote(wire),
         "reader" => under_way::reader(wire),
         other => panic!("no such part: {other}"),
     }
@@ -77,9 +77,9 @@ fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R
     match ends {
         Ends::Processes { single_copy } => {
             let single_copy = if single_copy { "1" } else { "0" };
-            let mut far = Far::start("far_side", part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
-            let result = act(&mut far.wire);
-            assert!(far.ended_well(), "the part {part}");
+            let mut remote = Remote::start("far_side", part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+            let result = act(&mut remote.wire);
+            assert!(remote.ended_well(), "the part {part}");
             result
         }
         Ends::Threads | Ends::One => {
@@ -108,16 +108,16 @@ fn run_path(path: Path) {
         wrong.extend(found.iter().map(|what| format!("{}, {}: {what}", path.name, cases[number])));
         wrong.len() < ENOUGH
     };
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     if path.ends == Ends::One {
         let mut numbers = numbers.filter(|number| play::can_be_alone(&cases[*number], &path));
-        numbers.all(|number| note(number, play::alone(&bed, &cases[number], &path)));
+        numbers.all(|number| note(number, play::alone(&fixture, &cases[number], &path)));
     } else {
         with_peer(path.ends, "target", |wire| {
             let mut numbers = numbers;
             numbers.all(|number| {
                 wire.tell(&Some(play::Order { case: number, len: path.len }));
-                note(number, play::initiator(&bed, &cases[number], &path, wire))
+                note(number, play::initiator(&fixture, &cases[number], &path, wire))
             });
             wire.tell(&None::<play::Order>);
         });

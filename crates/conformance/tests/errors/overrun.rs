@@ -1,13 +1,13 @@
 //! A completion queue that overruns: the queue and the queue pair whose completion is lost are told of
 //! (IBTA vol. 1, C10-91, 11.6.3.2).
 
-use conformance::{Bed, Wire};
+use conformance::{Fixture, Wire};
 use rdma::sys::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL};
 use rdma::{Data, Gid, QpState, QpType, SendOp, SendWr, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::pair::{End, events, region};
-use crate::side::joint;
+use crate::side::joined;
 use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
 
 /// What the peer shall be.
@@ -29,19 +29,19 @@ struct Place {
 }
 
 /// The peer, who may be the one whose queue overruns.
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
     while let Some(order) = wire.hear::<Option<Order>>() {
-        let mr = region(&bed, LARGE);
-        let end = End::with_cq(&bed, QpType::Rc, None, order.cqe);
-        joint().up(&end.qp, QpType::Rc, order.qpn, Gid(order.gid));
+        let mr = region(&fixture, LARGE);
+        let end = End::with_cq(&fixture, QpType::Rc, None, order.cqe);
+        joined().up(&end.qp, QpType::Rc, order.qpn, Gid(order.gid));
         for i in 0..end.qp.cap().max_recv_wr {
             end.recv(u64::from(i), &[mr.sge(0, LARGE)]);
         }
         wire.tell(&Place { qpn: end.qp.number(), cqe: end.cq.cqe(), addr: mr.addr(), rkey: mr.rkey() });
         let overruns: bool = wire.hear();
         if overruns {
-            assert_overrun(&bed, &end);
+            assert_overrun(&fixture, &end);
             // What was there before is there still.
             assert_eq!(end.completions(end.cq.cqe() as usize)[0], (0, Status::SUCCESS));
         } else {
@@ -51,8 +51,8 @@ pub fn far(mut wire: Wire) {
     }
 }
 
-fn assert_overrun(bed: &Bed, end: &End) {
-    let mut kinds = events(bed, 2);
+fn assert_overrun(fixture: &Fixture, end: &End) {
+    let mut kinds = events(fixture, 2);
     kinds.sort_unstable();
     assert_eq!(kinds, [IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL]);
     end.reaches(QpState::Err);
@@ -61,11 +61,11 @@ fn assert_overrun(bed: &Bed, end: &End) {
 const ROUNDS: [(Ends, usize); 5] =
     [(NEAR, SMALL), (NEAR, LARGE), (APART, LARGE), (Ends::Threads, SMALL), (Ends::Threads, LARGE)];
 
-fn connected(bed: &Bed, wire: &mut Wire, ours: u32, theirs: u32) -> (End, Place) {
-    let end = End::with_cq(bed, QpType::Rc, None, ours);
-    let order = Order { qpn: end.qp.number(), gid: bed.gid.0, cqe: theirs };
+fn connected(fixture: &Fixture, wire: &mut Wire, ours: u32, theirs: u32) -> (End, Place) {
+    let end = End::with_cq(fixture, QpType::Rc, None, ours);
+    let order = Order { qpn: end.qp.number(), gid: fixture.gid.0, cqe: theirs };
     let place: Place = wire.exchange(&Some(order));
-    joint().up(&end.qp, QpType::Rc, place.qpn, bed.gid);
+    joined().up(&end.qp, QpType::Rc, place.qpn, fixture.gid);
     (end, place)
 }
 
@@ -73,9 +73,9 @@ fn connected(bed: &Bed, wire: &mut Wire, ours: u32, theirs: u32) -> (End, Place)
 fn at_the_sender() {
     for (ends, len) in ROUNDS {
         with_peer(ends, "overrun", |wire| {
-            let bed = Bed::open();
-            let mr = region(&bed, len);
-            let (end, Place { addr, rkey, .. }) = connected(&bed, wire, 1, 64);
+            let fixture = Fixture::open();
+            let mr = region(&fixture, len);
+            let (end, Place { addr, rkey, .. }) = connected(&fixture, wire, 1, 64);
             let size = end.cq.cqe();
             assert!(size < end.qp.cap().max_send_wr, "a queue of {size} is too long for this test");
             for i in 0..=size {
@@ -83,7 +83,7 @@ fn at_the_sender() {
                 let wr = SendWr::new(u64::from(i), SendOp::Write { addr, rkey }, Data::Sges(&list));
                 end.qp.post_send(&wr).expect("ibv_post_send");
             }
-            assert_overrun(&bed, &end);
+            assert_overrun(&fixture, &end);
             assert_eq!(end.completions(size as usize)[0], (0, Status::SUCCESS));
             let () = wire.exchange(&false);
             wire.tell(&None::<Order>);
@@ -96,9 +96,9 @@ fn at_the_receiver() {
     for (ends, len) in ROUNDS {
         for immediate in [false, true] {
             with_peer(ends, "overrun", |wire| {
-                let bed = Bed::open();
-                let mr = region(&bed, len);
-                let (end, Place { addr, rkey, cqe, .. }) = connected(&bed, wire, 64, 1);
+                let fixture = Fixture::open();
+                let mr = region(&fixture, len);
+                let (end, Place { addr, rkey, cqe, .. }) = connected(&fixture, wire, 64, 1);
                 assert!(cqe < end.qp.cap().max_send_wr, "a queue of {cqe} is too long for this test");
                 for i in 0..=cqe {
                     let list = [mr.sge(0, len)];

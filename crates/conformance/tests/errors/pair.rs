@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, until};
+use conformance::{Fixture, Joined, until};
 use rdma::{AhAttr, Cq, Mr, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, Sge, Srq};
 
 pub const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
@@ -15,13 +15,13 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(bed: &Bed, qp_type: QpType, srq: Option<&Arc<Srq>>) -> End {
-        End::with_cq(bed, qp_type, srq, 64)
+    pub fn new(fixture: &Fixture, qp_type: QpType, srq: Option<&Arc<Srq>>) -> End {
+        End::with_cq(fixture, qp_type, srq, 64)
     }
 
-    pub fn with_cq(bed: &Bed, qp_type: QpType, srq: Option<&Arc<Srq>>, cqe: u32) -> End {
-        let cq = bed.context.create_cq(cqe, None, 0).expect("ibv_create_cq");
-        let xrcd = (qp_type == QpType::XrcTgt).then(|| bed.context.open_xrcd().expect("ibv_open_xrcd"));
+    pub fn with_cq(fixture: &Fixture, qp_type: QpType, srq: Option<&Arc<Srq>>, cqe: u32) -> End {
+        let cq = fixture.context.create_cq(cqe, None, 0).expect("ibv_create_cq");
+        let xrcd = (qp_type == QpType::XrcTgt).then(|| fixture.context.open_xrcd().expect("ibv_open_xrcd"));
         let options = QpOptions {
             qp_type,
             send_cq: qp_type.sends().then_some(&cq),
@@ -31,12 +31,12 @@ impl End {
             cap: CAP,
             sq_sig_all: false,
         };
-        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
         End { qp, cq, qp_type }
     }
 
-    pub fn up(&self, bed: &Bed, joint: &Joint, peer: u32) {
-        joint.up(&self.qp, self.qp_type, peer, bed.gid);
+    pub fn up(&self, fixture: &Fixture, joined: &Joined, peer: u32) {
+        joined.up(&self.qp, self.qp_type, peer, fixture.gid);
     }
 
     pub fn state(&self) -> QpState {
@@ -64,33 +64,33 @@ impl End {
 }
 
 /// A connected pair.
-pub fn pair(bed: &Bed, qp_type: QpType, joint: &Joint) -> (End, End) {
-    let (a, b) = (End::new(bed, qp_type, None), End::new(bed, qp_type, None));
-    a.up(bed, joint, b.qp.number());
-    b.up(bed, joint, a.qp.number());
+pub fn pair(fixture: &Fixture, qp_type: QpType, joined: &Joined) -> (End, End) {
+    let (a, b) = (End::new(fixture, qp_type, None), End::new(fixture, qp_type, None));
+    a.up(fixture, joined, b.qp.number());
+    b.up(fixture, joined, a.qp.number());
     (a, b)
 }
 
 /// A region with every right.
-pub fn region(bed: &Bed, len: usize) -> Arc<Mr> {
+pub fn region(fixture: &Fixture, len: usize) -> Arc<Mr> {
     use rdma::Access as A;
     let all = A::LOCAL_WRITE | A::REMOTE_WRITE | A::REMOTE_READ | A::REMOTE_ATOMIC | A::MW_BIND;
-    bed.pd.reg_mr(len, all).expect("ibv_reg_mr")
+    fixture.pd.reg_mr(len, all).expect("ibv_reg_mr")
 }
 
 /// The way to a datagram queue pair of this process.
-pub fn way(bed: &Bed, pd: &Arc<rdma::Pd>) -> Arc<rdma::Ah> {
+pub fn way(fixture: &Fixture, pd: &Arc<rdma::Pd>) -> Arc<rdma::Ah> {
     let attr =
-        AhAttr { dgid: bed.gid, is_global: true, port_num: conformance::PORT, hop_limit: 1, ..AhAttr::default() };
+        AhAttr { dgid: fixture.gid, is_global: true, port_num: conformance::PORT, hop_limit: 1, ..AhAttr::default() };
     pd.create_ah(&attr).expect("ibv_create_ah")
 }
 
 /// Events that wait at a context, by kind.
-pub fn events(bed: &Bed, count: usize) -> Vec<u32> {
-    bed.context.set_nonblocking().expect("fcntl");
+pub fn events(fixture: &Fixture, count: usize) -> Vec<u32> {
+    fixture.context.set_nonblocking().expect("fcntl");
     let mut kinds = Vec::new();
     until(&format!("{count} events"), || {
-        while let Ok(event) = bed.context.async_event() {
+        while let Ok(event) = fixture.context.async_event() {
             kinds.push(event.kind);
         }
         (kinds.len() >= count).then_some(())

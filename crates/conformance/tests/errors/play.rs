@@ -3,7 +3,7 @@
 //! The initiator posts four requests: a good SEND, the one in question, and two more that must not be executed if it fails.
 //! Its receives stand on the same completion queue, so that the order of all flushed requests shows.
 
-use conformance::{Bed, Joint, Wire, until};
+use conformance::{Fixture, Joined, Wire, until};
 use rdma::{Data, QpState, QpType, SendFlags, SendOp, SendWr, Status};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::Path;
 use crate::fate::Fate;
 use crate::faults::{Grant, LOCAL, Local, Offer, RECEIVE, halves, spoil};
 use crate::pair::way;
-use crate::side::{ALL, Place, Side, joint, qkey};
+use crate::side::{ALL, Place, Side, joined, qkey};
 use crate::table::{Case, Fault, Kind, Op, Seen, cases};
 
 /// Asks the target to play a case.
@@ -21,7 +21,7 @@ pub struct Order {
     pub len: usize,
 }
 
-/// The datagrams of `joint().mtu`'s port.
+/// The datagrams of `joined().mtu`'s port.
 const DATAGRAM: usize = 4096;
 /// Bytes of the GRH, in front of a datagram's data.
 const GRH: usize = 40;
@@ -42,44 +42,44 @@ fn room(case: &Case, len: usize) -> usize {
     if case.kind == Kind::Ud { len + GRH } else { len }
 }
 
-fn initiator_joint(case: &Case) -> Joint {
+fn initiator_joined(case: &Case) -> Joined {
     // A target that is out of receives is asked twice, at intervals of 10 us.
-    let mut joint = Joint { rnr_retries: 1, ..joint() };
+    let mut joined = Joined { rnr_retries: 1, ..joined() };
     if case.fault == Fault::NoReadsHere {
-        joint.reads = 0;
+        joined.reads = 0;
     }
     // One that does not answer, eight times at intervals of 67 ms.
-    if case.ours == Status::RETRIES { Joint { timeout: 14, ..joint } } else { joint }
+    if case.ours == Status::RETRIES { Joined { timeout: 14, ..joined } } else { joined }
 }
 
-fn target_joint(case: &Case, mut joint: Joint) -> Joint {
+fn target_joined(case: &Case, mut joined: Joined) -> Joined {
     if case.fault == Fault::QpRight {
-        joint.access &= !case.op.right().bits();
+        joined.access &= !case.op.right().bits();
     }
     if case.fault == Fault::NoReads {
-        joint.dest_reads = 0;
+        joined.dest_reads = 0;
     }
-    joint
+    joined
 }
 
 /// Plays the initiator; says what was wrong.
-pub fn initiator(bed: &Bed, case: &Case, path: &Path, wire: &mut Wire) -> Vec<String> {
-    bed.context.set_nonblocking().expect("fcntl");
-    let side = Side::new(bed, case.kind, false, initiator_joint(case));
-    let place: Place = wire.exchange(&side.place(bed));
+pub fn initiator(fixture: &Fixture, case: &Case, path: &Path, wire: &mut Wire) -> Vec<String> {
+    fixture.context.set_nonblocking().expect("fcntl");
+    let side = Side::new(fixture, case.kind, false, initiator_joined(case));
+    let place: Place = wire.exchange(&side.place(fixture));
     side.connect(&place);
-    let data = bed.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");
+    let data = fixture.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");
     if side.qp_type != QpType::XrcIni {
         side.post_recv(200, &[data.sge(0, 8)]);
         side.post_recv(201, &[data.sge(0, 8)]);
     }
     let offer: Offer = wire.exchange(&());
-    let question = Question { bed, side: &side, case, path, place: &place, offer: &offer, data: &data };
+    let question = Question { fixture, side: &side, case, path, place: &place, offer: &offer, data: &data };
     let before = if path.settled { question.front(1) } else { vec![] };
     let posted = question.post(!path.settled);
 
     let wanted = Fate::of_initiator(case);
-    let fate = side.fate(bed, before, &wanted, false, None);
+    let fate = side.fate(fixture, before, &wanted, false, None);
     let theirs: Fate = wire.exchange(&());
     drop(posted);
     let mut wrong = differs("initiator", &fate, &wanted);
@@ -99,21 +99,21 @@ pub fn can_be_alone(case: &Case, path: &Path) -> bool {
 }
 
 /// Plays both on one queue pair; says what was wrong.
-pub fn alone(bed: &Bed, case: &Case, path: &Path) -> Vec<String> {
-    bed.context.set_nonblocking().expect("fcntl");
+pub fn alone(fixture: &Fixture, case: &Case, path: &Path) -> Vec<String> {
+    fixture.context.set_nonblocking().expect("fcntl");
     let len = length(case, path.len);
-    let side = Side::new(bed, case.kind, true, target_joint(case, initiator_joint(case)));
-    let receives = Receives::post(bed, &side, case, len);
-    let place = side.place(bed);
+    let side = Side::new(fixture, case.kind, true, target_joined(case, initiator_joined(case)));
+    let receives = Receives::post(fixture, &side, case, len);
+    let place = side.place(fixture);
     side.connect(&place);
-    let grant = Grant::new(bed, &side, case, len);
-    let data = bed.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");
-    let question = Question { bed, side: &side, case, path, place: &place, offer: &grant.offer, data: &data };
+    let grant = Grant::new(fixture, &side, case, len);
+    let data = fixture.pd.reg_mr(path.len + 64, ALL).expect("ibv_reg_mr");
+    let question = Question { fixture, side: &side, case, path, place: &place, offer: &grant.offer, data: &data };
     question.front(2);
     let posted = question.post(false);
 
     let (wanted, certain) = Fate::of_both(case);
-    let fate = side.fate(bed, vec![], &wanted, !certain, grant.watched(case));
+    let fate = side.fate(fixture, vec![], &wanted, !certain, grant.watched(case));
     drop((posted, receives));
     differs("both", &fate, &wanted)
 }
@@ -126,7 +126,7 @@ fn differs(who: &str, fate: &Fate, wanted: &Fate) -> Vec<String> {
 
 /// The request in question, and those around it.
 struct Question<'a> {
-    bed: &'a Bed,
+    fixture: &'a Fixture,
     side: &'a Side,
     case: &'a Case,
     path: &'a Path,
@@ -180,7 +180,7 @@ impl Question<'_> {
     /// Posts the first request, and waits for so many completions.
     fn front(&self, count: usize) -> Vec<(u64, u32)> {
         let good = [self.data.sge(0, 8)];
-        let ah = way(self.bed, &self.bed.pd);
+        let ah = way(self.fixture, &self.fixture.pd);
         let mut wr = self.wr(1, SendOp::Send, Data::Sges(&good), true);
         wr.to = (self.case.kind == Kind::Ud).then_some((&*ah, self.place.qpn, qkey(false)));
         self.side.qp.post_send(&wr).expect("ibv_post_send");
@@ -194,23 +194,23 @@ impl Question<'_> {
 
     /// Posts the four requests, or the last three.
     fn post(&self, first: bool) -> Posted {
-        let Question { bed, side, case, path, .. } = *self;
+        let Question { fixture, side, case, path, .. } = *self;
         let len = length(case, path.len);
         let bytes = vec![0xa5; len];
         self.data.write(0, &bytes);
         let mut list = halves(self.data, 0, len);
         let mut long = Vec::new();
-        let mut keep = spoil(bed, &mut list, case.fault, &LOCAL);
+        let mut keep = spoil(fixture, &mut list, case.fault, &LOCAL);
         if case.fault == Fault::TooLong {
             let (piece, count) = if case.kind == Kind::Ud { (DATAGRAM, 1) } else { (64 << 20, 16) };
             // In pieces of one region, and one byte.
-            let mr = bed.pd.reg_mr(piece, ALL).expect("ibv_reg_mr");
+            let mr = fixture.pd.reg_mr(piece, ALL).expect("ibv_reg_mr");
             long = vec![mr.sge(0, piece); count];
             long.push(mr.sge(0, 1));
             keep = Some(mr);
         }
         let here = matches!(case.op, Op::BindOne | Op::BindTwo | Op::LocalInv);
-        let local = here.then(|| Local::new(bed, side, case));
+        let local = here.then(|| Local::new(fixture, side, case));
         let sges = match &long[..] {
             _ if here || case.op.is_flush() => &[],
             [] => &list[..],
@@ -225,7 +225,7 @@ impl Question<'_> {
             Kind::Uc => (SendOp::Write { addr: 0, rkey: 0 }, SendOp::WriteImm { addr: 0, rkey: 0, imm: 4 }),
             _ => (SendOp::Write { addr: 0, rkey: 0 }, SendOp::Write { addr: 0, rkey: 0 }),
         };
-        let ah = (case.kind == Kind::Ud).then(|| way(bed, &bed.pd));
+        let ah = (case.kind == Kind::Ud).then(|| way(fixture, &fixture.pd));
         let mut wrs = [
             self.wr(1, SendOp::Send, Data::Sges(&good), true),
             self.wr(2, self.op(local.as_ref(), len), question, true),
@@ -267,25 +267,25 @@ impl Question<'_> {
 // ---- the target ----
 
 /// Plays the target as often as it is asked to.
-pub fn serve(bed: &Bed, mut wire: Wire) {
-    bed.context.set_nonblocking().expect("fcntl");
+pub fn serve(fixture: &Fixture, mut wire: Wire) {
+    fixture.context.set_nonblocking().expect("fcntl");
     let cases = cases();
     while let Some(order) = wire.hear::<Option<Order>>() {
-        target(bed, &cases[order.case], order.len, &mut wire);
+        target(fixture, &cases[order.case], order.len, &mut wire);
     }
 }
 
-fn target(bed: &Bed, case: &Case, len: usize, wire: &mut Wire) {
+fn target(fixture: &Fixture, case: &Case, len: usize, wire: &mut Wire) {
     let len = length(case, len);
-    let side = Side::new(bed, case.kind, true, target_joint(case, joint()));
-    let place: Place = wire.exchange(&side.place(bed));
-    let receives = Receives::post(bed, &side, case, len);
+    let side = Side::new(fixture, case.kind, true, target_joined(case, joined()));
+    let place: Place = wire.exchange(&side.place(fixture));
+    let receives = Receives::post(fixture, &side, case, len);
     side.connect(&place);
-    let grant = Grant::new(bed, &side, case, len);
+    let grant = Grant::new(fixture, &side, case, len);
     let () = wire.exchange(&grant.offer);
     let () = wire.hear();
     let wanted = Fate::of_target(case);
-    wire.tell(&side.fate(bed, vec![], &wanted, false, grant.watched(case)));
+    wire.tell(&side.fate(fixture, vec![], &wanted, false, grant.watched(case)));
     drop((side, grant, receives));
 }
 
@@ -297,11 +297,11 @@ struct Receives {
 
 impl Receives {
     /// The first is for the SEND in front, the next for the message in question.
-    fn post(bed: &Bed, side: &Side, case: &Case, len: usize) -> Receives {
-        let mr = bed.pd.reg_mr(len + 2 * GRH, ALL).expect("ibv_reg_mr");
+    fn post(fixture: &Fixture, side: &Side, case: &Case, len: usize) -> Receives {
+        let mr = fixture.pd.reg_mr(len + 2 * GRH, ALL).expect("ibv_reg_mr");
         side.post_recv(100, &[mr.sge(0, room(case, 8))]);
         let mut list = halves(&mr, 0, room(case, len));
-        let spoilt = spoil(bed, &mut list, case.fault, &RECEIVE);
+        let spoilt = spoil(fixture, &mut list, case.fault, &RECEIVE);
         if case.fault != Fault::RecvNone {
             side.post_recv(101, &list);
             side.post_recv(102, &[mr.sge(0, room(case, 8))]);

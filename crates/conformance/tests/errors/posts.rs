@@ -1,6 +1,6 @@
 //! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and nothing happens.
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::{Data, Errno, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Status};
 
 use crate::pair::{CAP, End, QKEY, pair, region, way};
@@ -25,9 +25,9 @@ fn refused(end: &End, wr: &SendWr<'_>, errno: Errno, what: &str) {
 
 #[test]
 fn a_full_send_queue_is_enomem() {
-    let bed = Bed::open();
-    let end = End::new(&bed, QpType::Rc, None);
-    end.up(&bed, &Joint { timeout: 0, ..Joint::default() }, NOBODY);
+    let fixture = Fixture::open();
+    let end = End::new(&fixture, QpType::Rc, None);
+    end.up(&fixture, &Joined { timeout: 0, ..Joined::default() }, NOBODY);
     let wr = SendWr::new(1, SendOp::Send, Data::Sges(&[]));
     for _ in 0..end.qp.cap().max_send_wr {
         end.qp.post_send(&wr).expect("there is room");
@@ -37,8 +37,8 @@ fn a_full_send_queue_is_enomem() {
 
 #[test]
 fn places_are_free_when_the_completion_is_polled() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
     let room = a.qp.cap().max_send_wr;
     let wr = SendWr::new(1, SendOp::Write { addr: 0, rkey: 0 }, Data::Sges(&[]));
     for _ in 0..room {
@@ -53,15 +53,15 @@ fn places_are_free_when_the_completion_is_polled() {
 
 #[test]
 fn full_receive_queues_are_enomem() {
-    let bed = Bed::open();
-    let end = End::new(&bed, QpType::Rc, None);
-    Joint::default().init(&end.qp, QpType::Rc);
+    let fixture = Fixture::open();
+    let end = End::new(&fixture, QpType::Rc, None);
+    Joined::default().init(&end.qp, QpType::Rc);
     for _ in 0..end.qp.cap().max_recv_wr {
         end.recv(1, &[]);
     }
     assert_eq!(end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).expect_err("full").errno, Errno::ENOMEM);
 
-    let srq = bed.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
+    let srq = fixture.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
     for _ in 0..srq.query().expect("ibv_query_srq").max_wr {
         srq.post_recv(&RecvWr { wr_id: 1, sges: &[] }).expect("there is room");
     }
@@ -70,16 +70,16 @@ fn full_receive_queues_are_enomem() {
 
 #[test]
 fn too_many_entries_are_einval() {
-    let bed = Bed::open();
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-    let mr = region(&bed, 64);
+    let fixture = Fixture::open();
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+    let mr = region(&fixture, 64);
     let cap = a.qp.cap();
     let list = vec![mr.sge(0, 1); cap.max_send_sge.max(cap.max_recv_sge) as usize + 1];
     let sends = &list[..cap.max_send_sge as usize + 1];
     refused(&a, &SendWr::new(1, SendOp::Write { addr: 0, rkey: 0 }, Data::Sges(sends)), Errno::EINVAL, "send");
     let recvs = &list[..cap.max_recv_sge as usize + 1];
     assert_eq!(a.qp.post_recv(&RecvWr { wr_id: 1, sges: recvs }).expect_err("recv").errno, Errno::EINVAL);
-    let srq = bed.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
+    let srq = fixture.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
     let max = srq.query().expect("ibv_query_srq").max_sge as usize;
     let list = vec![mr.sge(0, 1); max + 1];
     assert_eq!(srq.post_recv(&RecvWr { wr_id: 1, sges: &list }).expect_err("srq").errno, Errno::EINVAL);
@@ -87,8 +87,8 @@ fn too_many_entries_are_einval() {
 
 #[test]
 fn too_much_inline_is_einval() {
-    let bed = Bed::open();
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
     let bytes = vec![0; a.qp.cap().max_inline_data as usize + 1];
     let write = SendOp::Write { addr: 0, rkey: 0 };
     refused(&a, &SendWr::new(1, write, Data::Inline(&[&bytes])), Errno::EINVAL, "one byte too many");
@@ -108,28 +108,28 @@ fn completes_in_error(end: &End, wr: &SendWr<'_>, what: &str) {
 
 #[test]
 fn operations_of_other_services_complete_in_error() {
-    let bed = Bed::open();
-    let (uc, _other) = pair(&bed, QpType::Uc, &Joint::default());
+    let fixture = Fixture::open();
+    let (uc, _other) = pair(&fixture, QpType::Uc, &Joined::default());
     for op in &REMOTE[2..] {
         completes_in_error(&uc, &SendWr::new(1, *op, Data::Sges(&[])), &format!("UC {op:?}"));
     }
-    let ud = End::new(&bed, QpType::Ud, None);
-    ud.up(&bed, &Joint::default(), 0);
-    let ah = way(&bed, &bed.pd);
+    let ud = End::new(&fixture, QpType::Ud, None);
+    ud.up(&fixture, &Joined::default(), 0);
+    let ah = way(&fixture, &fixture.pd);
     for op in &REMOTE {
         let mut wr = SendWr::new(1, *op, Data::Sges(&[]));
         wr.to = Some((&ah, ud.qp.number(), QKEY));
         completes_in_error(&ud, &wr, &format!("UD {op:?}"));
     }
-    let foreign = way(&bed, &bed.context.alloc_pd().expect("ibv_alloc_pd"));
+    let foreign = way(&fixture, &fixture.context.alloc_pd().expect("ibv_alloc_pd"));
     let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&[]));
     wr.to = Some((&foreign, ud.qp.number(), QKEY));
     completes_in_error(&ud, &wr, "C10-10: an address handle of another domain");
-    let target = End::new(&bed, QpType::XrcTgt, None);
-    target.up(&bed, &Joint::default(), NOBODY);
+    let target = End::new(&fixture, QpType::XrcTgt, None);
+    target.up(&fixture, &Joined::default(), NOBODY);
     let error = target.qp.post_send(&SendWr::new(1, SendOp::Send, Data::Sges(&[]))).expect_err("XRC target");
     assert_eq!(error.errno, Errno::EINVAL);
-    let (rc, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let (rc, _b) = pair(&fixture, QpType::Rc, &Joined::default());
     let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&[]));
     wr.flags |= SendFlags::IP_CSUM;
     refused(&rc, &wr, Errno::EINVAL, "a checksum of a raw packet");
@@ -137,20 +137,20 @@ fn operations_of_other_services_complete_in_error() {
 
 #[test]
 fn posts_in_wrong_states_are_einval() {
-    let bed = Bed::open();
-    let joint = Joint::default();
+    let fixture = Fixture::open();
+    let joined = Joined::default();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        let end = End::new(&bed, qp_type, None);
-        let ah = way(&bed, &bed.pd);
+        let end = End::new(&fixture, qp_type, None);
+        let ah = way(&fixture, &fixture.pd);
         let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&[]));
         wr.to = (qp_type == QpType::Ud).then_some((&*ah, NOBODY, QKEY));
         refused(&end, &wr, Errno::EINVAL, "RESET");
         let error = end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).expect_err("receive in RESET");
         assert_eq!(error.errno, Errno::EINVAL);
-        joint.init(&end.qp, qp_type);
+        joined.init(&end.qp, qp_type);
         refused(&end, &wr, Errno::EINVAL, "INIT");
         end.recv(1, &[]);
-        joint.rtr(&end.qp, qp_type, NOBODY, bed.gid).expect("INIT to RTR");
+        joined.rtr(&end.qp, qp_type, NOBODY, fixture.gid).expect("INIT to RTR");
         refused(&end, &wr, Errno::EINVAL, "RTR");
         // In ERR both are taken, and flushed (IBTA vol. 1, 10.3.1.7).
         end.qp.set_state(QpState::Err).expect("to ERR");
@@ -164,10 +164,10 @@ fn posts_in_wrong_states_are_einval() {
 
 #[test]
 fn who_has_no_receive_queue_takes_no_receive() {
-    let bed = Bed::open();
-    let srq = bed.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
-    for end in [End::new(&bed, QpType::Rc, Some(&srq)), End::new(&bed, QpType::XrcIni, None)] {
-        Joint::default().init(&end.qp, end.qp_type);
+    let fixture = Fixture::open();
+    let srq = fixture.pd.create_srq(8, 2, 0).expect("ibv_create_srq");
+    for end in [End::new(&fixture, QpType::Rc, Some(&srq)), End::new(&fixture, QpType::XrcIni, None)] {
+        Joined::default().init(&end.qp, end.qp_type);
         let error = end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).expect_err("no receive queue");
         assert_eq!(error.errno, Errno::EINVAL, "{:?}", end.qp_type);
     }
@@ -176,9 +176,9 @@ fn who_has_no_receive_queue_takes_no_receive() {
 /// What stands before a bad request of a list is posted; the bad one is pointed out; what stands behind it is not.
 #[test]
 fn a_list_is_posted_up_to_the_bad_request() {
-    let bed = Bed::open();
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-    let mr = region(&bed, 64);
+    let fixture = Fixture::open();
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+    let mr = region(&fixture, 64);
     let list = vec![mr.sge(0, 1); CAP.max_send_sge.max(a.qp.cap().max_send_sge) as usize + 1];
     let write = SendOp::Write { addr: 0, rkey: 0 };
     let good = |id| SendWr::new(id, write, Data::Sges(&[]));

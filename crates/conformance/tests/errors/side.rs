@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Bed, Joint, until};
+use conformance::{Fixture, Joined, until};
 use rdma::{
     Access, AsyncSource, Cq, Data, Gid, Mr, Pd, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp,
     SendWr, Sge, Srq, Status, Wc,
@@ -31,8 +31,8 @@ pub const REMOTE: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 
 /// The attributes of a side, before a fault changes them.
-pub fn joint() -> Joint {
-    Joint { access: REMOTE.union(Access::LOCAL_WRITE).bits(), ..Joint::default() }
+pub fn joined() -> Joined {
+    Joined { access: REMOTE.union(Access::LOCAL_WRITE).bits(), ..Joined::default() }
 }
 
 /// One side's objects. The order of the fields is that of their destruction.
@@ -43,17 +43,17 @@ pub struct Side {
     foreign: Option<Arc<Srq>>,
     pub cq: Arc<Cq>,
     pub qp_type: QpType,
-    joint: Joint,
+    joined: Joined,
 }
 
 impl Side {
     /// In INIT.
-    pub fn new(bed: &Bed, kind: Kind, target: bool, joint: Joint) -> Side {
-        Side::in_domain(bed, &bed.pd, kind, target, joint)
+    pub fn new(fixture: &Fixture, kind: Kind, target: bool, joined: Joined) -> Side {
+        Side::in_domain(fixture, &fixture.pd, kind, target, joined)
     }
 
-    pub fn in_domain(bed: &Bed, pd: &Arc<Pd>, kind: Kind, target: bool, joint: Joint) -> Side {
-        let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
+    pub fn in_domain(fixture: &Fixture, pd: &Arc<Pd>, kind: Kind, target: bool, joined: Joined) -> Side {
+        let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
         let qp_type = match (kind, target) {
             (Kind::Xrc, false) => QpType::XrcIni,
             (Kind::Xrc, true) => QpType::XrcTgt,
@@ -61,7 +61,7 @@ impl Side {
             (Kind::Ud, _) => QpType::Ud,
             _ => QpType::Rc,
         };
-        let xrcd = (qp_type == QpType::XrcTgt).then(|| bed.context.open_xrcd().expect("ibv_open_xrcd"));
+        let xrcd = (qp_type == QpType::XrcTgt).then(|| fixture.context.open_xrcd().expect("ibv_open_xrcd"));
         let srq = match (kind, target) {
             (Kind::RcSrq, true) => Some(pd.create_srq(16, 4, 0).expect("ibv_create_srq")),
             (Kind::Xrc, true) => {
@@ -85,31 +85,31 @@ impl Side {
             some => pd.create_qp_ex(&options, some),
         };
         let qp = made.unwrap_or_else(|error| panic!("{qp_type:?}: {error}"));
-        joint.init(&qp, qp_type);
+        joined.init(&qp, qp_type);
         let foreign = (qp_type == QpType::XrcTgt).then(|| {
-            let domain = bed.context.open_xrcd().expect("ibv_open_xrcd");
+            let domain = fixture.context.open_xrcd().expect("ibv_open_xrcd");
             pd.create_xrc_srq(16, 4, &domain, &cq).expect("ibv_create_srq_ex")
         });
-        Side { qp, srq, foreign, cq, qp_type, joint }
+        Side { qp, srq, foreign, cq, qp_type, joined }
     }
 
     /// A reliable one that is connected to itself, for binding windows.
-    pub fn binder(bed: &Bed, pd: &Arc<Pd>) -> Side {
-        let side = Side::in_domain(bed, pd, Kind::Rc, false, joint());
-        side.connect(&side.place(bed));
+    pub fn binder(fixture: &Fixture, pd: &Arc<Pd>) -> Side {
+        let side = Side::in_domain(fixture, pd, Kind::Rc, false, joined());
+        side.connect(&side.place(fixture));
         side
     }
 
-    pub fn place(&self, bed: &Bed) -> Place {
+    pub fn place(&self, fixture: &Fixture) -> Place {
         let number = |srq: &Arc<Srq>| srq.number().expect("ibv_get_srq_num");
         let own = self.srq.as_ref().filter(|_| self.qp_type == QpType::XrcTgt);
         let [srqn, foreign] = [own, self.foreign.as_ref()].map(|srq| srq.map_or(0, number));
-        Place { qpn: self.qp.number(), gid: bed.gid.0, srqn, foreign }
+        Place { qpn: self.qp.number(), gid: fixture.gid.0, srqn, foreign }
     }
 
     pub fn connect(&self, peer: &Place) {
-        self.joint.rtr(&self.qp, self.qp_type, peer.qpn, Gid(peer.gid)).expect("INIT to RTR");
-        self.joint.rts(&self.qp, self.qp_type, peer.qpn, Gid(peer.gid)).expect("RTR to RTS");
+        self.joined.rtr(&self.qp, self.qp_type, peer.qpn, Gid(peer.gid)).expect("INIT to RTR");
+        self.joined.rts(&self.qp, self.qp_type, peer.qpn, Gid(peer.gid)).expect("RTR to RTS");
     }
 
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) {
@@ -150,14 +150,21 @@ impl Side {
 
     /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `before` are
     /// completions that were polled already; `granted` is memory that may have been written.
-    pub fn fate(&self, bed: &Bed, before: Vec<(u64, u32)>, wanted: &Fate, sorted: bool, granted: Option<&Mr>) -> Fate {
+    pub fn fate(
+        &self,
+        fixture: &Fixture,
+        before: Vec<(u64, u32)>,
+        wanted: &Fate,
+        sorted: bool,
+        granted: Option<&Mr>,
+    ) -> Fate {
         let mut fate = Fate { completions: before, ..Fate::default() };
         let mut look = || {
             fate.completions.extend(self.poll());
             if sorted {
                 fate.completions.sort_unstable();
             }
-            while let Ok(event) = bed.context.async_event() {
+            while let Ok(event) = fixture.context.async_event() {
                 let ours = event.source == AsyncSource::Qp(self.qp.number());
                 fate.events.push(if ours { event.kind } else { u32::MAX });
             }

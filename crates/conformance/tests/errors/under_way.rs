@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use conformance::{Bed, Joint, Wire, collect, until};
+use conformance::{Fixture, Joined, Wire, collect, until};
 use rdma::sys::IBV_EVENT_QP_ACCESS_ERR;
 use rdma::{Data, Gid, Mr, QpState, QpType, SendOp, SendWr, Status};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::pair::{End, events, region};
-use crate::side::{ALL, joint};
+use crate::side::{ALL, joined};
 use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
 
 /// More than a window holds.
@@ -40,16 +40,16 @@ enum Then {
 }
 
 /// The peer.
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
     while let Some(order) = wire.hear::<Option<Order>>() {
-        let memory = region(&bed, LEN);
-        let granted = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
-        let end = End::new(&bed, QpType::Rc, None);
+        let memory = region(&fixture, LEN);
+        let granted = fixture.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+        let end = End::new(&fixture, QpType::Rc, None);
         end.qp.init(QpType::Rc, conformance::PORT, ALL, 0).expect("RESET to INIT");
         end.recv(100, &[]);
-        joint().rtr(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("INIT to RTR");
-        joint().rts(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("RTR to RTS");
+        joined().rtr(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("INIT to RTR");
+        joined().rts(&end.qp, QpType::Rc, order.qpn, Gid(order.gid)).expect("RTR to RTS");
         wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
         if wire.hear::<Then>() == Then::Look {
             assert_eq!(end.state(), QpState::Rts);
@@ -59,7 +59,7 @@ pub fn far(mut wire: Wire) {
         until("the first byte", || (memory.load(0) != 0).then_some(()));
         drop(granted);
         memory.write(0, &vec![0; LEN]);
-        assert_eq!(events(&bed, 1), [IBV_EVENT_QP_ACCESS_ERR]);
+        assert_eq!(events(&fixture, 1), [IBV_EVENT_QP_ACCESS_ERR]);
         assert_eq!(end.completions(1), [(100, Status::FLUSHED)]);
         assert_eq!(end.state(), QpState::Err);
         std::thread::sleep(Duration::from_millis(20));
@@ -73,10 +73,10 @@ fn is_clear(mr: &Mr) -> bool {
     bytes == vec![0; LEN]
 }
 
-fn connected(bed: &Bed, wire: &mut Wire, joint: &Joint) -> (End, Place) {
-    let end = End::new(bed, QpType::Rc, None);
-    let place: Place = wire.exchange(&Some(Order { qpn: end.qp.number(), gid: bed.gid.0 }));
-    joint.up(&end.qp, QpType::Rc, place.qpn, bed.gid);
+fn connected(fixture: &Fixture, wire: &mut Wire, joined: &Joined) -> (End, Place) {
+    let end = End::new(fixture, QpType::Rc, None);
+    let place: Place = wire.exchange(&Some(Order { qpn: end.qp.number(), gid: fixture.gid.0 }));
+    joined.up(&end.qp, QpType::Rc, place.qpn, fixture.gid);
     (end, place)
 }
 
@@ -116,10 +116,10 @@ fn the_target_deregisters() {
     for (ends, len) in [(NEAR, SMALL), (NEAR, LEN), (APART, LEN), (Ends::Threads, SMALL), (Ends::Threads, LARGE)] {
         for read in [false, true] {
             with_peer(ends, "under way", |wire| {
-                let bed = Bed::open();
-                let mr = region(&bed, len);
+                let fixture = Fixture::open();
+                let mr = region(&fixture, len);
                 mr.write(0, &vec![0xa5; len]);
-                let (end, place) = connected(&bed, wire, &joint());
+                let (end, place) = connected(&fixture, wire, &joined());
                 wire.tell(&Then::Deregister);
                 use_up(&end, &place, &mr, len, read);
                 assert!(wire.hear::<bool>(), "{len} bytes: written after the deregistration");
@@ -133,36 +133,36 @@ fn the_target_deregisters() {
 #[test]
 fn the_initiator_deregisters() {
     for single_copy in ["1", "0"] {
-        let mut far = conformance::Far::start("far_side", "under way", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
-        let bed = Bed::open();
-        let memory = region(&bed, LEN);
+        let mut remote = conformance::Remote::start("far_side", "under way", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let fixture = Fixture::open();
+        let memory = region(&fixture, LEN);
         memory.write(LEN - 1, &[0xa5]);
-        let registered = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+        let registered = fixture.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
         // No timeout: nothing goes out a second time.
-        let joint = Joint { timeout: 0, ..joint() };
-        let (end, Place { addr, rkey, .. }) = connected(&bed, &mut far.wire, &joint);
+        let joined = Joined { timeout: 0, ..joined() };
+        let (end, Place { addr, rkey, .. }) = connected(&fixture, &mut remote.wire, &joined);
         end.recv(200, &[]);
-        far.signal(Signal::STOP);
+        remote.signal(Signal::STOP);
         let list = [registered.sge(0, LEN)];
         let wr = |id| SendWr::new(id, SendOp::Write { addr, rkey }, Data::Sges(&list));
         end.qp.post_sends(&[wr(1), wr(2)]).expect("ibv_post_send");
         drop(registered);
-        far.signal(Signal::CONT);
+        remote.signal(Signal::CONT);
         let wanted = [(1, Status::LOCAL_PROTECTION), (2, Status::FLUSHED), (200, Status::FLUSHED)];
         assert_eq!(end.completions(3), wanted, "straight {single_copy}");
         assert_eq!(end.state(), QpState::Err);
         // The last byte, the only one that is not 0, did not arrive.
-        assert!(far.wire.exchange::<_, bool>(&Then::Look), "straight {single_copy}");
-        far.wire.tell(&None::<Order>);
-        assert!(far.ended_well());
+        assert!(remote.wire.exchange::<_, bool>(&Then::Look), "straight {single_copy}");
+        remote.wire.tell(&None::<Order>);
+        assert!(remote.ended_well());
     }
 }
 
 /// Another peer: reads, and stops itself while it waits for the data. Then it says what became of the requests.
 pub fn reader(mut wire: Wire) {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
-    let (end, Place { addr, rkey, .. }) = connected(&bed, &mut wire, &joint());
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
+    let (end, Place { addr, rkey, .. }) = connected(&fixture, &mut wire, &joined());
     let list = [mr.sge(0, LEN)];
     let wrs: Vec<SendWr<'_>> =
         (0..READS).map(|id| SendWr::new(id, SendOp::Read { addr, rkey }, Data::Sges(&list))).collect();
@@ -177,27 +177,27 @@ const READS: u64 = 8;
 /// The data are on their way through the window, which the initiator does not empty.
 #[test]
 fn the_target_deregisters_what_is_being_read() {
-    let mut far = conformance::Far::start("far_side", "reader", &[("SOFTRNIC_SINGLE_COPY", "0")]);
-    let bed = Bed::open();
-    let memory = region(&bed, LEN);
-    let granted = bed.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
-    let order: Option<Order> = far.wire.hear();
+    let mut remote = conformance::Remote::start("far_side", "reader", &[("SOFTRNIC_SINGLE_COPY", "0")]);
+    let fixture = Fixture::open();
+    let memory = region(&fixture, LEN);
+    let granted = fixture.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
+    let order: Option<Order> = remote.wire.hear();
     let Order { qpn, gid } = order.expect("a queue pair");
-    let end = End::new(&bed, QpType::Rc, None);
-    joint().up(&end.qp, QpType::Rc, qpn, Gid(gid));
-    far.wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
-    until("the other process stops", || conformance::is_stopped(far.pid()).then_some(()));
+    let end = End::new(&fixture, QpType::Rc, None);
+    joined().up(&end.qp, QpType::Rc, qpn, Gid(gid));
+    remote.wire.tell(&Place { qpn: end.qp.number(), addr: granted.addr(), rkey: granted.rkey() });
+    until("the other process stops", || conformance::is_stopped(remote.pid()).then_some(()));
     // The window fills.
     std::thread::sleep(Duration::from_millis(50));
     drop(granted);
-    far.signal(Signal::CONT);
-    let (statuses, state): (Vec<u32>, u32) = far.wire.hear();
+    remote.signal(Signal::CONT);
+    let (statuses, state): (Vec<u32>, u32) = remote.wire.hear();
     let refused = statuses.iter().position(|status| *status != Status::SUCCESS.0);
     let refused = refused.unwrap_or_else(|| panic!("all was read: {statuses:?}"));
     assert_eq!(statuses[refused], Status::REMOTE_ACCESS.0, "{statuses:?}");
     assert!(statuses[refused + 1..].iter().all(|status| *status == Status::FLUSHED.0), "{statuses:?}");
     assert_eq!(state, QpState::Err as u32);
-    assert_eq!(events(&bed, 1), [IBV_EVENT_QP_ACCESS_ERR]);
+    assert_eq!(events(&fixture, 1), [IBV_EVENT_QP_ACCESS_ERR]);
     assert_eq!(end.state(), QpState::Err);
-    assert!(far.ended_well());
+    assert!(remote.ended_well());
 }

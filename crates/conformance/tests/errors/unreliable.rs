@@ -1,7 +1,7 @@
 //! UC and UD: what goes wrong here stops the send queue alone (IBTA vol. 1, 10.3.1.6); what goes wrong there is lost without
 //! a word (9.8.2, 9.8.3).
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::{Access, Data, QpState, QpType, SendOp, SendWr, Status};
 
 use crate::pair::{End, QKEY, pair, region, way};
@@ -11,19 +11,19 @@ const LARGE: usize = 100_000;
 
 #[test]
 fn a_local_error_leads_to_sqe_and_back() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for qp_type in [QpType::Uc, QpType::Ud] {
         let (a, b) = match qp_type {
-            QpType::Uc => pair(&bed, qp_type, &Joint::default()),
+            QpType::Uc => pair(&fixture, qp_type, &Joined::default()),
             _ => {
-                let ends = (End::new(&bed, qp_type, None), End::new(&bed, qp_type, None));
-                ends.0.up(&bed, &Joint::default(), 0);
-                ends.1.up(&bed, &Joint::default(), 0);
+                let ends = (End::new(&fixture, qp_type, None), End::new(&fixture, qp_type, None));
+                ends.0.up(&fixture, &Joined::default(), 0);
+                ends.1.up(&fixture, &Joined::default(), 0);
                 ends
             }
         };
-        let mr = region(&bed, 256);
-        let ah = way(&bed, &bed.pd);
+        let mr = region(&fixture, 256);
+        let ah = way(&fixture, &fixture.pd);
         let (good, bad) = ([mr.sge(0, 8)], [rdma::Sge::raw(mr.addr(), 257, mr.lkey())]);
         let wr = |id, list, to: &End| {
             let mut wr = SendWr::new(id, SendOp::Send, Data::Sges(list));
@@ -53,14 +53,14 @@ fn a_local_error_leads_to_sqe_and_back() {
 
 #[test]
 fn uc_access_errors_are_silent() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for len in [SMALL, LARGE] {
-        let joint = Joint::default();
-        let (a, b) = pair(&bed, QpType::Uc, &joint);
-        let source = region(&bed, len);
-        let target = region(&bed, len);
-        let readonly = bed.pd.reg_mr(len, Access::REMOTE_READ).expect("ibv_reg_mr");
-        let foreign = bed.context.alloc_pd().expect("ibv_alloc_pd");
+        let joined = Joined::default();
+        let (a, b) = pair(&fixture, QpType::Uc, &joined);
+        let source = region(&fixture, len);
+        let target = region(&fixture, len);
+        let readonly = fixture.pd.reg_mr(len, Access::REMOTE_READ).expect("ibv_reg_mr");
+        let foreign = fixture.context.alloc_pd().expect("ibv_alloc_pd");
         let foreign = foreign.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
         let places = [
             (target.addr(), target.rkey() ^ 1),
@@ -86,17 +86,17 @@ fn uc_access_errors_are_silent() {
                 assert!(now.iter().all(|byte| *byte == 0), "{len} bytes, place {at}: written nevertheless");
             }
         }
-        bed.context.set_nonblocking().expect("fcntl");
-        assert!(bed.context.async_event().is_err(), "an event");
+        fixture.context.set_nonblocking().expect("fcntl");
+        assert!(fixture.context.async_event().is_err(), "an event");
     }
 }
 
 #[test]
 fn a_receive_that_is_too_short_fails_there() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for len in [SMALL, LARGE] {
-        let (a, b) = pair(&bed, QpType::Uc, &Joint::default());
-        let mr = region(&bed, len);
+        let (a, b) = pair(&fixture, QpType::Uc, &Joined::default());
+        let mr = region(&fixture, len);
         b.recv(100, &[mr.sge(0, len - 1)]);
         b.recv(101, &[mr.sge(0, len)]);
         a.qp.post_send(&SendWr::new(1, SendOp::Send, Data::Sges(&[mr.sge(0, len)]))).expect("ibv_post_send");
@@ -108,12 +108,12 @@ fn a_receive_that_is_too_short_fails_there() {
 
 #[test]
 fn datagrams() {
-    let bed = Bed::open();
-    let (a, b) = (End::new(&bed, QpType::Ud, None), End::new(&bed, QpType::Ud, None));
-    a.up(&bed, &Joint::default(), 0);
-    b.up(&bed, &Joint::default(), 0);
-    let ah = way(&bed, &bed.pd);
-    let mr = region(&bed, 8192);
+    let fixture = Fixture::open();
+    let (a, b) = (End::new(&fixture, QpType::Ud, None), End::new(&fixture, QpType::Ud, None));
+    a.up(&fixture, &Joined::default(), 0);
+    b.up(&fixture, &Joined::default(), 0);
+    let ah = way(&fixture, &fixture.pd);
+    let mr = region(&fixture, 8192);
     let send = |id, len, qpn, qkey| {
         let list = [mr.sge(0, len)];
         let mut wr = SendWr::new(id, SendOp::Send, Data::Sges(&list));

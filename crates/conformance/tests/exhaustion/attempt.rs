@@ -3,7 +3,7 @@
 use std::fmt;
 
 use conformance::side::{LEN, Place, RECV};
-use conformance::{Joint, Wire, library};
+use conformance::{Joined, Wire, library};
 use rdma::{Data, Error, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr, Status};
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +37,8 @@ impl From<Error> for Attempt {
 }
 
 /// Twice 34 ms.
-fn joint() -> Joint {
-    Joint { timeout: 13, retries: 1, ..Joint::default() }
+fn joined() -> Joined {
+    Joined { timeout: 13, retries: 1, ..Joined::default() }
 }
 
 /// Opens the device, connects to the friend, and exchanges messages with it.
@@ -68,9 +68,9 @@ fn try_it(wire: &mut Wire, passive: bool) -> Result<(), Attempt> {
     let qp = pd.create_qp(&options)?;
     let peer: Place = wire.exchange(&Ask::Meet(Place { qpn: qp.number(), gid: gid.0 }));
     let up = || -> Result<(), Error> {
-        joint().init(&qp, QpType::Rc);
-        joint().rtr(&qp, QpType::Rc, peer.qpn, rdma::Gid(peer.gid))?;
-        joint().rts(&qp, QpType::Rc, peer.qpn, rdma::Gid(peer.gid))?;
+        joined().init(&qp, QpType::Rc);
+        joined().rtr(&qp, QpType::Rc, peer.qpn, rdma::Gid(peer.gid))?;
+        joined().rts(&qp, QpType::Rc, peer.qpn, rdma::Gid(peer.gid))?;
         qp.post_recv(&RecvWr { wr_id: RECV, sges: &[mr.sge(LEN, LEN)] })
     };
     if let Err(error) = up() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conformance::side::{self, Place, RECV, Side};
-use conformance::{Bed, PORT, Wire};
+use conformance::{Fixture, PORT, Wire};
 use rdma::{Access, AhAttr, MwKind, QpCap, QpOptions, QpType, Result};
 
 use crate::attempt::attempt;
@@ -15,11 +15,11 @@ const TRIES: usize = 3;
 pub fn run(mut wire: Wire, case: &Case) {
     let _ = conformance::library();
     let old = case.connected.then(|| {
-        let bed = Bed::open();
-        let side = Side::new(&bed);
-        let peer: Place = wire.exchange(&side::place(&bed, &side.qp));
+        let fixture = Fixture::open();
+        let side = Side::new(&fixture);
+        let peer: Place = wire.exchange(&side::place(&fixture, &side.qp));
         side::up(&side.qp, &peer);
-        (bed, side, peer)
+        (fixture, side, peer)
     });
     let talk = |wire: &mut Wire| {
         let Some((_, side, peer)) = &old else { return };
@@ -37,7 +37,7 @@ pub fn run(mut wire: Wire, case: &Case) {
         lacking = attempt(&mut wire, case.passive);
         held.push(descriptors());
     }
-    let refused = old.as_ref().map(|(bed, ..)| objects(bed)).unwrap_or_default();
+    let refused = old.as_ref().map(|(fixture, ..)| objects(fixture)).unwrap_or_default();
     // What every try loses. One of them may have got as far as a link that stays.
     let lost = held.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or_default().max(0);
     talk(&mut wire);
@@ -57,8 +57,8 @@ fn open(fd: i32) -> bool {
 }
 
 /// Makes one of everything beside the connection that is there; gives who refused.
-fn objects(bed: &Bed) -> Vec<(String, i32)> {
-    let Bed { context, pd, gid } = bed;
+fn objects(fixture: &Fixture) -> Vec<(String, i32)> {
+    let Fixture { context, pd, gid } = fixture;
     let huge =
         QpCap { max_send_wr: 1 << 15, max_recv_wr: 1 << 15, max_send_sge: 30, max_recv_sge: 1, max_inline_data: 0 };
     let small = QpCap { max_send_wr: 100, max_recv_wr: 100, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };

@@ -1,15 +1,15 @@
 //! Somebody who has enough of everything, and to whom a process connects that has not.
 
 use conformance::side::{self, Place, RECV, Side};
-use conformance::{Bed, Far, Joint, Wire, collect};
+use conformance::{Fixture, Joined, Remote, Wire, collect};
 use rdma::{Gid, QpType, Status};
 
 /// The friend, seen from the test.
-pub struct Friend(Far);
+pub struct Friend(Remote);
 
 impl Friend {
     pub fn start() -> Friend {
-        Friend(Far::start("far_side", "friend", &[]))
+        Friend(Remote::start("far_side", "friend", &[]))
     }
 
     /// Makes a queue pair for the one at `place`; gives where it is.
@@ -23,15 +23,15 @@ impl Friend {
     }
 }
 
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
     while let Some((peer, begins)) = wire.try_hear::<(Place, bool)>() {
-        let side = Side::new(&bed);
+        let side = Side::new(&fixture);
         // Twice 34 ms.
-        let joint = Joint { timeout: 13, retries: 1, ..Joint::default() };
-        joint.up(&side.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+        let joined = Joined { timeout: 13, retries: 1, ..Joined::default() };
+        joined.up(&side.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
         side::recv(&side.qp, RECV, &[side.mr.sge(side::LEN, side::LEN)]);
-        wire.tell(&side::place(&bed, &side.qp));
+        wire.tell(&side::place(&fixture, &side.qp));
         let mut heard = Status::SUCCESS;
         let on = wire.hear::<bool>();
         if on {

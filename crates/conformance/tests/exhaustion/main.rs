@@ -15,7 +15,7 @@ mod table;
 use std::collections::BTreeSet;
 
 use conformance::side::{self, Place, RECV, Side};
-use conformance::{Bed, Far, Wire};
+use conformance::{Fixture, Remote, Wire};
 use serde::{Deserialize, Serialize};
 
 use attempt::Attempt;
@@ -61,10 +61,10 @@ struct Report {
 /// The other processes of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     match part.as_str() {
-        "friend" => friend::far(wire),
+        "friend" => friend::remote(wire),
         case => child::run(wire, &serde_json::from_str(case).expect("a case")),
     }
 }
@@ -79,33 +79,33 @@ struct Outcome {
 /// Runs one case.
 fn run(case: &Case, friend: &mut Friend) -> Result<Outcome, String> {
     let part = serde_json::to_string(case).expect("plain data");
-    let mut far = Far::start_heard("far_side", &part, &[("SOFTRNIC_LOG", "error"), ("RUST_BACKTRACE", "0")]);
-    let bed = Bed::open();
+    let mut remote = Remote::start_heard("far_side", &part, &[("SOFTRNIC_LOG", "error"), ("RUST_BACKTRACE", "0")]);
+    let fixture = Fixture::open();
     let mut old = None;
     if case.connected {
-        let side = Side::new(&bed);
-        let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
+        let side = Side::new(&fixture);
+        let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));
         side::up(&side.qp, &peer);
         old = Some((side, peer));
     }
     let report = loop {
-        match far.wire.try_hear::<Ask>() {
+        match remote.wire.try_hear::<Ask>() {
             Some(Ask::Report(report)) => break report,
-            Some(Ask::Meet(place)) => far.wire.tell(&friend.meet(&place, case.passive)),
-            Some(Ask::Friend(on)) => far.wire.tell(&friend.play(on)),
+            Some(Ask::Meet(place)) => remote.wire.tell(&friend.meet(&place, case.passive)),
+            Some(Ask::Friend(on)) => remote.wire.tell(&friend.play(on)),
             Some(Ask::Old) => {
                 let Some((side, peer)) = &old else { return Err("there is no old connection".into()) };
                 side::recv(&side.qp, RECV, &[side.mr.sge(side::LEN, side::LEN)]);
-                let () = far.wire.exchange(&());
+                let () = remote.wire.exchange(&());
                 side.message(peer.qpn);
-                let () = far.wire.exchange(&());
+                let () = remote.wire.exchange(&());
             }
-            None => return Err(format!("it died: {}", far.errors())),
+            None => return Err(format!("it died: {}", remote.errors())),
         }
     };
-    far.wire.tell(&());
-    let well = far.ended_well();
-    let said = far.errors();
+    remote.wire.tell(&());
+    let well = remote.ended_well();
+    let said = remote.errors();
     if well { Ok(Outcome { report, said }) } else { Err(format!("{report:?}; it did not end well: {said}")) }
 }
 

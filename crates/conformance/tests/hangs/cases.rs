@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use conformance::{Far, Joint, PORT, Wire, collect, until};
+use conformance::{Joined, PORT, Remote, Wire, collect, until};
 use rdma::{Access, Data, QpState, QpType, SendFlags, SendOp, SendWr};
 use rustix::process::Signal;
 
@@ -21,31 +21,31 @@ fn here(keep: impl Any) -> Hang {
 type Case = (&'static str, fn() -> Hang, &'static str);
 
 /// Nothing gives up while it is looked at.
-fn patient() -> Joint {
-    Joint { timeout: 0, ..Joint::default() }
+fn patient() -> Joined {
+    Joined { timeout: 0, ..Joined::default() }
 }
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     ("the peer posts no receive", || {
-        let (a, b) = pair(&Joint { rnr_timer: 20, ..patient() }, &Wish::default());
+        let (a, b) = pair(&Joined { rnr_timer: 20, ..patient() }, &Wish::default());
         a.send();
         here((a, b))
     }, "RNR: the peer has posted no receive for"),
     ("the peer has used up its receives, and polls no completion", || {
-        let (a, b) = pair(&Joint { rnr_timer: 20, ..patient() }, &Wish::default());
+        let (a, b) = pair(&Joined { rnr_timer: 20, ..patient() }, &Wish::default());
         b.recv();
         a.send();
         a.send();
         here((a, b))
     }, "the receive queue holds 0 receives, of 1 posted so far; one completion waits in its CQ"),
     ("seen from the peer that posts no receive", || {
-        let (a, b) = pair(&Joint { rnr_timer: 20, ..patient() }, &Wish::default());
+        let (a, b) = pair(&Joined { rnr_timer: 20, ..patient() }, &Wish::default());
         a.send();
         here((a, b))
     }, "no receive is posted: "),
     ("a shared receive queue is empty", || {
-        let (a, b) = pair(&Joint { rnr_timer: 20, ..patient() }, &Wish { srq: true, ..Wish::default() });
+        let (a, b) = pair(&Joined { rnr_timer: 20, ..patient() }, &Wish { srq: true, ..Wish::default() });
         a.send();
         here((a, b))
     }, "holds 0 receives, of 0 posted so far"),
@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
         let attr = rdma::QpAttr {
             state: QpState::Rtr,
             rq_psn: b.qp.number() + 1000,
-            ..patient().attr(a.qp.number(), b.qp.number(), b.bed.gid)
+            ..patient().attr(a.qp.number(), b.qp.number(), b.fixture.gid)
         };
         let (must, _) = verbs::state::transition(QpType::Rc, QpState::Init, QpState::Rtr).unwrap();
         b.qp.modify(&attr, rdma::QpAttrMask::STATE | must).expect("INIT to RTR");
@@ -85,10 +85,10 @@ const CASES: &[Case] = &[
     }, "sq_psn here and rq_psn there differ"),
     ("the peer has destroyed its queue pair", || {
         let (a, b) = pair(&patient(), &Wish::default());
-        let End { qp, bed, .. } = b;
+        let End { qp, fixture, .. } = b;
         drop(qp);
         a.send();
-        here((a, bed))
+        here((a, fixture))
     }, "has no QP 0x"),
     ("nobody owns the peer's number", || {
         let a = End::new(&Wish::default());
@@ -104,13 +104,13 @@ const CASES: &[Case] = &[
     }, "timeout 0: it waits for ever"),
     ("retries are under way", || {
         let (a, b) = (End::new(&Wish::default()), End::new(&Wish::default()));
-        a.up(&Joint { timeout: 19, ..Joint::default() }, QpType::Rc, b.qp.number());
+        a.up(&Joined { timeout: 19, ..Joined::default() }, QpType::Rc, b.qp.number());
         a.send();
         here((a, b))
     }, " of 7, timeout 2.1 s"),
     ("a READ waits for others", || {
         let (a, b) = (End::new(&Wish::default()), End::new(&Wish::default()));
-        a.up(&Joint { reads: 1, ..patient() }, QpType::Rc, b.qp.number());
+        a.up(&Joined { reads: 1, ..patient() }, QpType::Rc, b.qp.number());
         a.read(SendFlags::empty());
         a.read(SendFlags::empty());
         here((a, b))
@@ -173,8 +173,8 @@ const CASES: &[Case] = &[
         here((a, b))
     }, "armed, and one completion came before the last event"),
     ("a thread waits for an event that nobody has asked for", || {
-        let far = Far::start("far_side", "waiter", &[]);
-        Hang { pid: far.pid(), _keep: Box::new(far) }
+        let remote = Remote::start("far_side", "waiter", &[]);
+        Hang { pid: remote.pid(), _keep: Box::new(remote) }
     }, "not armed, and one thread in ibv_get_cq_event: no event will come"),
     ("an event waits to be got", || {
         let (a, b) = pair(&patient(), &Wish { channel: true, ..Wish::default() });
@@ -185,8 +185,8 @@ const CASES: &[Case] = &[
         here((a, b))
     }, "one event waits in its completion channel"),
     ("the destruction of a completion queue waits for acknowledgements", || {
-        let far = Far::start("far_side", "destroyer", &[]);
-        Hang { pid: far.pid(), _keep: Box::new(far) }
+        let remote = Remote::start("far_side", "destroyer", &[]);
+        Hang { pid: remote.pid(), _keep: Box::new(remote) }
     }, "waits: one event got and not acknowledged"),
     ("an asynchronous event waits to be got", || {
         let (a, b) = pair(&patient(), &Wish::default());
@@ -203,8 +203,8 @@ const CASES: &[Case] = &[
             end.qp.init(QpType::Ud, PORT, Access::empty(), 5).expect("RESET to INIT");
             end.qp.activate_ud(0).expect("INIT to RTS");
         }
-        let to = rdma::AhAttr { dgid: a.bed.gid, hop_limit: 64, is_global: true, port_num: PORT, ..Default::default() };
-        let ah = a.bed.pd.create_ah(&to).expect("ibv_create_ah");
+        let to = rdma::AhAttr { dgid: a.fixture.gid, hop_limit: 64, is_global: true, port_num: PORT, ..Default::default() };
+        let ah = a.fixture.pd.create_ah(&to).expect("ibv_create_ah");
         let list = [a.mr.sge(0, 8)];
         let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&list));
         wr.to = Some((&ah, b.qp.number(), 5));
@@ -213,17 +213,17 @@ const CASES: &[Case] = &[
         here((a, b, ah))
     }, "one message was lost: no receive was posted"),
     ("the peer is stopped", || {
-        let mut far = Far::start("far_side", "peer", &[]);
-        let a = meet(&patient(), &mut far.wire);
-        far.signal(Signal::STOP);
+        let mut remote = Remote::start("far_side", "peer", &[]);
+        let a = meet(&patient(), &mut remote.wire);
+        remote.signal(Signal::STOP);
         a.send();
-        here((a, far))
+        here((a, remote))
     }, "is stopped (SIGSTOP, or a debugger)"),
     ("the peer in another process posts no receive", || {
-        let mut far = Far::start("far_side", "peer", &[]);
-        let a = meet(&Joint { rnr_timer: 20, ..patient() }, &mut far.wire);
+        let mut remote = Remote::start("far_side", "peer", &[]);
+        let a = meet(&Joined { rnr_timer: 20, ..patient() }, &mut remote.wire);
         a.send();
-        here((a, far))
+        here((a, remote))
     }, "the receive queue holds 0 receives, of 0 posted so far"),
 ];
 
@@ -268,17 +268,17 @@ fn exit_statuses_are_as_documented() {
     let (status, text) = doctor(&["1"]);
     assert_eq!(status, 2, "{text}");
     // Nothing is the matter with a process that does nothing.
-    let mut far = Far::start("far_side", "silent", &[]);
-    let () = far.wire.hear();
-    let pid = far.pid().to_string();
+    let mut remote = Remote::start("far_side", "silent", &[]);
+    let () = remote.wire.hear();
+    let pid = remote.pid().to_string();
     let well = || doctor(&[&pid]);
     assert_eq!(well().0, 0, "{}", well().1);
     assert!(well().1.contains("nothing stands in the way"));
     // Stopped: it cannot answer, and the doctor knows why.
-    far.signal(Signal::STOP);
+    remote.signal(Signal::STOP);
     let (status, text) = doctor(&[&pid]);
     assert!(status == 2 && text.contains(&format!("process {pid} is stopped")), "{status}: {text}");
-    far.signal(Signal::CONT);
+    remote.signal(Signal::CONT);
     until("an answer after it was continued", || (well().0 == 0).then_some(()));
     assert!(doctor(&[]).1.contains(&format!("process {pid} ")));
 }

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use conformance::{Bed, Far, until};
+use conformance::{Fixture, Remote, until};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,9 +27,9 @@ fn descriptors(pid: u32) -> usize {
 /// Connections that say nothing, say much, send descriptors, and close at every moment, a few thousand of them.
 #[test]
 fn many_and_rude_connections_do_no_harm() {
-    let mut far = Far::start("far_side", "silent", &[]);
-    let () = far.wire.hear();
-    let pid = far.pid();
+    let mut remote = Remote::start("far_side", "silent", &[]);
+    let () = remote.wire.hear();
+    let pid = remote.pid();
     must_say(pid, "nothing stands in the way");
     let before = descriptors(pid);
     let garbage = vec![0xa5u8; 60_000];
@@ -57,14 +57,14 @@ fn many_and_rude_connections_do_no_harm() {
     drop(kept);
     must_say(pid, "nothing stands in the way");
     until("the end of all connections", || (descriptors(pid) <= before).then_some(()));
-    far.wire.tell(&());
-    assert!(far.ended_well());
+    remote.wire.tell(&());
+    assert!(remote.ended_well());
 }
 
 /// Its work goes on while it is asked without pause.
 #[test]
 fn who_is_asked_all_the_time_works_on() {
-    let (a, b) = pair(&conformance::Joint::default(), &Wish::default());
+    let (a, b) = pair(&conformance::Joined::default(), &Wish::default());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -87,7 +87,7 @@ fn who_is_asked_all_the_time_works_on() {
 #[test]
 fn a_forked_child_does_not_answer_for_its_parent() {
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     // SAFETY: as in the tests of fork: glibc makes its allocator whole again, and the library's verbs may be called there.
     let child = match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
@@ -96,7 +96,7 @@ fn a_forked_child_does_not_answer_for_its_parent() {
             let mut stream = theirs;
             let mut step = || drop((stream.write_all(b"x"), stream.read_exact(&mut [0])));
             step();
-            let own = std::panic::catch_unwind(Bed::open);
+            let own = std::panic::catch_unwind(Fixture::open);
             step();
             drop(own);
             // SAFETY: ends the process without running what the parent has registered.
@@ -116,5 +116,5 @@ fn a_forked_child_does_not_answer_for_its_parent() {
     assert!(text.contains("0 QPs"), "{text}");
     kill_process(Pid::from_raw(child).expect("a process id"), Signal::KILL).expect("a child of ours");
     let _ = rustix::process::waitpid(Pid::from_raw(child), rustix::process::WaitOptions::empty());
-    drop(bed);
+    drop(fixture);
 }

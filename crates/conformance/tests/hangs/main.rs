@@ -12,14 +12,14 @@ use conformance::Wire;
 /// The other processes of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     match part.as_str() {
         "peer" => place::peer(wire),
         "silent" => place::silent(wire),
         "waiter" => cases::waiter(wire),
         "destroyer" => cases::destroyer(wire),
-        "signalled" => signal::far(wire),
+        "signalled" => signal::remote(wire),
         other => panic!("no such part: {other}"),
     }
 }

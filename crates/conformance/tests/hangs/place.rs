@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, Wire, softrnic};
+use conformance::{Fixture, Joined, Wire, softrnic};
 use rdma::{
     Access, CompChannel, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Srq,
 };
@@ -33,16 +33,16 @@ pub struct End {
     pub channel: Option<Arc<CompChannel>>,
     pub srq: Option<Arc<Srq>>,
     pub mr: Arc<Mr>,
-    pub bed: Bed,
+    pub fixture: Fixture,
 }
 
 impl End {
     pub fn new(wish: &Wish) -> End {
-        let bed = Bed::open();
-        let channel = wish.channel.then(|| bed.context.create_comp_channel().expect("ibv_create_comp_channel"));
-        let sends = bed.context.create_cq(wish.cqe, None, 0).expect("ibv_create_cq");
-        let receives = bed.context.create_cq(wish.cqe, channel.as_ref(), 0).expect("ibv_create_cq");
-        let srq = wish.srq.then(|| bed.pd.create_srq(wish.depth, 1, 0).expect("ibv_create_srq"));
+        let fixture = Fixture::open();
+        let channel = wish.channel.then(|| fixture.context.create_comp_channel().expect("ibv_create_comp_channel"));
+        let sends = fixture.context.create_cq(wish.cqe, None, 0).expect("ibv_create_cq");
+        let receives = fixture.context.create_cq(wish.cqe, channel.as_ref(), 0).expect("ibv_create_cq");
+        let srq = wish.srq.then(|| fixture.pd.create_srq(wish.depth, 1, 0).expect("ibv_create_srq"));
         let options = QpOptions {
             qp_type: wish.qp_type,
             send_cq: Some(&sends),
@@ -58,15 +58,15 @@ impl End {
             },
             sq_sig_all: wish.sq_sig_all,
         };
-        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
+        let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let mr = bed.pd.reg_mr(2 * LEN, all).expect("ibv_reg_mr");
-        End { qp, sends, receives, channel, srq, mr, bed }
+        let mr = fixture.pd.reg_mr(2 * LEN, all).expect("ibv_reg_mr");
+        End { qp, sends, receives, channel, srq, mr, fixture }
     }
 
     /// RESET to RTS, connected to a queue pair of this host.
-    pub fn up(&self, joint: &Joint, qp_type: QpType, qpn: u32) {
-        joint.up(&self.qp, qp_type, qpn, self.bed.gid);
+    pub fn up(&self, joined: &Joined, qp_type: QpType, qpn: u32) {
+        joined.up(&self.qp, qp_type, qpn, self.fixture.gid);
     }
 
     pub fn recv(&self) {
@@ -96,10 +96,10 @@ impl End {
 }
 
 /// Two ends in this process, connected to each other.
-pub fn pair(joint: &Joint, wish: &Wish) -> (End, End) {
+pub fn pair(joined: &Joined, wish: &Wish) -> (End, End) {
     let (a, b) = (End::new(wish), End::new(wish));
-    a.up(joint, wish.qp_type, b.qp.number());
-    b.up(joint, wish.qp_type, a.qp.number());
+    a.up(joined, wish.qp_type, b.qp.number());
+    b.up(joined, wish.qp_type, a.qp.number());
     (a, b)
 }
 
@@ -107,7 +107,7 @@ pub fn pair(joint: &Joint, wish: &Wish) -> (End, End) {
 pub fn peer(mut wire: Wire) {
     let end = End::new(&Wish::default());
     let qpn: u32 = wire.exchange(&end.qp.number());
-    end.up(&Joint::default(), QpType::Rc, qpn);
+    end.up(&Joined::default(), QpType::Rc, qpn);
     wire.tell(&());
     while let Some(n) = wire.try_hear::<u32>() {
         (0..n).for_each(|_| end.recv());
@@ -117,16 +117,16 @@ pub fn peer(mut wire: Wire) {
 
 /// A process that opens the device and does nothing else.
 pub fn silent(mut wire: Wire) {
-    let _bed = Bed::open();
+    let _bed = Fixture::open();
     wire.tell(&());
     let _ = wire.try_hear::<()>();
 }
 
 /// Our end, connected to a peer's.
-pub fn meet(joint: &Joint, wire: &mut Wire) -> End {
+pub fn meet(joined: &Joined, wire: &mut Wire) -> End {
     let end = End::new(&Wish::default());
     let qpn: u32 = wire.exchange(&end.qp.number());
-    joint.up(&end.qp, QpType::Rc, qpn, Gid(end.bed.gid.0));
+    joined.up(&end.qp, QpType::Rc, qpn, Gid(end.fixture.gid.0));
     let () = wire.hear();
     end
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{Bed, Wire, until};
+use conformance::{Fixture, Wire, until};
 
 /// What the process has done about the signal.
 const VARIABLE: &str = "SOFTRNIC_CONFORMANCE_SIGNAL";
@@ -29,17 +29,17 @@ fn raise() {
 }
 
 /// The process that is signalled: prints what happened, if it lives.
-pub fn far(_: Wire) {
+pub fn remote(_: Wire) {
     let how = std::env::var(VARIABLE).expect("told");
     match how.as_str() {
         "before" => dispose(handler()),
         "ignored" => dispose(libc::SIG_IGN),
         _ => {}
     }
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     match how.as_str() {
         "after" => dispose(handler()),
-        "closed" => drop(bed),
+        "closed" => drop(fixture),
         "child" => {
             // SAFETY: the child calls async-signal-safe functions only.
             let child = unsafe { libc::fork() };
@@ -67,13 +67,13 @@ pub fn far(_: Wire) {
 
 /// How the process ended, and what it said on stderr.
 fn run(how: &str, off: bool) -> (std::process::ExitStatus, String) {
-    let (_near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    let (_near, remote) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command
         .args(["--exact", "far_side", "--ignored", "--nocapture", "--test-threads=1"])
         .env("SOFTRNIC_CONFORMANCE_PART", "signalled")
         .env(VARIABLE, how)
-        .stdin(std::process::Stdio::from(std::os::fd::OwnedFd::from(far)));
+        .stdin(std::process::Stdio::from(std::os::fd::OwnedFd::from(remote)));
     if off {
         command.env("SOFTRNIC_SIGNAL", "0");
     }

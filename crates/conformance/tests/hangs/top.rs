@@ -9,7 +9,7 @@ use crate::place::{Wish, pair};
 
 #[test]
 fn top_shows_what_moves() {
-    let (a, b) = pair(&conformance::Joint::default(), &Wish::default());
+    let (a, b) = pair(&conformance::Joined::default(), &Wish::default());
     let stop = AtomicBool::new(false);
     let pid = std::process::id().to_string();
     let ((status, text), (_, table)) = std::thread::scope(|scope| {

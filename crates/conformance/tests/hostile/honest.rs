@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, Wire, collect, until};
+use conformance::{Fixture, Joined, Wire, collect, until};
 use rdma::{
     Access, Cq, Data, Gid, Mr, Pd, Qp, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr, Status,
     Wc,
@@ -33,8 +33,8 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(bed: &Bed, pd: &Arc<Pd>) -> End {
-        let cq = bed.context.create_cq(256, None, 0).expect("ibv_create_cq");
+    pub fn new(fixture: &Fixture, pd: &Arc<Pd>) -> End {
+        let cq = fixture.context.create_cq(256, None, 0).expect("ibv_create_cq");
         let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let options = QpOptions {
             qp_type: QpType::Rc,
@@ -50,12 +50,12 @@ impl End {
         End { qp, cq, mr: pd.reg_mr(2 * LEN, rights).expect("ibv_reg_mr") }
     }
 
-    pub fn place(&self, bed: &Bed) -> Place {
-        Place { qpn: self.qp.number(), gid: bed.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() }
+    pub fn place(&self, fixture: &Fixture) -> Place {
+        Place { qpn: self.qp.number(), gid: fixture.gid.0, addr: self.mr.addr(), rkey: self.mr.rkey() }
     }
 
-    pub fn up(&self, peer: &Place, joint: Joint) {
-        joint.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
+    pub fn up(&self, peer: &Place, joined: Joined) {
+        joined.up(&self.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
     }
 
     pub fn recv(&self) -> rdma::Result<()> {
@@ -82,11 +82,11 @@ fn packets(len: usize) -> u32 {
 }
 
 impl Friend {
-    pub fn new(bed: &Bed, wire: &mut Wire) -> Friend {
-        let end = End::new(bed, &bed.pd);
-        let own = end.place(bed);
+    pub fn new(fixture: &Fixture, wire: &mut Wire) -> Friend {
+        let end = End::new(fixture, &fixture.pd);
+        let own = end.place(fixture);
         let peer: Place = wire.exchange(&own);
-        end.up(&peer, Joint::default());
+        end.up(&peer, Joined::default());
         let () = wire.exchange(&());
         // Sequence numbers begin at the receiver's number.
         let psns = Cell::new((peer.qpn, own.qpn));
@@ -133,10 +133,10 @@ fn good(all: &[Wc]) {
 
 /// The honest third: sends back what it gets, until the victim closes the wire.
 pub fn serve(mut wire: Wire) {
-    let bed = Bed::open();
-    let end = End::new(&bed, &bed.pd);
-    let peer: Place = wire.exchange(&end.place(&bed));
-    end.up(&peer, Joint::default());
+    let fixture = Fixture::open();
+    let end = End::new(&fixture, &fixture.pd);
+    let peer: Place = wire.exchange(&end.place(&fixture));
+    end.up(&peer, Joined::default());
     end.recv().expect("ibv_post_recv");
     let () = wire.exchange(&());
     loop {
@@ -164,17 +164,17 @@ pub struct Toy {
 const SHORT: u8 = 12;
 
 impl Toy {
-    pub fn new(bed: &Bed) -> Toy {
-        let pd = bed.context.alloc_pd().expect("ibv_alloc_pd");
-        Toy { end: End::new(bed, &pd) }
+    pub fn new(fixture: &Fixture) -> Toy {
+        let pd = fixture.context.alloc_pd().expect("ibv_alloc_pd");
+        Toy { end: End::new(fixture, &pd) }
     }
 
-    pub fn place(&self, bed: &Bed) -> Place {
-        self.end.place(bed)
+    pub fn place(&self, fixture: &Fixture) -> Place {
+        self.end.place(fixture)
     }
 
     pub fn up(&self, peer: &Place) {
-        self.end.up(peer, Joint { timeout: SHORT, retries: 2, ..Joint::default() });
+        self.end.up(peer, Joined { timeout: SHORT, retries: 2, ..Joined::default() });
         for _ in 0..16 {
             self.end.recv().expect("ibv_post_recv");
         }

@@ -15,7 +15,7 @@ mod vandal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Random, Wire, seed, setting};
+use conformance::{Fixture, Random, Remote, Wire, seed, setting};
 
 use honest::{Friend, Place};
 
@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_millis(400);
 /// The other processes.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     match part.split_once(':') {
         None => honest::serve(wire),
@@ -48,8 +48,8 @@ struct Secrets {
 impl Secrets {
     const LEN: usize = 64 << 10;
 
-    fn new(bed: &Bed) -> Secrets {
-        let region = bed.pd.reg_mr(Self::LEN, rdma::Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    fn new(fixture: &Fixture) -> Secrets {
+        let region = fixture.pd.reg_mr(Self::LEN, rdma::Access::LOCAL_WRITE).expect("ibv_reg_mr");
         region.write(0, &vec![0x5a; Self::LEN]);
         Secrets { region, heap: vec![0xa5; Self::LEN] }
     }
@@ -67,20 +67,20 @@ fn withstand(kind: &str) {
     assert!(Path::new("/proc/self/fd").exists(), "proc is mounted");
     let seed = seed("SOFTRNIC_HOSTILE_SEED");
     let mut random = Random::new(seed);
-    let bed = Bed::open();
-    let secrets = Secrets::new(&bed);
-    let mut honest = Far::start("far_side", "honest", &[]);
-    let friend = Friend::new(&bed, &mut honest.wire);
+    let fixture = Fixture::open();
+    let secrets = Secrets::new(&fixture);
+    let mut honest = Remote::start("far_side", "honest", &[]);
+    let friend = Friend::new(&fixture, &mut honest.wire);
     friend.exchange(&mut random);
     let mut before = 0;
     let rounds = setting("SOFTRNIC_HOSTILE_ROUNDS").unwrap_or(ROUNDS);
     for number in 0..rounds {
         let single_copy = if random.below(2) == 0 { "0" } else { "1" };
         let part = format!("{kind}:{}", random.next() | 1);
-        let mut attacker = Far::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut attacker = Remote::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // Our end of a connection with it: what it has a right to.
-        let toy = honest::Toy::new(&bed);
-        let other: Place = attacker.wire.exchange(&toy.place(&bed));
+        let toy = honest::Toy::new(&fixture);
+        let other: Place = attacker.wire.exchange(&toy.place(&fixture));
         toy.up(&other);
         attacker.wire.tell(&friend.places());
         let () = attacker.wire.exchange(&());
@@ -106,8 +106,8 @@ fn withstand(kind: &str) {
         }
     }
     // Whoever comes new is served.
-    let mut another = Far::start("far_side", "honest", &[]);
-    Friend::new(&bed, &mut another.wire).exchange(&mut random);
+    let mut another = Remote::start("far_side", "honest", &[]);
+    Friend::new(&fixture, &mut another.wire).exchange(&mut random);
     another.kill();
     // The last links' descriptors are closed by the NIC thread.
     let leaked = |now: usize| rounds > 3 && now > before + 4;

@@ -162,7 +162,8 @@ pub fn run(mut wire: Wire, seed: u64) {
             break (block, socket);
         }
     };
-    let gid = conformance::Bed::open().context.query_gid(PORT, 0).expect("ibv_query_gid").expect("an address").gid.0;
+    let gid =
+        conformance::Fixture::open().context.query_gid(PORT, 0).expect("ibv_query_gid").expect("an address").gid.0;
     let own = Place { qpn: block << 12 | 5, gid, addr: random.next(), rkey: random.next() as u32 };
     let toy: Place = wire.exchange(&own);
     let friends = wire.hear();

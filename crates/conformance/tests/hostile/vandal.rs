@@ -6,16 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use conformance::{Bed, Wire};
+use conformance::{Fixture, Wire};
 
 use crate::honest::{Place, Toy};
 use conformance::Random;
 
 pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);
-    let bed = Bed::open();
-    let toy = Toy::new(&bed);
-    let victim: Place = wire.exchange(&toy.place(&bed));
+    let fixture = Fixture::open();
+    let toy = Toy::new(&fixture);
+    let victim: Place = wire.exchange(&toy.place(&fixture));
     toy.up(&victim);
     let _: (Place, Place, (u32, u32)) = wire.hear();
     let () = wire.exchange(&());

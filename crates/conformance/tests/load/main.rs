@@ -30,15 +30,15 @@ fn each(short: u64) -> u64 {
 /// The other processes of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     match part.as_str() {
-        "threads" => threads::far(wire),
-        "thousand" => thousand::far(wire),
-        "mesh" => mesh::far(wire),
-        "shared" => shared::far(wire),
-        "streams" => streams::far(wire),
-        "pair" => memory::far(wire),
+        "threads" => threads::remote(wire),
+        "thousand" => thousand::remote(wire),
+        "mesh" => mesh::remote(wire),
+        "shared" => shared::remote(wire),
+        "streams" => streams::remote(wire),
+        "pair" => memory::remote(wire),
         other => panic!("no such part: {other}"),
     }
 }

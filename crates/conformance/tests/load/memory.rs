@@ -1,7 +1,7 @@
 //! What a connected pair of processes costs.
 
 use conformance::side::Side;
-use conformance::{Bed, Far, Footprint, Wire};
+use conformance::{Fixture, Footprint, Remote, Wire};
 use rdma::Status;
 
 const MIB: u64 = 1 << 20;
@@ -13,18 +13,18 @@ const LARGE: usize = 16 << 10;
 
 /// One connection, used in both directions; gives the growth for it.
 fn play(wire: &mut Wire) -> Footprint {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     // What the first queue pair brings along is not the connection's: one to itself.
-    let (a, b) = (Side::new(&bed), Side::new(&bed));
-    conformance::side::up(&a.qp, &conformance::side::place(&bed, &b.qp));
-    conformance::side::up(&b.qp, &conformance::side::place(&bed, &a.qp));
-    let own = Side::new(&bed);
-    let mr = conformance::side::buffer(&bed, 2 * LARGE);
+    let (a, b) = (Side::new(&fixture), Side::new(&fixture));
+    conformance::side::up(&a.qp, &conformance::side::place(&fixture, &b.qp));
+    conformance::side::up(&b.qp, &conformance::side::place(&fixture, &a.qp));
+    let own = Side::new(&fixture);
+    let mr = conformance::side::buffer(&fixture, 2 * LARGE);
     mr.write(0, &vec![1; 2 * LARGE]);
     let () = wire.exchange(&());
     let before = Footprint::own();
     let () = wire.exchange(&());
-    own.exchange(&bed, wire);
+    own.exchange(&fixture, wire);
     for _ in 0..MESSAGES {
         conformance::side::recv(&own.qp, 2, &[mr.sge(LARGE, LARGE)]);
         let () = wire.exchange(&());
@@ -38,7 +38,7 @@ fn play(wire: &mut Wire) -> Footprint {
     grown
 }
 
-pub fn far(mut wire: Wire) {
+pub fn remote(mut wire: Wire) {
     let grown = play(&mut wire);
     wire.tell(&grown);
 }
@@ -46,14 +46,14 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn a_connected_pair_of_processes_is_small() {
     let _alone = crate::alone();
-    let mut far = Far::start("far_side", "pair", &[]);
-    let near = play(&mut far.wire);
-    let there: Footprint = far.wire.hear();
+    let mut remote = Remote::start("far_side", "pair", &[]);
+    let near = play(&mut remote.wire);
+    let there: Footprint = remote.wire.hear();
     let bytes = near.bytes + there.bytes;
     println!("counted: a connected pair of processes needs {} KiB: here {near}; there {there}", bytes / 1024);
     assert!(bytes < PAIR, "{bytes} bytes");
     // The socket, a doorbell for each direction, the peer's life; twice, if both began to connect at the same time; and
     // once the export table.
     assert!(near.descriptors <= 9 && there.descriptors <= 9, "here {near}; there {there}");
-    assert!(far.ended_well());
+    assert!(remote.ended_well());
 }

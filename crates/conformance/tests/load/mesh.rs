@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conformance::side::{self, Place};
-use conformance::{Bed, Far, Footprint, Pace, Wire};
+use conformance::{Fixture, Footprint, Pace, Remote, Wire};
 use rdma::{Cq, Mr, Qp, RecvWr, Status, Wc};
 use serde::{Deserialize, Serialize};
 
@@ -75,15 +75,15 @@ impl End {
 }
 
 /// One of the processes.
-pub fn far(mut wire: Wire) {
+pub fn remote(mut wire: Wire) {
     let own: usize = wire.hear();
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(1 << 12, None, 0).expect("ibv_create_cq");
-    let mr = side::buffer(&bed, PROCESSES * (DEPTH as usize + 1) * LARGEST);
-    let qps: Vec<_> = (0..PROCESSES).map(|to| (to != own).then(|| side::create_qp(&bed, &cq, 16))).collect();
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(1 << 12, None, 0).expect("ibv_create_cq");
+    let mr = side::buffer(&fixture, PROCESSES * (DEPTH as usize + 1) * LARGEST);
+    let qps: Vec<_> = (0..PROCESSES).map(|to| (to != own).then(|| side::create_qp(&fixture, &cq, 16))).collect();
     let mut places: Vec<Option<Place>> = Vec::new();
     for qp in &qps {
-        places.push(qp.as_ref().map(|qp| side::place(&bed, qp)));
+        places.push(qp.as_ref().map(|qp| side::place(&fixture, qp)));
     }
     // The program's pages do not count.
     mr.write(0, &vec![1; mr.len()]);
@@ -131,29 +131,29 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn sixty_four_processes_all_to_all() {
     let _alone = crate::alone();
-    let mut fars: Vec<Far> = (0..PROCESSES).map(|_| Far::start("far_side", "mesh", &[])).collect();
-    for (at, far) in fars.iter_mut().enumerate() {
-        far.wire.tell(&at);
+    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("far_side", "mesh", &[])).collect();
+    for (at, remote) in remotes.iter_mut().enumerate() {
+        remote.wire.tell(&at);
     }
-    let places: Vec<Vec<Option<Place>>> = fars.iter_mut().map(|far| far.wire.hear()).collect();
-    for (at, far) in fars.iter_mut().enumerate() {
+    let places: Vec<Vec<Option<Place>>> = remotes.iter_mut().map(|remote| remote.wire.hear()).collect();
+    for (at, remote) in remotes.iter_mut().enumerate() {
         let peers: Vec<Option<Place>> = places.iter().map(|of| of[at]).collect();
-        far.wire.tell(&peers);
+        remote.wire.tell(&peers);
     }
-    for far in &mut fars {
-        let () = far.wire.hear();
+    for remote in &mut remotes {
+        let () = remote.wire.hear();
     }
-    fars.iter_mut().for_each(|far| far.wire.tell(&()));
+    remotes.iter_mut().for_each(|remote| remote.wire.tell(&()));
     let mut sum = Counts::default();
-    for far in &mut fars {
-        let counts: Counts = far.wire.hear();
+    for remote in &mut remotes {
+        let counts: Counts = remote.wire.hear();
         sum.sent += counts.sent;
         sum.received += counts.received;
         sum.grown.bytes += counts.grown.bytes;
         sum.grown.descriptors = sum.grown.descriptors.max(counts.grown.descriptors);
     }
-    fars.iter_mut().for_each(|far| far.wire.tell(&()));
-    let failed = fars.iter_mut().filter_map(|far| (!far.ended_well()).then(|| far.pid())).count();
+    remotes.iter_mut().for_each(|remote| remote.wire.tell(&()));
+    let failed = remotes.iter_mut().filter_map(|remote| (!remote.ended_well()).then(|| remote.pid())).count();
     let pairs = (PROCESSES * (PROCESSES - 1) / 2) as u64;
     println!(
         "counted: {PROCESSES} processes, {pairs} pairs: {} sent, {} received; each pair needs {} KiB, a process at most {} descriptors",

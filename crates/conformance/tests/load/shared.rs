@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conformance::side::{self, Place};
-use conformance::{Bed, Far, Joint, Wire, collect, until};
+use conformance::{Fixture, Joined, Remote, Wire, collect, until};
 use rdma::{Data, Gid, QpAttrMask, QpCap, QpOptions, QpState, QpType, RecvWr, SendOp, SendWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger};
@@ -22,12 +22,12 @@ fn length(number: u64) -> usize {
     if number.is_multiple_of(16) { LARGEST } else { HEAD + (number as usize * 3) % 200 }
 }
 
-pub fn far(mut wire: Wire) {
+pub fn remote(mut wire: Wire) {
     let own: u64 = wire.hear();
-    let bed = Bed::open();
-    let side = side::Side::new(&bed);
-    let mr = side::buffer(&bed, DEEP as usize * LARGEST);
-    let peer: Place = wire.exchange(&side::place(&bed, &side.qp));
+    let fixture = Fixture::open();
+    let side = side::Side::new(&fixture);
+    let mr = side::buffer(&fixture, DEEP as usize * LARGEST);
+    let peer: Place = wire.exchange(&side::place(&fixture, &side.qp));
     side::up(&side.qp, &peer);
     let () = wire.exchange(&());
     let mut done = 0;
@@ -51,11 +51,11 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn a_shared_receive_queue_with_sixty_four_senders() {
     let _alone = crate::alone();
-    let mut fars: Vec<Far> = (0..SENDERS).map(|_| Far::start("far_side", "shared", &[])).collect();
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(1024, None, 0).expect("ibv_create_cq");
-    let srq = bed.pd.create_srq(RECEIVES as u32, 1, 0).expect("ibv_create_srq");
-    let mr = side::buffer(&bed, RECEIVES * LARGEST);
+    let mut remotes: Vec<Remote> = (0..SENDERS).map(|_| Remote::start("far_side", "shared", &[])).collect();
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(1024, None, 0).expect("ibv_create_cq");
+    let srq = fixture.pd.create_srq(RECEIVES as u32, 1, 0).expect("ibv_create_srq");
+    let mr = side::buffer(&fixture, RECEIVES * LARGEST);
     let post = |slot: usize| {
         let sges = [mr.sge(slot * LARGEST, LARGEST)];
         srq.post_recv(&RecvWr { wr_id: slot as u64, sges: &sges }).expect("ibv_post_srq_recv");
@@ -70,16 +70,17 @@ fn a_shared_receive_queue_with_sixty_four_senders() {
         cap: QpCap { max_send_wr: 1, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 },
         sq_sig_all: true,
     };
-    let qps: Vec<Arc<rdma::Qp>> = fars.iter().map(|_| bed.pd.create_qp(&options).expect("ibv_create_qp")).collect();
-    for (at, far) in fars.iter_mut().enumerate() {
-        far.wire.tell(&at);
-        let peer: Place = far.wire.exchange(&side::place(&bed, &qps[at]));
+    let qps: Vec<Arc<rdma::Qp>> =
+        remotes.iter().map(|_| fixture.pd.create_qp(&options).expect("ibv_create_qp")).collect();
+    for (at, remote) in remotes.iter_mut().enumerate() {
+        remote.wire.tell(&at);
+        let peer: Place = remote.wire.exchange(&side::place(&fixture, &qps[at]));
         // 5 ms between the tries of those who find no receive: with 10 us, most of what sixty-four send are tries.
-        let joint = Joint { rnr_timer: 18, ..Joint::default() };
-        joint.up(&qps[at], QpType::Rc, peer.qpn, Gid(peer.gid));
+        let joined = Joined { rnr_timer: 18, ..Joined::default() };
+        joined.up(&qps[at], QpType::Rc, peer.qpn, Gid(peer.gid));
     }
-    for far in &mut fars {
-        let () = far.wire.exchange(&());
+    for remote in &mut remotes {
+        let () = remote.wire.exchange(&());
     }
     let received = Ledger::new("received", SENDERS as u64, each(SHORT));
     let mut reader = received.reader();
@@ -100,12 +101,12 @@ fn a_shared_receive_queue_with_sixty_four_senders() {
             post(wc.wr_id() as usize);
         }
     }
-    for far in &mut fars {
-        let () = far.wire.exchange(&());
+    for remote in &mut remotes {
+        let () = remote.wire.exchange(&());
     }
     println!("counted: {SENDERS} senders to one shared receive queue of {RECEIVES}: {} received", received.count());
     for qp in &qps {
         assert_eq!(qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state, QpState::Rts);
     }
-    assert!(fars.iter_mut().all(Far::ended_well));
+    assert!(remotes.iter_mut().all(Remote::ended_well));
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use conformance::side::{self, Place};
-use conformance::{Bed, Far, PATIENCE, Wire, softrnic};
+use conformance::{Fixture, PATIENCE, Remote, Wire, softrnic};
 use rdma::{Cq, Data, Mr, RecvWr, SendOp, SendWr, Status, Wc};
 
 /// What goes through the window, what may go by reference, what both sides may copy, and what is more than one piece of a copy.
@@ -62,11 +62,11 @@ fn check(mr: &Mr, source: &Source, number: usize, seen: &mut Vec<u8>, what: &str
     assert!(seen[..] == *source.message(number), "{what} {number}, {} bytes", seen.len());
 }
 
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
-    let side = side::Side::new(&bed);
-    let mr = side::buffer(&bed, DEEP * LONGEST);
-    let peer: Place = wire.exchange(&side::place(&bed, &side.qp));
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
+    let side = side::Side::new(&fixture);
+    let mr = side::buffer(&fixture, DEEP * LONGEST);
+    let peer: Place = wire.exchange(&side::place(&fixture, &side.qp));
     side::up(&side.qp, &peer);
     let source = Source::new();
     let post = |number: usize| {
@@ -94,14 +94,14 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn long_messages_one_behind_the_other() {
     let _alone = crate::alone();
-    let mut far = Far::start("far_side", "streams", &[]);
-    let bed = Bed::open();
-    let side = side::Side::new(&bed);
-    let (mr, read) = (side::buffer(&bed, DEEP * LONGEST), side::buffer(&bed, DEEP * LONGEST));
-    let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
+    let mut remote = Remote::start("far_side", "streams", &[]);
+    let fixture = Fixture::open();
+    let side = side::Side::new(&fixture);
+    let (mr, read) = (side::buffer(&fixture, DEEP * LONGEST), side::buffer(&fixture, DEEP * LONGEST));
+    let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));
     side::up(&side.qp, &peer);
     let source = Source::new();
-    let (addr, rkey): (u64, u32) = far.wire.exchange(&());
+    let (addr, rkey): (u64, u32) = remote.wire.exchange(&());
     let post = |mr: &Mr, op, number: usize| {
         let sges = [mr.sge(place(number), length(number))];
         side.qp.post_send(&SendWr::new(number as u64, op, Data::Sges(&sges))).expect("ibv_post_send");
@@ -114,7 +114,7 @@ fn long_messages_one_behind_the_other() {
         post(&mr, SendOp::Send, number);
     }
     (0..DEEP).for_each(|_| _ = take(&side.cq));
-    let () = far.wire.hear();
+    let () = remote.wire.hear();
     let mut seen = Vec::new();
     for first in (0..MESSAGES).step_by(DEEP) {
         let numbers = first..first + DEEP;
@@ -138,11 +138,11 @@ fn long_messages_one_behind_the_other() {
         let digits = facts[at + name.len() + 3..].trim_start();
         digits[..digits.find(|c: char| !c.is_ascii_digit()).expect("JSON")].parse().expect("a number")
     };
-    let (own, theirs) = (facts(std::process::id()), facts(far.pid()));
+    let (own, theirs) = (facts(std::process::id()), facts(remote.pid()));
     side::send(&side.qp, 0, &[side.mr.sge(0, side::LEN)]);
     take(&side.cq);
-    let () = far.wire.exchange(&());
-    assert!(far.ended_well());
+    let () = remote.wire.exchange(&());
+    assert!(remote.ended_well());
     let (single_copy, helped) = (count(&theirs, "single_copy_bytes"), count(&own, "co_copied_bytes"));
     println!(
         "{} messages of each kind; copied by their target {single_copy} bytes, {helped} of them with our help",

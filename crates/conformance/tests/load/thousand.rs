@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use conformance::side::{self, Place};
-use conformance::{Bed, Far, Footprint, Pace, Wire};
+use conformance::{Fixture, Footprint, Pace, Remote, Wire};
 use rdma::{Cq, Mr, Qp, RecvWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger};
@@ -92,16 +92,16 @@ fn length(number: u64) -> usize {
 
 /// Both processes do this; gives what has come since the device was opened, and since the first queue pair.
 fn play(wire: &mut Wire) -> Footprint {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(2 * QPS as u32 * BATCH as u32, None, 0).expect("ibv_create_cq");
-    let mr = side::buffer(&bed, QPS * PLACES * LEN);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(2 * QPS as u32 * BATCH as u32, None, 0).expect("ibv_create_cq");
+    let mr = side::buffer(&fixture, QPS * PLACES * LEN);
     mr.write(0, &vec![1; QPS * PLACES * LEN]); // the program's own pages do not count
     let (sent, received) =
         (Ledger::new("sent", QPS as u64, each(SHORT)), Ledger::new("received", QPS as u64, each(SHORT)));
     let before = Footprint::own();
     let () = wire.exchange(&());
-    let qps: Vec<Arc<Qp>> = (0..QPS).map(|_| side::create_qp(&bed, &cq, DEPTH)).collect();
-    let ours: Vec<Place> = qps.iter().map(|qp| side::place(&bed, qp)).collect();
+    let qps: Vec<Arc<Qp>> = (0..QPS).map(|_| side::create_qp(&fixture, &cq, DEPTH)).collect();
+    let ours: Vec<Place> = qps.iter().map(|qp| side::place(&fixture, qp)).collect();
     let theirs: Vec<Place> = wire.exchange(&ours);
     let end = End { qps, cq, mr };
     for (at, peer) in theirs.iter().enumerate() {
@@ -127,7 +127,7 @@ fn play(wire: &mut Wire) -> Footprint {
     grown
 }
 
-pub fn far(mut wire: Wire) {
+pub fn remote(mut wire: Wire) {
     let grown = play(&mut wire);
     wire.tell(&grown);
 }
@@ -135,9 +135,9 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn a_thousand_queue_pairs_carry_data_and_are_small() {
     let _alone = crate::alone();
-    let mut far = Far::start("far_side", "thousand", &[]);
-    let near = play(&mut far.wire);
-    let there: Footprint = far.wire.hear();
+    let mut remote = Remote::start("far_side", "thousand", &[]);
+    let near = play(&mut remote.wire);
+    let there: Footprint = remote.wire.hear();
     let bytes = near.bytes + there.bytes;
     println!(
         "counted: {QPS} queue pairs of depth {DEPTH} between two processes need {} KiB in all, each {} bytes on each side",
@@ -145,5 +145,5 @@ fn a_thousand_queue_pairs_carry_data_and_are_small() {
         bytes / (2 * QPS as u64),
     );
     assert!(bytes < BOUND, "{bytes} bytes");
-    assert!(far.ended_well());
+    assert!(remote.ended_well());
 }

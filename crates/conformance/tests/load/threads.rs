@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use conformance::side::{self, Place};
-use conformance::{Bed, Far, Pace, Wire};
+use conformance::{Fixture, Pace, Remote, Wire};
 use rdma::{Cq, Data, Errno, Mr, Qp, RecvWr, SendOp, SendWr, Status, Wc};
 
 use crate::accounts::{self, HEAD, Ledger, Reader};
@@ -106,14 +106,14 @@ impl End<'_> {
 
 /// Both processes do this.
 fn play(wire: &mut Wire) {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(4 * DEPTH as u32, None, 0).expect("ibv_create_cq");
-    let qp = side::create_qp(&bed, &cq, DEPTH as u32);
-    let receives = side::buffer(&bed, DEPTH as usize * LARGEST);
-    let sends = side::buffer(&bed, (THREADS * PLACES) as usize * LARGEST);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(4 * DEPTH as u32, None, 0).expect("ibv_create_cq");
+    let qp = side::create_qp(&fixture, &cq, DEPTH as u32);
+    let receives = side::buffer(&fixture, DEPTH as usize * LARGEST);
+    let sends = side::buffer(&fixture, (THREADS * PLACES) as usize * LARGEST);
     let (sent, received) = (Ledger::new("sent", THREADS, each(SHORT)), Ledger::new("received", THREADS, each(SHORT)));
     let end = End { qp: &qp, cq: &cq, receives: &receives, sends: &sends, sent: &sent, received: &received };
-    let peer: Place = wire.exchange(&side::place(&bed, &qp));
+    let peer: Place = wire.exchange(&side::place(&fixture, &qp));
     side::up(&qp, &peer);
     (0..DEPTH).for_each(|slot| end.post_receive(slot));
     let () = wire.exchange(&());
@@ -133,7 +133,7 @@ fn play(wire: &mut Wire) {
     );
 }
 
-pub fn far(mut wire: Wire) {
+pub fn remote(mut wire: Wire) {
     play(&mut wire);
 }
 
@@ -141,8 +141,8 @@ pub fn far(mut wire: Wire) {
 fn sixteen_threads_on_one_queue_pair() {
     let _alone = crate::alone();
     for single_copy in ["1", "0"] {
-        let mut far = Far::start("far_side", "threads", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
-        play(&mut far.wire);
-        assert!(far.ended_well());
+        let mut remote = Remote::start("far_side", "threads", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        play(&mut remote.wire);
+        assert!(remote.ended_well());
     }
 }

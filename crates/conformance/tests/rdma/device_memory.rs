@@ -1,6 +1,6 @@
 //! Device memory.
 
-use conformance::Bed;
+use conformance::Fixture;
 use rdma::{Access, Data, Errno, RecvWr, SendOp, SendWr};
 
 use crate::pair::Pair;
@@ -12,13 +12,13 @@ const PART: usize = 64;
 #[test]
 fn device_memory_is_written_by_peers_and_added_to() {
     let pair = Pair::new();
-    let context = &pair.bed.context;
+    let context = &pair.fixture.context;
     assert!(context.max_dm_size().expect("ibv_query_device_ex") >= LEN as u64);
     let dm = context.alloc_dm(LEN, 6).expect("ibv_alloc_dm");
     dm.write(0, &[0; LEN]).expect("ibv_memcpy_to_dm");
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let region = pair.bed.pd.reg_dm_mr(&dm, PART, LEN - PART, access).expect("ibv_reg_dm_mr");
-    let host = pair.bed.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let region = pair.fixture.pd.reg_dm_mr(&dm, PART, LEN - PART, access).expect("ibv_reg_dm_mr");
+    let host = pair.fixture.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
     host.write(0, b"from afar.......");
 
     let (rkey, first) = (region.rkey(), Data::Sges(&[host.sge(0, 16)]));
@@ -49,11 +49,11 @@ fn device_memory_is_written_by_peers_and_added_to() {
 #[test]
 fn a_region_keeps_its_device_memory() {
     let pair = Pair::new();
-    let dm = pair.bed.context.alloc_dm(LEN, 0).expect("ibv_alloc_dm");
+    let dm = pair.fixture.context.alloc_dm(LEN, 0).expect("ibv_alloc_dm");
     dm.write(0, b"kept").expect("ibv_memcpy_to_dm");
-    let region = pair.bed.pd.reg_dm_mr(&dm, 0, LEN, Access::REMOTE_READ).expect("ibv_reg_dm_mr");
+    let region = pair.fixture.pd.reg_dm_mr(&dm, 0, LEN, Access::REMOTE_READ).expect("ibv_reg_dm_mr");
     drop(dm);
-    let host = pair.bed.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let host = pair.fixture.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
     let op = SendOp::Read { addr: 0, rkey: region.rkey() };
     pair.from.post_send(&SendWr::new(1, op, Data::Sges(&[host.sge(0, 4)]))).expect("ibv_post_send");
     pair.done(1);
@@ -64,23 +64,23 @@ fn a_region_keeps_its_device_memory() {
 
 #[test]
 fn parts_that_are_not_inside_are_refused() {
-    let bed = Bed::open();
-    let dm = bed.context.alloc_dm(LEN, 0).expect("ibv_alloc_dm");
+    let fixture = Fixture::open();
+    let dm = fixture.context.alloc_dm(LEN, 0).expect("ibv_alloc_dm");
     let mut bytes = [0; 8];
     for offset in [LEN - 4, LEN, usize::MAX - 3] {
         let errors = [
             dm.write(offset, &bytes).expect_err("beyond the end"),
             dm.read(offset, &mut bytes).expect_err("beyond the end"),
-            bed.pd.reg_dm_mr(&dm, offset, 8, Access::LOCAL_WRITE).map(drop).expect_err("beyond the end"),
+            fixture.pd.reg_dm_mr(&dm, offset, 8, Access::LOCAL_WRITE).map(drop).expect_err("beyond the end"),
         ];
         assert!(errors.iter().all(|error| error.errno == Errno::EINVAL), "{errors:?}");
     }
-    let region = bed.pd.reg_dm_mr(&dm, 0, 64, Access::LOCAL_WRITE).expect("ibv_reg_dm_mr");
+    let region = fixture.pd.reg_dm_mr(&dm, 0, 64, Access::LOCAL_WRITE).expect("ibv_reg_dm_mr");
     assert!(std::panic::catch_unwind(|| region.sge(60, 8)).is_err());
 
-    let other = Bed::open();
+    let other = Fixture::open();
     let error = other.pd.reg_dm_mr(&dm, 0, 8, Access::LOCAL_WRITE).map(drop).expect_err("another's memory");
     assert_eq!(error.errno, Errno::EINVAL);
-    let error = bed.context.alloc_dm(usize::MAX, 0).map(drop).expect_err("more than there is");
+    let error = fixture.context.alloc_dm(usize::MAX, 0).map(drop).expect_err("more than there is");
     assert_eq!(error.errno, Errno::ENOMEM);
 }

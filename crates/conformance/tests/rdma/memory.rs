@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use conformance::Bed;
+use conformance::Fixture;
 use rdma::{Access, Bind, Data, Errno, Mr, MwKind, RecvWr, SendFlags, SendOp, SendWr};
 
 use crate::pair::Pair;
@@ -21,11 +21,11 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn new(bed: &Bed, access: Access) -> Buffer {
+    fn new(fixture: &Fixture, access: Access) -> Buffer {
         let bytes: Box<[UnsafeCell<u8>]> = (0..LEN + 2 * OFFSET).map(|_| UnsafeCell::new(0xee)).collect();
         let start = NonNull::from(&bytes[OFFSET..OFFSET + LEN]).cast();
         // SAFETY: each test ends the region before it frees the cells, which are initialised.
-        let mr = unsafe { bed.pd.reg_mr_caller(start, LEN, access) }.expect("ibv_reg_mr");
+        let mr = unsafe { fixture.pd.reg_mr_caller(start, LEN, access) }.expect("ibv_reg_mr");
         Buffer { mr, bytes }
     }
 
@@ -39,7 +39,7 @@ impl Buffer {
 #[test]
 fn memory_of_the_caller_is_sent_from_and_received_into() {
     let pair = Pair::new();
-    let (from, to) = (Buffer::new(&pair.bed, Access::LOCAL_WRITE), Buffer::new(&pair.bed, Access::LOCAL_WRITE));
+    let (from, to) = (Buffer::new(&pair.fixture, Access::LOCAL_WRITE), Buffer::new(&pair.fixture, Access::LOCAL_WRITE));
     let text: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
     from.mr.write(0, &text);
     pair.to.post_recv(&RecvWr { wr_id: 1, sges: &[to.mr.sge(0, LEN)] }).expect("ibv_post_recv");
@@ -57,7 +57,7 @@ fn memory_that_is_read_only_is_sent_from_and_never_written() {
     static TEXT: &[u8] = b"a constant of the program, in pages without the right to write";
     let pair = Pair::new();
     // SAFETY: a constant lives for ever; without LOCAL_WRITE it is only read.
-    let mr = unsafe { pair.bed.pd.reg_mr_caller(NonNull::from(TEXT).cast(), TEXT.len(), Access::empty()) }
+    let mr = unsafe { pair.fixture.pd.reg_mr_caller(NonNull::from(TEXT).cast(), TEXT.len(), Access::empty()) }
         .expect("ibv_reg_mr");
     for write in [|mr: &Mr| mr.write(0, b"x"), |mr: &Mr| mr.store(0, 1), |mr: &Mr| mr.word(0).store(1, Relaxed)] {
         assert!(catch_unwind(AssertUnwindSafe(|| write(&mr))).is_err(), "writing must panic");
@@ -65,7 +65,7 @@ fn memory_that_is_read_only_is_sent_from_and_never_written() {
     let mut seen = vec![0; TEXT.len()];
     mr.read(0, &mut seen);
     assert_eq!(seen, TEXT);
-    let to = pair.bed.pd.reg_mr(4096, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let to = pair.fixture.pd.reg_mr(4096, Access::LOCAL_WRITE).expect("ibv_reg_mr");
     pair.to.post_recv(&RecvWr { wr_id: 1, sges: &[to.sge(0, 4096)] }).expect("ibv_post_recv");
     let data = Data::Sges(&[mr.sge(0, TEXT.len())]);
     pair.from.post_send(&SendWr::new(2, SendOp::Send, data)).expect("ibv_post_send");
@@ -78,14 +78,14 @@ fn memory_that_is_read_only_is_sent_from_and_never_written() {
 fn a_region_in_use_is_not_deregistered_and_comes_back() {
     let pair = Pair::new();
     let access = Access::LOCAL_WRITE | Access::MW_BIND;
-    let Buffer { mr, bytes } = Buffer::new(&pair.bed, access);
+    let Buffer { mr, bytes } = Buffer::new(&pair.fixture, access);
 
     let other = mr.clone();
     let (mr, error) = Mr::deregister(mr).expect_err("it has two holders");
     assert_eq!(error.errno, Errno(libc::EBUSY));
     drop(other);
 
-    let mw = pair.bed.pd.alloc_mw(MwKind::Type1).expect("ibv_alloc_mw");
+    let mw = pair.fixture.pd.alloc_mw(MwKind::Type1).expect("ibv_alloc_mw");
     let bind = Bind { mw: &mw, rkey: 0, mr: &mr, offset: 0, len: 64, access: Access::REMOTE_WRITE };
     pair.from.bind_mw(1, SendFlags::SIGNALED, &bind).expect("ibv_bind_mw");
     pair.done(1);
@@ -100,16 +100,17 @@ fn a_region_in_use_is_not_deregistered_and_comes_back() {
 
 #[test]
 fn memory_of_the_caller_is_not_registered_again_without_its_promise() {
-    let bed = Bed::open();
-    let buffer = Buffer::new(&bed, Access::LOCAL_WRITE);
-    let error = bed.pd.reg_mr_again(&buffer.mr, Access::LOCAL_WRITE).map(drop).expect_err("the promise is the first's");
+    let fixture = Fixture::open();
+    let buffer = Buffer::new(&fixture, Access::LOCAL_WRITE);
+    let error =
+        fixture.pd.reg_mr_again(&buffer.mr, Access::LOCAL_WRITE).map(drop).expect_err("the promise is the first's");
     assert_eq!(error.errno, Errno::EINVAL);
     buffer.end();
 }
 
 #[test]
 fn an_entry_is_not_cut_to_32_bits() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     let len = (1 << 32) + 64;
     // Never touched, so the pages are not there; on-demand paging or not, registering may be refused for want of
     // memory.
@@ -124,7 +125,7 @@ fn an_entry_is_not_cut_to_32_bits() {
     };
     let start = NonNull::new(start).expect("not at address 0").cast();
     // SAFETY: the mapping is never removed, and only read.
-    if let Ok(mr) = unsafe { bed.pd.reg_mr_caller(start, len, Access::empty()) } {
+    if let Ok(mr) = unsafe { fixture.pd.reg_mr_caller(start, len, Access::empty()) } {
         assert!(catch_unwind(AssertUnwindSafe(|| mr.sge(0, len))).is_err(), "64 bytes instead of 4 GiB");
         assert_eq!(mr.sge(64, u32::MAX as usize).length(), u32::MAX);
     }

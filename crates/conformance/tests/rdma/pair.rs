@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, collect};
+use conformance::{Fixture, Joined, collect};
 use rdma::{CompChannel, Cq, Qp, QpCap, QpOptions, QpType, Status, Wc};
 
 /// Requests that each queue holds.
@@ -11,7 +11,7 @@ pub const DEPTH: u32 = 16;
 pub const INLINE: u32 = 64;
 
 pub struct Pair {
-    pub bed: Bed,
+    pub fixture: Fixture,
     pub cq: Arc<Cq>,
     pub from: Arc<Qp>,
     pub to: Arc<Qp>,
@@ -23,10 +23,10 @@ impl Pair {
     }
 
     /// With a completion queue that reports to a channel of the context.
-    pub fn with_channel(make: Option<fn(&Bed) -> Arc<CompChannel>>) -> Pair {
-        let bed = Bed::open();
-        let channel = make.map(|make| make(&bed));
-        let cq = bed.context.create_cq(4 * DEPTH, channel.as_ref(), 7).expect("ibv_create_cq");
+    pub fn with_channel(make: Option<fn(&Fixture) -> Arc<CompChannel>>) -> Pair {
+        let fixture = Fixture::open();
+        let channel = make.map(|make| make(&fixture));
+        let cq = fixture.context.create_cq(4 * DEPTH, channel.as_ref(), 7).expect("ibv_create_cq");
         let create = || {
             let cap = QpCap {
                 max_send_wr: DEPTH,
@@ -38,12 +38,12 @@ impl Pair {
             let (send_cq, recv_cq) = (Some(&cq), Some(&cq));
             let qp_type = QpType::Rc;
             let options = QpOptions { qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
-            bed.pd.create_qp(&options).expect("ibv_create_qp")
+            fixture.pd.create_qp(&options).expect("ibv_create_qp")
         };
         let (from, to) = (create(), create());
-        Joint::default().up(&from, QpType::Rc, to.number(), bed.gid);
-        Joint::default().up(&to, QpType::Rc, from.number(), bed.gid);
-        Pair { bed, cq, from, to }
+        Joined::default().up(&from, QpType::Rc, to.number(), fixture.gid);
+        Joined::default().up(&to, QpType::Rc, from.number(), fixture.gid);
+        Pair { fixture, cq, from, to }
     }
 
     /// The next completions, which must be of success.

@@ -1,6 +1,6 @@
 //! Prepared lists: what was changed is what happens, and nothing is allocated.
 
-use conformance::Joint;
+use conformance::Joined;
 use rdma::{Access, AhAttr, Data, Errno, QpCap, QpOptions, QpType, RecvList, RecvWr, SendFlags, SendList, SendOp};
 use rdma::{SendWr, Status, Wc, WcFlags};
 
@@ -30,7 +30,7 @@ fn poll(pair: &Pair, wcs: &mut [Wc]) {
 fn changed_requests_do_what_they_say_and_nothing_is_allocated() {
     let pair = Pair::new();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let mr = pair.bed.pd.reg_mr(LEN, access).expect("ibv_reg_mr");
+    let mr = pair.fixture.pd.reg_mr(LEN, access).expect("ibv_reg_mr");
     let (addr, rkey) = (mr.addr(), mr.rkey());
     let mut sends = SendList::new(&[
         SendWr::new(0, SendOp::Write { addr, rkey }, Data::Sges(&[mr.sge(SOURCE, 16)])),
@@ -79,7 +79,7 @@ fn changed_requests_do_what_they_say_and_nothing_is_allocated() {
 #[test]
 fn the_counter_counts() {
     let pair = Pair::new();
-    let mr = pair.bed.pd.reg_mr(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
+    let mr = pair.fixture.pd.reg_mr(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
     let op = SendOp::Write { addr: mr.addr(), rkey: mr.rkey() };
     let (posted, count) = allocations(|| pair.from.post_sends(&[SendWr::new(1, op, Data::Sges(&[mr.sge(64, 8)]))]));
     posted.expect("ibv_post_send");
@@ -90,7 +90,7 @@ fn the_counter_counts() {
 #[test]
 fn a_part_is_posted_and_the_first_refused_is_named() {
     let pair = Pair::new();
-    let mr = pair.bed.pd.reg_mr(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
+    let mr = pair.fixture.pd.reg_mr(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
     let (addr, rkey) = (mr.addr(), mr.rkey());
     let write = |wr_id| SendWr::new(wr_id, SendOp::Write { addr, rkey }, Data::Sges(&[]));
     let wrs: Vec<SendWr<'_>> = (0..u64::from(2 * DEPTH)).map(write).collect();
@@ -113,11 +113,11 @@ fn a_part_is_posted_and_the_first_refused_is_named() {
 #[test]
 fn receives_of_a_shared_queue_are_posted_from_a_list() {
     let pair = Pair::new();
-    let bed = &pair.bed;
-    let mr = bed.pd.reg_mr(LEN, Access::LOCAL_WRITE).expect("ibv_reg_mr");
-    let srq = bed.pd.create_srq(4, 1, 0).expect("ibv_create_srq");
-    let qp = bed.pd.create_qp(&QpOptions { srq: Some(&srq), ..options(&pair, QpType::Rc) }).expect("ibv_create_qp");
-    Joint::default().up(&qp, QpType::Rc, qp.number(), bed.gid);
+    let fixture = &pair.fixture;
+    let mr = fixture.pd.reg_mr(LEN, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let srq = fixture.pd.create_srq(4, 1, 0).expect("ibv_create_srq");
+    let qp = fixture.pd.create_qp(&QpOptions { srq: Some(&srq), ..options(&pair, QpType::Rc) }).expect("ibv_create_qp");
+    Joined::default().up(&qp, QpType::Rc, qp.number(), fixture.gid);
     let sges = [mr.sge(64, 8)];
     let mut list = RecvList::new(&[1, 2, 3].map(|wr_id| RecvWr { wr_id, sges: &sges }));
     list.request(2).sge(0, mr.sge(128, 8));
@@ -146,14 +146,14 @@ fn options(pair: &Pair, qp_type: QpType) -> QpOptions<'_> {
 #[test]
 fn a_list_keeps_the_address_handle_that_it_names() {
     let pair = Pair::new();
-    let bed = &pair.bed;
-    let mr = bed.pd.reg_mr(LEN, Access::LOCAL_WRITE).expect("ibv_reg_mr");
-    let qp = bed.pd.create_qp(&options(&pair, QpType::Ud)).expect("ibv_create_qp");
+    let fixture = &pair.fixture;
+    let mr = fixture.pd.reg_mr(LEN, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let qp = fixture.pd.create_qp(&options(&pair, QpType::Ud)).expect("ibv_create_qp");
     qp.init(QpType::Ud, conformance::PORT, Access::empty(), 9).expect("INIT");
     qp.activate_ud(0).expect("RTS");
     let attr =
-        AhAttr { dgid: bed.gid, hop_limit: 64, is_global: true, port_num: conformance::PORT, ..AhAttr::default() };
-    let handle = || bed.pd.create_ah(&attr).expect("ibv_create_ah");
+        AhAttr { dgid: fixture.gid, hop_limit: 64, is_global: true, port_num: conformance::PORT, ..AhAttr::default() };
+    let handle = || fixture.pd.create_ah(&attr).expect("ibv_create_ah");
     let (first, second) = (handle(), handle());
     let sges = [mr.sge(0, 8)];
     let flags = SendFlags::SIGNALED;

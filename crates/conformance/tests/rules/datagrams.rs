@@ -1,6 +1,6 @@
 //! What a datagram brings (IBTA vol. 1, 9.8.3, 11.4.2.1; RoCEv2: annex A17.4.5.2; `ibv_poll_cq(3)`).
 
-use conformance::{Bed, Joint, collect};
+use conformance::{Fixture, Joined, collect};
 use rdma::{Data, QpType, SendOp, SendWr, Status, WcFlags};
 
 use crate::pair::{End, QKEY, region, way};
@@ -9,12 +9,12 @@ const GRH: usize = 40;
 
 #[test]
 fn data_come_behind_forty_bytes_of_grh() {
-    let bed = Bed::open();
-    let (a, b) = (End::new(&bed, QpType::Ud, None), End::new(&bed, QpType::Ud, None));
-    a.up(&bed, &Joint::default(), 0);
-    b.up(&bed, &Joint::default(), 0);
-    let ah = way(&bed, &bed.pd);
-    let (here, there) = (region(&bed, 4096), region(&bed, 4096 + GRH));
+    let fixture = Fixture::open();
+    let (a, b) = (End::new(&fixture, QpType::Ud, None), End::new(&fixture, QpType::Ud, None));
+    a.up(&fixture, &Joined::default(), 0);
+    b.up(&fixture, &Joined::default(), 0);
+    let ah = way(&fixture, &fixture.pd);
+    let (here, there) = (region(&fixture, 4096), region(&fixture, 4096 + GRH));
     for len in [0, 1, 64, 4096] {
         let bytes: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
         here.write(0, &bytes);
@@ -36,14 +36,14 @@ fn data_come_behind_forty_bytes_of_grh() {
         there.read(0, &mut found);
         assert!(found[GRH..] == bytes[..], "{len} bytes");
         // An IPv6 header, or the IPv4 header in the latter 20 bytes; either names both addresses.
-        match bed.gid.0[..12] {
+        match fixture.gid.0[..12] {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] => {
                 assert_eq!((found[20], found[29]), (0x45, 17), "{found:?}");
-                assert_eq!((&found[32..36], &found[36..40]), (&bed.gid.0[12..], &bed.gid.0[12..]));
+                assert_eq!((&found[32..36], &found[36..40]), (&fixture.gid.0[12..], &fixture.gid.0[12..]));
             }
             _ => {
                 assert_eq!(found[0] >> 4, 6);
-                assert_eq!((&found[8..24], &found[24..40]), (&bed.gid.0[..], &bed.gid.0[..]));
+                assert_eq!((&found[8..24], &found[24..40]), (&fixture.gid.0[..], &fixture.gid.0[..]));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Bed, Joint, until};
+use conformance::{Fixture, Joined, until};
 use rdma::{CompChannel, Cq, Data, Errno, Mr, Qp, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use crate::pair::{CAP, region};
@@ -11,7 +11,7 @@ const COOKIE: u64 = 5;
 
 /// A queue pair that is connected to itself, with an own queue for its receives that has a channel.
 struct Rig {
-    bed: Bed,
+    fixture: Fixture,
     qp: Arc<Qp>,
     sends: Arc<Cq>,
     receives: Arc<Cq>,
@@ -21,11 +21,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        let bed = Bed::open();
-        let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
+        let fixture = Fixture::open();
+        let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");
         channel.set_nonblocking().expect("fcntl");
-        let sends = bed.context.create_cq(16, None, 0).expect("ibv_create_cq");
-        let receives = bed.context.create_cq(16, Some(&channel), COOKIE).expect("ibv_create_cq");
+        let sends = fixture.context.create_cq(16, None, 0).expect("ibv_create_cq");
+        let receives = fixture.context.create_cq(16, Some(&channel), COOKIE).expect("ibv_create_cq");
         let options = QpOptions {
             qp_type: QpType::Rc,
             send_cq: Some(&sends),
@@ -35,10 +35,10 @@ impl Rig {
             cap: CAP,
             sq_sig_all: false,
         };
-        let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
-        Joint::default().up(&qp, QpType::Rc, qp.number(), bed.gid);
-        let mr = region(&bed, 64);
-        Rig { bed, qp, sends, receives, channel, mr }
+        let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
+        Joined::default().up(&qp, QpType::Rc, qp.number(), fixture.gid);
+        let mr = region(&fixture, 64);
+        Rig { fixture, qp, sends, receives, channel, mr }
     }
 
     /// A message of 8 bytes into a list, completed at the sender.
@@ -133,5 +133,5 @@ fn moderation_gathers_completions() {
     rig.receives.arm(false).expect("ibv_req_notify_cq");
     rig.message(&good, SendFlags::empty());
     rig.fired();
-    drop(rig.bed);
+    drop(rig.fixture);
 }

@@ -1,19 +1,19 @@
 //! `SOFTRNIC_LOG=error`: which request failed, and which rule it broke. Otherwise not a word.
 
-use conformance::{Bed, Far, Joint, Wire};
+use conformance::{Fixture, Joined, Remote, Wire};
 use rdma::{Data, QpType, SendOp, SendWr, Sge, Status};
 
 use crate::pair::{pair, region};
 
 /// Breaks a rule on either side: a key of nobody's at the requester, and one at the responder.
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
-    let mr = region(&bed, 8);
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
+    let mr = region(&fixture, 8);
     let mut numbers = Vec::new();
     for (id, op, lkey) in
         [(0x77, SendOp::Send, !mr.lkey()), (0x78, SendOp::Write { addr: mr.addr(), rkey: !mr.rkey() }, mr.lkey())]
     {
-        let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
+        let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
         let sge = Sge::raw(mr.addr(), 8, lkey);
         a.qp.post_send(&SendWr::new(id, op, Data::Sges(&[sge]))).expect("ibv_post_send");
         let wrong = if id == 0x77 { Status::LOCAL_PROTECTION } else { Status::REMOTE_ACCESS };
@@ -26,10 +26,10 @@ pub fn far(mut wire: Wire) {
 #[test]
 fn a_broken_rule_is_told_who_asks() {
     for level in ["error", "off"] {
-        let mut far = Far::start_heard("far_side", "log", &[("SOFTRNIC_LOG", level)]);
-        let numbers: Vec<u32> = far.wire.hear();
-        assert!(far.ended_well(), "{}", far.errors());
-        let said = far.errors();
+        let mut remote = Remote::start_heard("far_side", "log", &[("SOFTRNIC_LOG", level)]);
+        let numbers: Vec<u32> = remote.wire.hear();
+        assert!(remote.ended_well(), "{}", remote.errors());
+        let said = remote.errors();
         let lines: Vec<&str> =
             said.lines().filter(|line| line.starts_with("softrnic[") && line.contains(": QP ")).collect();
         if level == "off" {

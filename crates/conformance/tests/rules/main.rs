@@ -15,10 +15,10 @@ mod words;
 /// The other process of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = conformance::Wire::to_test() else { return };
     match part.as_str() {
-        "log" => log::far(wire),
+        "log" => log::remote(wire),
         other => panic!("no such part: {other}"),
     }
 }

@@ -1,6 +1,6 @@
 //! Path MTUs that differ (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6): what shows in packets on a wire shows here.
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::{Data, QpState, QpType, SendOp, SendWr, Status};
 
 use crate::pair::{End, region};
@@ -12,8 +12,8 @@ const MTU_4096: u8 = 5;
 
 #[test]
 fn packets_of_another_length_are_refused() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     let (ok, invalid, response) =
         (Status::SUCCESS, Status::REMOTE_INVALID_REQUEST, Status(rdma::sys::IBV_WC_BAD_RESP_ERR));
     let remote = |read| match read {
@@ -23,9 +23,9 @@ fn packets_of_another_length_are_refused() {
     for (ours, theirs) in [(MTU_4096, MTU_1024), (MTU_1024, MTU_4096)] {
         for (op, refused) in [(SendOp::Send, invalid), (remote(false), invalid), (remote(true), response)] {
             for (len, wanted) in [(1024, ok), (1025, refused), (LEN, refused)] {
-                let (a, b) = (End::new(&bed, QpType::Rc, None), End::new(&bed, QpType::Rc, None));
-                a.up(&bed, &Joint { mtu: ours, ..Joint::default() }, b.qp.number());
-                b.up(&bed, &Joint { mtu: theirs, ..Joint::default() }, a.qp.number());
+                let (a, b) = (End::new(&fixture, QpType::Rc, None), End::new(&fixture, QpType::Rc, None));
+                a.up(&fixture, &Joined { mtu: ours, ..Joined::default() }, b.qp.number());
+                b.up(&fixture, &Joined { mtu: theirs, ..Joined::default() }, a.qp.number());
                 b.recv(100, &[mr.sge(0, LEN)]);
                 a.qp.post_send(&SendWr::new(1, op, Data::Sges(&[mr.sge(0, len)]))).expect("ibv_post_send");
                 assert_eq!(a.completions(1), [(1, wanted)], "{ours} {theirs} {op:?} {len}");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Joint, until};
+use conformance::{Fixture, Joined, until};
 use rdma::sys::IBV_EVENT_SQ_DRAINED;
 use rdma::{Data, QpAttr, QpAttrMask, QpState, QpType, SendFlags, SendOp, SendWr, Status};
 
@@ -15,10 +15,10 @@ const LARGE: usize = 200_000;
 /// 10.8.3.3: what is fenced begins when earlier READs have ended, so that it sends what they brought.
 #[test]
 fn a_fenced_write_sends_what_was_read() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for len in [SMALL, LARGE] {
-        let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-        let [source, between, target] = [(); 3].map(|()| region(&bed, len));
+        let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+        let [source, between, target] = [(); 3].map(|()| region(&fixture, len));
         source.write(0, &vec![0xa5; len]);
         let list = [between.sge(0, len)];
         let read = SendOp::Read { addr: source.addr(), rkey: source.rkey() };
@@ -36,9 +36,9 @@ fn a_fenced_write_sends_what_was_read() {
 /// `ibv_post_send(3)`: inline data are the program's again when the post returns. In SQD nothing is sent yet.
 #[test]
 fn inline_data_are_copied_by_the_post() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
-    let target = region(&bed, SMALL);
+    let fixture = Fixture::open();
+    let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
+    let target = region(&fixture, SMALL);
     let mut bytes = [0xa5; SMALL];
     a.qp.set_state(QpState::Sqd).expect("RTS to SQD");
     let write = SendOp::Write { addr: target.addr(), rkey: target.rkey() };
@@ -57,20 +57,20 @@ fn inline_data_are_copied_by_the_post() {
 /// 10.3.1.5, 11.6.3.1
 #[test]
 fn the_end_of_draining_is_told() {
-    let bed = Bed::open();
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
     let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
     a.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY).expect("RTS to SQD");
-    assert_eq!(events(&bed, 1), [IBV_EVENT_SQ_DRAINED]);
+    assert_eq!(events(&fixture, 1), [IBV_EVENT_SQ_DRAINED]);
 }
 
 /// 9.4.4: no more READs and atomics are outstanding than were agreed on, however many are posted.
 #[test]
 fn reads_wait_for_their_turn() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for len in [SMALL, LARGE] {
-        let (a, b) = pair(&bed, QpType::Rc, &Joint { reads: 1, dest_reads: 1, ..Joint::default() });
-        let (here, there) = (region(&bed, len), region(&bed, len));
+        let (a, b) = pair(&fixture, QpType::Rc, &Joined { reads: 1, dest_reads: 1, ..Joined::default() });
+        let (here, there) = (region(&fixture, len), region(&fixture, len));
         let (addr, rkey) = (there.addr(), there.rkey());
         let list = [here.sge(0, len)];
         let word = [here.sge(0, 8)];
@@ -90,10 +90,10 @@ fn reads_wait_for_their_turn() {
 /// 9.7.5.2.8: as many tries as `rnr_retry` says, and between them as long as the target's `min_rnr_timer` says.
 #[test]
 fn as_many_tries_as_agreed() {
-    let bed = Bed::open();
+    let fixture = Fixture::open();
     for tries in [0, 1, 3] {
         // Index 20 is 10.24 ms.
-        let (a, b) = pair(&bed, QpType::Rc, &Joint { rnr_retries: tries, rnr_timer: 20, ..Joint::default() });
+        let (a, b) = pair(&fixture, QpType::Rc, &Joined { rnr_retries: tries, rnr_timer: 20, ..Joined::default() });
         let start = Instant::now();
         a.qp.post_send(&SendWr::new(1, SendOp::Send, Data::Sges(&[]))).expect("ibv_post_send");
         assert_eq!(a.completions(1), [(1, Status::RNR_RETRIES)]);
@@ -106,8 +106,8 @@ fn as_many_tries_as_agreed() {
 /// 9.7.5.2.8: 7 is for ever.
 #[test]
 fn a_late_receive_is_found() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, QpType::Rc, &Joint { rnr_timer: 10, ..Joint::default() });
+    let fixture = Fixture::open();
+    let (a, b) = pair(&fixture, QpType::Rc, &Joined { rnr_timer: 10, ..Joined::default() });
     a.qp.post_send(&SendWr::new(1, SendOp::Send, Data::Sges(&[]))).expect("ibv_post_send");
     assert!(a.is_silent(), "without a receive");
     b.recv(100, &[]);
@@ -117,9 +117,9 @@ fn a_late_receive_is_found() {
 /// 10.8.2: a request that is not signaled completes silently; with `sq_sig_all` there are none.
 #[test]
 fn only_signaled_requests_complete() {
-    let bed = Bed::open();
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-    let target = region(&bed, 8);
+    let fixture = Fixture::open();
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+    let target = region(&fixture, 8);
     let list = [target.sge(0, 8)];
     let (addr, rkey) = (target.addr(), target.rkey());
     let mut wrs = [1, 2, 3].map(|id| SendWr::new(id, SendOp::Write { addr, rkey }, Data::Sges(&list)));
@@ -133,8 +133,8 @@ fn only_signaled_requests_complete() {
 /// 10.3.1: RESET forgets everything, and the queue pair is as new.
 #[test]
 fn a_queue_pair_is_used_again_after_reset() {
-    let bed = Bed::open();
-    let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
     for round in 0..2 {
         b.recv(100, &[]);
         a.recv(7, &[]);
@@ -142,7 +142,7 @@ fn a_queue_pair_is_used_again_after_reset() {
         assert_eq!((a.completions(1), b.completions(1)), (vec![(round, OK)], vec![(100, OK)]));
         for (end, peer) in [(&a, &b), (&b, &a)] {
             end.qp.set_state(QpState::Reset).expect("to RESET");
-            end.up(&bed, &Joint::default(), peer.qp.number());
+            end.up(&fixture, &Joined::default(), peer.qp.number());
         }
         until("nothing", || a.is_silent().then_some(()));
     }

@@ -1,6 +1,6 @@
 //! How long a window is bound (IBTA vol. 1, 10.6.7.2.2, 10.6.7.2.3).
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::{Access, Bind, Data, Mr, Mw, MwKind, QpState, QpType, SendFlags, SendOp, SendWr, Status};
 
 use crate::pair::{End, pair, region};
@@ -21,12 +21,12 @@ fn run(end: &End, op: SendOp<'_>, data: Data<'_>) -> Status {
 /// A window of type 2 is free again when its queue pair is reset or destroyed.
 #[test]
 fn a_window_of_type_two_goes_with_its_queue_pair() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
     for destroy in [false, true] {
-        let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
-        let (a, _a) = pair(&bed, QpType::Rc, &Joint::default());
-        let (b, _b) = pair(&bed, QpType::Rc, &Joint::default());
+        let mw = fixture.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+        let (a, _a) = pair(&fixture, QpType::Rc, &Joined::default());
+        let (b, _b) = pair(&fixture, QpType::Rc, &Joined::default());
         assert_eq!(run(&a, SendOp::BindMw(binding(&mw, &mr)), Data::Sges(&[])), OK);
         match destroy {
             true => drop(a),
@@ -39,15 +39,15 @@ fn a_window_of_type_two_goes_with_its_queue_pair() {
 /// A window of type 1 belongs to its domain.
 #[test]
 fn a_window_of_type_one_stays_bound_without_its_queue_pair() {
-    let bed = Bed::open();
-    let (mr, source) = (region(&bed, LEN), region(&bed, LEN));
-    let mw = bed.pd.alloc_mw(MwKind::Type1).expect("ibv_alloc_mw");
-    let (a, _a) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let (mr, source) = (region(&fixture, LEN), region(&fixture, LEN));
+    let mw = fixture.pd.alloc_mw(MwKind::Type1).expect("ibv_alloc_mw");
+    let (a, _a) = pair(&fixture, QpType::Rc, &Joined::default());
     a.qp.bind_mw(1, SendFlags::SIGNALED, &binding(&mw, &mr)).expect("ibv_bind_mw");
     assert_eq!(a.completions(1), [(1, OK)]);
     drop(a);
     source.write(0, &[0xa5; LEN]);
-    let (b, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let (b, _b) = pair(&fixture, QpType::Rc, &Joined::default());
     let list = [source.sge(0, LEN)];
     assert_eq!(run(&b, SendOp::Write { addr: mr.addr(), rkey: mw.rkey() }, Data::Sges(&list)), OK);
     let mut found = [0; LEN];
@@ -58,12 +58,12 @@ fn a_window_of_type_one_stays_bound_without_its_queue_pair() {
 /// What a window is bound to does not begin where its region does: by address, or counted from its first byte.
 #[test]
 fn addresses_of_a_window() {
-    let bed = Bed::open();
-    let (mr, source) = (region(&bed, 4 * LEN), region(&bed, LEN));
+    let fixture = Fixture::open();
+    let (mr, source) = (region(&fixture, 4 * LEN), region(&fixture, LEN));
     source.write(0, &[0xa5; LEN]);
     for (at, zero_based) in [(LEN, false), (2 * LEN, true)] {
-        let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
-        let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+        let mw = fixture.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+        let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
         let mut access = Access::REMOTE_WRITE;
         access.set(Access::ZERO_BASED, zero_based);
         let bind = Bind { offset: at as u64, access, ..binding(&mw, &mr) };
@@ -82,12 +82,12 @@ fn addresses_of_a_window() {
 /// 9.4.5: the address that the request names is aligned, wherever the memory lies.
 #[test]
 fn an_atomic_is_aligned_by_its_address() {
-    let bed = Bed::open();
-    let (mr, result) = (region(&bed, LEN + 4), region(&bed, 8));
+    let fixture = Fixture::open();
+    let (mr, result) = (region(&fixture, LEN + 4), region(&fixture, 8));
     // The first is aligned in memory only, the second by its address only: there is no such word for this processor.
     for addr in [4, 8] {
-        let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
-        let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+        let mw = fixture.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+        let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
         let access = Access::REMOTE_ATOMIC | Access::ZERO_BASED;
         let bind = Bind { offset: 4, access, ..binding(&mw, &mr) };
         assert_eq!(run(&b, SendOp::BindMw(bind), Data::Sges(&[])), OK);
@@ -101,10 +101,10 @@ fn an_atomic_is_aligned_by_its_address() {
 /// 11.4.1.1: of a new key only the low 8 bits are the program's; the others stay the window's. The post puts the whole into `mw->rkey`.
 #[test]
 fn of_a_new_key_only_the_low_byte_counts() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
-    let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
-    let (a, b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
+    let mw = fixture.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+    let (a, b) = pair(&fixture, QpType::Rc, &Joined::default());
     let (old, list) = (mw.rkey(), [mr.sge(0, LEN)]);
     assert_eq!(run(&a, SendOp::BindMw(Bind { rkey: 0x12_3456, ..binding(&mw, &mr) }), Data::Sges(&[])), OK);
     assert_eq!(mw.rkey(), old & !0xff | 0x56);
@@ -120,10 +120,10 @@ fn of_a_new_key_only_the_low_byte_counts() {
 /// flushed nevertheless: nothing completes well behind a failure.
 #[test]
 fn a_bind_behind_a_failure_is_flushed() {
-    let bed = Bed::open();
-    let mr = region(&bed, LEN);
-    let mw = bed.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
-    let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
+    let fixture = Fixture::open();
+    let mr = region(&fixture, LEN);
+    let mw = fixture.pd.alloc_mw(MwKind::Type2).expect("ibv_alloc_mw");
+    let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
     let list = [mr.sge(0, LEN)];
     let wrs = [
         SendWr::new(1, SendOp::Write { addr: mr.addr(), rkey: mr.rkey() ^ 1 }, Data::Sges(&list)),

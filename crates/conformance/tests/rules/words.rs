@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Joint};
+use conformance::{Fixture, Joined};
 use rdma::{Data, Mr, QpType, SendOp, SendWr, Status};
 
 use crate::pair::{End, pair, region};
@@ -26,13 +26,13 @@ fn run(a: &End, op: SendOp<'_>, result: &Mr) -> u64 {
 /// Two queue pairs and the processor add; nothing is lost.
 #[test]
 fn sums_are_right() {
-    let bed = Bed::open();
-    let target = region(&bed, 8);
+    let fixture = Fixture::open();
+    let target = region(&fixture, 8);
     let (addr, rkey) = (target.addr(), target.rkey());
     let done = AtomicBool::new(false);
     let add = || {
-        let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-        let result = region(&bed, 8);
+        let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+        let result = region(&fixture, 8);
         let (mut sum, mut met, mut before, start) = (0, 0, 0, Instant::now());
         while met < ENOUGH && start.elapsed() < LONGEST {
             let now = run(&a, SendOp::FetchAdd { addr, rkey, add: 1 }, &result);
@@ -63,8 +63,8 @@ fn sums_are_right() {
 /// The word is a lock: 0 is free, 1 is the processor's, 2 the queue pair's. Never do both have it.
 #[test]
 fn a_lock_has_one_owner() {
-    let bed = Bed::open();
-    let target = region(&bed, 8);
+    let fixture = Fixture::open();
+    let target = region(&fixture, 8);
     let (addr, rkey) = (target.addr(), target.rkey());
     let done = AtomicBool::new(false);
     let word = target.word(0);
@@ -77,8 +77,8 @@ fn a_lock_has_one_owner() {
                 }
             }
         });
-        let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-        let result = region(&bed, 8);
+        let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+        let result = region(&fixture, 8);
         let (mut turns, mut mine, start) = (0, false, Instant::now());
         while turns < ENOUGH && start.elapsed() < LONGEST && !owner.is_finished() {
             let taken = run(&a, SendOp::CompareSwap { addr, rkey, compare: 0, swap: 2 }, &result) == 0;
@@ -96,8 +96,8 @@ fn a_lock_has_one_owner() {
 /// An atomic write is seen whole (A19.5).
 #[test]
 fn an_atomic_write_is_seen_whole() {
-    let bed = Bed::open();
-    let target = region(&bed, 8);
+    let fixture = Fixture::open();
+    let target = region(&fixture, 8);
     let (addr, rkey) = (target.addr(), target.rkey());
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -107,8 +107,8 @@ fn an_atomic_write_is_seen_whole() {
                 assert!(now == 0 || now == u64::MAX, "{now:#x}");
             }
         });
-        let (a, _b) = pair(&bed, QpType::Rc, &Joint::default());
-        let source = region(&bed, 8);
+        let (a, _b) = pair(&fixture, QpType::Rc, &Joined::default());
+        let source = region(&fixture, 8);
         for round in 0..WRITES {
             source.word(0).store(if round % 2 == 0 { u64::MAX } else { 0 }, Ordering::Relaxed);
             run(&a, SendOp::AtomicWrite { addr, rkey }, &source);

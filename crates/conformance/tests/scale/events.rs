@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use conformance::{Bed, collect, until};
+use conformance::{Fixture, collect, until};
 use rdma::sys::IBV_EVENT_SRQ_LIMIT_REACHED;
 use rdma::{AsyncSource, Errno, QpCap, QpOptions, QpType, RecvWr, SendFlags};
 
@@ -12,14 +12,14 @@ use conformance::side::{self, LEN, RECV};
 
 #[test]
 fn a_channel_without_blocking_says_eagain() {
-    let bed = Bed::open();
-    let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
+    let fixture = Fixture::open();
+    let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");
     channel.set_nonblocking().expect("fcntl");
     assert_eq!(channel.event().expect_err("nothing happened").errno, Errno::EAGAIN);
-    let cq = bed.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
-    let qp = side::create_qp(&bed, &cq, 8);
-    side::up(&qp, &side::place(&bed, &qp));
-    let mr = side::buffer(&bed, LEN);
+    let cq = fixture.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
+    let qp = side::create_qp(&fixture, &cq, 8);
+    side::up(&qp, &side::place(&fixture, &qp));
+    let mr = side::buffer(&fixture, LEN);
     // Not armed: no event.
     side::recv(&qp, RECV, &[mr.sge(0, LEN)]);
     side::send(&qp, 1, &[mr.sge(0, LEN)]);
@@ -36,13 +36,13 @@ fn a_channel_without_blocking_says_eagain() {
 
 #[test]
 fn only_solicited_completions() {
-    let bed = Bed::open();
-    let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
+    let fixture = Fixture::open();
+    let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");
     channel.set_nonblocking().expect("fcntl");
-    let cq = bed.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
-    let qp = side::create_qp(&bed, &cq, 8);
-    side::up(&qp, &side::place(&bed, &qp));
-    let mr = side::buffer(&bed, LEN);
+    let cq = fixture.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
+    let qp = side::create_qp(&fixture, &cq, 8);
+    side::up(&qp, &side::place(&fixture, &qp));
+    let mr = side::buffer(&fixture, LEN);
     cq.arm(true).expect("ibv_req_notify_cq");
     for solicited in [false, true] {
         side::recv(&qp, RECV, &[mr.sge(0, LEN)]);
@@ -61,13 +61,13 @@ fn only_solicited_completions() {
 /// `ibv_destroy_cq` waits until every event is acknowledged.
 #[test]
 fn destruction_waits_for_acknowledgement() {
-    let bed = Bed::open();
-    let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
-    let cq = bed.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
-    let qp = side::create_qp(&bed, &cq, 8);
-    side::up(&qp, &side::place(&bed, &qp));
+    let fixture = Fixture::open();
+    let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");
+    let cq = fixture.context.create_cq(16, Some(&channel), 5).expect("ibv_create_cq");
+    let qp = side::create_qp(&fixture, &cq, 8);
+    side::up(&qp, &side::place(&fixture, &qp));
     cq.arm(false).expect("ibv_req_notify_cq");
-    let mr = side::buffer(&bed, LEN);
+    let mr = side::buffer(&fixture, LEN);
     side::recv(&qp, RECV, &[mr.sge(0, LEN)]);
     side::send(&qp, 1, &[mr.sge(0, LEN)]);
     let event = channel.pending_event().expect("ibv_get_cq_event");
@@ -93,10 +93,10 @@ fn destruction_waits_for_acknowledgement() {
 #[test]
 fn the_limit_of_a_shared_receive_queue() {
     const COOKIE: u64 = 99;
-    let bed = Bed::open();
-    bed.context.set_nonblocking().expect("fcntl");
-    let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
-    let srq = bed.pd.create_srq(16, 1, COOKIE).expect("ibv_create_srq");
+    let fixture = Fixture::open();
+    fixture.context.set_nonblocking().expect("fcntl");
+    let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
+    let srq = fixture.pd.create_srq(16, 1, COOKIE).expect("ibv_create_srq");
     let cap = QpCap { max_send_wr: 16, max_send_sge: 1, ..QpCap::default() };
     let options = QpOptions {
         qp_type: QpType::Rc,
@@ -107,15 +107,15 @@ fn the_limit_of_a_shared_receive_queue() {
         cap,
         sq_sig_all: true,
     };
-    let qp = bed.pd.create_qp(&options).expect("ibv_create_qp");
-    side::up(&qp, &side::place(&bed, &qp));
-    let mr = side::buffer(&bed, LEN);
+    let qp = fixture.pd.create_qp(&options).expect("ibv_create_qp");
+    side::up(&qp, &side::place(&fixture, &qp));
+    let mr = side::buffer(&fixture, LEN);
     for wr_id in 0..8 {
         srq.post_recv(&RecvWr { wr_id: RECV + wr_id, sges: &[mr.sge(0, LEN)] }).expect("ibv_post_srq_recv");
     }
     srq.set_limit(4).expect("ibv_modify_srq");
     assert_eq!(srq.query().expect("ibv_query_srq").limit, 4);
-    let event = || bed.context.async_event().ok();
+    let event = || fixture.context.async_event().ok();
     for sent in 1..=8 {
         side::send(&qp, 1, &[mr.sge(0, LEN)]);
         collect(&cq, 2);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use conformance::{Bed, Far, PATIENCE, Wire, until};
+use conformance::{Fixture, PATIENCE, Remote, Wire, until};
 use rdma::{Data, SendOp, SendWr, Status};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -36,7 +36,7 @@ fn exit_code(pid: Pid) -> i32 {
 }
 
 /// What is known of the parent's objects must be refused in the child.
-fn try_inherited(bed: &Bed, side: &Side) -> i32 {
+fn try_inherited(fixture: &Fixture, side: &Side) -> i32 {
     if side.qp.set_state(rdma::QpState::Err).is_ok() {
         return MODIFY_WORKED;
     }
@@ -44,7 +44,7 @@ fn try_inherited(bed: &Bed, side: &Side) -> i32 {
     if side.qp.post_send(&SendWr::new(5, SendOp::Send, Data::Sges(&list))).is_ok() {
         return POST_WORKED;
     }
-    if bed.pd.reg_mr(4096, rdma::Access::LOCAL_WRITE).is_ok() {
+    if fixture.pd.reg_mr(4096, rdma::Access::LOCAL_WRITE).is_ok() {
         return REGISTER_WORKED;
     }
     // An error or nothing, but neither a hang nor an end.
@@ -54,34 +54,34 @@ fn try_inherited(bed: &Bed, side: &Side) -> i32 {
 
 #[test]
 fn inherited_objects_are_refused_and_the_parent_goes_on() {
-    let bed = Bed::open();
-    let mut far = Far::start("far_side", "exchange", &[]);
-    far.wire.tell(&true);
-    let side = Side::new(&bed);
-    side.exchange(&bed, &mut far.wire);
-    let child = fork(|| try_inherited(&bed, &side));
+    let fixture = Fixture::open();
+    let mut remote = Remote::start("far_side", "exchange", &[]);
+    remote.wire.tell(&true);
+    let side = Side::new(&fixture);
+    side.exchange(&fixture, &mut remote.wire);
+    let child = fork(|| try_inherited(&fixture, &side));
     assert_eq!(exit_code(child), 0, "{MODIFY_WORKED}: modify, {POST_WORKED}: post, {REGISTER_WORKED}: register");
-    far.wire.tell(&true);
-    Side::new(&bed).exchange(&bed, &mut far.wire);
-    far.wire.tell(&false);
-    assert!(far.ended_well());
+    remote.wire.tell(&true);
+    Side::new(&fixture).exchange(&fixture, &mut remote.wire);
+    remote.wire.tell(&false);
+    assert!(remote.ended_well());
 }
 
 #[test]
 fn a_child_exchanges_with_its_parent() {
-    let bed = Bed::open();
-    let side = Side::new(&bed);
-    side::up(&side.qp, &side::place(&bed, &side.qp));
+    let fixture = Fixture::open();
+    let side = Side::new(&fixture);
+    side::up(&side.qp, &side::place(&fixture, &side.qp));
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let child = fork(move || {
         let mut wire = Wire::new(there);
-        let own = Bed::open();
+        let own = Fixture::open();
         Side::new(&own).exchange(&own, &mut wire);
         let () = wire.exchange(&());
         0
     });
     let mut wire = Wire::new(here);
-    Side::new(&bed).exchange(&bed, &mut wire);
+    Side::new(&fixture).exchange(&fixture, &mut wire);
     let () = wire.exchange(&());
     assert_eq!(exit_code(child), 0);
     // What the parent had before still works.
@@ -91,9 +91,9 @@ fn a_child_exchanges_with_its_parent() {
 
 /// A process that forks, tells its child's number, and waits for its death. The child lives on.
 pub fn parent(mut wire: Wire) {
-    let bed = Bed::open();
-    let side = Side::new(&bed);
-    side.exchange(&bed, &mut wire);
+    let fixture = Fixture::open();
+    let side = Side::new(&fixture);
+    side.exchange(&fixture, &mut wire);
     let child = fork(|| {
         std::thread::sleep(PATIENCE);
         0
@@ -106,23 +106,23 @@ pub fn parent(mut wire: Wire) {
 #[test]
 fn a_death_is_noticed_although_a_child_lives() {
     // In a process of its own, because it counts descriptors.
-    assert!(Far::start("far_side", "mourner", &[]).ended_well());
+    assert!(Remote::start("far_side", "mourner", &[]).ended_well());
 }
 
 /// The peer of one that forks and is killed.
 pub fn mourner() {
-    let bed = Bed::open();
-    let mut far = Far::start("far_side", "fork", &[]);
-    let side = Side::new(&bed);
-    let joint = conformance::Joint { timeout: 12, retries: 1, ..conformance::Joint::default() };
-    let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
-    joint.up(&side.qp, rdma::QpType::Rc, peer.qpn, rdma::Gid(peer.gid));
+    let fixture = Fixture::open();
+    let mut remote = Remote::start("far_side", "fork", &[]);
+    let side = Side::new(&fixture);
+    let joined = conformance::Joined { timeout: 12, retries: 1, ..conformance::Joined::default() };
+    let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));
+    joined.up(&side.qp, rdma::QpType::Rc, peer.qpn, rdma::Gid(peer.gid));
     side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
-    let () = far.wire.exchange(&());
+    let () = remote.wire.exchange(&());
     side.message(peer.qpn);
-    let child: i32 = far.wire.hear();
+    let child: i32 = remote.wire.hear();
     let before = sockets();
-    far.kill();
+    remote.kill();
     side::send(&side.qp, 1, &[side.mr.sge(0, LEN)]);
     let wc = conformance::collect(&side.cq, 1)[0];
     assert_eq!(wc.status(), Status::RETRIES);
@@ -148,7 +148,7 @@ fn a_child_opens_its_device_whatever_others_did_at_the_fork() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    drop(Bed::open());
+                    drop(Fixture::open());
                 }
             });
         }
@@ -157,7 +157,7 @@ fn a_child_opens_its_device_whatever_others_did_at_the_fork() {
                 exit_code(fork(|| {
                     // SAFETY: ends the process if it hangs.
                     unsafe { libc::alarm(10) };
-                    let own = Bed::open();
+                    let own = Fixture::open();
                     let side = Side::new(&own);
                     side::up(&side.qp, &side::place(&own, &side.qp));
                     side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conformance::{Bed, Far, Wire, collect};
+use conformance::{Fixture, Remote, Wire, collect};
 use rdma::Status;
 
 use conformance::side::{self, LEN, Place, RECV};
@@ -22,13 +22,13 @@ fn used(pid: u32) -> Duration {
 }
 
 /// Connects, waits for one event, says that it came.
-pub fn far(mut wire: Wire) {
-    let bed = Bed::open();
-    let channel = bed.context.create_comp_channel().expect("ibv_create_comp_channel");
-    let cq = bed.context.create_cq(16, Some(&channel), 7).expect("ibv_create_cq");
-    let qp = side::create_qp(&bed, &cq, 16);
-    let mr = side::buffer(&bed, LEN);
-    let peer: Place = wire.exchange(&side::place(&bed, &qp));
+pub fn remote(mut wire: Wire) {
+    let fixture = Fixture::open();
+    let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");
+    let cq = fixture.context.create_cq(16, Some(&channel), 7).expect("ibv_create_cq");
+    let qp = side::create_qp(&fixture, &cq, 16);
+    let mr = side::buffer(&fixture, LEN);
+    let peer: Place = wire.exchange(&side::place(&fixture, &qp));
     side::up(&qp, &peer);
     for wr_id in 0..2 {
         side::recv(&qp, wr_id, &[mr.sge(0, LEN)]);
@@ -45,22 +45,22 @@ pub fn far(mut wire: Wire) {
 
 #[test]
 fn a_blocked_process_uses_no_cpu() {
-    let bed = Bed::open();
-    let mut far = Far::start("far_side", "idle", &[]);
-    let side = side::Side::new(&bed);
-    let peer: Place = far.wire.exchange(&side::place(&bed, &side.qp));
+    let fixture = Fixture::open();
+    let mut remote = Remote::start("far_side", "idle", &[]);
+    let side = side::Side::new(&fixture);
+    let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));
     side::up(&side.qp, &peer);
-    let () = far.wire.exchange(&());
+    let () = remote.wire.exchange(&());
     side::send(&side.qp, RECV, &[side.mr.sge(0, LEN)]);
     collect(&side.cq, 1);
-    let () = far.wire.hear();
+    let () = remote.wire.hear();
     std::thread::sleep(Duration::from_millis(50));
-    let before = used(far.pid());
+    let before = used(remote.pid());
     std::thread::sleep(WAIT);
-    let used = used(far.pid()) - before;
+    let used = used(remote.pid()) - before;
     assert!(used < MOST, "{used:?} of processor time in {WAIT:?} of waiting");
     side::send(&side.qp, RECV, &[side.mr.sge(0, LEN)]);
     collect(&side.cq, 1);
-    let () = far.wire.hear();
-    assert!(far.ended_well());
+    let () = remote.wire.hear();
+    assert!(remote.ended_well());
 }

@@ -11,15 +11,15 @@ use conformance::Wire;
 /// The other processes of these tests.
 #[test]
 #[ignore = "started by the other tests, as their second process"]
-fn far_side() {
+fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
     match part.as_str() {
-        "idle" => idle::far(wire),
-        "thousand" => many::thousand_far(wire),
-        "ring" => many::ring_far(wire),
+        "idle" => idle::remote(wire),
+        "thousand" => many::thousand_remote(wire),
+        "ring" => many::ring_remote(wire),
         "fork" => fork::parent(wire),
         "mourner" => fork::mourner(),
-        "exchange" => conformance::side::exchange_far(wire),
+        "exchange" => conformance::side::exchange_remote(wire),
         other => panic!("no such part: {other}"),
     }
 }

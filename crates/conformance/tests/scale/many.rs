@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, Far, Wire, collect};
+use conformance::{Fixture, Remote, Wire, collect};
 use rdma::Status;
 
 use conformance::side::{self, LEN, Place, RECV, Side};
@@ -15,14 +15,14 @@ const SETUP: Duration = Duration::from_secs(2);
 
 /// Sets the queue pairs up together with the other process, then waits for one message on each.
 fn thousand(wire: &mut Wire, sends: bool) -> Duration {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(2 * QPS as u32, None, 0).expect("ibv_create_cq");
-    let mr = side::buffer(&bed, LEN);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(2 * QPS as u32, None, 0).expect("ibv_create_cq");
+    let mr = side::buffer(&fixture, LEN);
     // The program that answers has loaded its library; from here on it counts.
     let () = wire.exchange(&());
     let start = Instant::now();
-    let qps: Vec<_> = (0..QPS).map(|_| side::create_qp(&bed, &cq, 4)).collect();
-    let ours: Vec<Place> = qps.iter().map(|qp| side::place(&bed, qp)).collect();
+    let qps: Vec<_> = (0..QPS).map(|_| side::create_qp(&fixture, &cq, 4)).collect();
+    let ours: Vec<Place> = qps.iter().map(|qp| side::place(&fixture, qp)).collect();
     let theirs: Vec<Place> = wire.exchange(&ours);
     for (qp, peer) in qps.iter().zip(&theirs) {
         side::up(qp, peer);
@@ -48,24 +48,24 @@ fn thousand(wire: &mut Wire, sends: bool) -> Duration {
     took
 }
 
-pub fn thousand_far(mut wire: Wire) {
+pub fn thousand_remote(mut wire: Wire) {
     thousand(&mut wire, false);
 }
 
 #[test]
 fn a_thousand_connections_are_made_quickly() {
-    let mut far = Far::start("far_side", "thousand", &[]);
-    let took = thousand(&mut far.wire, true);
+    let mut remote = Remote::start("far_side", "thousand", &[]);
+    let took = thousand(&mut remote.wire, true);
     println!("{QPS} connections in {took:?}");
     assert!(took < SETUP, "{QPS} connections took {took:?}");
-    assert!(far.ended_well());
+    assert!(remote.ended_well());
 }
 
 /// One process of the ring: it connects to the one before and the one behind.
-pub fn ring_far(mut wire: Wire) {
-    let bed = Bed::open();
-    let (left, right) = (Side::new(&bed), Side::new(&bed));
-    wire.tell(&(side::place(&bed, &left.qp), side::place(&bed, &right.qp)));
+pub fn ring_remote(mut wire: Wire) {
+    let fixture = Fixture::open();
+    let (left, right) = (Side::new(&fixture), Side::new(&fixture));
+    wire.tell(&(side::place(&fixture, &left.qp), side::place(&fixture, &right.qp)));
     let (before, behind): (Place, Place) = wire.hear();
     for (side, peer) in [(&left, &before), (&right, &behind)] {
         side::up(&side.qp, peer);
@@ -83,21 +83,21 @@ pub fn ring_far(mut wire: Wire) {
 
 #[test]
 fn two_hundred_processes_in_a_ring() {
-    let mut fars: Vec<Far> = (0..PROCESSES).map(|_| Far::start("far_side", "ring", &[])).collect();
-    let places: Vec<(Place, Place)> = fars.iter_mut().map(|far| far.wire.hear()).collect();
-    for (at, far) in fars.iter_mut().enumerate() {
+    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("far_side", "ring", &[])).collect();
+    let places: Vec<(Place, Place)> = remotes.iter_mut().map(|remote| remote.wire.hear()).collect();
+    for (at, remote) in remotes.iter_mut().enumerate() {
         let before = places[(at + PROCESSES - 1) % PROCESSES].1;
         let behind = places[(at + 1) % PROCESSES].0;
-        far.wire.tell(&(before, behind));
+        remote.wire.tell(&(before, behind));
     }
     for _ in 0..2 {
-        for far in &mut fars {
-            let () = far.wire.hear();
+        for remote in &mut remotes {
+            let () = remote.wire.hear();
         }
-        for far in &mut fars {
-            far.wire.tell(&());
+        for remote in &mut remotes {
+            remote.wire.tell(&());
         }
     }
-    let failed = fars.iter_mut().filter_map(|far| (!far.ended_well()).then(|| far.pid())).count();
+    let failed = remotes.iter_mut().filter_map(|remote| (!remote.ended_well()).then(|| remote.pid())).count();
     assert_eq!(failed, 0, "of {PROCESSES} processes");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use conformance::{Bed, PATIENCE};
+use conformance::{Fixture, PATIENCE};
 use rdma::{Cq, Errno, Qp, Status, Wc};
 
 use conformance::side::{self, LEN, RECV};
@@ -13,14 +13,14 @@ const THREADS: u64 = 8;
 const EACH: u64 = 2_000;
 
 /// Connects two queue pairs of this process.
-fn join(bed: &Bed, a: &Qp, b: &Qp) {
-    side::up(a, &side::place(bed, b));
-    side::up(b, &side::place(bed, a));
+fn join(fixture: &Fixture, a: &Qp, b: &Qp) {
+    side::up(a, &side::place(fixture, b));
+    side::up(b, &side::place(fixture, a));
 }
 
 /// All threads post on the queue pairs in turn, and poll the shared queue until everything has completed.
-fn hammer(bed: &Bed, cq: &Arc<Cq>, pairs: &[(Arc<Qp>, Arc<Qp>)]) {
-    let mr = side::buffer(bed, LEN);
+fn hammer(fixture: &Fixture, cq: &Arc<Cq>, pairs: &[(Arc<Qp>, Arc<Qp>)]) {
+    let mr = side::buffer(fixture, LEN);
     let total = THREADS * EACH;
     let (sent, received, wrong) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let start = Instant::now();
@@ -72,33 +72,33 @@ fn hammer(bed: &Bed, cq: &Arc<Cq>, pairs: &[(Arc<Qp>, Arc<Qp>)]) {
 
 #[test]
 fn one_queue_pair_and_one_queue() {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(4096, None, 0).expect("ibv_create_cq");
-    let pair = (side::create_qp(&bed, &cq, 64), side::create_qp(&bed, &cq, 64));
-    join(&bed, &pair.0, &pair.1);
-    hammer(&bed, &cq, &[pair]);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(4096, None, 0).expect("ibv_create_cq");
+    let pair = (side::create_qp(&fixture, &cq, 64), side::create_qp(&fixture, &cq, 64));
+    join(&fixture, &pair.0, &pair.1);
+    hammer(&fixture, &cq, &[pair]);
 }
 
 #[test]
 fn many_queue_pairs_and_one_queue() {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(4096, None, 0).expect("ibv_create_cq");
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(4096, None, 0).expect("ibv_create_cq");
     let pairs: Vec<_> = (0..THREADS)
         .map(|_| {
-            let pair = (side::create_qp(&bed, &cq, 32), side::create_qp(&bed, &cq, 32));
-            join(&bed, &pair.0, &pair.1);
+            let pair = (side::create_qp(&fixture, &cq, 32), side::create_qp(&fixture, &cq, 32));
+            join(&fixture, &pair.0, &pair.1);
             pair
         })
         .collect();
-    hammer(&bed, &cq, &pairs);
+    hammer(&fixture, &cq, &pairs);
 }
 
 #[test]
 fn a_queue_is_resized_under_load() {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(1024, None, 0).expect("ibv_create_cq");
-    let pair = (side::create_qp(&bed, &cq, 64), side::create_qp(&bed, &cq, 64));
-    join(&bed, &pair.0, &pair.1);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(1024, None, 0).expect("ibv_create_cq");
+    let pair = (side::create_qp(&fixture, &cq, 64), side::create_qp(&fixture, &cq, 64));
+    join(&fixture, &pair.0, &pair.1);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let resizer = scope.spawn(|| {
@@ -113,7 +113,7 @@ fn a_queue_is_resized_under_load() {
             }
             resized
         });
-        hammer(&bed, &cq, &[pair]);
+        hammer(&fixture, &cq, &[pair]);
         stop.store(true, Ordering::Relaxed);
         assert!(resizer.join().expect("the resizer") > 1);
     });
@@ -121,11 +121,11 @@ fn a_queue_is_resized_under_load() {
 
 #[test]
 fn a_queue_does_not_shrink_below_what_waits() {
-    let bed = Bed::open();
-    let cq = bed.context.create_cq(64, None, 0).expect("ibv_create_cq");
-    let pair = (side::create_qp(&bed, &cq, 16), side::create_qp(&bed, &cq, 16));
-    join(&bed, &pair.0, &pair.1);
-    let mr = side::buffer(&bed, LEN);
+    let fixture = Fixture::open();
+    let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
+    let pair = (side::create_qp(&fixture, &cq, 16), side::create_qp(&fixture, &cq, 16));
+    join(&fixture, &pair.0, &pair.1);
+    let mr = side::buffer(&fixture, LEN);
     for _ in 0..8 {
         side::recv(&pair.1, RECV, &[mr.sge(0, LEN)]);
         side::send(&pair.0, 1, &[mr.sge(0, LEN)]);

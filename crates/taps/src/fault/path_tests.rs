@@ -7,7 +7,7 @@ use verbs::{Psn, Qpn};
 
 use super::spec::{DeviceFault, Spec};
 use super::{Faults, Order};
-use crate::paper::Paper;
+use crate::mock_wire::MockWire;
 use crate::{Tapped, Taps};
 
 thread_local! {
@@ -17,27 +17,27 @@ thread_local! {
 
 const LINK: LinkId = LinkId(7);
 
-fn tapped(text: &str) -> Tapped<Paper> {
+fn tapped(text: &str) -> Tapped<MockWire> {
     NOW.set(0);
     TOLD.take();
     let spec: Spec = text.parse().expect("a specification");
     let tell = |line: &str| TOLD.with_borrow_mut(|told| told.push(line.to_owned()));
     let faults = Faults::new(&spec, 42, || NOW.get(), tell);
-    let paper = Paper { memory: vec![0xaa; 64].into(), ..Paper::default() };
-    Tapped::new(paper, Some(Taps { faults, pcap: None }))
+    let mock_wire = MockWire { memory: vec![0xaa; 64].into(), ..MockWire::default() };
+    Tapped::new(mock_wire, Some(Taps { faults, pcap: None }))
 }
 
 fn packet(op: PacketOp, psn: u32) -> Packet {
     Packet { len: 8, ..Packet::new(op, Qpn::new(0x2000), Qpn::new(0x1000), Psn::new(psn)) }
 }
 
-fn send(to: &mut Tapped<Paper>, link: LinkId, psn: u32) {
+fn send(to: &mut Tapped<MockWire>, link: LinkId, psn: u32) {
     let spans = [Span { addr: 0, len: 4, guarded: false }, Span { addr: 8, len: 4, guarded: false }];
     let sent = to.send(link, &packet(PacketOp::Send, psn), Payload { prefix: &[], spans: &spans });
     assert_eq!(sent, Ok(()));
 }
 
-fn psns(of: &Tapped<Paper>) -> Vec<u32> {
+fn psns(of: &Tapped<MockWire>) -> Vec<u32> {
     of.sent.iter().map(|(_, packet, _)| packet.psn.get()).collect()
 }
 
@@ -180,7 +180,7 @@ fn one_bit_of_the_data_is_flipped() {
     for seed in 0..200 {
         let spec: Spec = "corrupt:n=1".parse().expect("a specification");
         let faults = Faults::new(&spec, seed, || 0, |_| {});
-        let mut wire = Tapped::new(Paper::default(), Some(Taps { faults, pcap: None }));
+        let mut wire = Tapped::new(MockWire::default(), Some(Taps { faults, pcap: None }));
         let payload = Payload { prefix: &[0xaa; 33], spans: &[] };
         assert_eq!(wire.send(LINK, &packet(PacketOp::Datagram, 1), payload), Ok(()));
         assert_eq!((flipped(&wire.sent[0].2[..32]), flipped(&wire.sent[0].2[32..])), (0, 1));

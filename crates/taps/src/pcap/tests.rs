@@ -5,7 +5,7 @@ use std::fs;
 use engine::platform::{LinkCaps, SendError};
 
 use super::*;
-use crate::paper::Paper;
+use crate::mock_wire::MockWire;
 use crate::{Tapped, Taps};
 
 const LINK: LinkId = LinkId(3);
@@ -15,7 +15,7 @@ const OWN_DEVICE: [u8; 16] = [1; 16];
 
 /// A wire with a capture, and its file, which is gone at the end.
 struct Bench {
-    wire: Tapped<Paper>,
+    wire: Tapped<MockWire>,
     file: PathBuf,
 }
 
@@ -35,8 +35,8 @@ impl Bench {
         let _ = fs::remove_file(&file);
         let pcap = Pcap::new(file.clone(), 0, &OWN_DEVICE).unwrap();
         let memory: Vec<u8> = (0..=255).cycle().take(8192).collect();
-        let paper = Paper { memory: memory.into(), ..Paper::default() };
-        Bench { wire: Tapped::new(paper, Some(Taps { faults: None, pcap: Some(pcap) })), file }
+        let mock_wire = MockWire { memory: memory.into(), ..MockWire::default() };
+        Bench { wire: Tapped::new(mock_wire, Some(Taps { faults: None, pcap: Some(pcap) })), file }
     }
 
     /// Our queue pair is connected.

@@ -1,6 +1,6 @@
 //! libfabric over its shared memory provider.
 
-use super::duo::Side;
+use super::client_server::Side;
 use super::{Figure, Trial, iterations, send};
 use crate::bench::case::Quantity;
 

@@ -1,7 +1,7 @@
 //! Other programs on the same cores: perftest through `softrnic run`, and other ways to move a message between two
 //! processes, as far as they are installed.
 
-mod duo;
+mod client_server;
 mod fabric;
 mod perftest;
 mod qperf;
@@ -14,7 +14,7 @@ use super::case::{Case, Operation, Quantity, Transport, Waiting};
 use super::results::{BandwidthRow, LatencyRow, Results};
 use super::stats::{Percentiles, Spread};
 use super::summary::SMALL;
-use duo::Side;
+use client_server::Side;
 
 /// Much longer than a program takes to start, connect, measure for some tens of milliseconds and end.
 const LONG: Duration = Duration::from_secs(2);
@@ -83,7 +83,7 @@ impl Peers {
         ];
         let mut peers = Peers { tried: Vec::new(), missing: Vec::new() };
         for (programs, trials) in all {
-            match programs.iter().find(|program| !duo::installed(program)) {
+            match programs.iter().find(|program| !client_server::installed(program)) {
                 Some(program) => peers.missing.push(format!("{program} is not installed")),
                 None => {
                     let wanted = trials.into_iter().filter(|trial| options.wants(trial.case.operation));
@@ -142,7 +142,7 @@ impl Tried {
         if self.failed.is_some() {
             return None;
         }
-        let told = duo::run(cores, &self.trial.server, &self.trial.client);
+        let told = client_server::run(cores, &self.trial.server, &self.trial.client);
         let parse = |text: String| (self.trial.parse)(&text).ok_or("its figures are not where they should be".into());
         told.and_then(parse).map_err(|error| self.failed = Some(error)).ok()
     }

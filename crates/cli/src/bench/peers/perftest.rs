@@ -1,6 +1,6 @@
 //! perftest, unmodified, through `softrnic run`.
 
-use super::duo::Side;
+use super::client_server::Side;
 use super::{Figure, Trial, iterations};
 use crate::bench::Options;
 use crate::bench::case::{Case, Operation, Quantity, Transport};

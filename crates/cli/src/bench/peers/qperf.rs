@@ -1,6 +1,6 @@
 //! qperf over TCP.
 
-use super::duo::Side;
+use super::client_server::Side;
 use super::{Figure, Trial, send};
 use crate::bench::case::Quantity;
 

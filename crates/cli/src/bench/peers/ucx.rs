@@ -1,6 +1,6 @@
 //! UCX over its shared memory transports, which know nothing of verbs.
 
-use super::duo::Side;
+use super::client_server::Side;
 use super::{Figure, Trial, iterations, send};
 use crate::bench::case::{Case, Operation, Quantity};
 use crate::bench::summary::UCX;

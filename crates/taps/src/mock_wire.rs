@@ -9,7 +9,7 @@ use crate::Wire;
 
 /// Memory is this wire's own, and addresses are places in it.
 #[derive(Default)]
-pub(crate) struct Paper {
+pub(crate) struct MockWire {
     pub sent: Vec<(LinkId, Packet, Vec<u8>)>,
     pub room: Option<usize>,
     pub coming: VecDeque<(Packet, Vec<u8>)>,
@@ -19,7 +19,7 @@ pub(crate) struct Paper {
     pub peer: Option<[u8; 16]>,
 }
 
-impl Wire for Paper {
+impl Wire for MockWire {
     fn peek_into(&mut self, _link: LinkId, packet: &mut Packet) -> Option<u32> {
         let (next, data) = self.coming.front()?;
         *packet = *next;
@@ -39,7 +39,7 @@ impl Wire for Paper {
     }
 }
 
-impl Platform for Paper {
+impl Platform for MockWire {
     type Rx = u32;
     fn random(&mut self) -> u64 {
         4

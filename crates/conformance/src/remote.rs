@@ -83,34 +83,34 @@ impl Wire {
 }
 
 /// The other process, seen from the test. Killed when dropped.
-pub struct Far {
+pub struct Remote {
     /// The wire to it.
     pub wire: Wire,
     child: Child,
 }
 
-impl Far {
+impl Remote {
     /// Starts this program again. `entry` is the name of the ignored test that plays parts; `part` which one.
     ///
     /// # Panics
     /// If that is not possible.
-    pub fn start(entry: &str, part: &str, env: &[(&str, &str)]) -> Far {
-        Far::start_with(entry, part, env, Stdio::inherit())
+    pub fn start(entry: &str, part: &str, env: &[(&str, &str)]) -> Remote {
+        Remote::start_with(entry, part, env, Stdio::inherit())
     }
 
-    /// As [`Far::start`]; what it says on standard error is kept for [`Far::errors`].
+    /// As [`Remote::start`]; what it says on standard error is kept for [`Remote::errors`].
     ///
     /// # Panics
     /// If that is not possible.
-    pub fn start_heard(entry: &str, part: &str, env: &[(&str, &str)]) -> Far {
-        Far::start_with(entry, part, env, Stdio::piped())
+    pub fn start_heard(entry: &str, part: &str, env: &[(&str, &str)]) -> Remote {
+        Remote::start_with(entry, part, env, Stdio::piped())
     }
 
-    /// As [`Far::start`], by a program that is given this one as its last arguments, if there is one: `unshare -U`.
+    /// As [`Remote::start`], by a program that is given this one as its last arguments, if there is one: `unshare -U`.
     ///
     /// # Panics
     /// If that is not possible.
-    pub fn start_by(words: &[&str], entry: &str, part: &str) -> Far {
+    pub fn start_by(words: &[&str], entry: &str, part: &str) -> Remote {
         let own = std::env::current_exe().expect("the path of this program");
         let command = match words {
             [] => Command::new(own),
@@ -120,26 +120,26 @@ impl Far {
                 command
             }
         };
-        Far::spawn(command, entry, part, &[], Stdio::inherit())
+        Remote::spawn(command, entry, part, &[], Stdio::inherit())
     }
 
-    fn start_with(entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Far {
+    fn start_with(entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Remote {
         let own = std::env::current_exe().expect("the path of this program");
-        Far::spawn(Command::new(own), entry, part, env, errors)
+        Remote::spawn(Command::new(own), entry, part, env, errors)
     }
 
-    fn spawn(mut command: Command, entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Far {
-        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+    fn spawn(mut command: Command, entry: &str, part: &str, env: &[(&str, &str)], errors: Stdio) -> Remote {
+        let (near, remote) = UnixStream::pair().expect("a pair of sockets");
         let child = command
             .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, part)
             .envs(env.iter().copied())
-            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stdin(Stdio::from(OwnedFd::from(remote)))
             .stdout(Stdio::null())
             .stderr(errors)
             .spawn()
             .expect("a second process");
-        Far { wire: Wire::new(near), child }
+        Remote { wire: Wire::new(near), child }
     }
 
     /// Its process id.
@@ -191,7 +191,7 @@ pub fn is_stopped(pid: u32) -> bool {
     tasks.all(stopped)
 }
 
-impl Drop for Far {
+impl Drop for Remote {
     fn drop(&mut self) {
         self.kill();
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::shape::Piece;
 use super::side::{Answer, Service, Side, Spec, Stretch, Task};
-use crate::bed::{Bed, DeviceOptions, Endpoint};
+use crate::fixture::{DeviceOptions, Endpoint, Fixture};
 use crate::link::{Link, Other, Role};
 
 /// Where the far side is.
@@ -40,20 +40,25 @@ pub struct Pair<'a> {
     pub near: Rc<Side>,
     /// The far side's address, region and key.
     pub peer: Endpoint,
-    far: Carrier<'a>,
+    remote: Carrier<'a>,
 }
 
 impl<'a> Pair<'a> {
     /// Makes and connects both sides.
-    pub fn build(bed: &Rc<Bed>, spec: Spec, place: Place, other: Option<&'a mut Other>) -> Result<Self, String> {
-        let near = Rc::new(Side::build(bed, spec)?);
-        let mut far = match (place, other) {
+    pub fn build(
+        fixture: &Rc<Fixture>,
+        spec: Spec,
+        place: Place,
+        other: Option<&'a mut Other>,
+    ) -> Result<Self, String> {
+        let near = Rc::new(Side::build(fixture, spec)?);
+        let mut remote = match (place, other) {
             (Place::Itself, _) => Carrier::Here { side: near.clone(), pending: None },
-            (Place::Neighbour, _) => Carrier::Here { side: Rc::new(Side::build(bed, spec)?), pending: None },
+            (Place::Neighbour, _) => Carrier::Here { side: Rc::new(Side::build(fixture, spec)?), pending: None },
             (Place::Process, Some(other)) => Carrier::There(&mut other.link),
             (Place::Process, None) => return Err("there is no other process".into()),
         };
-        let peer = match &mut far {
+        let peer = match &mut remote {
             Carrier::Here { side, .. } => side.endpoint()?,
             Carrier::There(link) => match ask(link, &Task::Build(spec))? {
                 Answer::Endpoint(endpoint) => endpoint,
@@ -61,7 +66,7 @@ impl<'a> Pair<'a> {
             },
         };
         near.connect(&peer)?;
-        let mut pair = Pair { near, peer, far };
+        let mut pair = Pair { near, peer, remote };
         if place != Place::Itself {
             pair.tell(Task::Connect(pair.near.endpoint()?))?;
         }
@@ -70,7 +75,7 @@ impl<'a> Pair<'a> {
 
     /// Has a task done.
     pub fn call(&mut self, task: Task) -> Result<Answer, String> {
-        match &mut self.far {
+        match &mut self.remote {
             Carrier::Here { side, .. } => side.perform(task),
             Carrier::There(link) => ask(link, &task),
         }
@@ -78,7 +83,7 @@ impl<'a> Pair<'a> {
 
     /// Has a task begun, which [`Pair::end`] waits for. In the other process it is done meanwhile; in this one, then.
     pub fn begin(&mut self, task: Task) -> Result<(), String> {
-        match &mut self.far {
+        match &mut self.remote {
             Carrier::Here { pending, .. } => {
                 *pending = Some(task);
                 Ok(())
@@ -89,7 +94,7 @@ impl<'a> Pair<'a> {
 
     /// Waits for what was begun.
     pub fn end(&mut self) -> Result<Answer, String> {
-        match &mut self.far {
+        match &mut self.remote {
             Carrier::Here { side, pending } => side.perform(pending.take().ok_or("nothing was begun")?),
             Carrier::There(link) => link.receive::<Result<Answer, String>>()?,
         }
@@ -123,14 +128,14 @@ fn ask(link: &mut Link, task: &Task) -> Result<Answer, String> {
 
 /// The far side in a process of its own.
 pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
-    let bed = Rc::new(device.open()?);
+    let fixture = Rc::new(device.open()?);
     let mut side: Option<Side> = None;
     while let Some(task) = link.receive_or_end::<Task>()? {
         let answer = match (task, &side) {
             (Task::Build(spec), _) => {
                 // The old one first: a device may have few of everything.
                 side = None;
-                Side::build(&bed, spec).and_then(|made| {
+                Side::build(&fixture, spec).and_then(|made| {
                     let endpoint = made.endpoint()?;
                     side = Some(made);
                     Ok(Answer::Endpoint(endpoint))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::report::Outcome;
 use crate::run::{Finished, Running};
 
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 
 /// How it is known that the clients may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Ready {
 /// Looks at the outputs of the server and of a client; says what is wrong.
 pub type Check = fn(server: &Finished, client: &Finished) -> Result<(), String>;
 
-pub struct Duo {
+pub struct ClientServer {
     pub name: String,
     /// The program with its arguments, separated by spaces.
     pub server: String,
@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(15);
 
-impl Duo {
+impl ClientServer {
     pub fn new(name: impl Into<String>, server: impl Into<String>, client: impl Into<String>, ready: Ready) -> Self {
         Self {
             name: name.into(),
@@ -63,18 +63,18 @@ impl Duo {
     }
 
     /// The server's log is returned; the clients' lie beside it.
-    pub fn run(&self, stage: &Stage) -> (Outcome, PathBuf) {
+    pub fn run(&self, sandbox: &Sandbox) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/', ':'], "_");
-        match self.try_run(stage, &log) {
+        match self.try_run(sandbox, &log) {
             Ok((server, clients)) => (self.judge(&server, &clients), server.log),
             Err(e) => (Outcome::Failed(e.to_string()), PathBuf::from(log)),
         }
     }
 
-    fn try_run(&self, stage: &Stage, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
+    fn try_run(&self, sandbox: &Sandbox, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
         let start = |log: String, line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let mut program = stage.program(&log, words[0], &words[1..]);
+            let mut program = sandbox.program(&log, words[0], &words[1..]);
             for (key, value) in self.environment {
                 program = program.env(key, value);
             }

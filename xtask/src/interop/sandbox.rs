@@ -32,7 +32,7 @@ const FULL_SHM: &[&str] = &[
 const NAMESPACES: &[&str] = &["unshare", "--user", "--map-root-user", "--pid", "--fork"];
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct Sandbox {
     dir: PathBuf,
     /// Runs what follows as the ordinary user, and ends it when we end.
     prefix: Vec<String>,
@@ -40,7 +40,7 @@ pub struct Stage {
     logs: PathBuf,
 }
 
-impl Stage {
+impl Sandbox {
     /// Makes the folder. `settings` are environment variables for every program; `name` is the folder of the logs.
     pub fn new(name: &str, settings: &[(&str, &str)]) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -52,14 +52,14 @@ impl Stage {
             let user = NOBODY.to_string();
             prefix.extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
         }
-        let stage = Self {
+        let sandbox = Self {
             dir,
             prefix,
             settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             logs: logs().join(name),
         };
-        stage.fill(root)?;
-        Ok(stage)
+        sandbox.fill(root)?;
+        Ok(sandbox)
     }
 
     fn fill(&self, root: bool) -> Result<(), String> {
@@ -135,7 +135,7 @@ impl Stage {
             .args(args)
     }
 
-    /// Where [`Stage::install`] installs.
+    /// Where [`Sandbox::install`] installs.
     pub fn installed(&self) -> PathBuf {
         self.home().join("installed")
     }
@@ -186,7 +186,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }

@@ -11,7 +11,7 @@ use crate::library::library;
 pub const PORT: u8 = 1;
 
 /// An open device.
-pub struct Bed {
+pub struct Fixture {
     /// The context.
     pub context: Arc<Context>,
     /// A domain for everything.
@@ -22,7 +22,7 @@ pub struct Bed {
 
 /// The attributes that two ends of a connection agree on, or that a test wants otherwise.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Joint {
+pub struct Joined {
     /// What the peer may do through this end (`enum ibv_access_flags`).
     pub access: u32,
     /// `max_rd_atomic`.
@@ -41,11 +41,11 @@ pub struct Joint {
     pub mtu: u8,
 }
 
-impl Default for Joint {
+impl Default for Joined {
     fn default() -> Self {
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         // A second and more until a retry: on a busy machine the peer may not run for a while.
-        Joint {
+        Joined {
             access: all.bits(),
             reads: 16,
             dest_reads: 16,
@@ -58,21 +58,21 @@ impl Default for Joint {
     }
 }
 
-impl Bed {
+impl Fixture {
     /// Opens the device of the library under test.
     ///
     /// # Panics
     /// If that is not possible.
-    pub fn open() -> Bed {
+    pub fn open() -> Fixture {
         let device = library().devices().expect("devices").into_iter().next().expect("a device");
         let context = device.open().expect("ibv_open_device");
         let pd = context.alloc_pd().expect("ibv_alloc_pd");
         let gid = context.query_gid(PORT, 0).expect("ibv_query_gid").expect("an address").gid;
-        Bed { context, pd, gid }
+        Fixture { context, pd, gid }
     }
 }
 
-impl Joint {
+impl Joined {
     /// RESET to INIT.
     ///
     /// # Panics

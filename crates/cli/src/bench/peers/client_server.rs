@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::bed::text;
 use crate::bench::pin;
+use crate::fixture::text;
 
 /// Longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer than 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);

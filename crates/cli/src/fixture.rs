@@ -64,7 +64,7 @@ impl DeviceOptions {
     }
 
     /// Opens the device.
-    pub fn open(&self) -> Result<Bed, String> {
+    pub fn open(&self) -> Result<Fixture, String> {
         let (_, device) = self.find()?;
         let context = device.open().map_err(text)?;
         let pd = context.alloc_pd().map_err(text)?;
@@ -78,12 +78,12 @@ impl DeviceOptions {
             Some(index) => format!("{} has no address with index {index}", device.name()),
             None => format!("port {PORT} of {} has no address", device.name()),
         })?;
-        Ok(Bed { pd, gid_index: gid.index as u8, gid: gid.gid, lid: port.lid, mtu: port.active_mtu as u8, context })
+        Ok(Fixture { pd, gid_index: gid.index as u8, gid: gid.gid, lid: port.lid, mtu: port.active_mtu as u8, context })
     }
 }
 
 /// An open device.
-pub struct Bed {
+pub struct Fixture {
     /// The context.
     pub context: Arc<Context>,
     /// A domain for everything.
@@ -119,7 +119,7 @@ pub struct Endpoint {
     pub srqn: u32,
 }
 
-impl Bed {
+impl Fixture {
     /// How to connect to `peer`.
     pub fn connect(&self, psn: u32, peer: &Endpoint) -> Connect {
         Connect {
