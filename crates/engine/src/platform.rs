@@ -615,7 +615,7 @@ pub trait Platform {
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
     /// What this link can do.
     fn caps(&self, link: LinkId) -> LinkCaps;
-    /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::kick`].
+    /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::ring_doorbells`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
     /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Platform::sent_mark`]; `None`: nothing was sent, and
     /// [`Platform::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
@@ -626,7 +626,7 @@ pub trait Platform {
     /// Something will be sent on this link very soon: a hint.
     fn expect_send(&self, _link: LinkId) {}
     /// Rings the doorbells of all sleeping peers that were sent something since the last call.
-    fn kick(&mut self);
+    fn ring_doorbells(&mut self);
     /// A mark for what was sent on this link so far.
     fn sent_mark(&self, link: LinkId) -> u64;
     /// True if the peer has taken everything up to this mark: only then does sending again make sense.

@@ -51,7 +51,7 @@ impl<P: Platform> Engine<P> {
                     }
                 }
                 qp.cursor += 1;
-                if self.turn_is_over() || self.is_winded() {
+                if self.turn_is_over() || self.burst_exhausted() {
                     return Ok(());
                 }
             }

@@ -28,7 +28,7 @@ const TIMERS_MORE: usize = 64;
 
 impl<P: Platform> Engine<P> {
     /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
-    pub fn is_winded(&self) -> bool {
+    pub fn burst_exhausted(&self) -> bool {
         self.moved > BURST
     }
 
@@ -129,7 +129,7 @@ impl<P: Platform> Engine<P> {
         while self.acknowledge_first() {}
         // Who has had a piece executed comes behind those who wait for theirs.
         let mut last = None;
-        while !self.is_winded()
+        while !self.burst_exhausted()
             && let Some(id) = self.ready.pop_front()
         {
             let Some(mut qp) = self.lend_qp(id) else { continue };
@@ -158,8 +158,8 @@ impl<P: Platform> Engine<P> {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }
-            let winded = !qp.responses.is_empty() && qp.link.is_some();
-            if !blocked && (winded || self.turn_is_over() || self.is_winded() && qp.has_work()) {
+            let exhausted = !qp.responses.is_empty() && qp.link.is_some();
+            if !blocked && (exhausted || self.turn_is_over() || self.burst_exhausted() && qp.has_work()) {
                 qp.queued = true;
                 self.ready.push_back(id);
             }

@@ -210,7 +210,7 @@ impl Nic {
     }
 
     /// Drops what waits about an object that is gone, and waits for the acknowledgements of what was got.
-    pub(crate) fn settle_events(&self, ctx: CtxId, object: Object) {
+    pub(crate) fn await_event_acks(&self, ctx: CtxId, object: Object) {
         let queue = self.lock().contexts.get(&ctx).cloned();
         if let Some(queue) = queue {
             queue.forget(object);

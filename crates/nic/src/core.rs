@@ -167,13 +167,13 @@ impl Core {
         self.notices = notices;
     }
 
-    /// True if a hold of the lock has left nothing to be done by [`Core::settle`] and what follows it.
+    /// True if a hold of the lock has left nothing to be done by [`Core::flush`] and what follows it.
     #[inline]
-    fn is_settled(&self) -> bool {
+    fn is_flushed(&self) -> bool {
         self.mode == Mode::Polled
             && !self.clock_fresh
             && !self.engine.has_ready()
-            && !self.engine.platform().must_kick_now()
+            && !self.engine.platform().must_ring_now()
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
@@ -183,21 +183,21 @@ impl Core {
 
     /// The same behind a poll on the fast path, which has looked at the rest before.
     #[inline]
-    pub(crate) fn is_settled_behind_fast_path(&self) -> bool {
-        !self.engine.has_ready() && !self.engine.platform().must_kick_now() && !self.engine.has_notices()
+    pub(crate) fn is_flushed_behind_fast_path(&self) -> bool {
+        !self.engine.has_ready() && !self.engine.platform().must_ring_now() && !self.engine.has_notices()
     }
 
     /// Sends what is ready and tells what happened.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn flush(&mut self) {
         // Mostly one acknowledgement is owed, and that is all.
         self.engine.acknowledge();
         if self.engine.has_ready() || self.engine.is_parked() {
             let now = self.time();
             self.engine.run(now);
         }
-        if self.mode == Mode::Armed || self.clock_fresh || self.engine.platform().must_kick_now() {
-            self.engine.platform_mut().kick();
+        if self.mode == Mode::Armed || self.clock_fresh || self.engine.platform().must_ring_now() {
+            self.engine.platform_mut().ring_doorbells();
         }
         if self.engine.platform().has_orders() {
             self.obey();
@@ -283,10 +283,10 @@ impl DerefMut for Guard<'_> {
 impl Guard<'_> {
     // Apart: what has nothing to settle pays a few comparisons.
     #[inline(never)]
-    fn wind_up(&mut self) {
+    fn finish(&mut self) {
         for _ in 0..PIECES {
             let core = &mut *self.core;
-            core.settle();
+            core.flush();
             if core.clock_fresh && core.engine.has_timed() {
                 // Once more: this thread may have been stopped between reading the clock and sending what the timers are for, and none
                 // may run out early (IBTA vol. 1, 9.7.6.1.3).
@@ -303,7 +303,7 @@ impl Guard<'_> {
         self.nic.mind_deadline(core);
         if core.engine.platform().is_unquiet() {
             // Whoever is to be rung must not wait for that.
-            core.engine.platform_mut().kick();
+            core.engine.platform_mut().ring_doorbells();
             self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.platform().unquiet()) }));
         }
     }
@@ -312,8 +312,8 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.core.is_settled() {
-            self.wind_up();
+        if !self.core.is_flushed() {
+            self.finish();
         }
     }
 }

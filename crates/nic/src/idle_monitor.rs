@@ -117,7 +117,7 @@ impl Nic {
                         continue;
                     }
                 } else {
-                    core.kick_late();
+                    core.ring_late();
                 }
             }
             vain += 1;

@@ -343,9 +343,9 @@ fn a_poll_without_result_rings() {
         }
         pair.receive(1, 7);
         pair.send(0, 7, false);
-        assert!(pair.nic(0).core.lock().engine.platform().owes_kick());
+        assert!(pair.nic(0).core.lock().engine.platform().owes_ring());
         assert!(pair.poll(0, 1).is_empty());
-        assert!(!pair.nic(0).core.lock().engine.platform().owes_kick(), "armed: {armed}");
+        assert!(!pair.nic(0).core.lock().engine.platform().owes_ring(), "armed: {armed}");
         assert_eq!(pair.poll(1, 1).len(), 1);
         pair.poll(0, 1);
     }

@@ -106,15 +106,15 @@ impl Core {
     /// one another there need be one for many. Who neither polls nor sends any more leaves it to the NIC thread's next look: that
     /// is within [`TICK_MAX`], if nothing holds that thread up, and takes a peer that fell asleep in the same tenth of a microsecond.
     #[inline]
-    pub(crate) fn kick_late(&mut self) {
-        if self.engine.platform().owes_kick() {
-            self.kick();
+    pub(crate) fn ring_late(&mut self) {
+        if self.engine.platform().owes_ring() {
+            self.ring_doorbells();
         }
     }
 
     #[inline(never)]
-    fn kick(&mut self) {
-        self.engine.platform_mut().kick();
+    fn ring_doorbells(&mut self) {
+        self.engine.platform_mut().ring_doorbells();
     }
 
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
@@ -160,9 +160,9 @@ impl Core {
                 gave = Some(at);
                 self.engine.receive(link, &packet, rx, *now);
                 self.engine.platform_mut().release(link);
-                if self.engine.is_winded() {
+                if self.engine.burst_exhausted() {
                     self.engine.run(*now);
-                    self.engine.platform_mut().kick();
+                    self.engine.platform_mut().ring_doorbells();
                     *now = self.read_time();
                 }
                 if until.is_some_and(|(cq, wanted)| self.engine.completions(cq) >= wanted) {
@@ -192,7 +192,7 @@ impl Core {
         if self.engine.next_deadline().is_some_and(|at| at <= now) {
             self.engine.expire(now);
         }
-        self.settle();
+        self.flush();
     }
 
     /// Takes in all that has come until now. Peers that go on sending are not waited for.
@@ -375,7 +375,7 @@ impl Nic {
             self.wake_thread(core);
         }
         if core.engine.platform().has_orders() {
-            self.wake_thread(core); // what a fault has ordered just now, behind `settle`
+            self.wake_thread(core); // what a fault has ordered just now, behind `flush`
         }
         if core.engine.has_ready() {
             // More than one turn's work: if no poll continues it, the thread must.

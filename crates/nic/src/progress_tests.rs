@@ -230,7 +230,7 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
         assert!(core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some());
         core.engine.platform_mut().release(LinkId::LOOPBACK);
     };
-    let owed = || nic.core.lock().engine.platform().owes_kick();
+    let owed = || nic.core.lock().engine.platform().owes_ring();
     send(Mode::Armed);
     assert!(!owed());
     send(Mode::Polled);

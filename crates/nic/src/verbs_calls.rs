@@ -183,7 +183,7 @@ impl Nic {
             last_words(&mut core, qp);
             core.destroy_qp(qp)?;
         }
-        self.settle_events(ctx, Object::Qp(qp));
+        self.await_event_acks(ctx, Object::Qp(qp));
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl Nic {
     pub fn destroy_cq(&self, ctx: CtxId, cq: CqId) -> Result<()> {
         self.lock().destroy_cq(cq)?;
         self.unbind_cq_channel(cq);
-        self.settle_events(ctx, Object::Cq(cq));
+        self.await_event_acks(ctx, Object::Cq(cq));
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl Nic {
     /// EBUSY: in use.
     pub fn destroy_srq(&self, ctx: CtxId, srq: SrqId) -> Result<()> {
         self.lock().destroy_srq(srq)?;
-        self.settle_events(ctx, Object::Srq(srq));
+        self.await_event_acks(ctx, Object::Srq(srq));
         Ok(())
     }
 
@@ -230,14 +230,14 @@ impl Nic {
     #[inline(always)]
     fn after_fast_poll(&self, mut core: MutexGuard<'_, Core>, polled: Polled) -> usize {
         if let Polled::Completions { n, more } = polled {
-            if !(more && core.is_settled_behind_fast_path()) {
-                self.settle_poll(core);
+            if !(more && core.is_flushed_behind_fast_path()) {
+                self.flush_poll(core);
             }
             return n;
         }
         let give_way = core.found_nothing();
-        if core.is_settled_behind_fast_path() {
-            core.kick_late();
+        if core.is_flushed_behind_fast_path() {
+            core.ring_late();
             drop(core);
         } else {
             drop(Guard::new(self, core));
@@ -247,7 +247,7 @@ impl Nic {
 
     /// The end of a poll that found completions and left something to be done.
     #[inline(never)]
-    fn settle_poll(&self, core: MutexGuard<'_, Core>) {
+    fn flush_poll(&self, core: MutexGuard<'_, Core>) {
         Guard::new(self, core).after_completions(self);
     }
 
@@ -276,7 +276,7 @@ impl Nic {
         }
         let give_way = core.found_nothing();
         if finds == Finds::Work && core.mode == Mode::Polled {
-            core.kick_late(); // whoever found nothing to do either way, but has asked for an event
+            core.ring_late(); // whoever found nothing to do either way, but has asked for an event
         }
         drop(core);
         empty_handed(give_way)

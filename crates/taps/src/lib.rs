@@ -353,8 +353,8 @@ impl<W: Wire> Platform for Tapped<W> {
     }
 
     #[inline]
-    fn kick(&mut self) {
-        self.wire.kick();
+    fn ring_doorbells(&mut self) {
+        self.wire.ring_doorbells();
     }
 
     #[inline]

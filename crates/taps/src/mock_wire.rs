@@ -90,7 +90,7 @@ impl Platform for MockWire {
         self.sent.push((link, *packet, data));
         Ok(())
     }
-    fn kick(&mut self) {}
+    fn ring_doorbells(&mut self) {}
     fn sent_mark(&self, _link: LinkId) -> u64 {
         0
     }

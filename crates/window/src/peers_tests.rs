@@ -144,7 +144,7 @@ fn the_loopback_link() {
     }
     assert!(platform.announce_sleep());
     platform.suppress_doorbells();
-    platform.kick();
+    platform.ring_doorbells();
     assert_eq!(platform.stats().rings, 0);
     assert_eq!(platform.send(LinkId(77), &packet, Payload::default()), Err(SendError::Down));
     assert_eq!(platform.send(LinkId(1 << 16), &packet, Payload::default()), Err(SendError::Down));
@@ -168,14 +168,14 @@ fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
         };
         send(&mut platform);
         send(&mut platform);
-        assert!(platform.owes_kick() && !platform.must_kick_now());
+        assert!(platform.owes_ring() && !platform.must_ring_now());
         // It falls asleep behind the look at it: only the kick finds out.
         platform.link_mut(link).unwrap().consumer.announce_sleep();
-        assert!(!platform.must_kick_now());
+        assert!(!platform.must_ring_now());
         send(&mut platform);
-        assert!(platform.owes_kick() && platform.must_kick_now());
-        platform.kick();
-        assert!(!platform.owes_kick() && !platform.must_kick_now());
+        assert!(platform.owes_ring() && platform.must_ring_now());
+        platform.ring_doorbells();
+        assert!(!platform.owes_ring() && !platform.must_ring_now());
         platform.link_mut(link).unwrap().consumer.retract_sleep();
     }
 }

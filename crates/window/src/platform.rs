@@ -271,17 +271,17 @@ impl WindowPlatform {
         }
     }
 
-    /// True if something was sent for which peers may have to be rung ([`Platform::kick`]).
+    /// True if something was sent for which peers may have to be rung ([`Platform::ring_doorbells`]).
     #[inline]
-    pub fn owes_kick(&self) -> bool {
+    pub fn owes_ring(&self) -> bool {
         !self.dirty.is_empty()
     }
 
     /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer that
-    /// was falling asleep while we sent is only found by [`Platform::kick`], behind its fence. Who puts that off for the
+    /// was falling asleep while we sent is only found by [`Platform::ring_doorbells`], behind its fence. Who puts that off for the
     /// fence's sake must come back to it.
     #[inline]
-    pub fn must_kick_now(&self) -> bool {
+    pub fn must_ring_now(&self) -> bool {
         self.urgent
     }
 
@@ -438,9 +438,9 @@ impl WindowPlatform {
     }
 
     /// Who is to be rung must not wait for a long copy.
-    fn kick_before(&mut self, spans: &[Span]) {
+    fn ring_before(&mut self, spans: &[Span]) {
         if spans.iter().any(|span| span.len >= co_copy::SHORTEST) {
-            self.kick();
+            self.ring_doorbells();
         }
     }
 
@@ -573,7 +573,7 @@ impl Platform for WindowPlatform {
     }
 
     #[inline]
-    fn kick(&mut self) {
+    fn ring_doorbells(&mut self) {
         if self.dirty.is_empty() {
             return;
         }
@@ -690,7 +690,7 @@ impl Platform for WindowPlatform {
             };
             local::copy(remote, local).map_err(side)?;
         } else {
-            self.kick_before(local);
+            self.ring_before(local);
             self.hear_table(id);
             let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
             let copied = link.pull_single_copy(ticket, remote, local);
@@ -708,7 +708,7 @@ impl Platform for WindowPlatform {
             };
             local::copy(local, remote).map_err(side)?;
         } else {
-            self.kick_before(local);
+            self.ring_before(local);
             self.hear_table(id);
             let link = self.link_mut(id).ok_or(SingleCopyError::Denied)?;
             let copied = link.push_single_copy(ticket, local, remote);

@@ -408,7 +408,7 @@ fn ring(node: &mut Node, peer: &Proven) {
     rustix::io::pwrite(&peer.window, &1u32.to_ne_bytes(), (Half::BYTES + 128) as u64).unwrap();
     node.platform.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
     let rings = node.platform.stats().rings;
-    node.platform.kick();
+    node.platform.ring_doorbells();
     assert_eq!(node.platform.stats().rings, rings + 1);
 }
 
@@ -460,7 +460,7 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         assert!(node.platform.announce_sleep());
         let p = packet(node.qpn, honest.qpn, n, 0);
         honest.platform.send(link, &p, Payload::default()).unwrap();
-        honest.platform.kick();
+        honest.platform.ring_doorbells();
         // What there is to steal.
         let mut none = [rustix::event::PollFd::new(&thief.bell, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -111,7 +111,7 @@ fn child() {
                     if pushes == 0 {
                         let begun = packet(Qpn::new(4096), node.qpn, value, 0);
                         node.platform.send(link, &begun, Payload::default()).unwrap();
-                        node.platform.kick();
+                        node.platform.ring_doorbells();
                     }
                     pushes = pushes.wrapping_add(1);
                 }
@@ -174,7 +174,7 @@ fn child() {
                         node.platform.release(link);
                         let payload = Payload { prefix: &bytes[..len], spans: &[] };
                         node.platform.send(link, &p, payload).unwrap();
-                        node.platform.kick();
+                        node.platform.ring_doorbells();
                     }
                     std::hint::spin_loop();
                 }
@@ -232,7 +232,7 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
                 Err(e) => panic!("{e:?}"),
             }
         }
-        node.platform.kick();
+        node.platform.ring_doorbells();
         let taken = node.round(|platform, _, packet, rx| {
             assert_eq!(packet.imm, got as u32);
             let bytes = if got % 2 == 0 {
@@ -296,7 +296,7 @@ fn a_peer_that_sleeps_is_woken() {
         }
         let bytes = pattern(n, 8);
         node.platform.send(link, &packet(peer, from, n, 8), Payload { prefix: &bytes, spans: &[] }).unwrap();
-        node.platform.kick();
+        node.platform.ring_doorbells();
         let start = Instant::now();
         let mut back = false;
         while !back {
@@ -442,7 +442,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
         std::thread::yield_now();
         assert!(memory_of(&memory) == before, "it changed after ticket {value} was void");
         node.platform.send(link, &packet(peer, node.qpn, value, 0), Payload::default()).unwrap();
-        node.platform.kick();
+        node.platform.ring_doorbells();
     }
 
     // Stopped, most likely in the middle of a copy, and then killed: nobody waits for the dead.
@@ -785,7 +785,7 @@ fn speed() {
             for n in 0..rounds {
                 let payload = Payload { prefix: &bytes, spans: &[] };
                 node.platform.send(link, &packet(peer, from, n, len), payload).unwrap();
-                node.platform.kick();
+                node.platform.ring_doorbells();
                 while node.platform.peek(link).is_none() {
                     std::hint::spin_loop();
                 }

@@ -251,7 +251,7 @@ impl Platform for Mock {
         queue.push_back(msg);
         Ok(())
     }
-    fn kick(&mut self) {}
+    fn ring_doorbells(&mut self) {}
     fn offered(&self, _: LinkId) -> Option<Offer> {
         self.net.borrow().offer
     }

@@ -155,7 +155,7 @@ impl Node {
                 taken += 1;
             }
         }
-        self.platform.kick();
+        self.platform.ring_doorbells();
         let mut dead = Vec::new();
         self.platform.take_dead_links(&mut dead);
         self.dead.extend(dead.into_iter().map(|(link, _)| link));
@@ -236,7 +236,7 @@ pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
                 Err(_) => queue.clear(),
             }
         }
-        node.platform.kick();
+        node.platform.ring_doorbells();
         node.platform.take_writable(&mut Vec::new());
         if sleepy && (taken == 0 || stuck) {
             node.sleep(NAP);
