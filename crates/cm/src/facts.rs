@@ -40,7 +40,7 @@ impl State {
             age_ns: id.conn.as_ref().and_then(|conn| conn.asked_at()).map(|at| now.saturating_sub(at)),
             left_ns: id.conn.as_ref().and_then(|conn| conn.deadline()).map(until),
             repeats_left: id.conn.as_ref().map_or(0, |conn| conn.repeats_left()),
-            knocking_ns: id.knock.next.map(|_| until(id.knock.until)),
+            retrying_ns: id.retry.next.map(|_| until(id.retry.until)),
             backlog_room: id.listener.as_ref().map(|listener| listener.room),
             parked: id.listener.as_ref().map_or(0, |listener| listener.parked.len() as u32),
             unread: unread

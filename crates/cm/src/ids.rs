@@ -66,7 +66,7 @@ pub(crate) struct Id {
     /// The link was there before the request: its process may have stopped listening.
     pub link_may_be_stale: bool,
     /// Nobody listens (yet): when to ask again, the pause after that, and when to give up.
-    pub knock: Knock,
+    pub retry: Retry,
     /// Communication id of the peer; 0: not known yet.
     pub peer: u32,
     pub psn: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Id {
 /// A request that nobody listens for is made again for a moment before it is reported: over a network it would have
 /// travelled, and programs let go of a port and listen at it again in between.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Knock {
+pub(crate) struct Retry {
     pub next: Option<u64>,
     pub pause: u64,
     pub until: u64,
@@ -158,7 +158,7 @@ impl State {
             link: None,
             farewell: None,
             link_may_be_stale: false,
-            knock: Knock::default(),
+            retry: Retry::default(),
             peer: 0,
             psn: random_u32() & 0xff_ffff,
             known: true,
@@ -216,7 +216,7 @@ impl State {
     pub(crate) fn mind(&mut self, id: IdKey) {
         let Some(entry) = self.ids.get(&id) else { return };
         let deadline = entry.conn.as_ref().and_then(Conn::deadline);
-        let next = [deadline, entry.knock.next].into_iter().flatten().min();
+        let next = [deadline, entry.retry.next].into_iter().flatten().min();
         self.set_timer(id, next);
     }
 
@@ -258,8 +258,8 @@ impl State {
             self.timers.pop_first();
             let Some(entry) = self.ids.get_mut(&id) else { continue };
             entry.timer = None;
-            if entry.knock.next.is_some_and(|at| at <= now) {
-                entry.knock.next = None;
+            if entry.retry.next.is_some_and(|at| at <= now) {
+                entry.retry.next = None;
                 self.ask_again(id);
             }
             self.with_conn(id, |conn, now, out| conn.timeout(now, out));

@@ -47,7 +47,7 @@ impl State {
         self.with_conn(id, |conn, _, out| conn.destroy(out));
         let Some(entry) = self.ids.get_mut(&id) else { return };
         entry.removed = true;
-        entry.knock.next = None;
+        entry.retry.next = None;
         let (port, listener, space) = (entry.port.take(), entry.listener.take(), entry.port_space);
         let connection = entry.link.take().map(|link| (link, entry.peer));
         let channel = entry.channel.clone();

@@ -6,7 +6,7 @@ use verbs::{Errno, Result};
 
 use crate::channel::Queued;
 use crate::conn::{Conn, Out, reason, sidr};
-use crate::ids::{Id, IdKey, Knock, Phase, State, UD};
+use crate::ids::{Id, IdKey, Phase, Retry, State, UD};
 use crate::links::LinkKey;
 use crate::manager::{ConnectParams, Options, UDP_QKEY};
 use crate::message::{Body, Half, Message, Service};
@@ -15,13 +15,13 @@ use crate::ports;
 use crate::route::Wire;
 
 /// How long a request that nobody listens for is made again before that is reported, and the pauses in between.
-const KNOCK_TIME: u64 = 200_000_000;
+const RETRY_TIME: u64 = 200_000_000;
 /// The same, while a connection to this very address and port stands (of any port space): its acceptor lives, and
 /// programs that agree on the next connection over the first one (perftest -R) let go of the port and listen anew. On a
 /// busy machine that takes a while, and perftest's client dies of a REJECTED.
-const KNOCK_TIME_KNOWN: u64 = 3_000_000_000;
-const KNOCK_FIRST: u64 = 500_000;
-const KNOCK_LAST: u64 = 32_000_000;
+const RETRY_TIME_KNOWN: u64 = 3_000_000_000;
+const RETRY_FIRST: u64 = 500_000;
+const RETRY_LAST: u64 = 32_000_000;
 /// Requests beyond the backlog that wait at a listener for room, as repetitions of the REQ would.
 const MAX_PARKED: usize = 16_384;
 
@@ -57,7 +57,7 @@ impl State {
             return Ok(());
         }
         let Some(Out::Send(body)) = out.pop() else { return Err(Errno::EIO) };
-        self.id(id)?.knock = Knock { next: None, pause: KNOCK_FIRST, until: now + KNOCK_TIME };
+        self.id(id)?.retry = Retry { next: None, pause: RETRY_FIRST, until: now + RETRY_TIME };
         self.ask(id, space, &dst, &body);
         self.mind(id);
         Ok(())
@@ -90,7 +90,7 @@ impl State {
 
     /// Nobody takes a request, although somebody listens at the port, or nobody does.
     fn not_heard(&mut self, id: IdKey, known: bool, body: &Body) {
-        if !known && self.knock_later(id) {
+        if !known && self.retry_later(id) {
             return;
         }
         let (status, reason) = match known {
@@ -105,21 +105,21 @@ impl State {
     }
 
     /// Makes the request again after a pause; false when that has been done for long enough.
-    fn knock_later(&mut self, id: IdKey) -> bool {
+    fn retry_later(&mut self, id: IdKey) -> bool {
         let Some(entry) = self.ids.get_mut(&id) else { return false };
         let now = nic::now();
-        let Knock { pause, until, .. } = entry.knock;
+        let Retry { pause, until, .. } = entry.retry;
         let dst = entry.dst;
         if now >= until {
             let known = |e: &Id| e.dst == dst && e.link.is_some() && e.is_connected();
-            let longer = until + (KNOCK_TIME_KNOWN - KNOCK_TIME);
+            let longer = until + (RETRY_TIME_KNOWN - RETRY_TIME);
             if now >= longer || !self.ids.values().any(known) {
                 return false;
             }
         }
         let Some(entry) = self.ids.get_mut(&id) else { return false };
         (entry.link, entry.link_may_be_stale) = (None, false);
-        entry.knock = Knock { next: Some(now + pause), pause: (pause * 2).min(KNOCK_LAST), until };
+        entry.retry = Retry { next: Some(now + pause), pause: (pause * 2).min(RETRY_LAST), until };
         self.mind(id);
         true
     }
@@ -187,7 +187,7 @@ impl State {
             || matches!(message.body, Body::SidrRep { status: sidr::UNSUPPORTED, .. });
         let Some(entry) = self.ids.get_mut(&id) else { return };
         if nobody && entry.conn.as_ref().and_then(Conn::request).is_some() {
-            let stale = std::mem::take(&mut entry.link_may_be_stale) && nic::now() < entry.knock.until;
+            let stale = std::mem::take(&mut entry.link_may_be_stale) && nic::now() < entry.retry.until;
             self.forget_name(link);
             if stale {
                 if let Some(entry) = self.ids.get_mut(&id) {
@@ -195,7 +195,7 @@ impl State {
                 }
                 return self.ask_again(id);
             }
-            if self.knock_later(id) {
+            if self.retry_later(id) {
                 return;
             }
         }
@@ -232,7 +232,7 @@ impl State {
                 // No descriptor, or no room at the listener's socket: it may be better in a moment.
                 Err(_) => {
                     if let Some(entry) = self.ids.get_mut(&id) {
-                        entry.knock.next = Some(nic::now() + KNOCK_LAST);
+                        entry.retry.next = Some(nic::now() + RETRY_LAST);
                     }
                     self.mind(id);
                     return true;

@@ -479,7 +479,7 @@ pub struct CmId {
     /// Repetitions of the last message that are left.
     pub repeats_left: u8,
     /// The peer has no listener now; it is asked again for so long.
-    pub knocking_ns: Option<u64>,
+    pub retrying_ns: Option<u64>,
     /// Of a listener: requests that the program has not got yet may be so many more.
     pub backlog_room: Option<u32>,
     /// Of a listener: requests that wait for room in the backlog.

@@ -58,7 +58,7 @@ pub struct Spoils {
 }
 
 /// A connection to a door.
-struct Knock {
+struct Visits {
     door: usize,
     socket: OwnedFd,
     /// Rendezvous only: it was let in.
@@ -73,7 +73,7 @@ struct Adversary {
     target: Target,
     random: Random,
     spoils: Spoils,
-    open: Vec<Knock>,
+    open: Vec<Visits>,
     names: Vec<OwnedFd>,
     /// What one of the pair calls itself, for those that call themselves so.
     borrowed: Option<[u8; 16]>,
@@ -100,7 +100,7 @@ pub fn run(mut wire: Wire, scenario: Scenario) {
     it.take_names();
     let count = if scenario.after == After::Floods { FLOOD } else { FEW };
     for n in 0..count {
-        it.knock(n % it.target.doors.len());
+        it.visits(n % it.target.doors.len());
     }
     it.look();
     wire.tell(&it.spoils);
@@ -121,7 +121,7 @@ impl Adversary {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(2) {
             let door = self.random.below(self.target.doors.len() as u64) as usize;
-            self.knock(door);
+            self.visits(door);
             match self.scenario.after {
                 After::Closes => self.open.clear(),
                 _ if self.open.len() > KEPT => drop(self.open.remove(0)),
@@ -161,7 +161,7 @@ impl Adversary {
     }
 
     /// Connects, and says something.
-    fn knock(&mut self, door: usize) {
+    fn visits(&mut self, door: usize) {
         let socket = seqpacket();
         if rustix::net::connect(&socket, &address(&self.target.doors[door])).is_err() {
             return;
@@ -193,7 +193,7 @@ impl Adversary {
         if matches!(self.scenario.received_fd, ReceivedFd::Lingers | ReceivedFd::LingersLong) {
             std::thread::spawn(move || drop(fds));
         }
-        self.open.push(Knock { door, socket, welcome: false, window, _kept: kept });
+        self.open.push(Visits { door, socket, welcome: false, window, _kept: kept });
     }
 
     /// A block of one of the pair.
@@ -274,26 +274,26 @@ impl Adversary {
             std::thread::sleep(Duration::from_millis(2));
         }
         for door in 0..self.target.doors.len() {
-            let lives = |knock: &&Knock| knock.door == door && knock.welcome && !is_closed(&knock.socket);
+            let lives = |visits: &&Visits| visits.door == door && visits.welcome && !is_closed(&visits.socket);
             self.spoils.links = self.spoils.links.max(self.open.iter().filter(lives).count());
         }
     }
 
     /// One answer; false if there is none.
     fn hear(&mut self, n: usize) -> bool {
-        let knock = &mut self.open[n];
-        let Some((bytes, fds)) = receive(&knock.socket) else { return false };
+        let visits = &mut self.open[n];
+        let Some((bytes, fds)) = receive(&visits.socket) else { return false };
         let Ok(message) = rendezvous::parse(&bytes) else { return !bytes.is_empty() };
         self.spoils.descriptors += fds.len();
         if let Message::Welcome(greeting) = message {
             self.spoils.welcomes += 1;
-            knock.welcome = true;
+            visits.welcome = true;
             self.borrowed = Some(greeting.instance);
             for pid in self.target.pids {
                 let mut nonce = [0; rendezvous::NONCE];
                 // Both are tried: there is one try only, but a wrong process has nothing readable there.
                 if memory::single_copy::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
-                    send(&knock.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
+                    send(&visits.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
                     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
                     let export_table = self.export_table();
                     let table = rendezvous::emit(&Message::Table { export_table: true });

@@ -5,7 +5,7 @@ use crate::facts::{CmId, CmState};
 
 pub(super) const RULES: &[Rule<CmId>] = &[
     ("cm-unread", unread),
-    ("cm-knocking", knocking),
+    ("cm-knocking", retrying),
     ("cm-request", request),
     ("cm-undecided", undecided),
     ("cm-backlog", backlog),
@@ -30,8 +30,8 @@ fn unread(_: &Situation<'_>, id: &CmId) -> Said {
     (n > 0).then_some((Severity::Waits, text))
 }
 
-fn knocking(_: &Situation<'_>, id: &CmId) -> Said {
-    let left = id.knocking_ns?;
+fn retrying(_: &Situation<'_>, id: &CmId) -> Said {
+    let left = id.retrying_ns?;
     let text = format!("nobody listens at {}: asked again for {} more", place(id.dst.as_ref()), duration(left));
     Some((Severity::Waits, text))
 }
@@ -45,7 +45,7 @@ fn repetitions(id: &CmId) -> String {
 
 /// A REQ that is not answered; why, if the listener's process tells.
 fn request(situation: &Situation<'_>, id: &CmId) -> Said {
-    let age = id.age_ns.filter(|age| *age >= NOTABLE && id.knocking_ns.is_none())?;
+    let age = id.age_ns.filter(|age| *age >= NOTABLE && id.retrying_ns.is_none())?;
     let what = match id.handshake? {
         CmState::ReqSent => "CONNECT",
         CmState::SidrSent => "SIDR REQ",
