@@ -117,7 +117,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn feed_one(&mut self, id: QpId, now: Nanos) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             qp.backlog.clear();
         }

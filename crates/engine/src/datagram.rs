@@ -160,7 +160,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn deliver(&mut self, id: QpId, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         self.datagram_to(&mut qp, packet, rx, now);
         self.qps.put_back(id, qp);
     }

@@ -17,7 +17,7 @@ impl<P: Platform> Engine<P> {
     pub fn facts(&mut self, now: Nanos) -> Adapter {
         let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.unlisted > 0).map(|(id, _)| id).collect();
         for id in unlisted {
-            if let Some(qp) = self.lend_qp(id) {
+            if let Some(qp) = self.checkout_qp(id) {
                 self.qps.put_back(id, qp);
             }
         }

@@ -79,7 +79,7 @@ impl<P: Platform> Engine<P> {
     /// What the fast path leaves over is done with the queue pair out of its table.
     #[cold]
     fn finish(&mut self, id: QpId, now: Nanos, act: impl FnOnce(&mut Self, &mut Qp, Nanos)) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         act(self, &mut qp, now);
         self.schedule(&mut qp);
         self.qps.put_back(id, qp);

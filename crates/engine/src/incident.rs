@@ -23,7 +23,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn break_qp(&mut self, id: QpId, tell: bool, now: Nanos) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         if !matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
             if tell {
                 self.done.async_event(qp.ctx, EventKind::QpFatal, EventSource::Qp(id), qp.user);

@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
     /// Changes attributes and state. EINVAL for a transition that does not exist, an attribute that is missing, not
     /// permitted or out of range.
     pub fn modify_qp(&mut self, id: QpId, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
-        let mut qp = self.lend_qp(id).ok_or(Errno::EINVAL)?;
+        let mut qp = self.checkout_qp(id).ok_or(Errno::EINVAL)?;
         let result = self.modify(&mut qp, attr, mask, now);
         self.schedule(&mut qp);
         self.qps.put_back(id, qp);

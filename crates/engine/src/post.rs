@@ -126,7 +126,7 @@ impl<P: Platform> Engine<P> {
             Self::check(qp, &self.ahs, wr)?;
             return Err(Errno::ENOMEM);
         }
-        let mut qp = self.lend_qp(id).ok_or(Errno::EINVAL)?;
+        let mut qp = self.checkout_qp(id).ok_or(Errno::EINVAL)?;
         let result = self.enqueue(&mut qp, wr, now);
         self.qps.put_back(id, qp);
         result
@@ -155,7 +155,7 @@ impl<P: Platform> Engine<P> {
         }
         qp.rq.push(wr)?;
         if qp.state == QpState::Err {
-            let mut qp = self.lend_qp(id).ok_or(Errno::EINVAL)?;
+            let mut qp = self.checkout_qp(id).ok_or(Errno::EINVAL)?;
             self.flush_recvs(&mut qp, now);
             self.qps.put_back(id, qp);
         }

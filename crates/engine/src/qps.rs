@@ -6,7 +6,7 @@ use crate::qp::{Gates, Qp};
 use crate::slab::Slab;
 
 /// All queue pairs. Who gets at one in order to change it shuts its gates ([`Gates`]), whoever that is, and the fast
-/// path works them out anew: [`Qps::get_mut`] and [`Qps::lend`]. Only [`Qps::fast`] leaves them as they are.
+/// path works them out anew: [`Qps::get_mut`] and [`Qps::checkout`]. Only [`Qps::fast`] leaves them as they are.
 pub(crate) struct Qps(Slab<QpId, Box<Qp>>);
 
 impl Qps {
@@ -41,9 +41,9 @@ impl Qps {
         self.0.get_mut(id).map(Box::as_mut)
     }
 
-    /// See [`Slab::lend`].
-    pub fn lend(&mut self, id: QpId) -> Option<Box<Qp>> {
-        let mut qp = self.0.lend(id)?;
+    /// See [`Slab::checkout`].
+    pub fn checkout(&mut self, id: QpId) -> Option<Box<Qp>> {
+        let mut qp = self.0.checkout(id)?;
         qp.gates = Gates::SHUT;
         Some(qp)
     }

@@ -52,7 +52,7 @@ impl<P: Platform> Engine<P> {
     // Apart, so that the fast path pays nothing for it.
     #[inline(never)]
     fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         if self.comes_from_peer(&mut qp, link, packet, now) {
             let rx = Source::Wire(rx);
             if packet.op.is_response() {
@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
         while !self.burst_exhausted()
             && let Some(id) = self.ready.pop_front()
         {
-            let Some(mut qp) = self.lend_qp(id) else { continue };
+            let Some(mut qp) = self.checkout_qp(id) else { continue };
             qp.queued = false;
             self.turn = 0;
             let executed = self.executed;
@@ -282,7 +282,7 @@ impl<P: Platform> Engine<P> {
             }
             self.timers.pop();
             let id = verbs::QpId { index, generation };
-            let Some(mut qp) = self.lend_qp(id) else { continue };
+            let Some(mut qp) = self.checkout_qp(id) else { continue };
             if qp.timer_at == Some(at) {
                 qp.timer_at = None;
             }

@@ -76,7 +76,7 @@ impl<P: Platform> Engine<P> {
         let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();
         for id in users {
-            let Some(mut qp) = self.lend_qp(id) else { continue };
+            let Some(mut qp) = self.checkout_qp(id) else { continue };
             if qp.from == Some(link) {
                 qp.from = qp.link.filter(|own| *own != link).or(other); // the id may be another's some day
             }

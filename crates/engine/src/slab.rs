@@ -78,7 +78,7 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
     }
 
     /// Lends an object out of the table: its handle stays valid, and [`Slab::put_back`] must follow.
-    pub fn lend(&mut self, handle: H) -> Option<T> {
+    pub fn checkout(&mut self, handle: H) -> Option<T> {
         let (index, generation) = handle.into();
         self.places.get_mut(index as usize).filter(|p| p.generation == generation)?.value.take()
     }

@@ -182,7 +182,7 @@ impl<P: Platform> Engine<P> {
     /// Sends what a queue pair owes its peer, as far as there is room: it will be destroyed, or leave its connection. What was executed has
     /// been told to this program, and would be tried by the peer until it fails.
     pub fn send_owed(&mut self, id: QpId, now: Nanos) {
-        let Some(mut qp) = self.lend_qp(id) else { return };
+        let Some(mut qp) = self.checkout_qp(id) else { return };
         (self.moved, self.turn) = (0, 0);
         let _ = self.run_responses(&mut qp, now);
         self.qps.put_back(id, qp);
@@ -216,8 +216,8 @@ impl<P: Platform> Engine<P> {
 
     /// Lends a queue pair out of the table, all its requests listed; [`crate::slab::Slab::put_back`] must follow.
     #[inline]
-    pub(crate) fn lend_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
-        let mut qp = self.qps.lend(id)?;
+    pub(crate) fn checkout_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
+        let mut qp = self.qps.checkout(id)?;
         if qp.list_unlisted() {
             // Whoever can write to the send queue has done so. It completes when it is the oldest.
             cold_path();

@@ -495,7 +495,7 @@ fn what_was_executed_is_answered() {
                 w.modify(1, qb, &attr, verbs::QpAttrMask::STATE).unwrap();
             }
             _ => {
-                let mut qp = engine.lend_qp(qb).unwrap();
+                let mut qp = engine.checkout_qp(qb).unwrap();
                 engine.enter_error(&mut qp, now);
                 engine.schedule(&mut qp);
                 engine.qps.put_back(qb, qp);
@@ -657,7 +657,7 @@ fn refusals_of_references_come_to_an_end() {
     let (from, body) = ([w.sge(0, 0, 100)], w.rdma(1, 0));
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
     let [ours, theirs] = [(0, qa), (1, qb)].map(|(node, qp): (usize, _)| w.nodes[node].engine.qps.get(qp).unwrap().qpn);
-    let psn = w.nodes[0].engine.lend_qp(qa).map(|qp| {
+    let psn = w.nodes[0].engine.checkout_qp(qa).map(|qp| {
         let psn = qp.inflight.front().map_or(qp.next_psn, |request| request.first_psn);
         w.nodes[0].engine.qps.put_back(qa, qp);
         psn
