@@ -5,14 +5,14 @@
 //! process writes into the ring. The engine's own tests forge those.
 #![no_main]
 
-use engine::platform::{LinkId, Packet, PacketOp, Payload, Platform, packet_flags};
+use engine::env::{LinkId, Packet, PacketOp, Payload, Env, packet_flags};
 use engine::{CqOpts, Engine, QPN_BLOCK};
 use libfuzzer_sys::fuzz_target;
 use verbs::{
     Access, AhAttr, CqId, Gid, LKey, Opcode, Psn, QpAttr, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType,
     Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, Sge,
 };
-use window::{Config, WindowPlatform};
+use window::{Config, WindowEnv};
 
 const ARENA: usize = 1 << 16;
 /// The registered middle of the arena.
@@ -21,7 +21,7 @@ const LEN: usize = 1 << 15;
 const CANARY: u8 = 0xc5;
 
 struct Side {
-    engine: Engine<WindowPlatform>,
+    engine: Engine<WindowEnv>,
     cq: CqId,
     key: u32,
     /// RC, UC, UD, each connected to itself.
@@ -36,9 +36,9 @@ fn number(bytes: &[u8]) -> u64 {
 
 impl Side {
     fn new(arena: &mut [u8]) -> Option<Side> {
-        let mut engine = Engine::new(WindowPlatform::new(Config::default()).ok()?);
+        let mut engine = Engine::new(WindowEnv::new(Config::default()).ok()?);
         let gid = Gid::from_ip("127.0.0.1".parse().ok()?);
-        let first = engine.platform_mut().claim_block().ok()?;
+        let first = engine.env_mut().claim_block().ok()?;
         assert_eq!(first % QPN_BLOCK, 0);
         engine.set_gids(vec![gid]);
         engine.add_qpns(first);
@@ -114,7 +114,7 @@ impl Side {
         p.remote_addr = if step[7] & 4 == 0 { near } else { number(&step[22..30]) };
         (p.swap, p.compare) = (number(&step[30..34]), number(&step[34..38]));
         let payload = vec![step[38]; if step[7] & 8 == 0 { p.len as usize % 16385 } else { step[39] as usize }];
-        let _ = self.engine.platform_mut().send(LinkId::LOOPBACK, &p, Payload { prefix: &payload, spans: &[] });
+        let _ = self.engine.env_mut().send(LinkId::LOOPBACK, &p, Payload { prefix: &payload, spans: &[] });
     }
 
     fn post(&mut self, step: &[u8]) {
@@ -161,9 +161,9 @@ impl Side {
     fn progress(&mut self) {
         self.engine.run(self.now);
         for _ in 0..64 {
-            let Some((packet, rx)) = self.engine.platform_mut().peek(LinkId::LOOPBACK) else { break };
+            let Some((packet, rx)) = self.engine.env_mut().peek(LinkId::LOOPBACK) else { break };
             self.engine.receive(LinkId::LOOPBACK, &packet, rx, self.now);
-            self.engine.platform_mut().release(LinkId::LOOPBACK);
+            self.engine.env_mut().release(LinkId::LOOPBACK);
         }
         self.engine.run(self.now);
         self.engine.poll(self.cq, 64, |_, _| {});

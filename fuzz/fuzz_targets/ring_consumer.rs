@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::platform::{Payload, Span};
+use engine::env::{Payload, Span};
 use libfuzzer_sys::fuzz_target;
 use memory::Half;
 use memory::backing::{Backing, Heap};

@@ -48,7 +48,7 @@ impl Memory {
             USED.fetch_sub(len, Ordering::Relaxed);
             return Err(Errno::ENOMEM);
         }
-        let shared = nic.and_then(|nic| Some((nic, nic.lock().platform_mut().allocate_shared(mapped as u64)?)));
+        let shared = nic.and_then(|nic| Some((nic, nic.lock().env_mut().allocate_shared(mapped as u64)?)));
         if let Some((_, memory)) = &shared {
             let start = core::ptr::with_exposed_provenance_mut(memory.addr() as usize);
             return Ok(Arc::new(Self::at(start, mapped, len, align, shared)));
@@ -96,7 +96,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match self.shared.take() {
             // In a forked child the place is still its parent's; only our mapping goes.
-            Some((nic, memory)) if nic.alive() => nic.lock().platform_mut().free_shared(memory),
+            Some((nic, memory)) if nic.alive() => nic.lock().env_mut().free_shared(memory),
             Some((_, memory)) => drop(memory),
             // SAFETY: our own mapping; the last user is gone.
             None => drop(unsafe { libc::munmap(self.start, self.mapped) }),

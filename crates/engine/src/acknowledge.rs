@@ -4,15 +4,15 @@
 use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 
 use crate::backlog::Source;
+use crate::env::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 use crate::modify::{rnr_nanos, timeout_nanos};
-use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
 use crate::qp::{Carrier, Qp};
 use crate::{Engine, responder};
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
 const PATIENCE: Nanos = 20_000_000_000;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     // ---- responses ----
 
     /// An Ack, a READ response or an atomic's result has come.
@@ -280,21 +280,21 @@ impl<P: Platform> Engine<P> {
         qp.counts.counters.timeouts += 1;
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
         // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
-        let pending = |link| qp.parked || !self.platform.taken(link, qp.sent_mark);
+        let pending = |link| qp.parked || !self.env.taken(link, qp.sent_mark);
         // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both directions
         // that takes as long as the timeouts.
         // What came later does not count, or a peer that sends and sends would have to be waited for.
         let unacked = qp.unacked;
         let marked = qp.unread.filter(|(.., at)| *at == unacked);
         let unread = match marked {
-            Some((link, until, _)) => self.platform.read(link) < until && self.platform.unread(link).is_some(),
+            Some((link, until, _)) => self.env.read(link) < until && self.env.unread(link).is_some(),
             None => {
-                let mark = |link| Some((link, self.platform.unread(link)?, unacked));
+                let mark = |link| Some((link, self.env.unread(link)?, unacked));
                 qp.unread = [qp.from, qp.link].into_iter().flatten().find_map(mark);
                 qp.unread.is_some()
             }
         };
-        let waits = qp.link.is_some_and(|link| pending(link) && self.platform.lives(link));
+        let waits = qp.link.is_some_and(|link| pending(link) && self.env.lives(link));
         if (waits || unread) && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;

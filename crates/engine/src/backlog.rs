@@ -9,7 +9,7 @@
 use verbs::{QpId, QpState, QpType};
 
 use crate::Engine;
-use crate::platform::{Nanos, Packet, PacketOp, Platform, packet_flags as flag};
+use crate::env::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 use crate::qp::Qp;
 
 /// How long a packet waits, and how long ago the last receive may have been taken.
@@ -34,11 +34,11 @@ pub(crate) struct Held {
     since: Nanos,
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Bytes of the payload.
     pub(crate) fn payload_len(&self, rx: Source<P::Rx>) -> u32 {
         match rx {
-            Source::Wire(rx) => self.platform.rx_len(rx),
+            Source::Wire(rx) => self.env.rx_len(rx),
             Source::Held => self.held.len() as u32,
         }
     }
@@ -46,7 +46,7 @@ impl<P: Platform> Engine<P> {
     /// Copies a part of the payload; the caller stays inside it.
     pub(crate) fn payload_fetch(&mut self, rx: Source<P::Rx>, offset: u32, dst: &mut [u8]) {
         match rx {
-            Source::Wire(rx) => self.platform.rx_fetch(rx, offset, dst),
+            Source::Wire(rx) => self.env.rx_fetch(rx, offset, dst),
             Source::Held => {
                 let at = offset as usize;
                 if let Some(part) = self.held.get(at..at + dst.len()) {

@@ -7,13 +7,13 @@
 use verbs::{Opcode, QpId, QpState};
 
 use crate::Engine;
-use crate::platform::{LinkId, Offer, Platform, Span};
+use crate::env::{Env, LinkId, Offer, Span};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
 /// Shorter copies are made by the target alone, in bytes: its peer would hardly have heard of them.
 pub const SHORTEST: u32 = 128 << 10;
-/// Bytes of a list that names one piece of memory, see [`crate::platform::packet_flags::BY_REF`]: only those are offered.
+/// Bytes of a list that names one piece of memory, see [`crate::env::packet_flags::BY_REF`]: only those are offered.
 pub(crate) const LIST_OF_ONE: usize = 32;
 /// After so many looks in vain, in a row, who polls looks as seldom as he does at other things.
 const IN_VAIN: u32 = 1024;
@@ -31,7 +31,7 @@ pub(crate) struct Lenders {
     in_vain: u32,
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// True if a peer may be copying for requests of ours, so that [`Engine::co_copy`] is worth a call.
     #[inline]
     pub fn lends(&self) -> bool {
@@ -69,14 +69,14 @@ impl<P: Platform> Engine<P> {
         self.lent.in_vain = self.lent.in_vain.saturating_add(1);
         for at in 0..self.lent.links.len() {
             let link = self.lent.links[at];
-            let Some(offer) = self.platform.offered(link) else { continue };
+            let Some(offer) = self.env.offered(link) else { continue };
             let named = |id: &QpId| self.qps.get(*id).is_some_and(|qp| qp.ticket.name() == offer.ticket);
             if let Some(whose) = self.lent.qps.iter().position(named)
                 && self.is_lent(self.lent.qps[whose], link, &offer)
             {
                 // The next is mostly for the same.
                 self.lent.qps.swap(0, whose);
-                self.platform.co_copy(link, &offer);
+                self.env.co_copy(link, &offer);
                 self.lent.in_vain = 0;
             }
         }

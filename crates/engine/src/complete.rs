@@ -4,7 +4,7 @@ use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags,
 
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::platform::{Nanos, Platform};
+use crate::env::{Env, Nanos};
 use crate::qp::{Qp, Response};
 
 const fn wc_opcode(opcode: Opcode) -> WcOpcode {
@@ -64,7 +64,7 @@ pub(crate) fn sent(qp: &Qp, number: u64, wr_id: u64) -> Cqe {
     Cqe { wc, qp: qp.id, frees: Frees::Sends(number + 1) }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     // ---- completion ----
 
     /// Completes what is finished, oldest first.

@@ -4,11 +4,11 @@ use verbs::limits;
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::platform::{Fault, Platform, Span, TicketRef};
+use crate::env::{Env, Fault, Span, TicketRef};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// The memory of bytes `offset..offset+len` of an entry, into `self.spans`; false when it is not (any more) ours.
     pub(crate) fn gather(&mut self, qp: &Qp, at: usize, offset: u32, len: u32, write: bool) -> bool {
         self.spans.clear();
@@ -18,7 +18,7 @@ impl<P: Platform> Engine<P> {
     /// True if peers map what is to be sent next of a request: asked of the first piece, the others are taken to be alike.
     pub(crate) fn is_shared(&mut self, qp: &Qp, at: usize) -> bool {
         let offset = qp.inflight[at].sent;
-        self.gather(qp, at, offset, 1, false) && self.spans.first().is_some_and(|span| self.platform.peers_map(span))
+        self.gather(qp, at, offset, 1, false) && self.spans.first().is_some_and(|span| self.env.peers_map(span))
     }
 
     /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when it cannot.
@@ -48,7 +48,7 @@ impl<P: Platform> Engine<P> {
             self.bytes.resize(start + span.len as usize, 0);
             if span.addr != NULL_ADDR {
                 // A fault here leaves zeros; the region was checked a moment ago.
-                let _ = self.platform.load(span.addr, span.guarded, &mut self.bytes[start..]);
+                let _ = self.env.load(span.addr, span.guarded, &mut self.bytes[start..]);
             }
         }
     }
@@ -59,7 +59,7 @@ impl<P: Platform> Engine<P> {
         for span in &self.spans {
             let end = at + span.len as usize;
             if span.addr != NULL_ADDR {
-                self.platform.load(span.addr, span.guarded, &mut out[at..end]).map_err(|_| ())?;
+                self.env.load(span.addr, span.guarded, &mut out[at..end]).map_err(|_| ())?;
             }
             at = end;
         }
@@ -78,12 +78,12 @@ impl<P: Platform> Engine<P> {
             }
         };
         if self.spans.iter().all(|s| s.addr != NULL_ADDR) {
-            return self.platform.rx_scatter(rx, offset, &self.spans);
+            return self.env.rx_scatter(rx, offset, &self.spans);
         }
         let mut at = offset;
         for span in &self.spans {
             if span.addr != NULL_ADDR {
-                self.platform.rx_scatter(rx, at, std::slice::from_ref(span))?;
+                self.env.rx_scatter(rx, at, std::slice::from_ref(span))?;
             }
             at += span.len;
         }
@@ -96,7 +96,7 @@ impl<P: Platform> Engine<P> {
         for span in &self.spans {
             let end = (at + span.len as usize).min(bytes.len());
             if span.addr != NULL_ADDR {
-                self.platform.store(span.addr, span.guarded, &bytes[at..end])?;
+                self.env.store(span.addr, span.guarded, &bytes[at..end])?;
             }
             at = end;
         }

@@ -6,7 +6,7 @@ use verbs::Opcode;
 use crate::Engine;
 use crate::ab_trial::AbTrial;
 use crate::co_copy::SHORTEST;
-use crate::platform::{LinkId, Nanos, PIECE, Platform};
+use crate::env::{Env, LinkId, Nanos, PIECE};
 use crate::qp::Inflight;
 
 /// What is timed at once, in bytes.
@@ -68,7 +68,7 @@ impl CopyPolicy {
 /// The courses of a link: of SENDs and WRITEs, and of READs.
 pub(crate) type CopyPolicies = Vec<(LinkId, [CopyPolicy; 2])>;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     fn copy_policy(&mut self, link: LinkId, read: bool) -> &mut CopyPolicy {
         let known = self.copy_policies.iter().position(|(id, _)| *id == link);
         let at = known.unwrap_or_else(|| {
@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
         let sent = e.psns > 0 && e.executed == 0;
         let short = e.len < SHORTEST;
         if (short || e.len > PIECE) && alone && sent && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
-            self.platform.answered(link, e.len, now.saturating_sub(e.since));
+            self.env.answered(link, e.len, now.saturating_sub(e.since));
         }
         if short {
             return;

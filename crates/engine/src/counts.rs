@@ -3,7 +3,7 @@
 use report::facts::QpCounters;
 use verbs::{Completion, Opcode, WcOpcode, WcStatus};
 
-use crate::platform::Nanos;
+use crate::env::Nanos;
 use crate::qp::Inflight;
 
 #[derive(Default)]

@@ -4,8 +4,8 @@ use std::hint::cold_path;
 
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
 
+use crate::env::Nanos;
 use crate::in_place_ring::InPlaceRing;
-use crate::platform::Nanos;
 use crate::slab::Slab;
 
 /// What the engine tells the process, to be delivered outside.

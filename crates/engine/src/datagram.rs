@@ -4,8 +4,8 @@ use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStat
 
 use crate::Engine;
 use crate::backlog::{HOLD, Source};
+use crate::env::{Env, Nanos, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 use crate::header::{self, Network};
-use crate::platform::{Nanos, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;
 use crate::requester::NoRoom;
@@ -14,7 +14,7 @@ use crate::rq::RecvWqe;
 /// Bytes in front of a datagram's data on a link: source and destination GID.
 const GIDS: u32 = 32;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Checks a datagram before it is sent.
     pub(crate) fn check_datagram(&mut self, qp: &Qp, e: &Inflight) -> Result<(), WcStatus> {
         let SendBody::Datagram { ah, .. } = e.body else { return Err(WcStatus::LocQpOpErr) };
@@ -75,14 +75,14 @@ impl<P: Platform> Engine<P> {
         let waited = !qp.full_links.is_empty();
         match to {
             _ if waited => links.append(&mut qp.full_links),
-            Some(group) if multicast => self.platform.resolve_multicast(&group, &mut links),
-            Some(gid) => links.extend(self.platform.resolve(&gid, dst)),
+            Some(group) if multicast => self.env.resolve_multicast(&group, &mut links),
+            Some(gid) => links.extend(self.env.resolve(&gid, dst)),
             None => {}
         }
         let mut fault = false;
         for &link in &links {
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
-            match self.platform.send(link, &packet, payload) {
+            match self.env.send(link, &packet, payload) {
                 Ok(()) if qp.lossy_links.is_empty() => {}
                 Ok(()) => qp.lossy_links.retain(|lossy| *lossy != link),
                 Err(SendError::Fault) => fault = true,
@@ -115,8 +115,8 @@ impl<P: Platform> Engine<P> {
     fn give_links_up(&mut self, qp: &mut Qp) {
         qp.lossy = false; // that is for connections
         qp.counts.counters.no_room += qp.full_links.len() as u64;
-        let platform = &self.platform;
-        qp.lossy_links.retain(|link| platform.lives(*link));
+        let env = &self.env;
+        qp.lossy_links.retain(|link| env.lives(*link));
         qp.lossy_links.append(&mut qp.full_links);
     }
 

@@ -7,12 +7,12 @@ use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
 
 use crate::Engine;
 use crate::cq::Completions;
+use crate::env::{Env, Nanos};
 use crate::modify::timeout_nanos;
-use crate::platform::{Nanos, Platform};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, Mr};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
     pub fn facts(&mut self, now: Nanos) -> Adapter {
         let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.unlisted > 0).map(|(id, _)| id).collect();
@@ -158,7 +158,7 @@ impl<P: Platform> Engine<P> {
             left_ns: qp.ack_deadline.map(|at| at.saturating_sub(now)),
             retries: qp.attr.retry_cnt.saturating_sub(qp.retries),
             retry_cnt: qp.attr.retry_cnt,
-            untaken: qp.link.is_some_and(|link| !self.platform.taken(link, qp.sent_mark)),
+            untaken: qp.link.is_some_and(|link| !self.env.taken(link, qp.sent_mark)),
         })
     }
 }

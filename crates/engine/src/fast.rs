@@ -27,7 +27,7 @@ use std::hint::cold_path;
 use verbs::{Completion, QpId};
 
 use crate::Engine;
-use crate::platform::{Nanos, Platform, ShortPacket};
+use crate::env::{Env, Nanos, ShortPacket};
 use crate::qp::Qp;
 
 /// Whether the fast path may be taken, asked `Engine::has_fast_path`. A build with `--cfg without_taps`, which is to
@@ -56,9 +56,9 @@ pub trait Poller<P> {
     /// A completion for the poll.
     fn completed(&mut self, completion: &Completion);
     /// A packet has been dealt with: its place on the link is free.
-    fn taken(&mut self, platform: &mut P);
+    fn taken(&mut self, env: &mut P);
     /// The packet behind it, if that is there already, and short.
-    fn next(&mut self, platform: &P) -> Option<ShortPacket>;
+    fn next(&mut self, env: &P) -> Option<ShortPacket>;
 }
 
 /// No poll: packets are taken one by one.
@@ -68,14 +68,14 @@ impl<P> Poller<P> for NoPoll {
     #[inline(always)]
     fn completed(&mut self, _completion: &Completion) {}
     #[inline(always)]
-    fn taken(&mut self, _platform: &mut P) {}
+    fn taken(&mut self, _env: &mut P) {}
     #[inline(always)]
-    fn next(&mut self, _platform: &P) -> Option<ShortPacket> {
+    fn next(&mut self, _env: &P) -> Option<ShortPacket> {
         None
     }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// What the fast path leaves over is done with the queue pair out of its table.
     #[cold]
     fn finish(&mut self, id: QpId, now: Nanos, act: impl FnOnce(&mut Self, &mut Qp, Nanos)) {

@@ -3,7 +3,7 @@
 
 use verbs::{AhAttr, Gid, LinkLayer};
 
-use crate::platform::{Packet, packet_flags as flag};
+use crate::env::{Packet, packet_flags as flag};
 
 /// In the first word, whose lowest bytes are service level, traffic class and hop limit: there is no GRH. Bits 32 to 47
 /// are the source LID.

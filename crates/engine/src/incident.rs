@@ -3,9 +3,9 @@
 use verbs::{EventKind, EventSource, QpId, QpState, Qpn};
 
 use crate::Engine;
-use crate::platform::{Nanos, Platform};
+use crate::env::{Env, Nanos};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state, everything
     /// that is posted flushed (11.6.3.2). Not one that is in no state to do anything, or in error already.
     pub fn fail_qp(&mut self, qpn: Qpn, now: Nanos) {

@@ -1,6 +1,6 @@
 //! The verbs engine: protection domains, regions, windows, queue pairs, completion queues and what happens between
 //! them, as the InfiniBand Architecture Specification says. It knows no socket, no thread and no clock: the
-//! surroundings are a [`platform::Platform`], time is an argument.
+//! surroundings are a [`env::Env`], time is an argument.
 //!
 //! A message's way: [`Engine::post_send`] writes an entry into the send queue (`sq`), [`Engine::run`] fetches it and
 //! sends packets (`requester`); the peer's [`Engine::receive`] executes them (`responder`, `datagram`) and owes a
@@ -17,6 +17,7 @@ mod copy_policy;
 mod counts;
 mod cq;
 mod datagram;
+pub mod env;
 mod facts;
 mod fast;
 mod header;
@@ -26,7 +27,6 @@ mod modify;
 mod objects;
 mod one_sided;
 mod path;
-pub mod platform;
 mod post;
 mod qp;
 mod qpn;
@@ -46,7 +46,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use platform::{LinkId, Platform, Span};
+use env::{Env, LinkId, Span};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 
 pub use cq::{CqOpts, Notice};
@@ -81,8 +81,8 @@ pub(crate) struct Xrcd {
 }
 
 /// A channel adapter: all verbs objects of one process.
-pub struct Engine<P: Platform> {
-    platform: P,
+pub struct Engine<P: Env> {
+    env: P,
     ctxs: Slab<CtxId, ()>,
     pds: Slab<PdId, Pd>,
     mem: Regions,
@@ -108,7 +108,7 @@ pub struct Engine<P: Platform> {
     executed: u32,
     /// More of such requests has been left for the next one.
     is_in_pieces: bool,
-    /// The most that is copied at once: [`platform::PIECE`], less in tests.
+    /// The most that is copied at once: [`env::PIECE`], less in tests.
     piece: u32,
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
@@ -150,11 +150,11 @@ pub struct Engine<P: Platform> {
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// An adapter without objects.
-    pub fn new(platform: P) -> Self {
+    pub fn new(env: P) -> Self {
         Engine {
-            platform,
+            env,
             ctxs: Slab::new(1 << 16),
             pds: Slab::new(verbs::limits::MAX_PD),
             mem: Regions::new(),
@@ -174,7 +174,7 @@ impl<P: Platform> Engine<P> {
             goes_on: false,
             executed: 0,
             is_in_pieces: false,
-            piece: platform::PIECE,
+            piece: env::PIECE,
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
             timed: Vec::new(),
@@ -201,13 +201,13 @@ impl<P: Platform> Engine<P> {
     }
 
     /// What it stands on.
-    pub fn platform(&self) -> &P {
-        &self.platform
+    pub fn env(&self) -> &P {
+        &self.env
     }
 
     /// What it stands on.
-    pub fn platform_mut(&mut self) -> &mut P {
-        &mut self.platform
+    pub fn env_mut(&mut self) -> &mut P {
+        &mut self.env
     }
 
     /// Packets dropped so far because they came over a link that does not lead to the connection's peer.
@@ -240,7 +240,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
     /// result, but for what the platform is asked: on the fast path a packet may be tried twice at a full link, and
-    /// [`Platform::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
+    /// [`Env::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
     /// off.
     pub fn set_fast_path(&mut self, on: bool) {
         self.has_fast_path = on;

@@ -5,7 +5,7 @@ use verbs::{
 };
 
 use crate::Engine;
-use crate::platform::{Nanos, Path, Platform};
+use crate::env::{Env, Nanos, Path};
 use crate::qp::Qp;
 
 /// 2^n * 4.096 us (IBTA vol. 1, 9.7.6.1.3); 0 means for ever.
@@ -23,7 +23,7 @@ pub(crate) fn rnr_nanos(timer: u8) -> Nanos {
     u64::from(RNR_10US[usize::from(timer & 31)]) * 10_000
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Changes attributes and state. EINVAL for a transition that does not exist, an attribute that is missing, not
     /// permitted or out of range.
     pub fn modify_qp(&mut self, id: QpId, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
@@ -184,7 +184,7 @@ impl<P: Platform> Engine<P> {
 
     fn tell_path(&mut self, qp: &Qp) {
         let ah = &qp.attr.ah;
-        self.platform.routed(&Path {
+        self.env.routed(&Path {
             qpn: qp.qpn,
             service: qp.init.qp_type,
             mtu: qp.mtu,
@@ -200,11 +200,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn find_link(&mut self, qp: &mut Qp) {
         if qp.link.is_none() {
             let to = self.destination(&qp.attr.ah);
-            qp.link = to.and_then(|gid| self.platform.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
+            qp.link = to.and_then(|gid| self.env.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
             qp.from = qp.link.or(qp.from); // mostly
             (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
             if let (QpType::Uc, Some(link)) = (qp.init.qp_type, qp.link) {
-                qp.sent_mark = self.platform.sent_mark(link); // what it sent before it left an earlier connection
+                qp.sent_mark = self.env.sent_mark(link); // what it sent before it left an earlier connection
             }
         }
     }

@@ -13,9 +13,9 @@ mod xrcd;
 use verbs::{AhId, CqId, CtxId, Errno, MrId, MwId, PdId, QpId, Result, SrqId, XrcdId};
 
 use crate::Engine;
-use crate::platform::Platform;
+use crate::env::Env;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Opens a context.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
         self.ctxs.insert(()).ok_or(Errno::ENOMEM)

@@ -18,12 +18,12 @@
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 
 use crate::Engine;
-use crate::platform::{AtomicOp, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Platform};
+use crate::env::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::sq::Wqe;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// The adapter's lock is taken, or taken anew after others could have it.
     #[inline]
     pub fn next_hold(&mut self) {
@@ -45,7 +45,7 @@ impl<P: Platform> Engine<P> {
         let Some(link) = qp.link else { return false };
         let in_order = match qp.init.qp_type {
             QpType::Rc | QpType::XrcIni => qp.proven,
-            QpType::Uc => !qp.astray && self.platform.taken(link, qp.sent_mark),
+            QpType::Uc => !qp.astray && self.env.taken(link, qp.sent_mark),
             _ => false,
         };
         in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
@@ -122,7 +122,7 @@ impl<P: Platform> Engine<P> {
             queues: e.queued,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
-        self.platform.one_sided(link, &request)
+        self.env.one_sided(link, &request)
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and what
@@ -135,7 +135,7 @@ impl<P: Platform> Engine<P> {
         outstanding.peek().is_some()
             && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
             && (1..=u64::from(PIECE)).contains(&len)
-            && qp.link.is_some_and(|link| self.platform.shares(link, rkey, addr, len as u32))
+            && qp.link.is_some_and(|link| self.env.shares(link, rkey, addr, len as u32))
             && outstanding.all(|e| e.error.is_none() && rdma(e))
     }
 
@@ -163,16 +163,16 @@ impl<P: Platform> Engine<P> {
             // Such a request is refused, which is the responder's part.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
-        let epoch = *qp.exported.get_or_insert_with(|| self.platform.random());
+        let epoch = *qp.exported.get_or_insert_with(|| self.env.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
         let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
-        self.platform.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
+        self.env.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
     }
 
     /// Ends what peers may do through a queue pair by themselves.
     pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
         if qp.exported.take().is_some() {
-            self.platform.retract(ExportId::Qp(qp.qpn));
+            self.env.retract(ExportId::Qp(qp.qpn));
         }
     }
 
@@ -184,7 +184,7 @@ impl<P: Platform> Engine<P> {
         if mr.backing == Backing::Null || !info.access.intersects(remote) {
             return;
         }
-        self.platform.publish(&Export::Region {
+        self.env.publish(&Export::Region {
             key: info.key,
             ctx: mr.ctx,
             pd: info.pd,
@@ -197,7 +197,7 @@ impl<P: Platform> Engine<P> {
 
     /// Ends what peers may do with a region by themselves, and waits for it.
     pub(crate) fn hide_mr(&mut self, key: u32) {
-        self.platform.retract(ExportId::Region(key));
+        self.env.retract(ExportId::Region(key));
     }
 }
 

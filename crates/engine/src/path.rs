@@ -3,9 +3,9 @@
 use verbs::{AhAttr, Gid, LinkLayer};
 
 use crate::Engine;
-use crate::platform::Platform;
+use crate::env::Env;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet there is always a GRH (annex
     /// A17.4.3), and a destination: Linux finds its MAC address when the vector is given, and the GID of zeros has none
     /// (`ib_resolve_unicast_gid_dmac`).

@@ -5,7 +5,7 @@ use verbs::{
     AhId, Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits,
 };
 
-use crate::platform::{Nanos, Platform};
+use crate::env::{Env, Nanos};
 use crate::qp::Qp;
 use crate::slab::Slab;
 use crate::{Ah, Engine};
@@ -21,7 +21,7 @@ pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
     }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// What [`Engine::post_send`] would say to a request, but for the room in the queue ([`Engine::send_room`]): so
     /// that several can be posted together or not at all.
     pub fn check_send(&self, id: QpId, wr: &SendWr<'_>) -> Result<()> {

@@ -12,8 +12,8 @@ use verbs::{
 
 use crate::backlog::Held;
 use crate::counts::Counts;
+use crate::env::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::in_place_ring::InPlaceRing;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
 
@@ -161,7 +161,7 @@ impl Ticket {
         TicketRef { addr: std::ptr::from_ref(self.0) as u64, value: self.0.load(Ordering::Relaxed) }
     }
 
-    /// All requests that carry the present name are dead. [`crate::platform::Platform::quiesce`] must follow.
+    /// All requests that carry the present name are dead. [`crate::env::Env::quiesce`] must follow.
     pub fn void(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -284,7 +284,7 @@ pub(crate) struct Qp {
     pub answered: (u64, Psn),
     /// Since when the timer has run out only because the peer does not get to take what was sent.
     pub patient_since: Option<Nanos>,
-    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Platform::unread`]), and
+    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Env::unread`]), and
     /// what was not acknowledged then.
     pub unread: Option<(LinkId, u64, Psn)>,
     pub ticket: Ticket,

@@ -4,7 +4,7 @@ use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
 
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::platform::{Head, Nanos, Packet, Platform, packet_flags as flag};
+use crate::env::{Env, Head, Nanos, Packet, packet_flags as flag};
 use crate::qp::{Qp, RecvProgress};
 use crate::responder::{INVALID, Refused};
 
@@ -29,10 +29,10 @@ pub(crate) fn received(qp: &Qp, head: impl Head, wr_id: u64, opcode: WcOpcode, b
     }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Takes the receive for a message out of the queue that it comes to.
     pub(crate) fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
-        if qp.init.qp_type.is_reliable() && self.platform.withholds_receive(packet) {
+        if qp.init.qp_type.is_reliable() && self.env.withholds_receive(packet) {
             return Err(Refused::NotReady);
         }
         let srq = match qp.init.qp_type {
@@ -70,7 +70,7 @@ impl<P: Platform> Engine<P> {
         let Some(progress) = qp.recv.take() else { return };
         // What is not reliable never went by reference.
         let by_ref = qp.init.qp_type.is_reliable() && progress.srq.is_some();
-        if by_ref && self.platform.has_late_writer(self.arrival) {
+        if by_ref && self.env.has_late_writer(self.arrival) {
             self.give_back_kept(qp);
             qp.kept = Some(progress);
         } else {

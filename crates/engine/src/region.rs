@@ -7,7 +7,7 @@ use std::hint::cold_path;
 
 use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, RKey, Result, Sge, limits};
 
-use crate::platform::Span;
+use crate::env::Span;
 use crate::slab::Slab;
 
 /// The address of spans that stand for the null region: reads give zeros, writes are discarded.

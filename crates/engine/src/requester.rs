@@ -5,7 +5,7 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 
 use crate::Engine;
 use crate::co_copy::{LIST_OF_ONE, SHORTEST};
-use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
+use crate::env::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 use crate::qp::{Carrier, Inflight, Qp};
 use crate::region::LocalFault;
 
@@ -21,7 +21,7 @@ enum Fetched {
     No,
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Sends what a queue pair may send now.
     pub(crate) fn run_requests(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) || qp.rnr_until.is_some() {
@@ -134,7 +134,7 @@ impl<P: Platform> Engine<P> {
         match e.opcode {
             Opcode::LocalInv => {
                 (e.out, e.done) = (true, true);
-                self.platform.wait_for_late_writers();
+                self.env.wait_for_late_writers();
                 return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
             }
             Opcode::BindMw => {
@@ -142,7 +142,7 @@ impl<P: Platform> Engine<P> {
                     return Err(WcStatus::LocQpOpErr);
                 };
                 (e.out, e.done) = (true, true);
-                self.platform.wait_for_late_writers();
+                self.env.wait_for_late_writers();
                 return self
                     .mem
                     .bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access)
@@ -205,7 +205,7 @@ impl<P: Platform> Engine<P> {
             self.seek_without_timer(qp, now);
             return Ok(());
         };
-        let caps = self.platform.caps(link);
+        let caps = self.env.caps(link);
         loop {
             let e = &qp.inflight[at];
             let dst = verbs::Qpn::new(qp.attr.dest_qp_num);
@@ -348,7 +348,7 @@ impl<P: Platform> Engine<P> {
                 packet.flags |= flag::BY_REF | flag::ACK_REQ;
             }
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
-            match self.platform.send(link, &packet, payload) {
+            match self.env.send(link, &packet, payload) {
                 Ok(()) => (qp.lossy, qp.give_up_at) = (false, None),
                 Err(SendError::Full) => {
                     if qp.init.qp_type == QpType::Uc && !self.waits_for_room(qp, now) {
@@ -369,7 +369,7 @@ impl<P: Platform> Engine<P> {
                     return Ok(());
                 }
             }
-            qp.sent_mark = self.platform.sent_mark(link);
+            qp.sent_mark = self.env.sent_mark(link);
             if by_ref && !qp.inflight[at].by_ref {
                 qp.inflight[at].by_ref = true;
                 self.hold_single_copy(&qp.inflight[at], 1);
@@ -440,9 +440,9 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn revoke(&mut self, qp: &Qp) {
         if qp.inflight.iter().any(|e| e.by_ref) {
             qp.ticket.void();
-            self.platform.quiesce(qp.link);
+            self.env.quiesce(qp.link);
         }
-        self.platform.wait_for_late_writers();
+        self.env.wait_for_late_writers();
     }
 
     /// All requests of a queue pair are over.

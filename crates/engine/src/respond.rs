@@ -3,20 +3,20 @@
 use verbs::{EventKind, EventSource, QpState, Qpn};
 
 use crate::Engine;
-use crate::platform::{Nanos, PIECE, Packet, PacketOp, Payload, Platform, SendError, packet_flags as flag};
+use crate::env::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response};
 use crate::requester::NoRoom;
 use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::run::BURST;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
     fn put(&mut self, into: &Into, offset: u32) -> Result<(), Refused> {
         let len: u32 = self.spans.iter().map(|s| s.len).sum();
         self.remote_spans.clear();
         crate::copies::cut(&into.spans, offset, len, &mut self.remote_spans);
         self.moved += u64::from(len);
-        self.platform.push(into.link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
+        self.env.push(into.link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
     }
 
     /// Sends what is owed, as far as there is room.
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
                 }
                 Response::Read { psn, addr, rkey, len, sent, msn, first_offset, again: _, into } => {
                     packet = Packet::new(PacketOp::ReadResponse, dst, qp.qpn, psn.plus(sent / qp.mtu));
-                    let piece = if into.is_some() { PIECE } else { self.platform.caps(link).segment };
+                    let piece = if into.is_some() { PIECE } else { self.env.caps(link).segment };
                     packet.len = (len - sent).min(piece);
                     packet.mtu = qp.cut(len);
                     (packet.syndrome, packet.imm) = (ACK, msn);
@@ -96,18 +96,18 @@ impl<P: Platform> Engine<P> {
                     }
                 }
             }
-            match self.platform.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
+            match self.env.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
                 Ok(()) if packet.op == PacketOp::ReadResponse => {
                     qp.counts.counters.sent_bytes += u64::from(packet.len);
                     self.served += u64::from(!packet.has(flag::LAST));
-                    qp.answered = (self.platform.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
+                    qp.answered = (self.env.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
                 }
                 Ok(()) => {}
                 Err(SendError::Full) => return Err(NoRoom),
                 Err(SendError::Fault) => {
                     let mut nak = Packet::new(PacketOp::Ack, dst, qp.qpn, packet.psn);
                     nak.syndrome = NAK | NAK_REMOTE_OPERATIONAL;
-                    if let Err(SendError::Full) = self.platform.send(link, &nak, Payload::default()) {
+                    if let Err(SendError::Full) = self.env.send(link, &nak, Payload::default()) {
                         return Err(NoRoom);
                     }
                     fatal = Some(EventKind::QpFatal);

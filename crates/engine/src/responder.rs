@@ -6,7 +6,7 @@ use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::platform::{AtomicOp, Nanos, PIECE, Packet, PacketOp, Platform, SingleCopyError, packet_flags as flag};
+use crate::env::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
 
@@ -73,7 +73,7 @@ fn supports(qp: &Qp, need: Access) -> Result<(), Refused> {
     if qp.attr.access.contains(need) { Ok(()) } else { Err(INVALID) }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// A request for a connected queue pair has come.
     pub(crate) fn request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
@@ -217,7 +217,7 @@ impl<P: Platform> Engine<P> {
                 });
                 let (mark, behind) = qp.answered;
                 let on_its_way =
-                    packet.psn.since(behind) < 0 && qp.link.is_some_and(|link| !self.platform.taken(link, mark));
+                    packet.psn.since(behind) < 0 && qp.link.is_some_and(|link| !self.env.taken(link, mark));
                 if end.since(qp.epsn) <= 0 && qp.responses.len() < limit && !comes && !on_its_way {
                     qp.responses.push_back(again);
                 }
@@ -306,7 +306,7 @@ impl<P: Platform> Engine<P> {
             return Ok(());
         }
         if packet.has(flag::INV) {
-            self.platform.wait_for_late_writers();
+            self.env.wait_for_late_writers();
         }
         if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
             // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR
@@ -338,7 +338,7 @@ impl<P: Platform> Engine<P> {
         }
         self.moved += u64::from(packet.len);
         // By the link that it came over: the initiator has seen that single copies are permitted there.
-        self.platform.pull(self.arrival, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
+        self.env.pull(self.arrival, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
     }
 
     // ---- RDMA WRITE ----
@@ -450,7 +450,7 @@ impl<P: Platform> Engine<P> {
         rkey: u32,
         addr: u64,
         len: u32,
-    ) -> Result<Option<crate::platform::Span>, Refused> {
+    ) -> Result<Option<crate::env::Span>, Refused> {
         supports(qp, Access::REMOTE_READ)?;
         if len == 0 {
             return Ok(None); // C9-88
@@ -479,7 +479,7 @@ impl<P: Platform> Engine<P> {
             return Err(INVALID);
         }
         let value = self
-            .platform
+            .env
             .atomic(span.addr, span.guarded, op)
             .map_err(|_| Refused::Nak(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr, EventKind::QpFatal))?;
         Self::owe_result(qp, packet.psn, (packet.op != PacketOp::AtomicWrite).then_some(value));

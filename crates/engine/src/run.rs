@@ -8,8 +8,8 @@ use verbs::{QpId, QpState, QpType, WcStatus};
 
 use crate::Engine;
 use crate::backlog::Source;
+use crate::env::{Env, LinkId, Nanos, Packet, PacketOp};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Platform};
 use crate::qp::Qp;
 
 /// When queue pairs' timers may be due; index and generation of each.
@@ -26,7 +26,7 @@ const TURN: u64 = 64 << 10;
 const TIMERS_EACH: usize = 10;
 const TIMERS_MORE: usize = 64;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
     pub fn burst_exhausted(&self) -> bool {
         self.moved > BURST
@@ -81,7 +81,7 @@ impl<P: Platform> Engine<P> {
             self.publish_qp(qp);
         }
         match qp.link {
-            Some(own) if self.platform.same_peer(own, link) => {
+            Some(own) if self.env.same_peer(own, link) => {
                 qp.from = Some(link);
                 true
             }
@@ -186,7 +186,7 @@ impl<P: Platform> Engine<P> {
 
     #[inline]
     fn unpark(&mut self) {
-        if self.platform.has_full() || !self.parked.is_empty() {
+        if self.env.has_full() || !self.parked.is_empty() {
             self.unpark_some();
         }
     }
@@ -196,7 +196,7 @@ impl<P: Platform> Engine<P> {
         // Also when nobody waits any more: the platform remembers full links until it is asked.
         let mut links = std::mem::take(&mut self.links);
         links.clear();
-        self.platform.take_writable(&mut links);
+        self.env.take_writable(&mut links);
         for link in &links {
             let mut waiting = self.parked.remove(link).unwrap_or_default();
             if !waiting.is_empty() {

@@ -6,8 +6,8 @@
 use verbs::{QpState, QpType};
 
 use crate::Engine;
+use crate::env::{Env, LinkId, Nanos};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Platform};
 use crate::qp::{Qp, Response};
 use crate::responder::{NAK, NAK_SEQUENCE};
 
@@ -15,7 +15,7 @@ use crate::responder::{NAK, NAK_SEQUENCE};
 const FIRST: Nanos = 10_000_000;
 const LAST: Nanos = 1_000_000_000;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Looks for the peer later.
     pub(crate) fn seek(&mut self, qp: &mut Qp, now: Nanos) {
         if qp.seek_at.is_none() {

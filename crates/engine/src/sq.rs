@@ -31,7 +31,7 @@ use verbs::{
     Access, AhId, Errno, LKey, MrId, MwId, Opcode, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge,
 };
 
-use crate::platform::Nanos;
+use crate::env::Nanos;
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use engine::platform::{AtomicOp, Fault, Span};
+use engine::env::{AtomicOp, Fault, Span};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};

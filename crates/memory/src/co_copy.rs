@@ -22,7 +22,7 @@
 //! hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
 pub use engine::co_copy::SHORTEST;
-use engine::platform::{SingleCopyError, TicketRef};
+use engine::env::{SingleCopyError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
 

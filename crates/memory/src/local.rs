@@ -8,7 +8,7 @@ use core::ops::ControlFlow;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use engine::platform::{AtomicOp, Fault, Span};
+use engine::env::{AtomicOp, Fault, Span};
 use verbs::Errno;
 
 use crate::{files, maps, single_copy};

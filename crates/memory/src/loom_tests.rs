@@ -3,7 +3,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p softrnic-memory --release loom`
 
-use engine::platform::{Fault, Payload};
+use engine::env::{Fault, Payload};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
@@ -326,7 +326,7 @@ impl Joint {
     }
 
     /// Copies these bytes of the copy that is called so.
-    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::platform::SingleCopyError> {
+    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::env::SingleCopyError> {
         let units = if at + len == Self::LEN {
             Self::UNITS..Self::UNITS + 1
         } else {
@@ -362,7 +362,7 @@ fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
         });
         let mut leader = Leader::default();
         for name in 1..=2 {
-            let ticket = engine::platform::TicketRef { addr: 0, value: 0 };
+            let ticket = engine::env::TicketRef { addr: 0, value: 0 };
             let terms = Terms { ticket, followers: name, leaders: 0, len: Joint::LEN, to_follower: false };
             let waits = |_| {
                 thread::yield_now();

@@ -24,7 +24,7 @@
 
 use std::hint::cold_path;
 
-use engine::platform::{Fault, Payload};
+use engine::env::{Fault, Payload};
 
 use crate::store_policy::Stores;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::Half;
 use crate::backing::{Backing, Heap};
-use engine::platform::Span;
+use engine::env::Span;
 
 /// Fewer rounds where each costs much.
 const ROUNDS: u64 = if cfg!(miri) { 60 } else { 20_000 };

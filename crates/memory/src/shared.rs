@@ -4,7 +4,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use engine::platform::{Fault, Payload, Span};
+use engine::env::{Fault, Payload, Span};
 use verbs::Errno;
 
 use crate::backing::Backing;

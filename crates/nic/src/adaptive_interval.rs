@@ -4,7 +4,7 @@
 //! often than anything can happen, if it did so once in a fixed number of polls; and a message that comes meanwhile waits. One that polls
 //! now and then must look at each few polls. So the number follows the time that it took.
 
-use engine::platform::Nanos;
+use engine::env::Nanos;
 
 /// How far apart looks should be, in nanoseconds: less than the shortest time that is kept (RNR timers, 10 us).
 const WANTED: Nanos = 8_000;

@@ -150,7 +150,7 @@ impl Nic {
         }
         let result = core.close_ctx(context.id);
         if core.contexts.is_empty() {
-            core.platform_mut().flush(); // the process may end now, in a way that nobody hears of
+            core.env_mut().flush(); // the process may end now, in a way that nobody hears of
         }
         // Queues that the program left behind are gone; their channels are free.
         let gone: Vec<CqId> = core.channels.keys().copied().filter(|&cq| !core.has_cq(cq)).collect();

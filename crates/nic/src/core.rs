@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ::verbs::{CqId, CtxId};
-use engine::platform::{LinkId, Platform};
+use engine::env::{Env, LinkId};
 use engine::{Engine, Notice};
 use memory::biased::MutexGuard;
 use taps::Tapped;
 use taps::fault::spec::DeviceFault;
-use window::{Unquiet, WindowPlatform};
+use window::{Unquiet, WindowEnv};
 
 use crate::adaptive_interval::AdaptiveInterval;
 use crate::channel::CompChannel;
@@ -20,7 +20,7 @@ use crate::progress::RoundRobin;
 use crate::{Nic, now};
 
 /// The wire under the engine.
-pub(crate) type Wire = Tapped<WindowPlatform>;
+pub(crate) type Wire = Tapped<WindowEnv>;
 
 /// Who moves data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,18 +173,18 @@ impl Core {
         self.mode == Mode::Polled
             && !self.clock_fresh
             && !self.engine.has_ready()
-            && !self.engine.platform().must_ring_now()
+            && !self.engine.env().must_ring_now()
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
-            && !self.engine.platform().is_unquiet()
+            && !self.engine.env().is_unquiet()
         // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
     }
 
     /// The same behind a poll on the fast path, which has looked at the rest before.
     #[inline]
     pub(crate) fn is_flushed_behind_fast_path(&self) -> bool {
-        !self.engine.has_ready() && !self.engine.platform().must_ring_now() && !self.engine.has_notices()
+        !self.engine.has_ready() && !self.engine.env().must_ring_now() && !self.engine.has_notices()
     }
 
     /// Sends what is ready and tells what happened.
@@ -196,10 +196,10 @@ impl Core {
             let now = self.time();
             self.engine.run(now);
         }
-        if self.mode == Mode::Armed || self.clock_fresh || self.engine.platform().must_ring_now() {
-            self.engine.platform_mut().ring_doorbells();
+        if self.mode == Mode::Armed || self.clock_fresh || self.engine.env().must_ring_now() {
+            self.engine.env_mut().ring_doorbells();
         }
-        if self.engine.platform().has_orders() {
+        if self.engine.env().has_orders() {
             self.obey();
         }
         if self.engine.has_notices() {
@@ -244,7 +244,7 @@ impl Drop for Copies<'_> {
     fn drop(&mut self) {
         if let Some(under_way) = self.under_way.take() {
             let in_vain = under_way.wait();
-            self.nic.core.lock().engine.platform_mut().judge(&in_vain);
+            self.nic.core.lock().engine.env_mut().judge(&in_vain);
         }
     }
 }
@@ -301,10 +301,10 @@ impl Guard<'_> {
         }
         let core = &mut *self.core;
         self.nic.mind_deadline(core);
-        if core.engine.platform().is_unquiet() {
+        if core.engine.env().is_unquiet() {
             // Whoever is to be rung must not wait for that.
-            core.engine.platform_mut().ring_doorbells();
-            self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.platform().unquiet()) }));
+            core.engine.env_mut().ring_doorbells();
+            self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.env().unquiet()) }));
         }
     }
 }

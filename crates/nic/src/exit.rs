@@ -20,9 +20,9 @@ extern "C" fn at_exit() {
     // Not for ever: a signal handler may end the process while its thread holds the lock.
     while let Some(core) = nic.core.try_lock_for(LOCK_PATIENCE) {
         let mut core = Guard::new(nic, core);
-        let (due, now) = (core.engine.platform_mut().flush(), core.read_time());
+        let (due, now) = (core.engine.env_mut().flush(), core.read_time());
         if due.is_none_or(|due| *until.get_or_insert(due.min(now + LONGEST)) <= now) {
-            core.engine.platform().sum_up();
+            core.engine.env().sum_up();
             faults::sum_up();
             return;
         }

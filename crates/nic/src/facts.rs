@@ -71,11 +71,11 @@ impl Nic {
 impl Core {
     fn facts(&mut self, now: u64) -> Adapter {
         let mut adapter = self.engine.facts(now);
-        let platform = self.engine.platform();
+        let env = self.engine.env();
         for link in &mut adapter.links {
-            platform.link_facts(link);
+            env.link_facts(link);
         }
-        let stats = platform.stats();
+        let stats = env.stats();
         adapter.port = Port {
             packets_out: stats.sent_packets,
             packets_in: stats.received_packets,

@@ -1,7 +1,7 @@
 //! Polls of a completion queue on the fast path: short packets of one link, taken by who polls.
 
 use ::verbs::{Completion, CqId};
-use engine::platform::{LinkId, ShortPacket};
+use engine::env::{LinkId, ShortPacket};
 use engine::{Fast, Poller};
 use taps::{Tapped, Wire};
 
@@ -50,13 +50,13 @@ impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
     }
 
     #[inline(always)]
-    fn taken(&mut self, platform: &mut Tapped<W>) {
-        platform.release_short(self.link);
+    fn taken(&mut self, env: &mut Tapped<W>) {
+        env.release_short(self.link);
     }
 
     #[inline(always)]
-    fn next(&mut self, platform: &Tapped<W>) -> Option<ShortPacket> {
-        platform.peek_short(self.link, false)
+    fn next(&mut self, env: &Tapped<W>) -> Option<ShortPacket> {
+        env.peek_short(self.link, false)
     }
 }
 
@@ -93,21 +93,21 @@ impl Core {
     /// ends at the first packet that is out of the ordinary.
     #[inline(always)]
     fn poll_fast(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
-        let first = self.round_robin.first(self.engine.platform().links().len());
-        let Some(&link) = self.engine.platform().links().get(first) else { return Polled::Packets };
+        let first = self.round_robin.first(self.engine.env().links().len());
+        let Some(&link) = self.engine.env().links().get(first) else { return Polled::Packets };
         let mut taker = Taker { link, out: &mut *out, n: 0 };
         let (mut more, mut taken, mut left) = (false, false, BUDGET as usize);
         while left > 0 {
             // Made anew in each turn, so that it stays in registers.
-            let mut found = self.engine.platform().peek_short(link, most == 1);
+            let mut found = self.engine.env().peek_short(link, most == 1);
             if found.is_none() && !taken {
-                if !self.engine.platform().any_ready() {
+                if !self.engine.env().any_ready() {
                     self.polls += 1;
                     self.engine.count_poll(cq);
                     return Polled::Nothing;
                 }
                 // A third of what comes to a program that waits for it comes between the two looks.
-                found = self.engine.platform().peek_short(link, most == 1);
+                found = self.engine.env().peek_short(link, most == 1);
             }
             let Some(short) = found else { break };
             if !taken && (self.clock_uses == 0 || most == 0) {
@@ -138,10 +138,10 @@ impl Core {
             n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
             more = false;
         }
-        if n == 0 && self.engine.platform().any_ready() {
+        if n == 0 && self.engine.env().any_ready() {
             return Polled::Packets;
         }
-        if n > 0 && n < most && self.engine.platform().any_ready_but(link) {
+        if n > 0 && n < most && self.engine.env().any_ready_but(link) {
             self.round_robin.next_is_anothers();
         }
         self.polls += 1;

@@ -137,7 +137,7 @@ impl Core {
     pub(crate) fn obey(&mut self) {
         const PORT: EventSource = EventSource::Port(1);
         let now = self.time();
-        for order in self.engine.platform_mut().take_orders() {
+        for order in self.engine.env_mut().take_orders() {
             match order {
                 Order::FailQp(qpn) => self.engine.fail_qp(qpn, now),
                 Order::FailQps => self.engine.fail_qps(true, now),
@@ -172,7 +172,7 @@ impl Core {
 
     /// When something is due, by the engine or by a fault.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
-        match (self.engine.next_deadline(), self.engine.platform().tap_deadline()) {
+        match (self.engine.next_deadline(), self.engine.env().tap_deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

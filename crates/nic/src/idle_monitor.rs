@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::platform::Nanos;
+use engine::env::Nanos;
 
 use crate::core::{Guard, Mode};
 use crate::{Nic, now};
@@ -107,7 +107,7 @@ impl Nic {
                 }
                 let engine = &core.engine;
                 let own = || looks.is_multiple_of(ROUNDS_BEFORE_CLOCK) && (engine.has_ready() || engine.is_parked());
-                if engine.platform().any_ready() || own() {
+                if engine.env().any_ready() || own() {
                     let mut core = Guard::new(self, core);
                     let before = core.engine.served();
                     let now = core.time();

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use ::verbs::{Errno, Gid, LinkLayer, Result};
 use memory::biased;
 use parking_lot::{Condvar, Mutex};
-use window::WindowPlatform;
+use window::WindowEnv;
 
 pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
@@ -116,14 +116,14 @@ impl Nic {
             .collect();
         let table: Vec<Gid> = gids.iter().map(|g| g.gid).collect();
         let faults = faults::setup()?.and_then(faults::Setup::faults);
-        let mut platform = WindowPlatform::new(window::Config::from_env())?;
-        platform.set_local_gids(table.clone());
-        platform.set_diagnostics(report::logs());
-        let fds = platform.fd_set();
-        let taps = taps::Taps::from_env(&platform, faults);
+        let mut env = WindowEnv::new(window::Config::from_env())?;
+        env.set_local_gids(table.clone());
+        env.set_diagnostics(report::logs());
+        let fds = env.fd_set();
+        let taps = taps::Taps::from_env(&env, faults);
         let tapped = taps.is_some();
         let captures = taps.as_ref().is_some_and(|taps| taps.pcap.is_some());
-        let mut engine = engine::Engine::new(taps::Tapped::new(platform, taps));
+        let mut engine = engine::Engine::new(taps::Tapped::new(env, taps));
         engine.set_gids(table);
         engine.set_fast_path(!tapped); // taps count each try to send
         engine.set_link_layer(link_layer);
@@ -194,7 +194,7 @@ impl Nic {
 
     /// Writes down a management datagram of 256 bytes, which is about to be sent by another way than the wire.
     pub fn capture_mad(&self, source: &Gid, dest: &Gid, mad: &[u8; 256]) {
-        self.lock().engine.platform_mut().managed(source, dest, mad);
+        self.lock().engine.env_mut().managed(source, dest, mad);
     }
 
     /// Asks to be told what happens to the device. Called on the NIC thread, without a lock.

@@ -164,7 +164,7 @@ impl Nic {
         if from < to && !core.engine.has_region_at(from, to - from) {
             let len = to - from;
             let _still = self.moved.still();
-            let moved = core.engine.platform_mut().migrate_shared(from, len, |file, at| {
+            let moved = core.engine.env_mut().migrate_shared(from, len, |file, at| {
                 // Before it moves: a fork may come in between.
                 if !self.moved.insert(file, at, len) {
                     return Err(Errno::ENOMEM);
@@ -181,7 +181,7 @@ impl Nic {
             }
         }
         // Also what others have moved: it must stay as long as this region may be reached there.
-        let places = core.engine.platform().shared_places(addr, length);
+        let places = core.engine.env().shared_places(addr, length);
         let used: Vec<u64> =
             places.iter().map(|place| place.addr).filter(|at| core.migration.users.contains_key(at)).collect();
         for at in &used {
@@ -215,7 +215,7 @@ impl Nic {
             core.migration.users.remove(&addr);
             let _still = self.moved.still();
             self.moved.let_part();
-            let back = core.engine.platform_mut().return_shared(addr, |file, Place { len, at, .. }| {
+            let back = core.engine.env_mut().return_shared(addr, |file, Place { len, at, .. }| {
                 memory::migrate::migrate_back(file, at, len as usize)?;
                 self.moved.remove(at);
                 Ok(())

@@ -8,7 +8,7 @@ use ::verbs::{
 use super::*;
 use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
-use engine::platform::{PacketOp, Payload};
+use engine::env::{PacketOp, Payload};
 
 /// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process would.
 struct Pair {
@@ -77,7 +77,7 @@ impl Pair {
                 for nic in &pair.nics {
                     let mut core = nic.lock();
                     let now = core.read_time();
-                    core.engine.platform_mut().handle_events(now);
+                    core.engine.env_mut().handle_events(now);
                     core.progress(now);
                 }
                 found += pair.poll(0, 16).len();
@@ -316,12 +316,12 @@ fn a_header_of_numbers_only_is_no_message() {
             let mut packet = Packet::new(PacketOp::Send, Qpn::new(0), Qpn::new(src), Psn::new(psn));
             (packet.flags, packet.len) = (first, 8);
             let mut core = pair.nic(1).lock();
-            let links = core.engine.platform().links().to_vec();
+            let links = core.engine.env().links().to_vec();
             let payload = Payload { prefix: &[9; 8], spans: &[] };
             let sent = links
                 .iter()
                 .filter(|&&link| link != LinkId::LOOPBACK)
-                .filter(|&&link| core.engine.platform_mut().send(link, &packet, payload).is_ok());
+                .filter(|&&link| core.engine.env_mut().send(link, &packet, payload).is_ok());
             assert!(sent.count() > 0);
             drop(core);
             assert!(pair.poll(0, 1).is_empty(), "flags {first}, deregistered {gone}");
@@ -343,9 +343,9 @@ fn a_poll_without_result_rings() {
         }
         pair.receive(1, 7);
         pair.send(0, 7, false);
-        assert!(pair.nic(0).core.lock().engine.platform().owes_ring());
+        assert!(pair.nic(0).core.lock().engine.env().owes_ring());
         assert!(pair.poll(0, 1).is_empty());
-        assert!(!pair.nic(0).core.lock().engine.platform().owes_ring(), "armed: {armed}");
+        assert!(!pair.nic(0).core.lock().engine.env().owes_ring(), "armed: {armed}");
         assert_eq!(pair.poll(1, 1).len(), 1);
         pair.poll(0, 1);
     }
@@ -412,7 +412,7 @@ fn the_link_that_gave_something_is_looked_at_first() {
         assert_eq!(pair.poll(1, 16).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [id]);
         assert_eq!(pair.poll(0, 16).len(), 1);
         let core = pair.nic(1).core.lock();
-        let first = core.engine.platform().links()[core.round_robin.link];
+        let first = core.engine.env().links()[core.round_robin.link];
         assert_ne!(first, LinkId::LOOPBACK, "message {id}");
     }
 }

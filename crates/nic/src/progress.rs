@@ -17,7 +17,7 @@ use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 
-use engine::platform::{LinkId, Packet, Platform};
+use engine::env::{Env, LinkId, Packet};
 
 use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::Finds;
@@ -107,14 +107,14 @@ impl Core {
     /// is within [`TICK_MAX`], if nothing holds that thread up, and takes a peer that fell asleep in the same tenth of a microsecond.
     #[inline]
     pub(crate) fn ring_late(&mut self) {
-        if self.engine.platform().owes_ring() {
+        if self.engine.env().owes_ring() {
             self.ring_doorbells();
         }
     }
 
     #[inline(never)]
     fn ring_doorbells(&mut self) {
-        self.engine.platform_mut().ring_doorbells();
+        self.engine.env_mut().ring_doorbells();
     }
 
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
@@ -125,7 +125,7 @@ impl Core {
         let thorough = self.polls >= self.full_check_at;
         if thorough {
             self.clock_uses = 0;
-        } else if finds != Finds::Nothing && !self.engine.platform().any_ready() && !self.engine.has_ready() {
+        } else if finds != Finds::Nothing && !self.engine.env().any_ready() && !self.engine.has_ready() {
             return;
         }
         let mut now = self.time();
@@ -150,19 +150,19 @@ impl Core {
         // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for others.
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
         // By index: handling a packet may add links.
-        let links = self.engine.platform().links().len();
+        let links = self.engine.env().links().len();
         let first = self.round_robin.first(links);
         let mut gave = None;
         for at in (first..links).chain(0..first) {
-            let Some(&link) = self.engine.platform().links().get(at) else { break };
+            let Some(&link) = self.engine.env().links().get(at) else { break };
             for _ in 0..BUDGET {
-                let Some(rx) = self.engine.platform_mut().peek_into(link, &mut packet) else { break };
+                let Some(rx) = self.engine.env_mut().peek_into(link, &mut packet) else { break };
                 gave = Some(at);
                 self.engine.receive(link, &packet, rx, *now);
-                self.engine.platform_mut().release(link);
+                self.engine.env_mut().release(link);
                 if self.engine.burst_exhausted() {
                     self.engine.run(*now);
-                    self.engine.platform_mut().ring_doorbells();
+                    self.engine.env_mut().ring_doorbells();
                     *now = self.read_time();
                 }
                 if until.is_some_and(|(cq, wanted)| self.engine.completions(cq) >= wanted) {
@@ -180,12 +180,12 @@ impl Core {
     /// Takes in what has come, runs what it set free, lets time pass.
     #[inline(never)]
     pub(crate) fn progress(&mut self, mut now: u64) {
-        self.engine.platform_mut().pass(now);
+        self.engine.env_mut().pass(now);
         self.take_packets(&mut now, None);
         if self.engine.lends() {
             self.engine.co_copy();
         }
-        self.engine.platform_mut().take_dead_links(&mut self.dead);
+        self.engine.env_mut().take_dead_links(&mut self.dead);
         for (link, other) in self.dead.drain(..) {
             self.engine.link_down(link, other);
         }
@@ -200,7 +200,7 @@ impl Core {
         for _ in 0..TAKE_IN_ROUNDS {
             let now = self.read_time();
             self.progress(now);
-            if !self.engine.platform().any_ready() {
+            if !self.engine.env().any_ready() {
                 break;
             }
         }
@@ -222,7 +222,7 @@ impl Core {
                 let asked = self.channels.keys().any(|&cq| self.engine.cq_is_armed(cq));
                 self.await_events(asked);
                 // Even if one thread does wait: this one is awake, and moves the data.
-                self.engine.platform_mut().set_awaits_events(false);
+                self.engine.env_mut().set_awaits_events(false);
             }
         }
         self.awaits_events
@@ -232,7 +232,7 @@ impl Core {
     pub(crate) fn await_events(&mut self, may: bool) {
         self.polls_unasked = 0;
         self.awaits_events = may;
-        self.engine.platform_mut().set_awaits_events(may);
+        self.engine.env_mut().set_awaits_events(may);
     }
 
     /// True if the program has polled since that count. One that may wait for events must have done so several times: it polls once or
@@ -254,7 +254,7 @@ impl Core {
             return;
         }
         self.mode = Mode::Polled;
-        self.engine.platform_mut().suppress_doorbells();
+        self.engine.env_mut().suppress_doorbells();
         nic.wake_thread(self);
     }
 
@@ -286,7 +286,7 @@ impl Core {
         }
         self.mode = Mode::Armed;
         for _ in 0..ARM_ROUNDS {
-            if self.engine.platform_mut().announce_sleep() {
+            if self.engine.env_mut().announce_sleep() {
                 return true;
             }
             self.engine.run(now); // forgets links that were full and that nobody waits for any more
@@ -345,7 +345,7 @@ impl Nic {
     pub(crate) fn prepare(&self) -> Result<SyncSender<&'static Nic>> {
         // A duplicate, because the platform itself is behind the lock.
         let epoll =
-            rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.platform().epoll_fd(), 0).map_err(crate::errno)?;
+            rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.env().epoll_fd(), 0).map_err(crate::errno)?;
         let (adapter, given) = sync_channel::<&'static Nic>(1);
         thread::spawn("softrnic", move || {
             if let Ok(nic) = given.recv() {
@@ -374,7 +374,7 @@ impl Nic {
         if !core.incidents.is_empty() {
             self.wake_thread(core);
         }
-        if core.engine.platform().has_orders() {
+        if core.engine.env().has_orders() {
             self.wake_thread(core); // what a fault has ordered just now, behind `flush`
         }
         if core.engine.has_ready() {
@@ -384,7 +384,7 @@ impl Nic {
         if core.mode == Mode::Polled && core.engine.is_parked() && core.thread_wakes_at > core.clock + 2 * TICK_PARKED {
             self.wake_thread(core); // who does not poll now, but computes, has what he posted go on all the same
         }
-        if core.mode == Mode::Armed && core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some() {
+        if core.mode == Mode::Armed && core.engine.env_mut().peek(LinkId::LOOPBACK).is_some() {
             self.wake_thread(core); // what goes to this process itself rings no doorbell
         }
         if core.mode == Mode::Armed
@@ -414,14 +414,14 @@ impl Nic {
                 core.thread_woken = false;
                 let last = core.clock;
                 let now = core.read_time();
-                core.engine.platform_mut().handle_events(now);
+                core.engine.env_mut().handle_events(now);
                 if core.mode == Mode::Polled && poll_check.at_work(core.polls_since(poll_check.polls), now) {
                     // The program is at work. It moves its own data.
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
                     // A program that polls may look at that much later.
-                    if due || core.engine.platform().has_ending_links() {
+                    if due || core.engine.env().has_ending_links() {
                         core.progress(now);
                     }
                     core.thread_wakes_at = poll_check.next(core.polls, now, seldom, core.engine.is_parked());
@@ -432,11 +432,11 @@ impl Nic {
                     let served = core.engine.served().wrapping_sub(served);
                     if watch.begins(now, served) {
                         core.mode = Mode::Polled;
-                        core.engine.platform_mut().suppress_doorbells();
+                        core.engine.env_mut().suppress_doorbells();
                         watches = true;
                     }
                     let quiet = !watches && core.go_armed(now);
-                    let half_open = core.engine.platform().deadline().unwrap_or(u64::MAX);
+                    let half_open = core.engine.env().deadline().unwrap_or(u64::MAX);
                     core.thread_wakes_at = if quiet && !core.engine.has_ready() {
                         core.next_deadline().unwrap_or(u64::MAX).min(half_open)
                     } else {

@@ -183,9 +183,9 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
         if asks {
             nic.arm_cq(cq, false).unwrap();
         }
-        assert!(nic.core.lock().engine.platform().awaits_events());
+        assert!(nic.core.lock().engine.env().awaits_events());
         assert!(nic.core.lock().may_await_events(), "the event has not come yet");
-        assert_eq!(nic.core.lock().engine.platform().awaits_events(), asks, "whoever polls is awake all the same");
+        assert_eq!(nic.core.lock().engine.env().awaits_events(), asks, "whoever polls is awake all the same");
     }
     let qp = receiver(&nic, ctx, cq, 1);
     flush(&nic, qp);
@@ -224,13 +224,13 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
     let send = |mode| {
         let mut core = nic.lock();
         (core.mode, core.clock_uses) = (mode, 8);
-        core.engine.platform_mut().suppress_doorbells();
-        let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
-        assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
-        assert!(core.engine.platform_mut().peek(LinkId::LOOPBACK).is_some());
-        core.engine.platform_mut().release(LinkId::LOOPBACK);
+        core.engine.env_mut().suppress_doorbells();
+        let packet = Packet { op: engine::env::PacketOp::Ack, ..Packet::NONE };
+        assert!(core.engine.env_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
+        assert!(core.engine.env_mut().peek(LinkId::LOOPBACK).is_some());
+        core.engine.env_mut().release(LinkId::LOOPBACK);
     };
-    let owed = || nic.core.lock().engine.platform().owes_ring();
+    let owed = || nic.core.lock().engine.env().owes_ring();
     send(Mode::Armed);
     assert!(!owed());
     send(Mode::Polled);
@@ -242,11 +242,11 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
     nic.lock().read_time();
     assert!(!owed());
     // And who sleeps is rung at once.
-    nic.core.lock().engine.platform_mut().announce_sleep();
+    nic.core.lock().engine.env_mut().announce_sleep();
     let mut core = nic.lock();
     (core.mode, core.clock_uses) = (Mode::Polled, 8);
-    let packet = Packet { op: engine::platform::PacketOp::Ack, ..Packet::NONE };
-    assert!(core.engine.platform_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
+    let packet = Packet { op: engine::env::PacketOp::Ack, ..Packet::NONE };
+    assert!(core.engine.env_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
     drop(core);
     assert!(!owed());
 }

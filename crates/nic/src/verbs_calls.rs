@@ -146,7 +146,7 @@ impl Nic {
     pub fn create_qp(&self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
         let mut core = self.lock();
         if core.free_qpns() == 0 {
-            let first = core.platform_mut().claim_block()?;
+            let first = core.env_mut().claim_block()?;
             core.add_qpns(first);
         }
         core.create_qp(ctx, init, user)

@@ -1,8 +1,8 @@
 //! Middleware on the message path: what looks at packets, and what interferes with them, between the engine and any wire.
 //!
-//! [`Tapped`] wraps a wire's [`Platform`]. Without taps it costs one predictable branch for each packet; with them, every
+//! [`Tapped`] wraps a wire's [`Env`]. Without taps it costs one predictable branch for each packet; with them, every
 //! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
-//! itself ([`Platform::one_sided`]) become packets, so that there is something to see.
+//! itself ([`Env::one_sided`]) become packets, so that there is something to see.
 #![forbid(unsafe_code)]
 
 pub mod fault;
@@ -12,16 +12,16 @@ pub mod pcap;
 
 use std::ops::{Deref, DerefMut};
 
-use engine::platform::{
-    AtomicOp, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path, Payload,
-    Platform, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
+use engine::env::{
+    AtomicOp, Env, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path,
+    Payload, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Errno, Gid, Qpn, RKey};
 
 use pcap::Pcap;
 
 /// A wire from which packets are taken one by one.
-pub trait Wire: Platform {
+pub trait Wire: Env {
     /// The next packet of a link, written to `packet`; the same one again until [`Wire::release`].
     fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Self::Rx>;
     /// The same, as a value.
@@ -40,8 +40,8 @@ pub trait Wire: Platform {
     fn release_short(&mut self, link: LinkId) {
         self.release(link);
     }
-    /// Whether a packet of any size could be sent on this link now. Like a [`Platform::send`] that fails, it asks to be
-    /// told of room ([`Platform::take_writable`]).
+    /// Whether a packet of any size could be sent on this link now. Like a [`Env::send`] that fails, it asks to be
+    /// told of room ([`Env::take_writable`]).
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::Down`].
@@ -270,7 +270,7 @@ impl<W> DerefMut for Tapped<W> {
     }
 }
 
-impl<W: Wire> Platform for Tapped<W> {
+impl<W: Wire> Env for Tapped<W> {
     type Rx = W::Rx;
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use engine::platform::*;
+use engine::env::*;
 use verbs::{Errno, Gid, Qpn};
 
 use crate::Wire;
@@ -39,7 +39,7 @@ impl Wire for MockWire {
     }
 }
 
-impl Platform for MockWire {
+impl Env for MockWire {
     type Rx = u32;
     fn random(&mut self) -> u64 {
         4

@@ -3,15 +3,13 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
 //! are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
-use engine::platform::{
-    Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided,
-};
+use engine::env::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
 use memory::export_table::{VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnTable, arena, co_copy, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::{Link, Remote, State};
 use crate::peers::monotonic;
 use crate::shared::{PLACES, Place};
@@ -143,7 +141,7 @@ fn queue_pair(qpn: Qpn, row: [u64; VALUES]) -> Option<Export> {
     Some(Export::Qp { qpn, service, peer: Qpn::new(peer as u32), ctx: ctx(owner), pd, access, mtu: mtu as u32, epoch })
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// Makes the export table, unless single copies are refused. Without one peers send their requests, as they do to a
     /// process that has too much to show.
     pub(crate) fn make_exports(&mut self) {
@@ -183,8 +181,8 @@ impl WindowPlatform {
             return;
         }
         // Who was never permitted to copy cannot be copying, whatever its mark says.
-        self.quiesce_those(|platform, id| {
-            platform.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
+        self.quiesce_those(|env, id| {
+            env.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
         });
     }
 

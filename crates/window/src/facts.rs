@@ -3,12 +3,12 @@
 use report::facts::{Life, Link as LinkFacts};
 use verbs::Qpn;
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::State;
 use crate::rendezvous;
-use engine::platform::{LinkId, Platform};
+use engine::env::{Env, LinkId};
 
-impl WindowPlatform {
+impl WindowEnv {
     /// Fills in what a link is, by its number.
     pub fn link_facts(&self, facts: &mut LinkFacts) {
         let id = LinkId(facts.id);

@@ -16,9 +16,9 @@
 
 use std::collections::HashMap;
 
-use engine::platform::{LinkId, Nanos};
+use engine::env::{LinkId, Nanos};
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::{Remote, State};
 use crate::peers::monotonic;
 use crate::rendezvous::{BLOCKS, Greeting, Message, SECRET};
@@ -84,7 +84,7 @@ impl Remote {
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     fn remote_of(&self, id: LinkId) -> Option<&Remote> {
         self.link(id).filter(|link| matches!(link.state, State::Up | State::Held))?.remote.as_ref()
     }

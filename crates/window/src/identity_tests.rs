@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::platform::{Packet, PacketOp, Payload, Platform};
+use engine::env::{Env, Packet, PacketOp, Payload};
 use memory::backing::Memfd;
 use memory::{Half, names};
 use verbs::{Gid, Psn, Qpn};
@@ -15,10 +15,10 @@ use crate::peers::{Route, monotonic};
 use crate::rendezvous;
 
 /// A process that knows no numbers of others.
-fn nameless() -> WindowPlatform {
-    let mut platform = WindowPlatform::new(Config::default()).unwrap();
-    platform.nameless = true;
-    platform
+fn nameless() -> WindowEnv {
+    let mut env = WindowEnv::new(Config::default()).unwrap();
+    env.nameless = true;
+    env
 }
 
 fn localhost() -> Gid {
@@ -27,18 +27,18 @@ fn localhost() -> Gid {
     gid
 }
 
-fn settle(platforms: &mut [&mut WindowPlatform]) {
+fn settle(envs: &mut [&mut WindowEnv]) {
     for _ in 0..8 {
-        platforms.iter_mut().for_each(|platform| platform.handle_events(monotonic()));
+        envs.iter_mut().for_each(|env| env.handle_events(monotonic()));
     }
 }
 
-fn claim(platform: &mut WindowPlatform) -> Qpn {
-    Qpn::new(platform.claim_block().unwrap())
+fn claim(env: &mut WindowEnv) -> Qpn {
+    Qpn::new(env.claim_block().unwrap())
 }
 
 /// A packet from one to the other over a link of the first; true if the other finds one.
-fn arrives(from: &mut WindowPlatform, over: LinkId, to: &mut WindowPlatform, link: LinkId) -> bool {
+fn arrives(from: &mut WindowEnv, over: LinkId, to: &mut WindowEnv, link: LinkId) -> bool {
     let packet = Packet::new(PacketOp::Send, Qpn::new(9), Qpn::new(8), Psn::new(0));
     from.send(over, &packet, Payload::default()).unwrap();
     to.peek(link).is_some()
@@ -73,9 +73,9 @@ fn several_blocks() {
     let to_second = b.resolve(&localhost(), second).unwrap();
     let to_other = a.resolve(&localhost(), other).unwrap();
     settle(&mut [&mut a, &mut b]);
-    for (platform, own) in [(&a, to_other), (&b, to_second)] {
-        for &link in &platform.links()[1..] {
-            assert!(platform.same_peer(own, link) && platform.link(link).unwrap().state == State::Up, "{link:?}");
+    for (env, own) in [(&a, to_other), (&b, to_second)] {
+        for &link in &env.links()[1..] {
+            assert!(env.same_peer(own, link) && env.link(link).unwrap().state == State::Up, "{link:?}");
         }
     }
 }
@@ -176,7 +176,7 @@ fn what_is_repeated_changes_nothing() {
     settle(&mut [&mut a, &mut b]);
     let visitor = a.links()[2];
     let told = a.remote_of(own).unwrap().identity.own.unwrap();
-    let known = |a: &mut WindowPlatform| a.link_mut(visitor).unwrap().remote.as_mut().unwrap().identity.known;
+    let known = |a: &mut WindowEnv| a.link_mut(visitor).unwrap().remote.as_mut().unwrap().identity.known;
     assert!(a.same_peer(own, visitor) && known(&mut a));
     // Going over the links would mark all of this peer's.
     a.link_mut(visitor).unwrap().remote.as_mut().unwrap().identity.known = false;
@@ -185,7 +185,7 @@ fn what_is_repeated_changes_nothing() {
 }
 
 /// A visitor to which no link back could be made at first; the block of its maker.
-fn visitor_without_a_link_back(a: &mut WindowPlatform, b: &mut WindowPlatform) -> (LinkId, u16) {
+fn visitor_without_a_link_back(a: &mut WindowEnv, b: &mut WindowEnv) -> (LinkId, u16) {
     let (ours, theirs) = (claim(a), claim(b));
     let block = (theirs.get() >> 12) as u16;
     let at = monotonic() + PATIENCE / 2;

@@ -8,7 +8,7 @@
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `thresholds`: when large messages go by single copy, and when through the window.
 //! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
-//! * [`WindowPlatform`]: all of it as the engine's [`engine::platform::Platform`].
+//! * [`WindowEnv`]: all of it as the engine's [`engine::env::Env`].
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
 //!
@@ -18,6 +18,7 @@
 
 mod codec;
 mod config;
+mod env;
 mod export_table;
 mod facts;
 mod identity;
@@ -25,7 +26,6 @@ mod link;
 mod meeting;
 mod multicast;
 mod peers;
-mod platform;
 mod quiet;
 pub mod rendezvous;
 mod shared;
@@ -35,9 +35,9 @@ mod stream_detector;
 mod thresholds;
 
 pub use config::{Config, SINGLE_COPY_ABOVE};
+pub use env::{Stats, WindowEnv};
 pub use facts::is_owned;
 pub use link::Rx;
 pub use memory::arena::Mapped;
-pub use platform::{Stats, WindowPlatform};
 pub use quiet::{InVain, Unquiet};
 pub use shared::Place;

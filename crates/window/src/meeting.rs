@@ -12,7 +12,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::platform::{LinkId, SingleCopyError};
+use engine::env::{LinkId, SingleCopyError};
 use memory::backing::Memfd;
 use memory::export_table::Reader;
 use memory::fds::TrackedFd;
@@ -20,7 +20,7 @@ use memory::received_fds::ReceivedFd;
 use memory::{Half, PeerTable, single_copy};
 use rustix::event::{EventfdFlags, epoll};
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::identity::Identity;
 use crate::link::{Remote, Side, State};
 use crate::peers::{Standing, TURN, Who, unwatch, watch_bell};
@@ -43,7 +43,7 @@ impl Remote {
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// A peer that nothing is known of but what the kernel says.
     pub(crate) fn remote(&mut self, socket: TrackedFd, who: Who) -> Remote {
         let Who { pid, standing, .. } = who;

@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use engine::platform::{LinkId, Nanos};
+use engine::env::{LinkId, Nanos};
 use memory::fds::TrackedFd;
 use memory::{deferred_close, names};
 use verbs::{Errno, Gid};
 
 use crate::peers::monotonic;
-use crate::{WindowPlatform, rendezvous};
+use crate::{WindowEnv, rendezvous};
 
 /// How long a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
@@ -112,7 +112,7 @@ impl Multicast {
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// Binds (or frees) our name in a group.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use engine::platform::{LinkId, Nanos};
+use engine::env::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
@@ -13,7 +13,7 @@ use report::{Matter, log_once};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::{Link, Remote, Side, State};
 use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Message, SECRET};
 use crate::socket::{self, Received, errno};
@@ -166,7 +166,7 @@ pub(crate) fn monotonic() -> Nanos {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// Claims a block of 4096 QP numbers for this process; gives the first.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ impl WindowPlatform {
         }
     }
 
-    /// [`WindowPlatform::tell_obstacle`] where peers decide how often: once in a second.
+    /// [`WindowEnv::tell_obstacle`] where peers decide how often: once in a second.
     pub(crate) fn tell_visitors(&mut self, what: impl Display) {
         if self.may_tell() {
             self.tell_obstacle(what, Errno::EMFILE);

@@ -2,8 +2,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use engine::platform::{
-    AtomicOp, ExportId, Fault, Offer, Packet, PacketOp, Payload, Platform, SendError, SingleCopyError, Span, TicketRef,
+use engine::env::{
+    AtomicOp, Env, ExportId, Fault, Offer, Packet, PacketOp, Payload, SendError, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Gid, Psn, Qpn};
 
@@ -17,20 +17,20 @@ fn greeting() -> Greeting {
     Greeting { instance: [1; 16], nonce_addr: 0, single_copy: true, secret: [0; rendezvous::SECRET], block: 0 }
 }
 
-fn platform() -> WindowPlatform {
-    WindowPlatform::new(Config::default()).unwrap()
+fn env() -> WindowEnv {
+    WindowEnv::new(Config::default()).unwrap()
 }
 
 /// Two, and the first one's link to the second, which has this number. They know of one another what there is to know.
-fn linked() -> (WindowPlatform, WindowPlatform, LinkId, Qpn) {
-    let (mut platform, mut other) = (platform(), platform());
+fn linked() -> (WindowEnv, WindowEnv, LinkId, Qpn) {
+    let (mut env, mut other) = (env(), env());
     let qpn = Qpn::new(other.claim_block().unwrap());
-    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    let link = env.resolve(&gid("::1"), qpn).unwrap();
     for _ in 0..3 {
         other.handle_events(monotonic());
-        platform.handle_events(monotonic());
+        env.handle_events(monotonic());
     }
-    (platform, other, link, qpn)
+    (env, other, link, qpn)
 }
 
 fn gid(ip: &str) -> Gid {
@@ -45,50 +45,50 @@ const NOWHERE: Span = Span { addr: 4096, len: 4, guarded: true };
 
 #[test]
 fn several_hundred_blocks() {
-    let mut platform = platform();
-    let claimed: HashSet<u32> = (0..400).map(|_| platform.claim_block().unwrap()).collect();
+    let mut env = env();
+    let claimed: HashSet<u32> = (0..400).map(|_| env.claim_block().unwrap()).collect();
     assert_eq!(claimed.len(), 400);
     for first in &claimed {
         assert!(first % BLOCK_QPNS == 0 && *first >= 4096 && *first <= 0xffe000);
         for qpn in [*first, first + 4095] {
-            assert_eq!(platform.resolve(&gid("127.0.0.1"), Qpn::new(qpn)), Some(LinkId::LOOPBACK));
+            assert_eq!(env.resolve(&gid("127.0.0.1"), Qpn::new(qpn)), Some(LinkId::LOOPBACK));
         }
     }
     // What is freed can be claimed again, by others only then.
     let block = (*claimed.iter().next().unwrap() >> 12) as u16;
     assert_eq!(names::claim(&rendezvous::block_name(block), 1, false).err(), Some(Errno::EADDRINUSE));
-    drop(platform);
+    drop(env);
     names::claim(&rendezvous::block_name(block), 1, false).unwrap();
 }
 
 #[test]
 fn only_local_addresses_and_numbers_that_exist() {
-    let mut platform = platform();
-    let qpn = Qpn::new(platform.claim_block().unwrap());
-    let there = |p: &mut WindowPlatform, ip: &str| p.resolve(&gid(ip), qpn).is_some();
-    assert!(there(&mut platform, "127.0.0.1") && there(&mut platform, "127.1.2.3") && there(&mut platform, "::1"));
-    assert!(!there(&mut platform, "192.0.2.1") && !there(&mut platform, "fe80::1") && !there(&mut platform, "::"));
-    platform.set_local_gids(vec![gid("192.0.2.1"), gid("fe80::1")]);
-    assert!(there(&mut platform, "192.0.2.1") && there(&mut platform, "fe80::1") && !there(&mut platform, "192.0.2.2"));
+    let mut env = env();
+    let qpn = Qpn::new(env.claim_block().unwrap());
+    let there = |p: &mut WindowEnv, ip: &str| p.resolve(&gid(ip), qpn).is_some();
+    assert!(there(&mut env, "127.0.0.1") && there(&mut env, "127.1.2.3") && there(&mut env, "::1"));
+    assert!(!there(&mut env, "192.0.2.1") && !there(&mut env, "fe80::1") && !there(&mut env, "::"));
+    env.set_local_gids(vec![gid("192.0.2.1"), gid("fe80::1")]);
+    assert!(there(&mut env, "192.0.2.1") && there(&mut env, "fe80::1") && !there(&mut env, "192.0.2.2"));
     for qpn in [0, 1, 4095, 0xfff000, 0xffffff] {
-        assert_eq!(platform.resolve(&gid("::1"), Qpn::new(qpn)), None);
+        assert_eq!(env.resolve(&gid("::1"), Qpn::new(qpn)), None);
     }
 }
 
 #[test]
 fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
-    let (mut platform, mut other) = (platform(), platform());
+    let (mut env, mut other) = (env(), env());
     // Free with certainty: claimed and given back.
     let first = other.claim_block().unwrap();
     other.own_blocks.clear();
     let qpn = Qpn::new(first);
     let start = monotonic();
-    assert_eq!(platform.resolve(&gid("::1"), qpn), None);
+    assert_eq!(env.resolve(&gid("::1"), qpn), None);
     let block = (first >> 12) as u16;
     let listener = names::claim(&rendezvous::block_name(block), 1, false).unwrap();
-    let early = platform.resolve(&gid("::1"), qpn);
+    let early = env.resolve(&gid("::1"), qpn);
     assert!(early.is_none() || monotonic() - start >= RETRY_FIRST);
-    while platform.resolve(&gid("::1"), qpn).is_none() {
+    while env.resolve(&gid("::1"), qpn).is_none() {
         assert!(monotonic() - start < 1_000_000_000);
     }
     drop(listener);
@@ -96,87 +96,87 @@ fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
 
 #[test]
 fn what_keeps_from_peers_is_told() {
-    let (mut platform, mut other) = (platform(), platform());
+    let (mut env, mut other) = (env(), env());
     let first = other.claim_block().unwrap();
     other.own_blocks.clear();
     let told = |words: &str| report::logged().iter().any(|line| line.contains(words));
     let (start, words) = (monotonic(), format!("no process has QP {first:#08x}"));
     while !told(&words) {
-        assert_eq!(platform.resolve(&gid("::1"), Qpn::new(first)), None);
+        assert_eq!(env.resolve(&gid("::1"), Qpn::new(first)), None);
         assert!(monotonic() - start < 5_000_000_000, "{:?}", report::logged());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    assert_eq!(platform.resolve(&gid("192.0.2.77"), Qpn::new(first)), None);
+    assert_eq!(env.resolve(&gid("192.0.2.77"), Qpn::new(first)), None);
     assert!(told("no way to 192.0.2."), "{:?}", report::logged());
 }
 
 #[test]
 fn the_loopback_link() {
-    let mut platform = platform();
+    let mut env = env();
     let link = LinkId::LOOPBACK;
-    let caps = platform.caps(link);
+    let caps = env.caps(link);
     assert!(caps.single_copy && caps.segment == 16384);
     let mut packet = Packet::new(PacketOp::Write, Qpn::new(5), Qpn::new(6), Psn::new(7));
     for len in [0u32, 8, 40, 16384] {
         packet.len = len;
         packet.remote_addr = 99;
         let mut data = vec![len as u8 + 1; len as usize];
-        platform.send(link, &packet, Payload { prefix: &[], spans: &[span(&mut data)] }).unwrap();
-        assert!(platform.any_ready());
-        assert!(!platform.announce_sleep(), "there is work");
-        let mark = platform.sent_mark(link);
-        let (seen, rx) = platform.peek(link).unwrap();
-        assert_eq!((seen, platform.rx_len(rx)), (packet, len));
+        env.send(link, &packet, Payload { prefix: &[], spans: &[span(&mut data)] }).unwrap();
+        assert!(env.any_ready());
+        assert!(!env.announce_sleep(), "there is work");
+        let mark = env.sent_mark(link);
+        let (seen, rx) = env.peek(link).unwrap();
+        assert_eq!((seen, env.rx_len(rx)), (packet, len));
         let mut out = vec![0; len as usize];
-        platform.rx_fetch(rx, 0, &mut out);
+        env.rx_fetch(rx, 0, &mut out);
         assert!(out == data);
         out.fill(0);
         let (a, b) = out.split_at_mut(len as usize / 3);
         let spans = [span(a), span(b)];
-        platform.rx_scatter(rx, 0, &spans).unwrap();
+        env.rx_scatter(rx, 0, &spans).unwrap();
         assert!(out == data);
         if len > 0 {
-            assert_eq!(platform.rx_scatter(rx, 0, &[NOWHERE]), Err(Fault));
+            assert_eq!(env.rx_scatter(rx, 0, &[NOWHERE]), Err(Fault));
         }
-        platform.release(link);
-        assert!(platform.peek(link).is_none());
-        assert!(platform.taken(link, mark));
+        env.release(link);
+        assert!(env.peek(link).is_none());
+        assert!(env.taken(link, mark));
     }
-    assert!(platform.announce_sleep());
-    platform.suppress_doorbells();
-    platform.ring_doorbells();
-    assert_eq!(platform.stats().rings, 0);
-    assert_eq!(platform.send(LinkId(77), &packet, Payload::default()), Err(SendError::Down));
-    assert_eq!(platform.send(LinkId(1 << 16), &packet, Payload::default()), Err(SendError::Down));
-    let lost = platform.send(link, &packet, Payload { prefix: &[], spans: &[NOWHERE] });
+    assert!(env.announce_sleep());
+    env.suppress_doorbells();
+    env.ring_doorbells();
+    assert_eq!(env.stats().rings, 0);
+    assert_eq!(env.send(LinkId(77), &packet, Payload::default()), Err(SendError::Down));
+    assert_eq!(env.send(LinkId(1 << 16), &packet, Payload::default()), Err(SendError::Down));
+    let lost = env.send(link, &packet, Payload { prefix: &[], spans: &[NOWHERE] });
     assert_eq!(lost, Err(SendError::Fault));
 }
 
 #[test]
 fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
-    let mut platform = platform();
+    let mut env = env();
     let link = LinkId::LOOPBACK;
     let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
     for short in [false, true] {
-        let send = |platform: &mut WindowPlatform| {
+        let send = |env: &mut WindowEnv| {
             let payload = Payload::default();
             let sent = match short {
-                true => platform.send_short(link, &packet, &[]).is_some(),
-                false => platform.send(link, &packet, payload).is_ok(),
+                true => env.send_short(link, &packet, &[]).is_some(),
+                false => env.send(link, &packet, payload).is_ok(),
             };
             assert!(sent);
         };
-        send(&mut platform);
-        send(&mut platform);
-        assert!(platform.owes_ring() && !platform.must_ring_now());
+        send(&mut env);
+        send(&mut env);
+        assert!(env.owes_ring() && !env.must_ring_now());
         // It falls asleep behind the look at it: only the kick finds out.
-        platform.link_mut(link).unwrap().consumer.announce_sleep();
-        assert!(!platform.must_ring_now());
-        send(&mut platform);
-        assert!(platform.owes_ring() && platform.must_ring_now());
-        platform.ring_doorbells();
-        assert!(!platform.owes_ring() && !platform.must_ring_now());
-        platform.link_mut(link).unwrap().consumer.retract_sleep();
+        env.link_mut(link).unwrap().consumer.announce_sleep();
+        assert!(!env.must_ring_now());
+        send(&mut env);
+        assert!(env.owes_ring() && env.must_ring_now());
+        env.ring_doorbells();
+        assert!(!env.owes_ring() && !env.must_ring_now());
+        env.link_mut(link).unwrap().consumer.retract_sleep();
     }
 }
 
@@ -185,7 +185,7 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     let link = LinkId::LOOPBACK;
     let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
     // What was put there behind the platform's back shows whether somebody looks.
-    let mut unused = platform();
+    let mut unused = env();
     assert!(unused.link_mut(link).unwrap().producer.push_short(&[0; 5], false, 0));
     assert!(!unused.any_ready(), "before it is used nobody pays for a look");
     let qpn = Qpn::new(unused.claim_block().unwrap());
@@ -193,10 +193,10 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     assert_eq!(unused.resolve(&gid("::1"), qpn), Some(link));
     assert!(unused.any_ready(), "whoever knows the way may use it");
     // A packet, whichever way it is sent.
-    let mut plain = platform();
+    let mut plain = env();
     plain.send(link, &packet, Payload::default()).unwrap();
     assert!(plain.any_ready() && !plain.announce_sleep());
-    let mut short = platform();
+    let mut short = env();
     let qpn = Qpn::new(short.claim_block().unwrap());
     let found = short.resolve(&gid("127.0.0.1"), qpn).unwrap();
     assert!(!short.any_ready());
@@ -204,7 +204,7 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     assert!(short.any_ready() && !short.announce_sleep());
     // A member of a group that sends to it is one of its own listeners.
     let group = gid("ff0e::77");
-    let mut member = platform();
+    let mut member = env();
     member.claim_block().unwrap();
     member.announce_multicast(&group, true).unwrap();
     let mut links = Vec::new();
@@ -216,43 +216,43 @@ fn the_loopback_link_is_looked_at_from_its_first_use_on() {
 
 #[test]
 fn single_copies_inside_the_process() {
-    let mut platform = platform();
+    let mut env = env();
     let link = LinkId::LOOPBACK;
     let (mut a, mut b) = (vec![3u8; 5000], vec![0u8; 5000]);
     let (from, to) = ([span(&mut a)], [span(&mut b)]);
     let word = Box::new(77u64);
     let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
-    platform.pull(link, ticket, &from, &to).unwrap();
+    env.pull(link, ticket, &from, &to).unwrap();
     assert!(a == b);
     let mut four = [1; 4];
     let good = [span(&mut four)];
-    assert_eq!(platform.pull(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Remote));
-    assert_eq!(platform.pull(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Local));
-    assert_eq!(platform.push(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Local));
-    assert_eq!(platform.push(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Remote));
-    assert_eq!(platform.pull(LinkId(3), ticket, &good, &good), Err(SingleCopyError::Denied));
+    assert_eq!(env.pull(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Remote));
+    assert_eq!(env.pull(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Local));
+    assert_eq!(env.push(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Local));
+    assert_eq!(env.push(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Remote));
+    assert_eq!(env.pull(LinkId(3), ticket, &good, &good), Err(SingleCopyError::Denied));
     for (addr, value, error) in [(ticket.addr, 78, SingleCopyError::Void), (NOWHERE.addr, 77, SingleCopyError::Remote)]
     {
         let ticket = TicketRef { addr, value };
-        assert_eq!(platform.pull(link, ticket, &good, &good), Err(error));
-        assert_eq!(platform.push(link, ticket, &good, &good), Err(error));
+        assert_eq!(env.pull(link, ticket, &good, &good), Err(error));
+        assert_eq!(env.push(link, ticket, &good, &good), Err(error));
     }
-    platform.quiesce(Some(link));
-    platform.quiesce(None);
-    assert_eq!(platform.stats().single_copy_bytes, 5000);
-    assert_eq!(platform.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
+    env.quiesce(Some(link));
+    env.quiesce(None);
+    assert_eq!(env.stats().single_copy_bytes, 5000);
+    assert_eq!(env.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
 }
 
 #[test]
 fn groups_have_members() {
-    let (mut a, mut b) = (platform(), platform());
+    let (mut a, mut b) = (env(), env());
     let group = gid("ff0e::4711");
     assert_eq!(a.announce_multicast(&group, true), Err(Errno::ENODEV), "no QP, no member");
     a.claim_block().unwrap();
     b.claim_block().unwrap();
     a.announce_multicast(&group, true).unwrap();
     a.announce_multicast(&group, true).unwrap();
-    let members = |p: &mut WindowPlatform| {
+    let members = |p: &mut WindowEnv| {
         std::thread::sleep(std::time::Duration::from_millis(2));
         let mut links = Vec::new();
         p.resolve_multicast(&group, &mut links);
@@ -303,51 +303,51 @@ fn tokens_survive_packing() {
 
 #[test]
 fn random_numbers_differ() {
-    let mut platform = platform();
-    let seen: HashSet<u64> = (0..1000).map(|_| platform.random()).collect();
+    let mut env = env();
+    let seen: HashSet<u64> = (0..1000).map(|_| env.random()).collect();
     assert_eq!(seen.len(), 1000);
 }
 
 /// A doorbell need not be read: it wakes once for each ring, whether the count is 0 or not.
 #[test]
 fn a_doorbell_wakes_once() {
-    let (mut platform, mut other, link, _) = linked();
+    let (mut env, mut other, link, _) = linked();
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let wakes = |platform: &WindowPlatform| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(platform.epoll_fd(), rustix::event::PollFlags::IN)];
+    let wakes = |env: &WindowEnv| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(env.epoll_fd(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&zero)).unwrap() > 0
     };
-    platform.handle_events(0);
-    assert!(!wakes(&platform));
+    env.handle_events(0);
+    assert!(!wakes(&env));
     let theirs = other.links()[1];
     assert!(other.link(theirs).unwrap().remote.as_ref().unwrap().doorbell.is_some());
-    assert!(platform.link(link).unwrap().remote.as_ref().unwrap().doorbell.is_some());
+    assert!(env.link(link).unwrap().remote.as_ref().unwrap().doorbell.is_some());
     for _ in 0..3 {
         for _ in 0..3 {
             other.link_mut(theirs).unwrap().ring();
         }
-        assert!(wakes(&platform));
-        platform.handle_events(0);
-        assert!(!wakes(&platform));
+        assert!(wakes(&env));
+        env.handle_events(0);
+        assert!(!wakes(&env));
     }
 }
 
 #[test]
 fn it_may_move_to_the_thread_that_holds_the_lock() {
     fn is_send<T: Send>() {}
-    is_send::<WindowPlatform>();
+    is_send::<WindowEnv>();
 }
 
 /// What whoever holds the lock does after it has let go. True if somebody was waited for in vain.
-fn settle(platform: &mut WindowPlatform) -> bool {
-    let links = |platform: &WindowPlatform| platform.stats().links;
-    let before = links(platform);
-    if platform.is_unquiet() {
-        let in_vain = platform.unquiet().wait();
-        platform.judge(&in_vain);
+fn settle(env: &mut WindowEnv) -> bool {
+    let links = |env: &WindowEnv| env.stats().links;
+    let before = links(env);
+    if env.is_unquiet() {
+        let in_vain = env.unquiet().wait();
+        env.judge(&in_vain);
     }
-    assert!(!platform.is_unquiet());
-    links(platform) < before
+    assert!(!env.is_unquiet());
+    links(env) < before
 }
 
 /// How often this thread has given the processor away to wait (`proc_pid_status(5)`).
@@ -357,8 +357,8 @@ fn sleeps() -> u64 {
     line.trim().parse().unwrap()
 }
 
-fn mark(platform: &WindowPlatform, link: LinkId, value: u64) {
-    platform.link(link).unwrap().producer.memory().copying().store(value, Ordering::SeqCst);
+fn mark(env: &WindowEnv, link: LinkId, value: u64) {
+    env.link(link).unwrap().producer.memory().copying().store(value, Ordering::SeqCst);
 }
 
 /// A peer that says that it is copying is waited for, milliseconds and not under the lock.
@@ -390,8 +390,8 @@ fn a_copy_without_end() {
 /// straight any more.
 #[test]
 fn copies_without_end() {
-    let mut a = platform();
-    let mut liars: Vec<_> = (0..3).map(|_| platform()).collect();
+    let mut a = env();
+    let mut liars: Vec<_> = (0..3).map(|_| env()).collect();
     for b in &mut liars {
         let there = Qpn::new(b.claim_block().unwrap());
         a.resolve(&gid("127.0.0.1"), there).unwrap();
@@ -420,7 +420,7 @@ fn copies_without_end() {
         mark(b, *b.links().last().unwrap(), 77);
         let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
         let ctx = verbs::CtxId { index: 0, generation: 0 };
-        a.publish(&engine::platform::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.publish(&engine::env::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
         a.retract(ExportId::Region(5));
         assert!(!a.is_unquiet(), "who may not copy is not copying");
     }
@@ -430,90 +430,90 @@ fn copies_without_end() {
 #[test]
 fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     let table = Message::Table { export_table: true };
-    let (mut platform, mut other) = (platform(), platform());
+    let (mut env, mut other) = (env(), env());
     // This test answers for the block.
     let first = other.claim_block().unwrap();
     let (_, listener) = other.own_blocks.pop().unwrap();
 
-    let link = platform.resolve(&gid("::1"), Qpn::new(first)).unwrap();
+    let link = env.resolve(&gid("::1"), Qpn::new(first)).unwrap();
     let peer = socket::accept(&listener).unwrap();
     let its = Greeting { single_copy: false, ..greeting() };
     socket::send(&peer, &Message::Welcome(its), &[]).unwrap();
-    platform.handle_events(monotonic());
-    assert!(platform.obey(link, &table, None));
-    let remote = platform.link(link).unwrap().remote.as_ref().unwrap();
+    env.handle_events(monotonic());
+    assert!(env.obey(link, &table, None));
+    let remote = env.link(link).unwrap().remote.as_ref().unwrap();
     assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.export_table.is_none());
     // Once.
-    assert!(!platform.obey(link, &table, None));
+    assert!(!env.obey(link, &table, None));
 }
 
 /// The quicker way for large messages: it depends on the machine, on who sleeps, and on where they lie.
 #[test]
 fn large_messages_go_the_quicker_way() {
-    let (mut platform, mut other, link, _) = linked();
-    assert!(platform.caps(link).single_copy);
-    let favours = |platform: &mut WindowPlatform, window| {
-        platform.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
+    let (mut env, mut other, link, _) = linked();
+    assert!(env.caps(link).single_copy);
+    let favours = |env: &mut WindowEnv, window| {
+        env.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
     };
-    let above = |platform: &WindowPlatform| {
-        let caps = platform.caps(link);
+    let above = |env: &WindowEnv| {
+        let caps = env.caps(link);
         assert_eq!(caps.shared_above, 16384, "one copy is best where peers map the memory");
         (caps.single_copy_above, caps.flowing_above)
     };
-    favours(&mut platform, false);
-    assert_eq!(above(&platform), (16384, 16384));
-    favours(&mut platform, true);
-    assert_eq!(above(&platform), (u32::MAX, u32::MAX));
-    platform.announce_sleep();
-    assert_eq!(above(&platform), (128 << 10, u32::MAX), "we would have to be woken, if nothing is under way");
-    platform.set_awaits_events(true);
-    assert_eq!(above(&platform), (128 << 10, 128 << 10), "we would have to be woken");
-    platform.suppress_doorbells();
+    favours(&mut env, false);
+    assert_eq!(above(&env), (16384, 16384));
+    favours(&mut env, true);
+    assert_eq!(above(&env), (u32::MAX, u32::MAX));
+    env.announce_sleep();
+    assert_eq!(above(&env), (128 << 10, u32::MAX), "we would have to be woken, if nothing is under way");
+    env.set_awaits_events(true);
+    assert_eq!(above(&env), (128 << 10, 128 << 10), "we would have to be woken");
+    env.suppress_doorbells();
     other.announce_sleep();
-    assert_eq!(above(&platform), (128 << 10, u32::MAX), "it would have to be woken, if nothing is under way");
+    assert_eq!(above(&env), (128 << 10, u32::MAX), "it would have to be woken, if nothing is under way");
     other.suppress_doorbells();
-    assert_eq!(above(&platform), (u32::MAX, u32::MAX));
+    assert_eq!(above(&env), (u32::MAX, u32::MAX));
     // Who has said what he wants gets it.
-    platform.config.single_copy_above = Some(4096);
-    let caps = platform.caps(link);
+    env.config.single_copy_above = Some(4096);
+    let caps = env.caps(link);
     assert_eq!((caps.single_copy_above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
-    assert_eq!(platform.caps(LinkId::LOOPBACK).single_copy_above, 1024);
+    assert_eq!(env.caps(LinkId::LOOPBACK).single_copy_above, 1024);
 
-    let Some(mapped) = platform.allocate_shared(8192) else { panic!("memory cannot be shared here") };
+    let Some(mapped) = env.allocate_shared(8192) else { panic!("memory cannot be shared here") };
     let mut own = [0u8; 8];
-    assert!(platform.peers_map(&Span { addr: mapped.addr() + 8191, len: 1, guarded: true }));
-    assert!(!platform.peers_map(&span(&mut own)));
-    platform.free_shared(mapped);
+    assert!(env.peers_map(&Span { addr: mapped.addr() + 8191, len: 1, guarded: true }));
+    assert!(!env.peers_map(&span(&mut own)));
+    env.free_shared(mapped);
 }
 
 /// Who sleeps while a window is full is rung when there is room; who polls looks for it.
 #[test]
 fn room_in_a_window_is_announced_to_sleepers() {
-    let (mut platform, mut other, link, qpn) = linked();
-    let rung = |platform: &WindowPlatform| {
-        let bell = platform.link(link).unwrap().remote.as_ref().unwrap().bell.as_ref().unwrap();
+    let (mut env, mut other, link, qpn) = linked();
+    let rung = |env: &WindowEnv| {
+        let bell = env.link(link).unwrap().remote.as_ref().unwrap().bell.as_ref().unwrap();
         rustix::io::read(bell, &mut [0; 8]).is_ok()
     };
     let packet = Packet::new(PacketOp::Send, qpn, Qpn::new(1), Psn::new(0));
     for sleeps in [false, true, false] {
-        platform.suppress_doorbells();
-        while platform.send(link, &packet, Payload::default()).is_ok() {}
-        assert!(!sleeps || platform.announce_sleep());
+        env.suppress_doorbells();
+        while env.send(link, &packet, Payload::default()).is_ok() {}
+        assert!(!sleeps || env.announce_sleep());
         let theirs = other.links()[1];
         while other.peek(theirs).is_some() {
             other.release(theirs);
         }
-        assert_eq!(rung(&platform), sleeps);
-        platform.handle_events(monotonic());
+        assert_eq!(rung(&env), sleeps);
+        env.handle_events(monotonic());
     }
 }
 
 /// Several requests in a row that are executed here are a stream: its next goes as a packet.
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
-    use engine::platform::{Export, OneSided, OneSidedOp};
+    use engine::env::{Export, OneSided, OneSidedOp};
     use verbs::{Access, CtxId, PdId, QpType, RKey};
-    let (mut platform, mut other, link, dst) = linked();
+    let (mut env, mut other, link, dst) = linked();
     let src = Qpn::new(0x777);
     let (access, pd, mut memory) =
         (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
@@ -523,50 +523,50 @@ fn of_a_stream_the_peer_does_its_part() {
     other.publish(&Export::Qp { qpn: dst, service, peer: src, ctx, pd: exported_pd, access, mtu: 4096, epoch: 9 });
     other.announce_sleep();
     let (key, mut own) = (RKey(5), vec![2u8; 200_000]);
-    let mut one_sided = |platform: &mut WindowPlatform, op, len, queues| {
+    let mut one_sided = |env: &mut WindowEnv, op, len, queues| {
         let local = Payload { prefix: &[], spans: &[Span { len, ..span(&mut own) }] };
         let (epoch, rkey, before, after, mtu) = (None, key, 0, 0, 4096);
         let request = OneSided { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local };
-        platform.one_sided(link, &request).is_some()
+        env.one_sided(link, &request).is_some()
     };
     for op in [OneSidedOp::Write, OneSidedOp::Read] {
         for (len, peer_does) in [(8, true), (16384, true), (16385, false), (100_000, false), (200_000, true)] {
             for window in [false, true] {
-                let verdict = |platform: &mut WindowPlatform| {
-                    let link = platform.link_mut(link).unwrap();
+                let verdict = |env: &mut WindowEnv| {
+                    let link = env.link_mut(link).unwrap();
                     link.stream_detector = StreamDetector::stream(len);
                     link.remote.as_mut().unwrap().favours_window = window;
                 };
-                verdict(&mut platform);
-                assert!(one_sided(&mut platform, op, len, false), "{op:?} {len}: each is waited for");
-                verdict(&mut platform);
-                assert_eq!(one_sided(&mut platform, op, len, true), !(peer_does || window), "{op:?} {len} {window}");
-                assert!(one_sided(&mut platform, op, len, true), "{op:?} {len}: that is found out anew");
+                verdict(&mut env);
+                assert!(one_sided(&mut env, op, len, false), "{op:?} {len}: each is waited for");
+                verdict(&mut env);
+                assert_eq!(one_sided(&mut env, op, len, true), !(peer_does || window), "{op:?} {len} {window}");
+                assert!(one_sided(&mut env, op, len, true), "{op:?} {len}: that is found out anew");
             }
         }
     }
     // And it is found out, as soon as there are enough without a break between them.
-    let streams = |_| !one_sided(&mut platform, OneSidedOp::Read, 100_000, true);
+    let streams = |_| !one_sided(&mut env, OneSidedOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));
 }
 
 /// A peer may name its memory in a packet as soon as it has sent TABLE, which lies in the socket then.
 #[test]
 fn a_reference_may_come_before_the_table_has_had_its_turn() {
-    let (mut platform, mut other) = (platform(), platform());
+    let (mut env, mut other) = (env(), env());
     let qpn = Qpn::new(other.claim_block().unwrap());
-    let link = platform.resolve(&gid("::1"), qpn).unwrap();
+    let link = env.resolve(&gid("::1"), qpn).unwrap();
     other.handle_events(monotonic());
-    platform.handle_events(monotonic());
+    env.handle_events(monotonic());
     other.handle_events(monotonic());
     let back = other.links()[1];
     assert!(other.caps(back).single_copy, "the peer knows all, and may send references");
-    assert!(!platform.link(link).unwrap().remote.as_ref().unwrap().given);
+    assert!(!env.link(link).unwrap().remote.as_ref().unwrap().given);
     let word = Box::new(77u64);
     let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
     let (mut from, mut to) = ([5u8; 64], [0u8; 64]);
     let spans = ([span(&mut from)], [span(&mut to)]);
-    assert_eq!(platform.pull(link, ticket, &spans.0, &spans.1), Ok(()));
+    assert_eq!(env.pull(link, ticket, &spans.0, &spans.1), Ok(()));
     assert_eq!(memory_of(&to), [5; 64]);
 }
 
@@ -691,54 +691,54 @@ fn who_does_not_end_his_part_is_given_up() {
 /// What a capture needs: a packet is recorded by its receiver unless its sender does so.
 #[test]
 fn who_has_sent_a_packet_is_known_when_it_is_there() {
-    let (mut platform, mut other) = (platform(), platform());
+    let (mut env, mut other) = (env(), env());
     let qpn = Qpn::new(other.claim_block().unwrap());
-    let link = platform.resolve(&gid("::1"), qpn).unwrap();
-    assert_eq!(taps::Wire::peer_device(&mut platform, link), None);
+    let link = env.resolve(&gid("::1"), qpn).unwrap();
+    assert_eq!(taps::Wire::peer_device(&mut env, link), None);
     // It can send from now on; we have not looked at the socket since.
     other.handle_events(monotonic());
-    assert_eq!(taps::Wire::peer_device(&mut platform, link), Some(other.instance));
+    assert_eq!(taps::Wire::peer_device(&mut env, link), Some(other.instance));
 }
 
 /// Two links to one process: what it has sent before its death may have come over either.
 #[test]
 fn a_link_that_dies_names_another_to_the_same_process() {
-    let (mut platform, mut other) = (platform(), platform());
-    let [ours, its] = [&mut platform, &mut other].map(|p| Qpn::new(p.claim_block().unwrap()));
-    let own = platform.resolve(&gid("::1"), its).unwrap();
+    let (mut env, mut other) = (env(), env());
+    let [ours, its] = [&mut env, &mut other].map(|p| Qpn::new(p.claim_block().unwrap()));
+    let own = env.resolve(&gid("::1"), its).unwrap();
     other.resolve(&gid("::1"), ours).unwrap();
-    platform.handle_events(monotonic());
-    let theirs = platform.links()[2];
+    env.handle_events(monotonic());
+    let theirs = env.links()[2];
     for (dies, heir) in [(own, Some(theirs)), (theirs, None)] {
-        assert!(!platform.has_ending_links());
-        platform.link_mut(dies).unwrap().drain();
-        assert!(platform.has_ending_links(), "what is still there is to be taken");
-        platform.bury(dies);
-        assert!(platform.has_ending_links());
+        assert!(!env.has_ending_links());
+        env.link_mut(dies).unwrap().drain();
+        assert!(env.has_ending_links(), "what is still there is to be taken");
+        env.bury(dies);
+        assert!(env.has_ending_links());
         let mut dead = Vec::new();
-        platform.take_dead_links(&mut dead);
+        env.take_dead_links(&mut dead);
         assert_eq!(dead, [(dies, heir)]);
-        assert!(!platform.has_ending_links());
+        assert!(!env.has_ending_links());
     }
 }
 
 /// Where our number stands for users without one, a peer with that number has to prove that it may trace us.
 #[test]
 fn who_has_the_number_of_nobody_has_to_prove_itself() {
-    let (mut platform, mut other) = (platform(), platform());
-    let (own, there) = (Qpn::new(platform.claim_block().unwrap()), Qpn::new(other.claim_block().unwrap()));
-    (platform.vague, other.vague) = (Some(platform.uid), Some(other.uid));
+    let (mut env, mut other) = (env(), env());
+    let (own, there) = (Qpn::new(env.claim_block().unwrap()), Qpn::new(other.claim_block().unwrap()));
+    (env.vague, other.vague) = (Some(env.uid), Some(other.uid));
     let packet = Packet::new(PacketOp::Send, there, own, Psn::new(0));
-    assert_eq!(platform.resolve(&gid("::1"), there), None, "it has proved nothing");
-    let held = platform.links()[1];
-    assert_eq!(platform.send(held, &packet, Payload::default()), Err(SendError::Down));
+    assert_eq!(env.resolve(&gid("::1"), there), None, "it has proved nothing");
+    let held = env.links()[1];
+    assert_eq!(env.send(held, &packet, Payload::default()), Err(SendError::Down));
     for _ in 0..3 {
         other.handle_events(monotonic());
-        platform.handle_events(monotonic());
+        env.handle_events(monotonic());
     }
     std::thread::sleep(std::time::Duration::from_millis(2));
-    assert!(platform.is_up(held) && !platform.has_ending_links());
-    platform.send(held, &packet, Payload::default()).unwrap();
+    assert!(env.is_up(held) && !env.has_ending_links());
+    env.send(held, &packet, Payload::default()).unwrap();
     assert!(other.peek(other.links()[1]).is_some());
 
     // A stranger that has the number, too, may be let in, but its packets are not.
@@ -746,20 +746,19 @@ fn who_has_the_number_of_nobody_has_to_prove_itself() {
     let (window, memfd) = Memfd::create(Half::WINDOW).unwrap();
     let its = Greeting { nonce_addr: 8, ..greeting() };
     socket::send(&stranger, &Message::Hello(its), &[memfd.as_fd()]).unwrap();
-    let mut its =
-        Link::new(Arc::new(window), Side::Maker, platform.link_mut(held).unwrap().remote.take().unwrap()).unwrap();
+    let mut its = Link::new(Arc::new(window), Side::Maker, env.link_mut(held).unwrap().remote.take().unwrap()).unwrap();
     assert!(its.producer.push_short(&[0; 5], false, 0));
-    platform.handle_events(monotonic());
-    let link = *platform.links().last().unwrap();
+    env.handle_events(monotonic());
+    let link = *env.links().last().unwrap();
     assert_ne!(link, held);
-    assert!(platform.peek(link).is_none() && !platform.any_ready() && platform.announce_sleep());
-    platform.suppress_doorbells();
+    assert!(env.peek(link).is_none() && !env.any_ready() && env.announce_sleep());
+    env.suppress_doorbells();
     socket::send(&stranger, &Message::Proof([0; rendezvous::NONCE]), &[]).unwrap();
-    platform.handle_events(monotonic());
-    assert!(platform.peek(link).is_none() && platform.link(link).unwrap().state == State::Held);
+    env.handle_events(monotonic());
+    assert!(env.peek(link).is_none() && env.link(link).unwrap().state == State::Held);
     drop(stranger);
-    platform.handle_events(monotonic());
-    assert!(platform.link(link).unwrap().state == State::Dead);
+    env.handle_events(monotonic());
+    assert!(env.link(link).unwrap().state == State::Dead);
 }
 
 #[test]
@@ -773,31 +772,31 @@ fn maps_that_cover_everything() {
 /// One process gets a few links, and leaves the program descriptors.
 #[test]
 fn no_process_takes_all_descriptors() {
-    let (mut platform, mut other, link, _) = linked();
-    let own = Qpn::new(platform.claim_block().unwrap());
-    let mut who = platform.link(link).unwrap().remote.as_ref().unwrap().who;
-    assert!(!platform.has_enough(who));
+    let (mut env, mut other, link, _) = linked();
+    let own = Qpn::new(env.claim_block().unwrap());
+    let mut who = env.link(link).unwrap().remote.as_ref().unwrap().who;
+    assert!(!env.has_enough(who));
     // Others' links stand for those of another process.
     who.pid = 1;
     let mut visitors = Vec::new();
     for n in 0..MAX_LINKS_EACH {
-        assert!(!platform.has_enough(who), "{n}");
-        let mut visitor = self::platform();
+        assert!(!env.has_enough(who), "{n}");
+        let mut visitor = self::env();
         visitor.resolve(&gid("::1"), own).unwrap();
-        platform.handle_events(monotonic());
-        let last = *platform.links().last().unwrap();
-        platform.link_mut(last).unwrap().remote.as_mut().unwrap().who.pid = 1;
+        env.handle_events(monotonic());
+        let last = *env.links().last().unwrap();
+        env.link_mut(last).unwrap().remote.as_mut().unwrap().who.pid = 1;
         visitors.push(visitor);
     }
-    assert!(platform.has_enough(who) && !platform.has_enough(Who { pid: 2, ..who }));
-    let last = *platform.links().last().unwrap();
-    platform.bury(last);
-    assert!(!platform.has_enough(who), "what has ended does not count");
+    assert!(env.has_enough(who) && !env.has_enough(Who { pid: 2, ..who }));
+    let last = *env.links().last().unwrap();
+    env.bury(last);
+    assert!(!env.has_enough(who), "what has ended does not count");
     // The number of a descriptor says how many there are.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let file = std::fs::File::open("/dev/null").unwrap();
     if let Ok(high) = rustix::io::fcntl_dupfd_cloexec(&file, i32::try_from(limit - 2).unwrap_or(i32::MAX - 1)) {
-        assert!(WindowPlatform::is_crowded(&high) && !WindowPlatform::is_crowded(&file.into()));
+        assert!(WindowEnv::is_crowded(&high) && !WindowEnv::is_crowded(&file.into()));
     }
     other.handle_events(monotonic());
 }

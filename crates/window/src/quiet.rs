@@ -2,8 +2,8 @@
 //!
 //! Whoever takes memory back may give it to the program only when no peer copies from or to it any more
 //! ([`memory::copying`]). A look and a few spins are made under the adapter's lock; what lasts longer is noted here, and
-//! waited for by whoever holds the lock, after it has let go ([`WindowPlatform::unquiet`], [`Unquiet::wait`],
-//! [`WindowPlatform::judge`]): before its call returns, so before the program hears that the memory is its own.
+//! waited for by whoever holds the lock, after it has let go ([`WindowEnv::unquiet`], [`Unquiet::wait`],
+//! [`WindowEnv::judge`]): before its call returns, so before the program hears that the memory is its own.
 //!
 //! The mark is the peer's word. One that lasts for [`COPY_PATIENCE`] is a lie, or the peer has been stopped in the middle of a
 //! copy, which then may go on at any time. A thread that waits for a processor is no liar: one that has not run for as long
@@ -12,14 +12,14 @@
 
 use std::time::{Duration, Instant};
 
-use engine::platform::LinkId;
+use engine::env::LinkId;
 use memory::Half;
 use memory::copying::UnderWay;
 use memory::fds::TrackedFd;
 use memory::files::contents;
 use rustix::fs::{Dir, Mode, OFlags};
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::{Link, Remote, State};
 
 /// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB), which takes a third of a
@@ -116,7 +116,7 @@ pub struct Unquiet(Vec<Pending>);
 pub struct InVain(Vec<(LinkId, UnderWay)>);
 
 impl Unquiet {
-    /// Returns when all these copies are over, or their time is. [`WindowPlatform::judge`] wants to know.
+    /// Returns when all these copies are over, or their time is. [`WindowEnv::judge`] wants to know.
     pub fn wait(mut self) -> InVain {
         const LONGEST: Duration = Duration::from_millis(1);
         let (mut pause, mut excuses, mut in_vain) =
@@ -149,7 +149,7 @@ impl Unquiet {
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// Looks whether one of these peers is copying on the strength of what was so before. What a peer begins later is not
     /// meant.
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
@@ -187,7 +187,7 @@ impl WindowPlatform {
     }
 
     /// What has to be waited for without the lock before the program may hear of what was done under it. Then:
-    /// [`WindowPlatform::judge`].
+    /// [`WindowEnv::judge`].
     pub fn unquiet(&self) -> Unquiet {
         let copy = |p: &Pending| Pending { window: p.window.clone(), ..*p };
         Unquiet(self.quiet.pending.iter().map(copy).collect())

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use memory::arena::{Arena, Mapped};
 use verbs::Errno;
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 
 /// Addresses of this process that are in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl SharedMemory {
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// The arena, made if there is none yet; `None` where memory cannot be shared.
     fn arena(&mut self) -> Option<&mut Arena> {
         if !self.config.single_copy {
@@ -91,7 +91,7 @@ impl WindowPlatform {
     }
 
     /// Zeroed memory that peers can map, at least `len` bytes: device memory. To be given back by
-    /// [`WindowPlatform::free_shared`]. `None` where memory cannot be shared.
+    /// [`WindowEnv::free_shared`]. `None` where memory cannot be shared.
     pub fn allocate_shared(&mut self, len: u64) -> Option<Mapped> {
         let arena = self.arena()?;
         let at = arena.allocate(len)?;
@@ -114,7 +114,7 @@ impl WindowPlatform {
         self.shared.places.iter().flatten().filter(meets).copied().collect()
     }
 
-    /// Gives back what [`WindowPlatform::allocate_shared`] gave. No region may be registered upon it any more.
+    /// Gives back what [`WindowEnv::allocate_shared`] gave. No region may be registered upon it any more.
     pub fn free_shared(&mut self, mapped: Mapped) {
         let place = self.remove_place(mapped.addr());
         drop(mapped);
@@ -163,7 +163,7 @@ impl WindowPlatform {
         Ok(())
     }
 
-    /// Gives memory back to the program that was moved by [`WindowPlatform::migrate_shared`]: `out` does it. No region may
+    /// Gives memory back to the program that was moved by [`WindowEnv::migrate_shared`]: `out` does it. No region may
     /// be registered upon it any more.
     ///
     /// # Errors

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use memory::ring::wake_fence;
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::link::State;
 
-impl WindowPlatform {
+impl WindowEnv {
     /// The one descriptor to wait on for everything that can happen here: readable when
-    /// [`WindowPlatform::handle_events`] has something to do.
+    /// [`WindowEnv::handle_events`] has something to do.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -25,7 +25,7 @@ impl WindowPlatform {
         self.awaits_events
     }
 
-    /// Announces on all links that this process is about to sleep on [`WindowPlatform::epoll_fd`], so that peers ring.
+    /// Announces on all links that this process is about to sleep on [`WindowEnv::epoll_fd`], so that peers ring.
     /// False if something has arrived meanwhile: then nothing is announced, and there is work to do.
     pub fn announce_sleep(&mut self) -> bool {
         for i in 0..self.live.len() {

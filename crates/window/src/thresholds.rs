@@ -6,12 +6,12 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use engine::platform::{LinkCaps, LinkId, Span};
+use engine::env::{LinkCaps, LinkId, Span};
 use memory::ring::RingMemory;
 use memory::single_copy::Costs;
 use memory::{Half, co_copy};
 
-use crate::WindowPlatform;
+use crate::WindowEnv;
 use crate::config::SINGLE_COPY_ABOVE;
 use crate::export_table::coarse_time;
 use crate::link::Link;
@@ -54,7 +54,7 @@ fn single_copy_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() 
     }
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     pub(crate) fn caps_of(&self, link: LinkId) -> LinkCaps {
         let wanted = self.config.single_copy_above;
         let shared_above = wanted.unwrap_or(SINGLE_COPY_ABOVE);

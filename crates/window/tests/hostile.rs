@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{Node, packet, pattern};
-use engine::platform::{Export, LinkId, OneSided, Payload, Platform};
+use engine::env::{Env, Export, LinkId, OneSided, Payload};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -154,7 +154,7 @@ fn peers(node: &mut Node) -> usize {
     for _ in 0..3 {
         node.round(|_, _, _, _| {});
     }
-    node.platform.stats().links - 1
+    node.env.stats().links - 1
 }
 
 fn closed(socket: &OwnedFd) -> bool {
@@ -180,7 +180,7 @@ fn hostile_peers() {
     // It has something to show, so its own export table counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
     let ctx = CtxId { index: 0, generation: 0 };
-    node.platform.publish(&Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+    node.env.publish(&Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     offers_that_are_refused(&mut node);
     garbage(&mut node);
     silence(&mut node);
@@ -215,9 +215,9 @@ fn export_tables_that_are_none(node: &mut Node) {
         let nonce = Box::new([7; NONCE]);
         let peer = Proven::new(node, &nonce);
         peer.give(&eventfd(), Some(export_table));
-        let link = node.platform.links()[1];
+        let link = node.env.links()[1];
         node.until("straight", |node| {
-            node.platform.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
+            node.env.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
         });
         let mut local = vec![0; 5000];
         for key in 0..2000 {
@@ -226,7 +226,7 @@ fn export_tables_that_are_none(node: &mut Node) {
                 src: node.qpn,
                 dst: Qpn::new(key),
                 epoch: None,
-                op: engine::platform::OneSidedOp::Read,
+                op: engine::env::OneSidedOp::Read,
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,
@@ -236,10 +236,10 @@ fn export_tables_that_are_none(node: &mut Node) {
                 queues: key % 2 == 0,
                 local: Payload { prefix: &[], spans: &[common::span(&mut local)] },
             };
-            assert_eq!(node.platform.one_sided(link, &request), None);
+            assert_eq!(node.env.one_sided(link, &request), None);
         }
         drop(peer);
-        node.until("the end", |node| node.platform.stats().links == 1);
+        node.until("the end", |node| node.env.stats().links == 1);
     }
 }
 
@@ -329,24 +329,24 @@ fn silence(node: &mut Node) {
     let before = open_fds();
     let sockets: Vec<_> = (0..300).map(|_| connect(node)).collect();
     for _ in 0..10 {
-        node.platform.handle_events(1_000_000_000);
+        node.env.handle_events(1_000_000_000);
     }
     // Only so many are kept waiting, the oldest go first.
     assert_eq!(sockets.iter().filter(|s| !closed(s)).count(), 64);
     assert!(closed(&sockets[0]) && !closed(&sockets[299]));
-    assert_eq!(node.platform.deadline(), Some(6_000_000_000));
-    node.platform.handle_events(5_999_999_999);
+    assert_eq!(node.env.deadline(), Some(6_000_000_000));
+    node.env.handle_events(5_999_999_999);
     assert!(!closed(&sockets[299]));
     // One that speaks in time is heard.
     let (_window, fd) = Memfd::create(Half::WINDOW).unwrap();
     assert!(send(&sockets[299], &hello(), &[fd.as_fd()]));
-    node.platform.handle_events(5_999_999_999);
-    assert_eq!(node.platform.stats().links, 2);
-    node.platform.handle_events(6_000_000_000);
+    node.env.handle_events(5_999_999_999);
+    assert_eq!(node.env.stats().links, 2);
+    node.env.handle_events(6_000_000_000);
     assert_eq!(sockets.iter().filter(|s| !closed(s)).count(), 1);
-    assert_eq!(node.platform.deadline(), None);
+    assert_eq!(node.env.deadline(), None);
     drop((sockets, _window, fd));
-    node.until("the end", |node| node.platform.stats().links == 1);
+    node.until("the end", |node| node.env.stats().links == 1);
     settle(before);
 }
 
@@ -378,8 +378,8 @@ fn nonsense_after_hello(node: &mut Node) {
         assert!(send(&socket, &rendezvous::emit(&echo), &[]));
         assert!(send(&socket, &rendezvous::emit(&Message::Proof([1; NONCE])), &[]));
         assert_eq!(peers(node), 1);
-        let link = node.platform.links()[1];
-        assert!(!node.platform.caps(link).single_copy);
+        let link = node.env.links()[1];
+        assert!(!node.env.caps(link).single_copy);
         // Neither a doorbell nor the export table, also when the right answer comes behind a wrong one.
         let (heard, fds_then) = receive(&socket);
         assert_eq!((heard, fds_then.len()), (None, 0));
@@ -389,7 +389,7 @@ fn nonsense_after_hello(node: &mut Node) {
             None => vec![0; fds],
         };
         assert!(send(&socket, &bytes, &[bell.as_fd(), bell.as_fd()][..if message.is_some() { fds } else { 0 }]));
-        node.until("the end", |node| node.platform.stats().links == 1);
+        node.until("the end", |node| node.env.stats().links == 1);
         assert!(receive(&socket).1.is_empty() && closed(&socket));
     }
 }
@@ -403,13 +403,13 @@ fn read_nonce_or_zeros(greeting: &Greeting) -> [u8; NONCE] {
 
 /// A packet for a peer that sleeps, so that it is rung.
 fn ring(node: &mut Node, peer: &Proven) {
-    let link = node.platform.links()[1];
+    let link = node.env.links()[1];
     // The peer sleeps (the word is in the half towards it).
     rustix::io::pwrite(&peer.window, &1u32.to_ne_bytes(), (Half::BYTES + 128) as u64).unwrap();
-    node.platform.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
-    let rings = node.platform.stats().rings;
-    node.platform.ring_doorbells();
-    assert_eq!(node.platform.stats().rings, rings + 1);
+    node.env.send(link, &packet(node.qpn, node.qpn, 0, 0), Payload::default()).unwrap();
+    let rings = node.env.stats().rings;
+    node.env.ring_doorbells();
+    assert_eq!(node.env.stats().rings, rings + 1);
 }
 
 fn a_doorbell_that_is_none(node: &mut Node) {
@@ -424,7 +424,7 @@ fn a_doorbell_that_is_none(node: &mut Node) {
     // By the socket.
     assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
     drop((rx, tx, peer));
-    node.until("the end", |node| node.platform.stats().links == 1);
+    node.until("the end", |node| node.env.stats().links == 1);
 }
 
 /// A peer that has proved nothing gives an eventfd whose counter is full, and that blocks: nobody writes to it.
@@ -443,7 +443,7 @@ fn a_doorbell_of_the_unproven(node: &mut Node) {
     assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     drop(peer);
-    node.until("the end", |node| node.platform.stats().links == 1);
+    node.until("the end", |node| node.env.stats().links == 1);
 }
 
 /// Each peer has a doorbell of its own: one that reads it, or makes it block, hears nothing of the others' rings and holds
@@ -457,15 +457,15 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
     }
     rustix::io::ioctl_fionbio(&thief.bell, false).unwrap();
     for n in 0..20 {
-        assert!(node.platform.announce_sleep());
+        assert!(node.env.announce_sleep());
         let p = packet(node.qpn, honest.qpn, n, 0);
-        honest.platform.send(link, &p, Payload::default()).unwrap();
-        honest.platform.ring_doorbells();
+        honest.env.send(link, &p, Payload::default()).unwrap();
+        honest.env.ring_doorbells();
         // What there is to steal.
         let mut none = [rustix::event::PollFd::new(&thief.bell, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut none, Some(&now)), Ok(0), "the ring of another peer");
-        let epoll = node.platform.epoll_fd();
+        let epoll = node.env.epoll_fd();
         let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
         let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "not woken");
@@ -476,10 +476,10 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         let mut got = 0;
         node.round(|_, _, _, _| got += 1);
         assert!(got == 1 && began.elapsed() < Duration::from_secs(8), "{got} in {:?}", began.elapsed());
-        node.platform.suppress_doorbells();
+        node.env.suppress_doorbells();
     }
     drop(thief);
-    node.until("the end", |node| node.platform.stats().links == 2);
+    node.until("the end", |node| node.env.stats().links == 2);
 }
 
 /// Writes anything anywhere into the window while the victim uses it. Gives the packets that were taken for good.
@@ -513,36 +513,33 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
         });
         let start = Instant::now();
         let (mut seen, from) = (0u32, node.qpn);
-        while start.elapsed() < Duration::from_millis(50) && node.platform.stats().links == 2 {
+        while start.elapsed() < Duration::from_millis(50) && node.env.stats().links == 2 {
             let mut out = vec![0u8; 16384];
             let mut links = Vec::new();
-            node.round(|platform, link, _, rx| {
-                let len = platform.rx_len(rx);
+            node.round(|env, link, _, rx| {
+                let len = env.rx_len(rx);
                 assert!(len <= 16384);
-                platform.rx_fetch(rx, 0, &mut out[..len as usize]);
+                env.rx_fetch(rx, 0, &mut out[..len as usize]);
                 links.push(link);
                 taken += 1;
             });
             for link in links {
                 let bytes = pattern(seen, seen as usize % 16384);
-                let _ = node.platform.send(
-                    link,
-                    &packet(from, from, seen, bytes.len()),
-                    Payload { prefix: &bytes, spans: &[] },
-                );
-                let mark = node.platform.sent_mark(link);
-                node.platform.taken(link, mark);
+                let _ =
+                    node.env.send(link, &packet(from, from, seen, bytes.len()), Payload { prefix: &bytes, spans: &[] });
+                let mark = node.env.sent_mark(link);
+                node.env.taken(link, mark);
             }
-            node.platform.take_writable(&mut Vec::new());
-            if node.platform.announce_sleep() {
-                node.platform.suppress_doorbells();
+            node.env.take_writable(&mut Vec::new());
+            if node.env.announce_sleep() {
+                node.env.suppress_doorbells();
             }
             seen += 1;
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     drop((window, fd, socket));
-    node.until("the end", |node| node.platform.stats().links == 1);
+    node.until("the end", |node| node.env.stats().links == 1);
     node.dead.clear();
     taken
 }
@@ -563,7 +560,7 @@ fn foreign_answers() {
     };
     let qpn = verbs::Qpn::new(u32::from(block) << 12);
     // Bound, but nobody listens.
-    assert_eq!(node.platform.resolve(&common::LOCALHOST, qpn), None);
+    assert_eq!(node.env.resolve(&common::LOCALHOST, qpn), None);
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();
     for (bytes, fds) in [
@@ -595,10 +592,10 @@ fn still_works(mut node: Node, mut honest: Node) {
     let link = honest.resolve(node.qpn);
     let bytes = pattern(3, 10_000);
     let p = packet(node.qpn, honest.qpn, 3, bytes.len());
-    honest.platform.send(link, &p, Payload { prefix: &bytes, spans: &[] }).unwrap();
+    honest.env.send(link, &p, Payload { prefix: &bytes, spans: &[] }).unwrap();
     let mut got = 0;
-    node.round(|platform, _, _, rx| {
-        assert!(common::payload(platform, rx) == bytes);
+    node.round(|env, _, _, rx| {
+        assert!(common::payload(env, rx) == bytes);
         got += 1;
     });
     assert_eq!(got, 1);

@@ -74,12 +74,12 @@ fn a_stranger_does_not_shut_the_door() {
     .unwrap();
     let start = Instant::now();
     for _ in 0..6 {
-        node.platform.handle_events(node.now());
+        node.env.handle_events(node.now());
     }
     let socket = connect(block);
     let (_window, fd) = Memfd::create(Half::WINDOW).unwrap();
     assert!(send(&socket, &[fd.as_fd()]));
-    node.until("a friend", |node| node.platform.stats().links == 2);
+    node.until("a friend", |node| node.env.stats().links == 2);
     let told = report::logged();
     assert!(told.iter().any(|line| line.contains("of user 65533") && line.contains("SOFTRNIC_PEERS=any")), "{told:?}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());

@@ -5,8 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, NAP, Node, Other, packet, pattern, payload, say, span, told};
-use engine::platform::{
-    Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, Platform, SendError, SingleCopyError, Span, TicketRef,
+use engine::env::{
+    Env, Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, SendError, SingleCopyError, Span, TicketRef,
 };
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
@@ -37,30 +37,22 @@ fn child() {
             say(span(&mut bytes).addr);
             let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_READ | Access::REMOTE_WRITE);
             let addr = span(&mut bytes).addr;
-            node.platform.publish(&Export::Region {
-                key: KEY,
-                ctx: CTX,
-                pd,
-                access,
-                addr,
-                length: 1 << 20,
-                iova: 4096,
-            });
-            node.platform.publish(&queue_pair(node.qpn, pd, access, 99));
+            node.env.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length: 1 << 20, iova: 4096 });
+            node.env.publish(&queue_pair(node.qpn, pd, access, 99));
             common::echo(&mut node, true, || false);
         }
         // Has a link from the peer, and then no descriptor left.
         "crowded" => {
             let peer = Qpn::new(told().parse().unwrap());
-            node.until("a link", |node| node.platform.links().len() == 2);
+            node.until("a link", |node| node.env.links().len() == 2);
             let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
             let mut all = Vec::new();
             while let Ok(file) = std::fs::File::open("/dev/null") {
                 all.push(file);
             }
-            let links = node.platform.links().to_vec();
-            let found = node.platform.resolve(&common::LOCALHOST, peer);
+            let links = node.env.links().to_vec();
+            let found = node.env.resolve(&common::LOCALHOST, peer);
             say(u8::from(found == Some(links[1])));
         }
         // May have no descriptors at all, not even the spare one, while a peer comes; then it may again.
@@ -73,18 +65,18 @@ fn child() {
             let (start, mut woken) = (Instant::now(), 0);
             while start.elapsed() < Duration::from_millis(500) {
                 let now = node.now();
-                let wait = node.platform.deadline().map_or(50_000_000, |at| at.saturating_sub(now).min(50_000_000));
+                let wait = node.env.deadline().map_or(50_000_000, |at| at.saturating_sub(now).min(50_000_000));
                 let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: wait as i64 };
-                let epoll = node.platform.epoll_fd();
+                let epoll = node.env.epoll_fd();
                 let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
                 let _ = rustix::event::poll(&mut fds, Some(&wait));
                 woken += 1;
                 let now = node.now();
-                node.platform.handle_events(now);
+                node.env.handle_events(now);
             }
             say(woken);
             limit(before);
-            node.until("a link", |node| node.platform.links().len() == 2);
+            node.until("a link", |node| node.env.links().len() == 2);
             say("in");
         }
         // Pushes for each ticket, from 0 on, until that is void.
@@ -93,9 +85,9 @@ fn child() {
             let (word, memory) = line.split_once(' ').unwrap();
             let (word, memory): (u64, u64) = (word.parse().unwrap(), memory.parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).single_copy)
+                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy)
             });
-            let link = node.platform.links()[1];
+            let link = node.env.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
             for value in 0u32.. {
                 let mut pushes = 0u8;
@@ -103,15 +95,15 @@ fn child() {
                     bytes.fill(pushes);
                     let ticket = TicketRef { addr: word, value: u64::from(value) };
                     let remote = [Span { addr: memory, len: 1 << 20, guarded: false }];
-                    match node.platform.push(link, ticket, &[span(&mut bytes)], &remote) {
+                    match node.env.push(link, ticket, &[span(&mut bytes)], &remote) {
                         Ok(()) => {}
                         Err(SingleCopyError::Void) => break,
                         Err(e) => panic!("{e:?}"),
                     }
                     if pushes == 0 {
                         let begun = packet(Qpn::new(4096), node.qpn, value, 0);
-                        node.platform.send(link, &begun, Payload::default()).unwrap();
-                        node.platform.ring_doorbells();
+                        node.env.send(link, &begun, Payload::default()).unwrap();
+                        node.env.ring_doorbells();
                     }
                     pushes = pushes.wrapping_add(1);
                 }
@@ -122,9 +114,9 @@ fn child() {
         "reacher" => {
             let peer = Qpn::new(told().parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.platform.links().get(1).is_some_and(|&link| node.platform.caps(link).single_copy)
+                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy)
             });
-            let link = node.platform.links()[1];
+            let link = node.env.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
             for n in (0..=250u8).cycle() {
                 bytes.fill(n);
@@ -145,7 +137,7 @@ fn child() {
                     queues: false,
                     local,
                 };
-                node.platform.one_sided(link, &request);
+                node.env.one_sided(link, &request);
                 if n == 250 {
                     node.round(|_, _, _, _| {});
                     if !node.dead.is_empty() {
@@ -164,22 +156,22 @@ fn child() {
             let mut bytes = vec![0; 16384];
             loop {
                 for _ in 0..10_000 {
-                    for i in 1..node.platform.links().len() {
-                        let link = node.platform.links()[i];
-                        let Some((p, rx)) = node.platform.peek(link) else {
+                    for i in 1..node.env.links().len() {
+                        let link = node.env.links()[i];
+                        let Some((p, rx)) = node.env.peek(link) else {
                             continue;
                         };
-                        let len = node.platform.rx_len(rx) as usize;
-                        node.platform.rx_fetch(rx, 0, &mut bytes[..len]);
-                        node.platform.release(link);
+                        let len = node.env.rx_len(rx) as usize;
+                        node.env.rx_fetch(rx, 0, &mut bytes[..len]);
+                        node.env.release(link);
                         let payload = Payload { prefix: &bytes[..len], spans: &[] };
-                        node.platform.send(link, &p, payload).unwrap();
-                        node.platform.ring_doorbells();
+                        node.env.send(link, &p, payload).unwrap();
+                        node.env.ring_doorbells();
                     }
                     std::hint::spin_loop();
                 }
                 let now = node.now();
-                node.platform.handle_events(now);
+                node.env.handle_events(now);
             }
         }
         // Does what a forked child does, and tells which descriptors are left.
@@ -189,8 +181,8 @@ fn child() {
             node.round(|_, _, _, _| {});
             other.round(|_, _, _, _| {});
             say(open_fds() > at_first + 10);
-            other.platform.close_after_fork();
-            node.platform.close_after_fork();
+            other.env.close_after_fork();
+            node.env.close_after_fork();
             say(open_fds() == at_first);
             std::process::abort();
         }
@@ -201,7 +193,7 @@ fn child() {
             for n in 0..500 {
                 let bytes = pattern(n, 100);
                 let payload = Payload { prefix: &bytes, spans: &[] };
-                node.platform.send(link, &packet(parent, node.qpn, n, 100), payload).unwrap();
+                node.env.send(link, &packet(parent, node.qpn, n, 100), payload).unwrap();
             }
             std::process::abort();
         }
@@ -222,28 +214,25 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
             let (prefix, rest) = bytes.split_at_mut(sizes[sent] / 3);
             let (a, b) = rest.split_at_mut(rest.len() / 2);
             let spans = [span(a), Span { guarded: true, ..span(b) }];
-            match node.platform.send(
-                link,
-                &packet(peer, from, sent as u32, sizes[sent]),
-                Payload { prefix, spans: &spans },
-            ) {
+            match node.env.send(link, &packet(peer, from, sent as u32, sizes[sent]), Payload { prefix, spans: &spans })
+            {
                 Ok(()) => sent += 1,
                 Err(SendError::Full) => break,
                 Err(e) => panic!("{e:?}"),
             }
         }
-        node.platform.ring_doorbells();
-        let taken = node.round(|platform, _, packet, rx| {
+        node.env.ring_doorbells();
+        let taken = node.round(|env, _, packet, rx| {
             assert_eq!(packet.imm, got as u32);
             let bytes = if got % 2 == 0 {
-                payload(platform, rx)
+                payload(env, rx)
             } else {
                 let mut bytes = vec![0; packet.len as usize];
                 let half = bytes.len() / 2;
-                platform.rx_fetch(rx, 0, &mut bytes[..half]);
+                env.rx_fetch(rx, 0, &mut bytes[..half]);
                 let (c, d) = bytes[half..].split_at_mut(packet.len as usize / 4);
                 let spans = [span(c), Span { guarded: true, ..span(d) }];
-                platform.rx_scatter(rx, half as u32, &spans).unwrap();
+                env.rx_scatter(rx, half as u32, &spans).unwrap();
                 bytes
             };
             assert!(bytes == pattern(got as u32, sizes[got]), "bytes of packet {got}");
@@ -279,7 +268,7 @@ fn all_sizes_both_ways() {
     sizes.extend((700..=16384).step_by(61));
     sizes.extend([16383, 16384, 4096, 1, 0, 16384, 64, 65, 16320]);
     exchange(&mut node, peer, &sizes);
-    assert!(node.platform.stats().sent_packets as usize >= sizes.len());
+    assert!(node.env.stats().sent_packets as usize >= sizes.len());
 }
 
 #[test]
@@ -295,13 +284,13 @@ fn a_peer_that_sleeps_is_woken() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let bytes = pattern(n, 8);
-        node.platform.send(link, &packet(peer, from, n, 8), Payload { prefix: &bytes, spans: &[] }).unwrap();
-        node.platform.ring_doorbells();
+        node.env.send(link, &packet(peer, from, n, 8), Payload { prefix: &bytes, spans: &[] }).unwrap();
+        node.env.ring_doorbells();
         let start = Instant::now();
         let mut back = false;
         while !back {
-            node.round(|platform, _, packet, rx| {
-                assert_eq!((packet.imm, payload(platform, rx)), (n, pattern(n, 8)));
+            node.round(|env, _, packet, rx| {
+                assert_eq!((packet.imm, payload(env, rx)), (n, pattern(n, 8)));
                 back = true;
             });
             if !back {
@@ -311,7 +300,7 @@ fn a_peer_that_sleeps_is_woken() {
             assert!(start.elapsed() < NAP / 2, "round {n} took {:?}", start.elapsed());
         }
     }
-    assert!(node.platform.stats().rings > 0);
+    assert!(node.env.stats().rings > 0);
     exchange(&mut node, peer, &vec![9000; 3000]);
 }
 
@@ -325,28 +314,28 @@ fn fill(len: usize) -> u32 {
     let (from, bytes) = (node.qpn, pattern(7, len));
     let mut sent = 0;
     let error = loop {
-        match node.platform.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
+        match node.env.send(link, &packet(peer, from, sent, len), Payload { prefix: &bytes, spans: &[] }) {
             Ok(()) => sent += 1,
             Err(e) => break e,
         }
     };
     assert_eq!(error, SendError::Full);
-    let mark = node.platform.sent_mark(link);
-    assert!(!node.platform.taken(link, mark));
+    let mark = node.env.sent_mark(link);
+    assert!(!node.env.taken(link, mark));
     let mut room = Vec::new();
-    node.platform.take_writable(&mut room);
+    node.env.take_writable(&mut room);
     assert!(room.is_empty());
 
     other.tell("go");
     let mut back = 0;
     let start = Instant::now();
     while back < sent || room.is_empty() {
-        node.round(|platform, _, packet, rx| {
+        node.round(|env, _, packet, rx| {
             assert_eq!(packet.imm, back);
-            assert!(payload(platform, rx) == bytes);
+            assert!(payload(env, rx) == bytes);
             back += 1;
         });
-        node.platform.take_writable(&mut room);
+        node.env.take_writable(&mut room);
         if back < sent || room.is_empty() {
             node.sleep(NAP);
         }
@@ -354,7 +343,7 @@ fn fill(len: usize) -> u32 {
         assert!(start.elapsed() < NAP / 2, "{back} of {sent} after {:?}", start.elapsed());
     }
     assert_eq!(room, [link]);
-    node.until("taken", |node| node.platform.taken(link, mark));
+    node.until("taken", |node| node.env.taken(link, mark));
     exchange(&mut node, peer, &[100; 100]);
     sent
 }
@@ -385,38 +374,38 @@ fn single_copies() {
     let ticket = ticket_in(theirs);
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    assert!(!node.platform.caps(link).single_copy, "nothing is known yet");
-    assert_eq!(node.platform.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
-    node.until("straight", |node| node.platform.caps(link).single_copy);
+    assert!(!node.env.caps(link).single_copy, "nothing is known yet");
+    assert_eq!(node.env.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
+    node.until("straight", |node| node.env.caps(link).single_copy);
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
     let (a, b) = ours.split_at_mut(300_001);
-    node.platform.pull(link, ticket, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
+    node.env.pull(link, ticket, &[at(0, 77), at(77, (1 << 20) - 77)], &[span(a), span(b)]).unwrap();
     assert!(ours == pattern(1, 1 << 20));
 
     let mut new = pattern(2, 5000);
-    node.platform.push(link, ticket, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
+    node.env.push(link, ticket, &[span(&mut new)], &[at(1000, 4000), at(9000, 1000)]).unwrap();
     let mut back = vec![0; 1 << 20];
-    node.platform.pull(link, ticket, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
+    node.env.pull(link, ticket, &[at(0, 1 << 20)], &[span(&mut back)]).unwrap();
     assert!(back[1000..5000] == new[..4000] && back[9000..10000] == new[4000..]);
     assert!(back[..1000] == ours[..1000] && back[10000..] == ours[10000..]);
 
     let nowhere = Span { addr: 4096, len: 10, guarded: false };
     let mut ten = [0; 10];
     let void = TicketRef { value: ticket.value ^ 1, ..ticket };
-    assert_eq!(node.platform.pull(link, void, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Void));
-    assert_eq!(node.platform.push(link, void, &[span(&mut ten)], &[at(0, 10)]), Err(SingleCopyError::Void));
+    assert_eq!(node.env.pull(link, void, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Void));
+    assert_eq!(node.env.push(link, void, &[span(&mut ten)], &[at(0, 10)]), Err(SingleCopyError::Void));
     let lost = TicketRef { addr: 4096, ..ticket };
-    assert_eq!(node.platform.pull(link, lost, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Remote));
-    assert_eq!(node.platform.pull(link, ticket, &[nowhere], &[span(&mut ten)]), Err(SingleCopyError::Remote));
-    assert_eq!(node.platform.pull(link, ticket, &[at(0, 10)], &[nowhere]), Err(SingleCopyError::Local));
-    assert_eq!(node.platform.push(link, ticket, &[nowhere], &[at(0, 10)]), Err(SingleCopyError::Local));
-    assert_eq!(node.platform.push(link, ticket, &[span(&mut ten)], &[nowhere]), Err(SingleCopyError::Remote));
+    assert_eq!(node.env.pull(link, lost, &[at(0, 10)], &[span(&mut ten)]), Err(SingleCopyError::Remote));
+    assert_eq!(node.env.pull(link, ticket, &[nowhere], &[span(&mut ten)]), Err(SingleCopyError::Remote));
+    assert_eq!(node.env.pull(link, ticket, &[at(0, 10)], &[nowhere]), Err(SingleCopyError::Local));
+    assert_eq!(node.env.push(link, ticket, &[nowhere], &[at(0, 10)]), Err(SingleCopyError::Local));
+    assert_eq!(node.env.push(link, ticket, &[span(&mut ten)], &[nowhere]), Err(SingleCopyError::Remote));
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
-    let error = node.platform.pull(link, ticket, &[at(0, 10)], &[span(&mut ten)]);
+    let error = node.env.pull(link, ticket, &[at(0, 10)], &[span(&mut ten)]);
     assert_eq!(error, Err(SingleCopyError::Denied));
 }
 
@@ -436,13 +425,13 @@ fn memory_that_is_taken_back_stays_as_it_is() {
         // It has begun to push for this ticket, and goes on until the ticket is void.
         hear(&mut node, value);
         word.store(u64::from(value) + 1, std::sync::atomic::Ordering::SeqCst);
-        node.platform.quiesce(Some(link));
+        node.env.quiesce(Some(link));
         node.settle();
         let before = memory_of(&memory);
         std::thread::yield_now();
         assert!(memory_of(&memory) == before, "it changed after ticket {value} was void");
-        node.platform.send(link, &packet(peer, node.qpn, value, 0), Payload::default()).unwrap();
-        node.platform.ring_doorbells();
+        node.env.send(link, &packet(peer, node.qpn, value, 0), Payload::default()).unwrap();
+        node.env.ring_doorbells();
     }
 
     // Stopped, most likely in the middle of a copy, and then killed: nobody waits for the dead.
@@ -454,8 +443,8 @@ fn memory_that_is_taken_back_stays_as_it_is() {
         std::thread::sleep(Duration::from_millis(50));
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     });
-    node.platform.quiesce(Some(link));
-    node.platform.quiesce(None);
+    node.env.quiesce(Some(link));
+    node.env.quiesce(None);
     // Stopped in the middle of a copy, it is waited for, for milliseconds.
     let began = Instant::now();
     node.settle();
@@ -465,7 +454,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     let before = memory_of(&memory);
     assert!(memory_of(&memory) == before);
     // Told without having looked at any event.
-    assert!(!node.platform.lives(link) && node.platform.lives(LinkId::LOOPBACK));
+    assert!(!node.env.lives(link) && node.env.lives(LinkId::LOOPBACK));
 }
 
 /// Waits for the packet with this number.
@@ -492,7 +481,7 @@ fn requests_executed_by_the_initiator() {
     other.hear();
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    node.until("straight", |node| node.platform.caps(link).single_copy);
+    node.until("straight", |node| node.env.caps(link).single_copy);
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
     let request = |op, addr, local| OneSided {
@@ -512,7 +501,7 @@ fn requests_executed_by_the_initiator() {
     };
     let into = Payload { prefix: &[], spans: &spans };
     assert_eq!(
-        node.platform.one_sided(link, &request(OneSidedOp::Read, 4096 + 100, into)).map(|reached| reached.epoch),
+        node.env.one_sided(link, &request(OneSidedOp::Read, 4096 + 100, into)).map(|reached| reached.epoch),
         Some(99)
     );
     assert!(bytes[..] == pattern(1, 1 << 20)[100..5100]);
@@ -520,13 +509,10 @@ fn requests_executed_by_the_initiator() {
     let new = pattern(2, 5000);
     let from = Payload { prefix: &new, spans: &[] };
     assert_eq!(
-        node.platform.one_sided(link, &request(OneSidedOp::Write, 4096, from)).map(|reached| reached.epoch),
+        node.env.one_sided(link, &request(OneSidedOp::Write, 4096, from)).map(|reached| reached.epoch),
         Some(99)
     );
-    assert_eq!(
-        node.platform.one_sided(link, &request(OneSidedOp::Read, 4096, into)).map(|reached| reached.epoch),
-        Some(99)
-    );
+    assert_eq!(node.env.one_sided(link, &request(OneSidedOp::Read, 4096, into)).map(|reached| reached.epoch), Some(99));
     assert!(bytes == new);
 
     // What does not fit exactly is left to the peer.
@@ -545,13 +531,13 @@ fn requests_executed_by_the_initiator() {
         OneSided { addr: u64::MAX - 10, ..good },
     ];
     for wrong in wrong {
-        assert_eq!(node.platform.one_sided(link, &wrong), None, "{wrong:?}");
+        assert_eq!(node.env.one_sided(link, &wrong), None, "{wrong:?}");
     }
-    assert_eq!(node.platform.one_sided(LinkId::LOOPBACK, &good), None);
+    assert_eq!(node.env.one_sided(LinkId::LOOPBACK, &good), None);
 
     // A peer that polls takes small requests itself; one that sleeps need not wake for them.
     let small = OneSided { len: 8, ..good };
-    node.until("sleep", |node| node.platform.one_sided(link, &small).is_some());
+    node.until("sleep", |node| node.env.one_sided(link, &small).is_some());
 
     // A stopped peer takes no part in a stream either: each is executed here. (It may have been seen to run just before.)
     let pid = rustix::process::Pid::from_child(&other.process);
@@ -559,13 +545,13 @@ fn requests_executed_by_the_initiator() {
     std::thread::sleep(Duration::from_millis(50));
     let stream = OneSided { queues: true, ..good };
     for n in 0..2000 {
-        assert!(node.platform.one_sided(link, &stream).is_some(), "{n}");
+        assert!(node.env.one_sided(link, &stream).is_some(), "{n}");
     }
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
 
     other.process.kill().unwrap();
     other.process.wait().unwrap();
-    assert_eq!(node.platform.one_sided(link, &good), None);
+    assert_eq!(node.env.one_sided(link, &good), None);
 }
 
 #[test]
@@ -578,10 +564,10 @@ fn single_copies_can_be_refused() {
         let mut node = Node::with(window::Config { single_copy: ours, ..Default::default() });
         let link = node.resolve(peer);
         exchange(&mut node, peer, &[10, 20000 / 2]);
-        assert!(!node.platform.caps(link).single_copy);
+        assert!(!node.env.caps(link).single_copy);
         let mut ten = [0; 10];
         let remote = [Span { addr, len: 10, guarded: false }];
-        assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
+        assert_eq!(node.env.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
     }
 }
 
@@ -594,11 +580,11 @@ fn death_is_noticed_and_the_block_can_be_found_again() {
     exchange(&mut node, peer, &[8; 100]);
     other.process.kill().unwrap();
     node.until("death", |node| node.dead == [link]);
-    let lost = node.platform.send(link, &packet(peer, node.qpn, 0, 0), Payload::default());
+    let lost = node.env.send(link, &packet(peer, node.qpn, 0, 0), Payload::default());
     assert_eq!(lost, Err(SendError::Down));
-    assert!(node.platform.taken(link, 1 << 40));
-    assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
-    assert_eq!(node.platform.links(), [LinkId::LOOPBACK]);
+    assert!(node.env.taken(link, 1 << 40));
+    assert_eq!(node.env.resolve(&LOCALHOST, peer), None);
+    assert_eq!(node.env.links(), [LinkId::LOOPBACK]);
 }
 
 #[test]
@@ -611,8 +597,8 @@ fn what_the_dead_had_sent_still_arrives() {
     let mut got = 0;
     let deadline = Instant::now() + Duration::from_secs(10);
     while node.dead.is_empty() {
-        node.round(|platform, _, packet, rx| {
-            assert_eq!((packet.imm, payload(platform, rx)), (got, pattern(got, 100)));
+        node.round(|env, _, packet, rx| {
+            assert_eq!((packet.imm, payload(env, rx)), (got, pattern(got, 100)));
             got += 1;
         });
         assert!(Instant::now() < deadline);
@@ -633,11 +619,11 @@ fn kill_at_any_moment() {
         while !node.dead.contains(&link) {
             let len = n as usize * 7 % 16384;
             let bytes = pattern(n, len);
-            if node.platform.send(link, &packet(peer, from, n, len), Payload { prefix: &bytes, spans: &[] }).is_ok() {
+            if node.env.send(link, &packet(peer, from, n, len), Payload { prefix: &bytes, spans: &[] }).is_ok() {
                 n += 1;
             }
-            node.round(|platform, _, packet, rx| {
-                assert_eq!(payload(platform, rx).len(), packet.len as usize);
+            node.round(|env, _, packet, rx| {
+                assert_eq!(payload(env, rx).len(), packet.len as usize);
             });
             if !killed && start.elapsed() > Duration::from_micros(u64::from(round) * 137) {
                 other.process.kill().unwrap();
@@ -668,7 +654,7 @@ fn another_user_is_a_peer_only_if_so_configured() {
     let theirs = other.hear_number();
     let ticket = ticket_in(theirs);
     let mut node = Node::new();
-    assert_eq!(node.platform.resolve(&LOCALHOST, peer), None);
+    assert_eq!(node.env.resolve(&LOCALHOST, peer), None);
     drop(node);
 
     let mut node = Node::with(window::Config { any_user: true, ..Default::default() });
@@ -678,12 +664,12 @@ fn another_user_is_a_peer_only_if_so_configured() {
         std::thread::sleep(Duration::from_millis(1));
         exchange(&mut node, peer, &[n * 100]);
     }
-    assert!(node.platform.stats().rings > 0);
+    assert!(node.env.stats().rings > 0);
     // Root may read anybody's memory, but that is not what was agreed.
-    assert!(!node.platform.caps(link).single_copy);
+    assert!(!node.env.caps(link).single_copy);
     let mut ten = [0; 10];
     let remote = [Span { addr: theirs, len: 10, guarded: false }];
-    assert_eq!(node.platform.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
+    assert_eq!(node.env.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
     drop(node);
 
     let Some(mut strict) = Other::start_as(65534, "sleeper", &[]) else { return };
@@ -699,8 +685,8 @@ fn two_links_when_both_connect_at_once() {
     let (mut a, mut b) = (Node::new(), Node::new());
     let (ab, ba) = (a.resolve(b.qpn), b.resolve(a.qpn));
     for n in 0..10 {
-        a.platform.send(ab, &packet(b.qpn, a.qpn, n, 0), Payload::default()).unwrap();
-        b.platform.send(ba, &packet(a.qpn, b.qpn, n, 0), Payload::default()).unwrap();
+        a.env.send(ab, &packet(b.qpn, a.qpn, n, 0), Payload::default()).unwrap();
+        b.env.send(ba, &packet(a.qpn, b.qpn, n, 0), Payload::default()).unwrap();
     }
     let (mut at_a, mut at_b) = (0, 0);
     a.round(|_, _, p, _| {
@@ -712,18 +698,18 @@ fn two_links_when_both_connect_at_once() {
         at_b += 1;
     });
     assert_eq!((at_a, at_b), (10, 10));
-    assert_eq!((a.platform.stats().links, b.platform.stats().links), (3, 3));
+    assert_eq!((a.env.stats().links, b.env.stats().links), (3, 3));
 
     // The engine is told that both lead to one process, and that a third process is another one.
     let mut third = Other::start("echo");
     let ac = a.resolve(Qpn::new(third.hear_number() as u32));
-    let links = a.platform.links().to_vec();
+    let links = a.env.links().to_vec();
     let to_b: Vec<_> = links.iter().copied().filter(|&id| id != LinkId::LOOPBACK && id != ac).collect();
     assert_eq!(to_b.len(), 2);
-    assert!(a.platform.same_peer(to_b[0], to_b[1]) && a.platform.same_peer(ac, ac));
+    assert!(a.env.same_peer(to_b[0], to_b[1]) && a.env.same_peer(ac, ac));
     for id in to_b {
-        assert!(!a.platform.same_peer(id, ac) && !a.platform.same_peer(ac, id));
-        assert!(!a.platform.same_peer(id, LinkId::LOOPBACK));
+        assert!(!a.env.same_peer(id, ac) && !a.env.same_peer(ac, id));
+        assert!(!a.env.same_peer(id, LinkId::LOOPBACK));
     }
 }
 
@@ -744,7 +730,7 @@ fn a_peer_that_connected_is_not_connected_to_again() {
     let mut node = Node::new();
     // The echo answers by resolving our number: over the link that it has from us.
     exchange(&mut node, peer, &[8; 10]);
-    assert_eq!(node.platform.stats().links, 2);
+    assert_eq!(node.env.stats().links, 2);
     let again = Qpn::new(peer.get() + 4095);
     assert_eq!(node.resolve(peer), node.resolve(again));
 }
@@ -766,10 +752,10 @@ fn speed() {
             let start = Instant::now();
             for n in 0..2000 {
                 let payload = Payload { prefix: &bytes, spans: &[] };
-                node.platform.send(LinkId::LOOPBACK, &packet(from, from, n, len), payload).unwrap();
-                let (_, rx) = node.platform.peek(LinkId::LOOPBACK).unwrap();
-                node.platform.rx_fetch(rx, 0, &mut out);
-                node.platform.release(LinkId::LOOPBACK);
+                node.env.send(LinkId::LOOPBACK, &packet(from, from, n, len), payload).unwrap();
+                let (_, rx) = node.env.peek(LinkId::LOOPBACK).unwrap();
+                node.env.rx_fetch(rx, 0, &mut out);
+                node.env.release(LinkId::LOOPBACK);
             }
             best = best.min(start.elapsed().as_secs_f64() * 1e9 / 2000.0);
         }
@@ -784,12 +770,12 @@ fn speed() {
             let start = Instant::now();
             for n in 0..rounds {
                 let payload = Payload { prefix: &bytes, spans: &[] };
-                node.platform.send(link, &packet(peer, from, n, len), payload).unwrap();
-                node.platform.ring_doorbells();
-                while node.platform.peek(link).is_none() {
+                node.env.send(link, &packet(peer, from, n, len), payload).unwrap();
+                node.env.ring_doorbells();
+                while node.env.peek(link).is_none() {
                     std::hint::spin_loop();
                 }
-                node.platform.release(link);
+                node.env.release(link);
             }
             best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0);
         }
@@ -803,15 +789,15 @@ fn who_is_stopped_is_not_waiting_for_its_turn() {
     let peer = Qpn::new(other.hear_number() as u32);
     let mut node = Node::new();
     let link = node.resolve(peer);
-    assert!(node.platform.lives(link));
+    assert!(node.env.lives(link));
     let pid = rustix::process::Pid::from_child(&other.process);
     let stop = |signal| rustix::process::kill_process(pid, signal).unwrap();
     stop(rustix::process::Signal::STOP);
-    node.until("stop", |node| !node.platform.lives(link));
+    node.until("stop", |node| !node.env.lives(link));
     stop(rustix::process::Signal::CONT);
-    node.until("going on", |node| node.platform.lives(link));
+    node.until("going on", |node| node.env.lives(link));
     other.process.kill().unwrap();
-    node.until("death", |node| !node.platform.lives(link));
+    node.until("death", |node| !node.env.lives(link));
 }
 
 /// What is shown no longer is the owner's alone, from the moment that it was taken back.
@@ -822,25 +808,25 @@ fn nobody_writes_to_what_was_taken_back() {
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     other.tell(&node.qpn.get().to_string());
-    node.until("straight", |node| node.platform.caps(link).single_copy);
+    node.until("straight", |node| node.env.caps(link).single_copy);
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);
-    node.platform.publish(&queue_pair(node.qpn, pd, access, 1));
+    node.env.publish(&queue_pair(node.qpn, pd, access, 1));
     let all = |node: &Node| {
         let mut now = vec![0u8; 1 << 20];
-        node.platform.load(addr, false, &mut now).unwrap();
+        node.env.load(addr, false, &mut now).unwrap();
         now
     };
     for _ in 0..300 {
-        node.platform.store(addr, false, &[255]).unwrap();
-        node.platform.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
+        node.env.store(addr, false, &[255]).unwrap();
+        node.env.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
         node.until("a write", |node| {
             let mut first = [0];
-            node.platform.load(addr, false, &mut first).unwrap();
+            node.env.load(addr, false, &mut first).unwrap();
             first != [255]
         });
-        node.platform.retract(ExportId::Region(KEY));
+        node.env.retract(ExportId::Region(KEY));
         node.settle();
         let then = all(&node);
         std::thread::sleep(Duration::from_millis(2));

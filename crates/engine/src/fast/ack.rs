@@ -8,8 +8,8 @@ use super::{Fast, Poller, may, refused};
 use crate::Engine;
 use crate::co_copy::SHORTEST;
 use crate::complete::sent;
+use crate::env::{Env, Head, LinkId, Nanos};
 use crate::modify::timeout_nanos;
-use crate::platform::{Head, LinkId, Nanos, Platform};
 use crate::qp::{Qp, Response};
 use crate::responder::ACK;
 use crate::run::arm;
@@ -62,7 +62,7 @@ impl Qp {
     }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Takes an acknowledgement in that ends the oldest requests under way. The first completion may be one for the
     /// queue that is polled.
     #[inline(always)]
@@ -127,7 +127,7 @@ impl<P: Platform> Engine<P> {
         }
         #[cfg(test)]
         (self.fast_paths[2] += 1);
-        poller.taken(&mut self.platform);
+        poller.taken(&mut self.env);
         if handed { Fast::Completed { expects } } else { Fast::Taken }
     }
 
@@ -135,14 +135,14 @@ impl<P: Platform> Engine<P> {
     /// (`prompt`) and that is all there is to be sent. True if it was; else it is owed.
     #[inline(always)]
     pub(super) fn acknowledge_fast(
-        platform: &mut P,
+        env: &mut P,
         ready: &mut VecDeque<QpId>,
         prompt: bool,
         qp: &mut Qp,
         (psn, msn): (Psn, u32),
     ) -> bool {
         let idle = !qp.queued && !qp.parked;
-        if prompt && idle && qp.responses.is_empty() && Self::send_ack(platform, qp, psn, msn) {
+        if prompt && idle && qp.responses.is_empty() && Self::send_ack(env, qp, psn, msn) {
             return true;
         }
         Self::owe_ack(qp, psn, msn);
@@ -160,7 +160,7 @@ impl<P: Platform> Engine<P> {
         let Some(&id) = self.ready.front().filter(|_| may(self.has_fast_path)) else { return false };
         let Some(qp) = self.qps.fast(id) else { return false };
         let (1, Some(&Response::Ack { psn, msn })) = (qp.responses.len(), qp.responses.front()) else { return false };
-        if !Self::send_ack(&mut self.platform, qp, psn, msn) {
+        if !Self::send_ack(&mut self.env, qp, psn, msn) {
             return false;
         }
         qp.responses.pop_front();
@@ -174,8 +174,8 @@ impl<P: Platform> Engine<P> {
     /// Sends an acknowledgement behind whatever else was sent to the peer: over our own link, which may be another than
     /// the peer's.
     #[inline(always)]
-    fn send_ack(platform: &mut P, qp: &mut Qp, psn: Psn, msn: u32) -> bool {
+    fn send_ack(env: &mut P, qp: &mut Qp, psn: Psn, msn: u32) -> bool {
         let Some(link) = qp.gate_of_answers() else { return false };
-        platform.send_short(link, &qp.acknowledgement(psn, ACK, msn), &[]).is_some()
+        env.send_short(link, &qp.acknowledgement(psn, ACK, msn), &[]).is_some()
     }
 }

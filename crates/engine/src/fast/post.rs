@@ -6,8 +6,8 @@ use verbs::{Opcode, QpId, Qpn, SendBody, SendData, SendFlags, SendWr, Sge};
 
 use super::may;
 use crate::Engine;
+use crate::env::{Env, LinkId, Nanos, Packet, PacketOp, Payload, Span, packet_flags as flag};
 use crate::modify::timeout_nanos;
-use crate::platform::{LinkId, Nanos, Packet, PacketOp, Payload, Platform, Span, packet_flags as flag};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 use crate::requester::MOST_PSNS;
@@ -34,11 +34,11 @@ fn refused() -> bool {
 /// Whether a message is one packet, and the wire has its data in that and nowhere else. (No segment is shorter than an
 /// MTU.)
 #[inline(always)]
-fn is_one_packet<P: Platform>(platform: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
-    len <= SHORT || len <= qp.mtu && (inline || len <= platform.caps(link).shared_above)
+fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
+    len <= SHORT || len <= qp.mtu && (inline || len <= env.caps(link).shared_above)
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Posts a request and sends it, if that is all there is to do. What the post's checks would refuse, and what would
     /// find no place in the queue, is left to the slow path.
     #[inline(always)]
@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
             }
             Data::Listed(sge) => (sge.length, false, qp.sq.max_sge > 0),
         };
-        if !fits || !is_one_packet(&self.platform, link, qp, len, inline) {
+        if !fits || !is_one_packet(&self.env, link, qp, len, inline) {
             return false;
         }
         if let Data::Listed(sge) = data
@@ -113,18 +113,18 @@ impl<P: Platform> Engine<P> {
             packet
         };
         // The packet first: while its cache line is on its way, there is time for the rest.
-        let (platform, span) = (&mut self.platform, Span { addr, len, guarded });
+        let (env, span) = (&mut self.env, Span { addr, len, guarded });
         let sent = match data {
-            Data::Inline(bytes) if len <= 8 => platform.send_short(link, &packet(), bytes),
+            Data::Inline(bytes) if len <= 8 => env.send_short(link, &packet(), bytes),
             // Apart, because what is known to be 8 bytes long is one load.
             Data::Listed(_) if len == 8 => {
                 let mut word = [0; 8];
-                let loaded = platform.load(addr, guarded, &mut word).is_ok();
-                if loaded { platform.send_short(link, &packet(), &word) } else { None }
+                let loaded = env.load(addr, guarded, &mut word).is_ok();
+                if loaded { env.send_short(link, &packet(), &word) } else { None }
             }
-            Data::Listed(_) if len == 0 => platform.send_short(link, &packet(), &[]),
-            Data::Inline(prefix) => Self::send_long(platform, link, &packet(), Payload { prefix, spans: &[] }),
-            Data::Listed(_) => Self::send_long(platform, link, &packet(), Payload { prefix: &[], spans: &[span] }),
+            Data::Listed(_) if len == 0 => env.send_short(link, &packet(), &[]),
+            Data::Inline(prefix) => Self::send_long(env, link, &packet(), Payload { prefix, spans: &[] }),
+            Data::Listed(_) => Self::send_long(env, link, &packet(), Payload { prefix: &[], spans: &[span] }),
         };
         let Some(mark) = sent else { return refused() };
         let first = Executed { wr_id: wr.wr_id, opcode: wr.opcode, flags, imm, since: now };
@@ -148,7 +148,7 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    fn send_long(platform: &mut P, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Option<u64> {
-        platform.send(link, packet, payload).is_ok().then(|| platform.sent_mark(link))
+    fn send_long(env: &mut P, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Option<u64> {
+        env.send(link, packet, payload).is_ok().then(|| env.sent_mark(link))
     }
 }

@@ -5,7 +5,7 @@ use verbs::{Completion, CqId, QpId, WcOpcode};
 use super::{Fast, NoPoll, Poller, may, refused};
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::platform::{Head, LinkId, Nanos, Packet, PacketOp, Platform, ShortPacket, Span, packet_flags as flag};
+use crate::env::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet_flags as flag};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 
@@ -20,30 +20,30 @@ enum Body<Rx> {
 
 impl<Rx: Copy> Body<Rx> {
     #[inline(always)]
-    fn len(self, platform: &impl Platform<Rx = Rx>) -> u32 {
+    fn len(self, env: &impl Env<Rx = Rx>) -> u32 {
         match self {
-            Body::Rx(rx) => platform.rx_len(rx),
+            Body::Rx(rx) => env.rx_len(rx),
             Body::Word(_, len) => len,
         }
     }
 
     /// Copies it to memory. False if that is not there.
     #[inline(always)]
-    fn put(self, platform: &mut impl Platform<Rx = Rx>, span: &Span) -> bool {
+    fn put(self, env: &mut impl Env<Rx = Rx>, span: &Span) -> bool {
         let stored = match self {
-            Body::Rx(rx) => platform.rx_scatter(rx, 0, std::slice::from_ref(span)),
+            Body::Rx(rx) => env.rx_scatter(rx, 0, std::slice::from_ref(span)),
             // Apart, because what is known to be 8 bytes long is one store.
-            Body::Word(word, 8) => platform.store(span.addr, span.guarded, &word.to_ne_bytes()),
+            Body::Word(word, 8) => env.store(span.addr, span.guarded, &word.to_ne_bytes()),
             Body::Word(word, len) => {
                 let bytes = word.to_ne_bytes();
-                platform.store(span.addr, span.guarded, bytes.get(..len as usize).unwrap_or_default())
+                env.store(span.addr, span.guarded, bytes.get(..len as usize).unwrap_or_default())
             }
         };
         stored.is_ok()
     }
 }
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// [`Engine::receive`] of a SEND or of an acknowledgement. True if that was all there was to do.
     #[inline]
     pub(crate) fn receive_fast(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
         let outcome = match packet.op {
             PacketOp::Send => {
                 if self.prompt {
-                    self.platform.expect_send(link); // the link that answers go over is mostly this one
+                    self.env.expect_send(link); // the link that answers go over is mostly this one
                 }
                 self.take_sends(id, link, (packet, Body::Rx(rx)), now, None, (&mut NoPoll, |_| None))
             }
@@ -116,7 +116,7 @@ impl<P: Platform> Engine<P> {
                 && packet.psn() == qp.epsn
                 && packet.len() <= qp.mtu
                 && packet.mtu() == 0
-                && body.len(&self.platform) == packet.len();
+                && body.len(&self.env) == packet.len();
             let Some(wqe) = qp.rq.wqes.get(n).filter(|_| fits) else { break };
             let [sge] = wqe.sges[..] else { break };
             if sge.length < packet.len() {
@@ -124,7 +124,7 @@ impl<P: Platform> Engine<P> {
             }
             let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { break };
             span.len = packet.len();
-            if span.addr == NULL_ADDR || !body.put(&mut self.platform, &span) {
+            if span.addr == NULL_ADDR || !body.put(&mut self.env, &span) {
                 break;
             }
             #[cfg(test)]
@@ -143,8 +143,8 @@ impl<P: Platform> Engine<P> {
             }
             let wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
             poller.completed(&Completion { timestamp: now, ..wc });
-            poller.taken(&mut self.platform);
-            let Some(next) = poller.next(&self.platform).and_then(&follower) else { break };
+            poller.taken(&mut self.env);
+            let Some(next) = poller.next(&self.env).and_then(&follower) else { break };
             (packet, body) = next;
         }
         if n == 0 {
@@ -163,7 +163,7 @@ impl<P: Platform> Engine<P> {
         // Before a completion is made that is handed over: who sends one message after the other waits for the
         // acknowledgement.
         if let (Some(owed), false) = (owed, lost) {
-            let _sent = Self::acknowledge_fast(&mut self.platform, &mut self.ready, self.prompt, qp, owed);
+            let _sent = Self::acknowledge_fast(&mut self.env, &mut self.ready, self.prompt, qp, owed);
             #[cfg(test)]
             (self.fast_paths[3] += u64::from(_sent));
         }
@@ -182,7 +182,7 @@ impl<P: Platform> Engine<P> {
             outcome = Fast::Completed { expects: !qp.rq.wqes.is_empty() || qp.expects_sends() };
         }
         if last.is_some() {
-            poller.taken(&mut self.platform);
+            poller.taken(&mut self.env);
         }
         if lost {
             self.finish(id, now, |engine, qp, now| {

@@ -2,10 +2,10 @@
 
 use verbs::{AhAttr, AhId, Errno, PdId, Result};
 
-use crate::platform::Platform;
+use crate::env::Env;
 use crate::{Ah, Engine};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Checks an address vector.
     pub(crate) fn check_ah(&self, attr: &AhAttr) -> Result<()> {
         if attr.port_num != 1 || !self.takes_path(attr) {

@@ -4,10 +4,10 @@ use verbs::{CqId, CtxId, Errno, Result, limits};
 
 use crate::Engine;
 use crate::cq::{CqOpts, Cqe, Frees};
-use crate::platform::{Nanos, Platform};
+use crate::env::{Env, Nanos};
 use crate::qps::Qps;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_create_cq(3)`. Gives the real number of entries.
     pub fn create_cq(&mut self, ctx: CtxId, cqe: u32, user: u64, opts: CqOpts) -> Result<(CqId, u32)> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;

@@ -3,9 +3,9 @@
 use verbs::{Errno, Gid, QpId, QpType, Result, limits};
 
 use crate::Engine;
-use crate::platform::Platform;
+use crate::env::Env;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_attach_mcast(3)`: UD only; EINVAL for a GID that is no group.
     pub fn attach_mcast(&mut self, id: QpId, gid: &Gid) -> Result<()> {
         let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
@@ -16,7 +16,7 @@ impl<P: Platform> Engine<P> {
             if self.groups.len() >= limits::MAX_MCAST_GRP as usize {
                 return Err(Errno::ENOMEM);
             }
-            self.platform.announce_multicast(gid, true)?;
+            self.env.announce_multicast(gid, true)?;
         }
         let members = self.groups.entry(*gid).or_default();
         if !members.contains(&id) {
@@ -32,7 +32,7 @@ impl<P: Platform> Engine<P> {
         members.swap_remove(at);
         if members.is_empty() {
             self.groups.remove(gid);
-            let _ = self.platform.announce_multicast(gid, false);
+            let _ = self.env.announce_multicast(gid, false);
         }
         Ok(())
     }

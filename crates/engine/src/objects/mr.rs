@@ -3,11 +3,11 @@
 use verbs::{Access, Errno, LKey, MrId, MwId, PdId, RKey, Result};
 
 use crate::Engine;
-use crate::platform::Platform;
+use crate::env::Env;
 use crate::qp::Inflight;
 use crate::region::{Backing, MrInfo, MwKind, Regions};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// Registers memory. The caller has made sure that the memory is there (or that ON_DEMAND is set).
     ///
     /// It has to stay there until it is deregistered. Nothing is pinned, and to ask the kernel before each access would
@@ -27,7 +27,7 @@ impl<P: Platform> Engine<P> {
         let (length, iova) = Self::layout(addr, length, iova, access)?;
         let backing = if access.contains(Access::ON_DEMAND) { Backing::Guarded } else { Backing::Plain };
         let info = MrInfo { addr, length, iova, access, pd, key: 0 };
-        let (id, key) = self.mem.add_mr(ctx, info, backing, || self.platform.random())?;
+        let (id, key) = self.mem.add_mr(ctx, info, backing, || self.env.random())?;
         let _ = self.use_pd(pd);
         self.publish_mr(id);
         Ok((id, LKey(key), RKey(key)))
@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
     pub fn reg_null_mr(&mut self, pd: PdId) -> Result<(MrId, LKey)> {
         let ctx = self.pd_ctx(pd)?;
         let info = MrInfo { addr: 0, length: u64::MAX, iova: 0, access: Access::LOCAL_WRITE, pd, key: 0 };
-        let (id, key) = self.mem.add_mr(ctx, info, Backing::Null, || self.platform.random())?;
+        let (id, key) = self.mem.add_mr(ctx, info, Backing::Null, || self.env.random())?;
         let _ = self.use_pd(pd);
         Ok((id, LKey(key)))
     }
@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
         let touches = |e: &Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
         for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
             qp.ticket.void();
-            self.platform.quiesce(qp.link);
+            self.env.quiesce(qp.link);
         }
     }
 
@@ -155,7 +155,7 @@ impl<P: Platform> Engine<P> {
     /// `ibv_alloc_mw(3)`.
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwKind) -> Result<(MwId, RKey)> {
         let ctx = self.pd_ctx(pd)?;
-        let (id, key) = self.mem.add_mw(ctx, pd, kind, || self.platform.random())?;
+        let (id, key) = self.mem.add_mw(ctx, pd, kind, || self.env.random())?;
         let _ = self.use_pd(pd);
         Ok((id, RKey(key)))
     }
@@ -163,7 +163,7 @@ impl<P: Platform> Engine<P> {
     /// `ibv_dealloc_mw(3)`: a bound window is unbound.
     pub fn dealloc_mw(&mut self, mw: MwId) -> Result<()> {
         let gone = self.mem.remove_mw(mw).ok_or(Errno::EINVAL)?;
-        self.platform.wait_for_late_writers();
+        self.env.wait_for_late_writers();
         self.leave_pd(gone.pd);
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use verbs::{CtxId, Errno, PdId, Result};
 
-use crate::platform::Platform;
+use crate::env::Env;
 use crate::{Engine, Pd};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_alloc_pd(3)`.
     pub fn alloc_pd(&mut self, ctx: CtxId) -> Result<PdId> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;

@@ -9,8 +9,8 @@ use verbs::{
 
 use crate::Engine;
 use crate::counts::Counts;
+use crate::env::{Env, Nanos};
 use crate::in_place_ring::InPlaceRing;
-use crate::platform::{Nanos, Platform};
 use crate::qp::{Gates, Handed, Qp, Ticket};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
@@ -18,7 +18,7 @@ use crate::sq::SendQueue;
 /// Requests under way for which every queue pair has room from the beginning.
 const INFLIGHT: usize = 8;
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_create_qp(3)`.
     pub fn create_qp(&mut self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
         let cap = self.check_init(ctx, init)?;
@@ -28,7 +28,7 @@ impl<P: Platform> Engine<P> {
         let init = QpInit { cap, ..*init };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
         // They begin at random: what another process has at the same address is not taken for one.
-        let first = self.platform.random();
+        let first = self.env.random();
         let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::new((first >> 16).into())));
         let id = self
             .qps

@@ -3,10 +3,10 @@
 use verbs::{CtxId, Errno, Result, SrqAttr, SrqId, SrqInit, limits};
 
 use crate::Engine;
-use crate::platform::Platform;
+use crate::env::Env;
 use crate::rq::{RecvQueue, Srq};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
     pub fn create_srq(&mut self, ctx: CtxId, init: &SrqInit, user: u64) -> Result<(SrqId, SrqAttr)> {
         if self.pd_ctx(init.pd)? != ctx {

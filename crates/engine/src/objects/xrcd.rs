@@ -2,10 +2,10 @@
 
 use verbs::{CtxId, Errno, Result, XrcdId};
 
-use crate::platform::Platform;
+use crate::env::Env;
 use crate::{Engine, Xrcd};
 
-impl<P: Platform> Engine<P> {
+impl<P: Env> Engine<P> {
     /// `ibv_open_xrcd(3)`: with an inode, one domain per file.
     pub fn open_xrcd(
         &mut self,

@@ -3,7 +3,7 @@
 use verbs::{Opcode, QpState, QpType, RKey, SendBody};
 
 use super::mock::*;
-use crate::platform::{Offer, Span, TicketRef};
+use crate::env::{Offer, Span, TicketRef};
 
 const LEN: u32 = 200_000;
 

@@ -11,7 +11,7 @@ use super::mock::*;
 use super::random::Random;
 use super::twins::Twins;
 use crate::CqOpts;
-use crate::platform::*;
+use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;

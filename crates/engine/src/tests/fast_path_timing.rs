@@ -11,7 +11,7 @@ use super::mock::*;
 use super::random::Random;
 use super::twins::{fast_paths, world};
 use crate::Fast;
-use crate::platform::*;
+use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
 const STEPS: u64 = 400;

@@ -9,7 +9,7 @@ use verbs::{
 
 use super::mock::*;
 use super::random::Random;
-use crate::platform::*;
+use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 120;

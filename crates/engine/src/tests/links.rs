@@ -3,7 +3,7 @@
 use verbs::{Opcode, QpId, QpState, QpType, SendBody, WcStatus as St};
 
 use super::mock::*;
-use crate::platform::{Packet, PacketOp, packet_flags as flag};
+use crate::env::{Packet, PacketOp, packet_flags as flag};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -305,7 +305,7 @@ fn a_link_that_breaks() {
             w.post(0, qa, Opcode::RdmaWrite, body, &from, id).unwrap();
         }
         assert_eq!(w.drop_packets(0, 1, 0, 3), 3);
-        let link = w.nodes[0].engine.platform().link(1);
+        let link = w.nodes[0].engine.env().link(1);
         w.nodes[0].engine.link_down(link, None);
         w.run_for(2 * SECOND);
         assert_eq!(statuses(&mut w, 0), [St::Success; 3], "timeout {timeout}");

@@ -9,7 +9,7 @@ use verbs::{
     QpInit, QpState, QpType, Qpn, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, SrqId,
 };
 
-use crate::platform::*;
+use crate::env::*;
 use crate::{CqOpts, Engine, Fast, Notice, Poller};
 
 pub const BASE: u64 = 0x1_0000;
@@ -170,7 +170,7 @@ fn apply(bytes: &mut [u8], op: AtomicOp) -> u64 {
     old
 }
 
-impl Platform for Mock {
+impl Env for Mock {
     type Rx = ();
     fn random(&mut self) -> u64 {
         self.net.borrow_mut().next()
@@ -393,7 +393,7 @@ struct Polls {
 
 impl Polls {
     fn new(world: &World, from: usize, to: usize) -> Polls {
-        let back = world.nodes[from].engine.platform().link(to);
+        let back = world.nodes[from].engine.env().link(to);
         Polls { net: world.net.clone(), ends: (from, to), back, found: Vec::new(), answers: 0, taken: 0 }
     }
 }
@@ -419,16 +419,16 @@ impl Poller<Mock> for Polls {
         self.answers = self.net.borrow().queues.get(&(to, from)).map_or(0, VecDeque::len);
     }
 
-    fn taken(&mut self, platform: &mut Mock) {
+    fn taken(&mut self, env: &mut Mock) {
         if self.taken > 0 {
             let msg = self.net.borrow_mut().pop(self.ends.0, self.ends.1, self.back).unwrap();
             assert_eq!(msg.packet.op, PacketOp::Send, "what is taken behind another");
-            platform.read += 1;
+            env.read += 1;
         }
         self.taken += 1;
     }
 
-    fn next(&mut self, _platform: &Mock) -> Option<ShortPacket> {
+    fn next(&mut self, _env: &Mock) -> Option<ShortPacket> {
         let net = self.net.borrow();
         net.queues.get(&self.ends)?.front().and_then(|msg| short_packet(&msg.packet, &msg.payload))
     }
@@ -682,9 +682,9 @@ impl World {
     pub fn deliver(&mut self, from: usize, to: usize, most: usize) -> usize {
         let mut n = 0;
         while n < most {
-            let back = self.nodes[from].engine.platform().link(to);
+            let back = self.nodes[from].engine.env().link(to);
             let Some(msg) = self.net.borrow_mut().pop(from, to, back) else { return n };
-            self.nodes[to].engine.platform_mut().read += 1;
+            self.nodes[to].engine.env_mut().read += 1;
             n += self.take(from, to, msg.packet, msg.payload, most - n);
         }
         most
@@ -697,7 +697,7 @@ impl World {
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
         let mut poller = Polls::new(self, from, to);
         let node = &mut self.nodes[to];
-        let link = node.engine.platform().inward(from);
+        let link = node.engine.env().inward(from);
         let outcome = node.engine.receive_short(link, short, self.now, (node.cq, 1), &mut poller);
         assert!(poller.taken == usize::from(outcome != Fast::Refused) && poller.found.len() <= 1);
         (outcome, poller.found.pop(), poller.answers)
@@ -707,7 +707,7 @@ impl World {
     /// packets it took.
     fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>, most: usize) -> usize {
         let mut poller = Polls::new(self, from, to);
-        let link = self.nodes[to].engine.platform().inward(from);
+        let link = self.nodes[to].engine.env().inward(from);
         let engine = &mut self.nodes[to].engine;
         // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out before the others come.
         let small = |cq: CqId| packet.op == PacketOp::Ack && engine.done.cqs.get(cq).is_some_and(|cq| cq.capacity < 64);
@@ -723,7 +723,7 @@ impl World {
         self.directly += found.len() as u64;
         self.in_runs += taken.saturating_sub(1) as u64;
         if outcome == Fast::Refused {
-            engine.platform_mut().current = payload;
+            engine.env_mut().current = payload;
             engine.receive(link, &packet, (), self.now);
         }
         if let Some(cq) = polled {

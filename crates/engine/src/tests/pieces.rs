@@ -306,7 +306,7 @@ fn a_peer_that_dies_between_two() {
             }
             if noticed {
                 j.w.net.borrow_mut().lonely.push(0);
-                let link = j.w.nodes[0].engine.platform().link(1);
+                let link = j.w.nodes[0].engine.env().link(1);
                 j.w.nodes[0].engine.link_down(link, None);
             }
             j.post(opcode, 8, 2);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::platform::Nanos;
+use engine::env::Nanos;
 use verbs::Errno;
 
 use super::rule::Armed;

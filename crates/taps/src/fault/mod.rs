@@ -17,7 +17,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use engine::platform::{LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
+use engine::env::{LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 use verbs::Qpn;
 
 pub use errnos::name as errno_name;

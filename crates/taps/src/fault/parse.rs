@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::platform::Nanos;
+use engine::env::Nanos;
 use verbs::Errno;
 
 use super::calls::CALLS;

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use engine::platform::*;
+use engine::env::*;
 use verbs::{Psn, Qpn};
 
 use super::spec::{DeviceFault, Spec};

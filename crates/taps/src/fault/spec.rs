@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::platform::{Nanos, Packet, PacketOp};
+use engine::env::{Nanos, Packet, PacketOp};
 use verbs::Errno;
 
 /// Faults, and the seed of their chances.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use engine::platform::{LinkCaps, SendError};
+use engine::env::{LinkCaps, SendError};
 
 use super::*;
 use crate::mock_wire::MockWire;
@@ -154,7 +154,7 @@ fn data_by_reference_are_there() {
     let spans = [span(10, 20), span(100, 30)];
     bench.send(&packet(PacketOp::Send, WHOLE | flag::BY_REF, 50), &list(&spans), &[]);
     // A READ response whose data were put to their place just before.
-    let ticket = engine::platform::TicketRef { addr: 0, value: 0 };
+    let ticket = engine::env::TicketRef { addr: 0, value: 0 };
     bench.wire.push(LINK, ticket, &spans, &[]).unwrap();
     bench.send(&packet(PacketOp::ReadResponse, WHOLE | flag::BY_REF, 50), &[], &[]);
     let memory = bench.wire.memory.borrow().clone();

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::platform::{LinkId, Packet, PacketOp, Payload, Platform, SendError, Span};
+use engine::env::{Env, LinkId, Packet, PacketOp, Payload, SendError, Span};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::{Gid, Psn, Qpn};
-use window::{Config, Rx, WindowPlatform};
+use window::{Config, Rx, WindowEnv};
 
 pub const LOCALHOST: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
 /// How long who waits for a ring sleeps at most: so long that a busy machine alone is no reason for it to end.
@@ -102,7 +102,7 @@ pub fn told() -> String {
 
 /// A platform with one block, and the loop around it that a NIC has.
 pub struct Node {
-    pub platform: WindowPlatform,
+    pub env: WindowEnv,
     pub qpn: Qpn,
     start: Instant,
     pub dead: Vec<LinkId>,
@@ -114,16 +114,16 @@ impl Node {
     }
 
     pub fn with(config: Config) -> Self {
-        let mut platform = WindowPlatform::new(config).unwrap();
-        let qpn = Qpn::new(platform.claim_block().unwrap());
-        Node { platform, qpn, start: Instant::now(), dead: Vec::new() }
+        let mut env = WindowEnv::new(config).unwrap();
+        let qpn = Qpn::new(env.claim_block().unwrap());
+        Node { env, qpn, start: Instant::now(), dead: Vec::new() }
     }
 
     /// What whoever holds the lock does after it has let go: waits for copies of memory that was taken back.
     pub fn settle(&mut self) {
-        if self.platform.is_unquiet() {
-            let in_vain = self.platform.unquiet().wait();
-            self.platform.judge(&in_vain);
+        if self.env.is_unquiet() {
+            let in_vain = self.env.unquiet().wait();
+            self.env.judge(&in_vain);
         }
     }
 
@@ -134,7 +134,7 @@ impl Node {
     pub fn resolve(&mut self, qpn: Qpn) -> LinkId {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            if let Some(link) = self.platform.resolve(&LOCALHOST, qpn) {
+            if let Some(link) = self.env.resolve(&LOCALHOST, qpn) {
                 return link;
             }
             assert!(Instant::now() < deadline, "no link to {qpn:?}");
@@ -143,34 +143,34 @@ impl Node {
     }
 
     /// One round: events, then every packet that is there.
-    pub fn round(&mut self, mut take: impl FnMut(&mut WindowPlatform, LinkId, Packet, Rx)) -> usize {
+    pub fn round(&mut self, mut take: impl FnMut(&mut WindowEnv, LinkId, Packet, Rx)) -> usize {
         let now = self.now();
-        self.platform.handle_events(now);
+        self.env.handle_events(now);
         let mut taken = 0;
-        for i in 0..self.platform.links().len() {
-            let link = self.platform.links()[i];
-            while let Some((packet, rx)) = self.platform.peek(link) {
-                take(&mut self.platform, link, packet, rx);
-                self.platform.release(link);
+        for i in 0..self.env.links().len() {
+            let link = self.env.links()[i];
+            while let Some((packet, rx)) = self.env.peek(link) {
+                take(&mut self.env, link, packet, rx);
+                self.env.release(link);
                 taken += 1;
             }
         }
-        self.platform.ring_doorbells();
+        self.env.ring_doorbells();
         let mut dead = Vec::new();
-        self.platform.take_dead_links(&mut dead);
+        self.env.take_dead_links(&mut dead);
         self.dead.extend(dead.into_iter().map(|(link, _)| link));
         taken
     }
 
     /// Sleeps as a NIC thread does, at most this long. False if there was no time to sleep.
     pub fn sleep(&mut self, at_most: Duration) -> bool {
-        let slept = self.platform.announce_sleep();
+        let slept = self.env.announce_sleep();
         if slept {
             let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
-            let mut fds = [PollFd::from_borrowed_fd(self.platform.epoll_fd(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(self.env.epoll_fd(), PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, Some(&timeout));
         }
-        self.platform.suppress_doorbells();
+        self.env.suppress_doorbells();
         slept
     }
 
@@ -210,9 +210,9 @@ pub fn pattern(n: u32, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub fn payload(platform: &mut WindowPlatform, rx: Rx) -> Vec<u8> {
-    let mut bytes = vec![0; platform.rx_len(rx) as usize];
-    platform.rx_fetch(rx, 0, &mut bytes);
+pub fn payload(env: &mut WindowEnv, rx: Rx) -> Vec<u8> {
+    let mut bytes = vec![0; env.rx_len(rx) as usize];
+    env.rx_fetch(rx, 0, &mut bytes);
     bytes
 }
 
@@ -220,14 +220,14 @@ pub fn payload(platform: &mut WindowPlatform, rx: Rx) -> Vec<u8> {
 pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
     let mut queue: std::collections::VecDeque<(LinkId, Packet, Vec<u8>)> = std::collections::VecDeque::new();
     while !done() {
-        let taken = node.round(|platform, link, mut packet, rx| {
+        let taken = node.round(|env, link, mut packet, rx| {
             std::mem::swap(&mut packet.src, &mut packet.dst);
-            queue.push_back((link, packet, payload(platform, rx)));
+            queue.push_back((link, packet, payload(env, rx)));
         });
         let mut stuck = false;
         while let Some((_, packet, bytes)) = queue.front() {
             let link = node.resolve(packet.dst);
-            match node.platform.send(link, packet, Payload { prefix: bytes, spans: &[] }) {
+            match node.env.send(link, packet, Payload { prefix: bytes, spans: &[] }) {
                 Ok(()) => drop(queue.pop_front()),
                 Err(SendError::Full) => {
                     stuck = true;
@@ -236,8 +236,8 @@ pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
                 Err(_) => queue.clear(),
             }
         }
-        node.platform.ring_doorbells();
-        node.platform.take_writable(&mut Vec::new());
+        node.env.ring_doorbells();
+        node.env.take_writable(&mut Vec::new());
         if sleepy && (taken == 0 || stuck) {
             node.sleep(NAP);
         } else if taken == 0 {

@@ -30,7 +30,7 @@ pub struct Fault;
 /// Why a packet could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The link has no room now. The platform reports it in [`Platform::take_writable`] when it has again.
+    /// The link has no room now. The platform reports it in [`Env::take_writable`] when it has again.
     Full,
     /// The link is dead or unknown.
     Down,
@@ -94,7 +94,7 @@ pub struct LinkCaps {
     pub flowing_above: u32,
     /// From this length on a message goes whichever way turns out to be faster, with both sides at work: by reference, or as these say.
     pub either_from: u32,
-    /// The same for what the initiator has in memory that peers map ([`Platform::peers_map`]): never more.
+    /// The same for what the initiator has in memory that peers map ([`Env::peers_map`]): never more.
     pub shared_above: u32,
 }
 
@@ -507,7 +507,7 @@ pub struct OneSided<'a> {
     pub src: Qpn,
     /// The peer's.
     pub dst: Qpn,
-    /// The connection, as [`Platform::one_sided`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
+    /// The connection, as [`Env::one_sided`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
     pub epoch: Option<u64>,
     /// Which.
     pub op: OneSidedOp,
@@ -583,7 +583,7 @@ pub struct Path {
 }
 
 /// What the engine stands on.
-pub trait Platform {
+pub trait Env {
     /// Names the payload of the packet being received, until the call into the engine returns.
     type Rx: Copy;
 
@@ -615,10 +615,10 @@ pub trait Platform {
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
     /// What this link can do.
     fn caps(&self, link: LinkId) -> LinkCaps;
-    /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Platform::ring_doorbells`].
+    /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Env::ring_doorbells`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
-    /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Platform::sent_mark`]; `None`: nothing was sent, and
-    /// [`Platform::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
+    /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Env::sent_mark`]; `None`: nothing was sent, and
+    /// [`Env::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
     #[inline]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))
@@ -631,14 +631,14 @@ pub trait Platform {
     fn sent_mark(&self, link: LinkId) -> u64;
     /// True if the peer has taken everything up to this mark: only then does sending again make sense.
     fn taken(&self, link: LinkId, mark: u64) -> bool;
-    /// If packets of the peer have come over this link that we have not taken yet: when [`Platform::read`] has come to this
+    /// If packets of the peer have come over this link that we have not taken yet: when [`Env::read`] has come to this
     /// number, all that are here now have been taken. What we wait for may be among them.
     fn unread(&self, link: LinkId) -> Option<u64>;
     /// How many packets we have taken over this link.
     fn read(&self, link: LinkId) -> u64;
     /// True if the peer lives and is not stopped, as far as can be told without waiting: asked when it does not answer.
     fn lives(&self, link: LinkId) -> bool;
-    /// False if [`Platform::take_writable`] would certainly give nothing.
+    /// False if [`Env::take_writable`] would certainly give nothing.
     #[inline]
     fn has_full(&self) -> bool {
         true
@@ -676,9 +676,9 @@ pub trait Platform {
     fn has_late_writer(&mut self, _link: LinkId) -> bool {
         false
     }
-    /// Waits for all such peers, as [`Platform::quiesce`] does.
+    /// Waits for all such peers, as [`Env::quiesce`] does.
     fn wait_for_late_writers(&mut self) {}
-    /// True if peers can map this memory of ours, so that [`Platform::pull`] is one plain copy there.
+    /// True if peers can map this memory of ours, so that [`Env::pull`] is one plain copy there.
     fn peers_map(&self, _span: &Span) -> bool {
         false
     }
@@ -704,7 +704,7 @@ pub trait Platform {
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         None
     }
-    /// True if [`Platform::one_sided`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
+    /// True if [`Env::one_sided`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
     /// while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false

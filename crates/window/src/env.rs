@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hint::cold_path;
 use std::sync::Arc;
 
-use engine::platform::{
-    AtomicOp, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload,
-    Platform, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
+use engine::env::{
+    AtomicOp, Env, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload,
+    SendError, ShortPacket, SingleCopyError, Span, TicketRef,
 };
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
@@ -51,7 +51,7 @@ pub(crate) struct Entry {
 }
 
 /// The same-host wire. Single-threaded: the process wraps it in a lock.
-pub struct WindowPlatform {
+pub struct WindowEnv {
     pub(crate) config: Config,
     /// 128 random bits that name this device.
     pub(crate) instance: [u8; 16],
@@ -76,7 +76,7 @@ pub struct WindowPlatform {
     pub(crate) any_dead: bool,
     /// The sleep is announced on the links.
     pub(crate) asleep: bool,
-    /// See [`WindowPlatform::set_awaits_events`].
+    /// See [`WindowEnv::set_awaits_events`].
     pub(crate) awaits_events: bool,
     /// Packets may have been sent over the loopback link.
     pub(crate) looped: bool,
@@ -103,7 +103,7 @@ pub struct WindowPlatform {
     pub(crate) stats: Stats,
 }
 
-impl WindowPlatform {
+impl WindowEnv {
     /// A device without blocks and peers. No thread, no socket yet; one epoll instance, one eventfd.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl WindowPlatform {
         let fds = FdSet::new();
         let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
         let spare = peers::spare_fd(&fds);
-        let mut platform = WindowPlatform {
+        let mut env = WindowEnv {
             config,
             instance: [0; 16],
             #[cfg(test)]
@@ -150,9 +150,9 @@ impl WindowPlatform {
             fds,
         };
         let mut instance = [0; 16];
-        platform.fill_random(&mut instance);
-        platform.instance = instance;
-        Ok(platform)
+        env.fill_random(&mut instance);
+        env.instance = instance;
+        Ok(env)
     }
 
     /// Whether what keeps a connection from being made is told on standard error.
@@ -214,14 +214,14 @@ impl WindowPlatform {
         Ok(entry.id)
     }
 
-    /// The links to poll with [`WindowPlatform::peek`], the loopback link first. The list only shrinks in
-    /// [`WindowPlatform::take_dead_links`], so it may be walked by index meanwhile.
+    /// The links to poll with [`WindowEnv::peek`], the loopback link first. The list only shrinks in
+    /// [`WindowEnv::take_dead_links`], so it may be walked by index meanwhile.
     #[inline]
     pub fn links(&self) -> &[LinkId] {
         &self.live
     }
 
-    /// The next packet of a link; the same one again until [`WindowPlatform::release`].
+    /// The next packet of a link; the same one again until [`WindowEnv::release`].
     pub fn peek(&mut self, id: LinkId) -> Option<(Packet, Rx)> {
         let mut packet = Packet::NONE;
         self.peek_into(id, &mut packet).map(|rx| (packet, rx))
@@ -241,13 +241,13 @@ impl WindowPlatform {
     }
 
     /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then, there may follow
-    /// [`WindowPlatform::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the place of that is fetched.
+    /// [`WindowEnv::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the place of that is fetched.
     #[inline(always)]
     pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
         self.link(id)?.peek_short(prompt)
     }
 
-    /// Gives back what [`WindowPlatform::peek_short`] gave on this link.
+    /// Gives back what [`WindowEnv::peek_short`] gave on this link.
     #[inline(always)]
     pub fn release_short(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else { return };
@@ -255,7 +255,7 @@ impl WindowPlatform {
         self.stats.received_packets += 1;
     }
 
-    /// Gives back what [`WindowPlatform::peek`] gave on this link.
+    /// Gives back what [`WindowEnv::peek`] gave on this link.
     // Always: taps call it too, and would otherwise cost those who have none a call.
     #[inline(always)]
     pub fn release(&mut self, id: LinkId) {
@@ -271,14 +271,14 @@ impl WindowPlatform {
         }
     }
 
-    /// True if something was sent for which peers may have to be rung ([`Platform::ring_doorbells`]).
+    /// True if something was sent for which peers may have to be rung ([`Env::ring_doorbells`]).
     #[inline]
     pub fn owes_ring(&self) -> bool {
         !self.dirty.is_empty()
     }
 
     /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer that
-    /// was falling asleep while we sent is only found by [`Platform::ring_doorbells`], behind its fence. Who puts that off for the
+    /// was falling asleep while we sent is only found by [`Env::ring_doorbells`], behind its fence. Who puts that off for the
     /// fence's sake must come back to it.
     #[inline]
     pub fn must_ring_now(&self) -> bool {
@@ -297,7 +297,7 @@ impl WindowPlatform {
         self.any_ready_of(|id| id != but)
     }
 
-    /// True if a link is on its way out: [`WindowPlatform::peek`] and [`WindowPlatform::take_dead_links`] bring it there.
+    /// True if a link is on its way out: [`WindowEnv::peek`] and [`WindowEnv::take_dead_links`] bring it there.
     pub fn has_ending_links(&self) -> bool {
         let ends = |link: &Link| matches!(link.state, State::Draining(_) | State::Dead);
         self.any_dead || self.live.iter().any(|&id| self.link(id).is_some_and(ends))
@@ -332,7 +332,7 @@ impl WindowPlatform {
 
     /// The links that died since the last call, all of whose packets have been taken: appended to `dead`, each with
     /// another link to the same process, over which more of what it sent may come. The dead ones' ids are not valid any
-    /// more. Must not be called between [`WindowPlatform::peek`] and [`WindowPlatform::release`].
+    /// more. Must not be called between [`WindowEnv::peek`] and [`WindowEnv::release`].
     pub fn take_dead_links(&mut self, dead: &mut Vec<(LinkId, Option<LinkId>)>) {
         if !std::mem::take(&mut self.any_dead) {
             return;
@@ -364,12 +364,12 @@ impl WindowPlatform {
     }
 
     /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are
-    /// left for [`WindowPlatform::peek`].
+    /// left for [`WindowEnv::peek`].
     pub fn handle_events(&mut self, now: Nanos) {
         self.poll_events(now);
     }
 
-    /// When [`WindowPlatform::handle_events`] has to be called even if nothing happens.
+    /// When [`WindowEnv::handle_events`] has to be called even if nothing happens.
     pub fn deadline(&self) -> Option<Nanos> {
         let links_back = self.unreached.iter().map(|one| one.at);
         self.half_open.iter().map(|h| h.deadline).chain(self.closed_until).chain(links_back).min()
@@ -381,7 +381,7 @@ impl WindowPlatform {
         self.fds.close_all();
     }
 
-    /// The list behind [`WindowPlatform::close_after_fork`], for a fork handler that cannot take the device's lock.
+    /// The list behind [`WindowEnv::close_after_fork`], for a fork handler that cannot take the device's lock.
     pub fn fd_set(&self) -> Arc<FdSet> {
         Arc::clone(&self.fds)
     }
@@ -449,7 +449,7 @@ impl WindowPlatform {
     }
 }
 
-impl Platform for WindowPlatform {
+impl Env for WindowEnv {
     type Rx = Rx;
 
     fn random(&mut self) -> u64 {
@@ -747,7 +747,7 @@ impl Platform for WindowPlatform {
 
     fn quiesce(&mut self, link: Option<LinkId>) {
         // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
-        self.quiesce_those(|platform, id| link.is_none_or(|link| platform.same_peer(link, id)));
+        self.quiesce_those(|env, id| link.is_none_or(|link| env.same_peer(link, id)));
     }
 }
 
@@ -771,25 +771,25 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-impl taps::Wire for WindowPlatform {
+impl taps::Wire for WindowEnv {
     #[inline(always)]
     fn peek_short(&self, link: LinkId, prompt: bool) -> Option<ShortPacket> {
-        WindowPlatform::peek_short(self, link, prompt)
+        WindowEnv::peek_short(self, link, prompt)
     }
 
     #[inline(always)]
     fn release_short(&mut self, link: LinkId) {
-        WindowPlatform::release_short(self, link);
+        WindowEnv::release_short(self, link);
     }
 
     #[inline]
     fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Rx> {
-        WindowPlatform::peek_into(self, link, packet)
+        WindowEnv::peek_into(self, link, packet)
     }
 
     #[inline]
     fn release(&mut self, link: LinkId) {
-        WindowPlatform::release(self, link);
+        WindowEnv::release(self, link);
     }
 
     fn device(&self) -> [u8; 16] {
@@ -797,9 +797,9 @@ impl taps::Wire for WindowPlatform {
     }
 
     fn peer_device(&mut self, link: LinkId) -> Option<[u8; 16]> {
-        let known = |platform: &Self| match &platform.link(link)?.remote {
+        let known = |env: &Self| match &env.link(link)?.remote {
             Some(remote) => remote.instance,
-            None => Some(platform.instance),
+            None => Some(env.instance),
         };
         known(self).or_else(|| {
             // WELCOME lies in the socket: it is sent before anything is put into the window, but whoever polls looks
