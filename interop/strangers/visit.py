@@ -40,7 +40,7 @@ def linger(connection, on):
 
 
 def names(pid):
-    """Of the sockets of this process at which somebody can knock."""
+    """Of the sockets of this process at which a stranger can connect."""
     inodes = set()
     try:
         fds = os.listdir(f"/proc/{pid}/fd")
@@ -62,7 +62,7 @@ def names(pid):
     return {row[7] for row in rows if len(row) > 7 and row[6] in inodes and int(row[3], 16) & listening}
 
 
-def knock(name):
+def visit(name):
     """True if something was left there. The socket's owner is stopped meanwhile: it neither turns us away nor closes anything."""
     slow = slow_to_close()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [slow.fileno()]).tobytes())]
@@ -101,11 +101,11 @@ def main():
     doors = names(server.pid) | names(client.pid)
     for process in (server, client):
         process.send_signal(signal.SIGSTOP)
-    left = {name for name in sorted(doors) if [True for _ in range(20) if knock(name)]}
+    left = {name for name in sorted(doors) if [True for _ in range(20) if visit(name)]}
     for process in (server, client):
         process.send_signal(signal.SIGCONT)
     for name in sorted(doors):
-        print(name, "something was left" if name in left else "no more than knocked at")
+        print(name, "something was left" if name in left else "no more than connected to")
     # Far less than it takes to close what was left, and far more than what they do.
     deadline = time.monotonic() + 60
     results = []

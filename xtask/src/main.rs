@@ -72,7 +72,7 @@ const STEPS: &[Step] = &[
     Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
     Step { name: "ucx",        slow: false, run: interop::ucx,        about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
     Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port of InfiniBand" },
-    Step { name: "adopted",    slow: false, run: interop::migrated,    about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory that peers map" },
+    Step { name: "migrated",    slow: false, run: interop::migrated,    about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory that peers map" },
     Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
     Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
     Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, without process_vm_readv, and visited by another user" },

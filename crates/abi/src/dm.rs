@@ -228,7 +228,7 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = dm.memory.range(offset, length)? as u64;
         let nic = domain.context()?.nic()?;
-        // Straight to the engine: this memory is there. The region may be empty, as on adapters.
+        // Directly to the engine: this memory is there. The region may be empty, as on adapters.
         let (id, lkey, rkey) = nic.lock().reg_mr(domain.id, addr, length as u64, 0, access)?;
         let made = Made { id, lkey: lkey.0, rkey: rkey.0, addr: null_mut(), length };
         Mr::create(pd, made, Some(dm.memory.clone()))

@@ -29,9 +29,9 @@ pub struct Options {
     #[arg(long)]
     no_single_copy: bool,
     /// Move the memory that the program registers, where it is, into memory that its peers map too: RDMA WRITE, READ, atomics
-    /// and large messages then need no system call (see docs/adopt.md for what a program could notice)
-    #[arg(long, conflicts_with = "no_straight")]
-    adopt: bool,
+    /// and large messages then need no system call (see docs/migrate.md for what a program could notice)
+    #[arg(long, conflicts_with = "no_single_copy")]
+    migrate: bool,
     /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is 1:
     /// large messages then take one copy instead of two. Both programs need it
     #[arg(long)]
@@ -94,7 +94,7 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     if options.no_single_copy {
         command.env("SOFTRNIC_SINGLE_COPY", "0");
     }
-    if options.adopt {
+    if options.migrate {
         command.env("SOFTRNIC_MIGRATE", "1");
     }
     if options.permit_ptrace {

@@ -153,7 +153,7 @@ fn objects_come_and_go() {
     assert!(library().devices().is_ok());
     let time = Duration::from_secs(setting("SOFTRNIC_CHURN_SECONDS").unwrap_or(SECONDS));
     let start = Instant::now();
-    let mut remote = Remote::start("far_side", "churn", &[]);
+    let mut remote = Remote::start("remote_side", "churn", &[]);
     let (mut took, near) = churn(&mut remote.wire, |wire| {
         let now = (start.elapsed() < time, start.elapsed() > time.mul_f64(WARM));
         wire.tell(&now);

@@ -243,7 +243,7 @@ fn remote_side() {
 fn round(fixture: &Fixture, random: &mut Random, kind: Kind) -> Result<(u64, Duration), String> {
     let part = serde_json::to_string(&(random.next(), kind.early)).expect("plain data");
     let mut remote =
-        Remote::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", if kind.single_copy { "1" } else { "0" })]);
+        Remote::start("remote_side", &part, &[("SOFTRNIC_SINGLE_COPY", if kind.single_copy { "1" } else { "0" })]);
     let end = End::new(fixture, kind.events, kind.srq);
     let peer: Place = remote.wire.exchange(&end.place(fixture));
     let life = Duration::from_micros(random.below(if kind.early { 3000 } else { 30_000 }));

@@ -117,7 +117,7 @@ fn remote_side() {
 #[test]
 fn who_only_watches_its_memory_is_reached() {
     let fixture = Fixture::open();
-    let mut remote = Remote::start("far_side", "passive", &[("SOFTRNIC_SINGLE_COPY", "1")]);
+    let mut remote = Remote::start("remote_side", "passive", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let end = End::new(&fixture, true);
     let peer = end.connect(&fixture, &mut remote.wire, true);
     let at = |offset: usize| (peer.addr + offset as u64, peer.rkey);

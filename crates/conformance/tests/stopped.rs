@@ -234,10 +234,10 @@ fn each(test: impl Fn(&Fixture, &mut Remote, Waits, usize, &str)) {
     let fixture = Fixture::open();
     let mut cases = 0;
     for single_copy in ["1", "0"] {
-        let mut remote = Remote::start("far_side", "stopped", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("remote_side", "stopped", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         for waits in [Waits::Polling, Waits::Events] {
             for len in LENS {
-                test(&fixture, &mut remote, waits, len, &format!("straight {single_copy}, {waits:?}, {len} bytes"));
+                test(&fixture, &mut remote, waits, len, &format!("single copy {single_copy}, {waits:?}, {len} bytes"));
                 cases += 1;
             }
         }

@@ -519,7 +519,7 @@ pub struct OneSided<'a> {
     pub len: u32,
     /// Bytes of the request in front of these, which have been executed.
     pub before: u32,
-    /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that can be foreseen.
+    /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that is known beforehand.
     pub after: u32,
     /// Our queue pair's path MTU in bytes.
     pub mtu: u32,

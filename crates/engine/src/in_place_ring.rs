@@ -65,12 +65,12 @@ impl<T: Default> InPlaceRing<T> {
         if more <= self.capacity() - self.len {
             return Ok(());
         }
-        self.straighten();
+        self.unwrap_around();
         self.places.try_reserve(more)
     }
 
     /// Puts the entries to the front of the memory, and nothing behind them.
-    fn straighten(&mut self) {
+    fn unwrap_around(&mut self) {
         // Entries that go on at the front have passed the last place, so all places exist.
         self.places.rotate_left(self.head);
         self.head = 0;
@@ -101,7 +101,7 @@ impl<T: Default> InPlaceRing<T> {
     /// Adds one at the end.
     pub fn push_back(&mut self, value: T) {
         if self.is_full() {
-            self.straighten();
+            self.unwrap_around();
             self.places.reserve(1);
         }
         if let Some(place) = self.place() {
@@ -113,7 +113,7 @@ impl<T: Default> InPlaceRing<T> {
     pub fn push_front(&mut self, value: T) {
         if self.is_full() || self.head == 0 && self.places.len() < self.capacity() {
             // The place before the first is behind all others, and was never used, or there is none.
-            self.straighten();
+            self.unwrap_around();
             self.places.insert(0, value);
         } else {
             self.head = if self.head == 0 { self.capacity() - 1 } else { self.head - 1 };
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// Does the same to a belt and to a `VecDeque`, which is known to be right, in an order drawn from a seed.
+    /// Does the same to an in-place ring and to a `VecDeque`, which is known to be right, in an order drawn from a seed.
     #[test]
     fn it_does_what_a_deque_does() {
         for seed in 1..200u64 {

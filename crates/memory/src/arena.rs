@@ -23,7 +23,7 @@ use crate::backing::{self, SEALS};
 use crate::fds::{FdSet, TrackedFd};
 use crate::local::{self, Cursor};
 
-/// Bytes of an arena: virtual, until they are used. No multiple of a huge page's size, see [`backing::Memfd::adopt`].
+/// Bytes of an arena: virtual, until they are used. No multiple of a huge page's size, see [`backing::Memfd::open`].
 pub const BYTES: u64 = (64 << 30) + 4096;
 
 const PAGE: u64 = 4096;
@@ -217,7 +217,7 @@ impl Peer {
     fn map_file(&mut self, fd: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| Errno::EPROTO)?;
         let refused = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
-        let stat = rustix::fs::fstat(fd).map_err(backing::errno)?; // after the seals, as in `Memfd::adopt`
+        let stat = rustix::fs::fstat(fd).map_err(backing::errno)?; // after the seals, as in `Memfd::open`
         let right = u64::try_from(stat.st_size) == Ok(BYTES) && stat.st_ino == self.inode;
         if !right || !seals.contains(SEALS) || seals.intersects(refused) {
             return Err(Errno::EPROTO);

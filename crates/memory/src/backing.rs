@@ -115,7 +115,7 @@ impl Memfd {
     /// # Errors
     /// As [`Memfd::create`]; `EINVAL` where the kernel (before 5.1) does not know the seal.
     pub fn create_export_table(len: usize) -> Result<(Self, OwnedFd), Errno> {
-        let fd = rustix::fs::memfd_create(c"softrnic-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        let fd = rustix::fs::memfd_create(c"softrnic-exports", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(errno)?;
         resize(&fd, len as u64)?;
         filled(&fd, len as u64)?;

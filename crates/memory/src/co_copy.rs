@@ -34,12 +34,12 @@ const LEAST: u16 = 2;
 pub const TAIL: u32 = 4096;
 /// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a follower at work with.
 pub const LONGEST: u32 = 1 << 20;
-/// Copies that are made alone after one whose helper was waited for so long that it must have lost its processor; twice as
+/// Copies that are made alone after one whose follower was waited for so long that it must have lost its processor; twice as
 /// many after the next such one, and so on, this often.
 const ALONE: u32 = 64;
 const DOUBLED: u32 = 12;
 
-/// The shared words of one leader and one helper.
+/// The shared words of one leader and one follower.
 #[derive(Clone, Copy)]
 pub struct Words<'a> {
     /// See the module's page.

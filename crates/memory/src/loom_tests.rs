@@ -309,14 +309,14 @@ fn loom_nobody_reaches_what_was_taken_back() {
 }
 
 /// The words of a cooperative copy, and what is copied to: a cell for each unit, and one for the tail.
-struct Joint {
+struct CoCopy {
     claims: AtomicU64,
     followed: AtomicU64,
     terms: [AtomicU64; 5],
     cells: Vec<UnsafeCell<u64>>,
 }
 
-impl Joint {
+impl CoCopy {
     const LEN: u32 = co_copy::SHORTEST;
     const UNIT: u32 = 16 << 10;
     const UNITS: u32 = Self::LEN / Self::UNIT;
@@ -344,11 +344,11 @@ impl Joint {
 #[test]
 fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
     explore(2, || {
-        let co_copy = Arc::new(Joint {
+        let co_copy = Arc::new(CoCopy {
             claims: AtomicU64::new(0),
             followed: AtomicU64::new(0),
             terms: std::array::from_fn(|_| AtomicU64::new(0)),
-            cells: (0..=Joint::UNITS).map(|_| UnsafeCell::new(0)).collect(),
+            cells: (0..=CoCopy::UNITS).map(|_| UnsafeCell::new(0)).collect(),
         });
         let theirs = co_copy.clone();
         let other = thread::spawn(move || {
@@ -363,7 +363,7 @@ fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
         let mut leader = Leader::default();
         for name in 1..=2 {
             let ticket = engine::env::TicketRef { addr: 0, value: 0 };
-            let terms = Terms { ticket, followers: name, leaders: 0, len: Joint::LEN, to_follower: false };
+            let terms = Terms { ticket, followers: name, leaders: 0, len: CoCopy::LEN, to_follower: false };
             let waits = |_| {
                 thread::yield_now();
                 true

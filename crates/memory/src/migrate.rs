@@ -2,7 +2,7 @@
 //! while other threads go on to read and write it, and back.
 //!
 //! ```text
-//! adopt                                            give_back
+//! migrate                                          migrate_back
 //! every page is made present                       private memory is made elsewhere, every page present
 //! write-protect: who writes now waits              write-protect: who writes now waits
 //! copy the memory into the file                    copy the file into the private memory
@@ -107,7 +107,7 @@ pub fn migrate_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(),
     punch(file, offset, len)
 }
 
-/// Gives a forked child a copy of its own of what its parent has adopted: the `len` bytes of `file` at `offset`, wherever it
+/// Gives a forked child a copy of its own of what its parent has migrated: the `len` bytes of `file` at `offset`, wherever it
 /// has them mapped. Its content is that of now: what others write to it between fork and this call is seen.
 ///
 /// For the only thread of a child, before it runs anything else. Async-signal-safe.

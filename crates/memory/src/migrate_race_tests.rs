@@ -72,7 +72,7 @@ fn system_calls_wait() {
         return;
     }
     if protection::open(Whose::All).is_err() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED adopt: system_calls_wait: needs privileges for userfaultfd");
+        let _ = writeln!(std::io::stderr(), "SKIPPED migrate: system_calls_wait: needs privileges for userfaultfd");
         return;
     }
     let (area, source, stop) = (Area::new(64), file(64), AtomicBool::new(false));

@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 fn can(test: &str) -> bool {
     if !possible() {
         let _ =
-            writeln!(std::io::stderr(), "SKIPPED adopt: {test}: userfaultfd in write-protect mode is not available");
+            writeln!(std::io::stderr(), "SKIPPED migrate: {test}: userfaultfd in write-protect mode is not available");
     }
     possible()
 }
@@ -91,7 +91,7 @@ fn word<'a>(addr: u64) -> &'a AtomicU64 {
 }
 
 fn file(pages: usize) -> OwnedFd {
-    let fd = rustix::fs::memfd_create("adopt-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let fd = rustix::fs::memfd_create("migrate-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, (pages * PAGE) as u64).unwrap();
     fd
 }

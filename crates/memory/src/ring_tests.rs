@@ -518,7 +518,7 @@ fn halves_do_not_overlap() {
     b.fetch(0, &mut nothing);
     assert_eq!(nothing, [0; 64]);
     assert_eq!(peek(&mut Consumer::new(b)).unwrap().map(|_| ()), None);
-    const { assert!(!Half::WINDOW.is_multiple_of(2 << 20), "see Memfd::adopt") };
+    const { assert!(!Half::WINDOW.is_multiple_of(2 << 20), "see Memfd::open") };
 }
 
 #[test]

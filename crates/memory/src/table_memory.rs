@@ -16,7 +16,7 @@ const BYTES: usize = ROWS * ROW * 8 + 4096;
 pub struct OwnTable(Memfd);
 
 impl OwnTable {
-    /// An empty board; the descriptor is for peers.
+    /// An empty export table; the descriptor is for peers.
     ///
     /// # Errors
     /// As [`Memfd::create_export_table`].

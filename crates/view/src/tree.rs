@@ -19,7 +19,7 @@ use crate::port;
 pub const DEVICE: &str = "softrnic0";
 /// Firmware version: the version of this software.
 pub const FW_VER: &str = env!("CARGO_PKG_VERSION");
-/// Board identifier.
+/// Identifier of the board.
 pub const BOARD_ID: &str = "softrnic";
 /// `ibv_port_attr.active_speed`: EDR, 25 Gb/s a lane.
 pub const ACTIVE_SPEED: u8 = 32;

@@ -3,7 +3,7 @@
 /// Settings of the window wire. Every one has an environment variable, read once by [`Config::from_env`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages straight between processes nor lets
+    /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages directly between processes nor lets
     /// its peers do so. With 1 it always does, where the kernel permits it; unset, where that is also quicker.
     pub single_copy: bool,
     /// `SOFTRNIC_SINGLE_COPY_ABOVE` (bytes): messages longer than this go by single copy, whatever is quicker. [`SINGLE_COPY_ABOVE`] with

@@ -70,7 +70,7 @@ pub struct WindowEnv {
     /// Links that are not dead, and dead ones until `take_dead_links`.
     pub(crate) live: Vec<LinkId>,
     dirty: Vec<LinkId>,
-    /// One of those on which packets were sent since the last kick was seen to sleep.
+    /// One of those on which packets were sent since the last ring of the doorbell was seen to sleep.
     urgent: bool,
     pub(crate) full: Vec<LinkId>,
     pub(crate) any_dead: bool,

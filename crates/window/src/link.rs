@@ -69,7 +69,7 @@ impl Rx {
 
 /// Parts of a peer's copy that are helped with before others have their turn.
 const PARTS_AT_ONCE: u32 = 2;
-/// How often a leader looks whether its helper is done before it lets others have its processor, and how often it does that between
+/// How often a leader looks whether its follower is done before it lets others have its processor, and how often it does that between
 /// two looks at the follower's life.
 const FOLLOWER_SPINS: u32 = 4096;
 const FOLLOWER_LOOKS: u32 = 16;
@@ -203,7 +203,7 @@ fn lead(
 ) -> Result<(), SingleCopyError> {
     let (mut began, mut stopped) = (None, 0);
     let waits = |turn: u32| {
-        // A part takes some microseconds, unless its helper has to wait for a processor.
+        // A part takes some microseconds, unless its follower has to wait for a processor.
         if turn < FOLLOWER_SPINS {
             std::hint::spin_loop();
             return true;

@@ -180,7 +180,7 @@ impl WindowEnv {
         // can be looked through at once.
         let tries = (0..PLAIN_TRIES).map(|i| (i, false)).chain((0..count).map(|i| (i, true)));
         for (i, over_strangers) in tries {
-            // Every block once: a random start, and a stride that has no factor in common with their number (4094 =
+            // Every block once: a random start, and a step that has no factor in common with their number (4094 =
             // 2 * 23 * 89), so that processes which start alike do not meet at every step.
             let block = BLOCKS.start() + ((seed.wrapping_add(i.wrapping_mul(1013)) % count) as u16);
             let listener = match names::claim(&rendezvous::block_name(block), 4096, over_strangers) {

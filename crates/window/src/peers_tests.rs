@@ -169,7 +169,7 @@ fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
         send(&mut env);
         send(&mut env);
         assert!(env.owes_ring() && !env.must_ring_now());
-        // It falls asleep behind the look at it: only the kick finds out.
+        // It falls asleep behind the look at it: only the ring of the doorbell finds out.
         env.link_mut(link).unwrap().consumer.announce_sleep();
         assert!(!env.must_ring_now());
         send(&mut env);

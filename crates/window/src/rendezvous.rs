@@ -23,7 +23,7 @@
 //!   names: the kernel lets it trace the other side (`process_vm_readv` makes the check of ptrace(2)), so whatever the
 //!   other side tells it could be read from that one's memory anyway.
 //! * TABLE, the answer to a right PROOF, with descriptors: an eventfd that is this link's doorbell, and with flag 2 the
-//!   sender's board. Without PROOF there is none, and everything travels through the window.
+//!   sender's export table. Without PROOF there is none, and everything travels through the window.
 //! * ECHO: the secret of a HELLO of the receiver's over another link, and the sender's block at which that link came in
 //!   (`identity`), so that a process without a process number here is known by the links that lead to it.
 //! * RING: a doorbell for the side that has no eventfd of the receiver.
@@ -82,7 +82,7 @@ pub enum Message {
     Proof([u8; NONCE]),
     /// What a process gets that may trace the sender.
     Table {
-        /// The descriptor of the sender's board comes behind that of the doorbell.
+        /// The descriptor of the sender's export table comes behind that of the doorbell.
         export_table: bool,
     },
     /// What the receiver's HELLO over another link said, and where that link came in.

@@ -216,7 +216,7 @@ fn export_tables_that_are_none(node: &mut Node) {
         let peer = Proven::new(node, &nonce);
         peer.give(&eventfd(), Some(export_table));
         let link = node.env.links()[1];
-        node.until("straight", |node| {
+        node.until("single copies", |node| {
             node.env.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
         });
         let mut local = vec![0; 5000];

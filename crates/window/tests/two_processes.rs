@@ -376,7 +376,7 @@ fn single_copies() {
     let link = node.resolve(peer);
     assert!(!node.env.caps(link).single_copy, "nothing is known yet");
     assert_eq!(node.env.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
-    node.until("straight", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy);
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
@@ -481,7 +481,7 @@ fn requests_executed_by_the_initiator() {
     other.hear();
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    node.until("straight", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy);
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
     let request = |op, addr, local| OneSided {
@@ -808,7 +808,7 @@ fn nobody_writes_to_what_was_taken_back() {
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     other.tell(&node.qpn.get().to_string());
-    node.until("straight", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy);
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);

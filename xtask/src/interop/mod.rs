@@ -75,10 +75,10 @@ impl Mode {
     fn sandbox(self, suite: &mut Suite) -> Option<Sandbox> {
         let sandbox = match self {
             Mode::Every => Sandbox::new("every", &[]),
-            Mode::SingleCopy => Sandbox::new("straight", &[SINGLE_COPY_ALWAYS]),
+            Mode::SingleCopy => Sandbox::new("single-copy", &[SINGLE_COPY_ALWAYS]),
             Mode::Indirect => Sandbox::new("indirect", &[SINGLE_COPY_FORBIDDEN]),
             Mode::InfiniBand => Sandbox::new("infiniband", &[INFINIBAND]),
-            Mode::Migrated => Sandbox::new("adopted", &[MIGRATE]),
+            Mode::Migrated => Sandbox::new("migrated", &[MIGRATE]),
         };
         sandbox.map_err(|e| suite.fail("preparation", e)).ok()
     }
@@ -87,10 +87,10 @@ impl Mode {
     fn name(self, name: &str) -> String {
         match self {
             Mode::Every => name.to_owned(),
-            Mode::SingleCopy => format!("{name} (straight)"),
+            Mode::SingleCopy => format!("{name} (single copy)"),
             Mode::Indirect => format!("{name} (indirect)"),
             Mode::InfiniBand => format!("{name} (InfiniBand)"),
-            Mode::Migrated => format!("{name} (adopted)"),
+            Mode::Migrated => format!("{name} (migrated)"),
         }
     }
 }
@@ -168,7 +168,7 @@ pub fn migrated(suite: &mut Suite, options: &Options) {
         return;
     };
     pyverbs::run(suite, &sandbox, options, Mode::Migrated);
-    rust::test_load(suite, options, "test-adopted", ("SOFTRNIC_MIGRATE", "1"));
+    rust::test_load(suite, options, "test-migrated", ("SOFTRNIC_MIGRATE", "1"));
 }
 
 /// All of it with the window as the only way.

@@ -352,7 +352,7 @@ static int both(void)
 /* In a process of its own: the settings are read once. */
 static void apart(enum kind memory)
 {
-	static const char *const names[] = { "adopted memory", "device memory", "memory of softrnic_dv_alloc" };
+	static const char *const names[] = { "migrated memory", "device memory", "memory of softrnic_dv_alloc" };
 	int status;
 	pid_t child = fork();
 
@@ -372,9 +372,9 @@ static void apart(enum kind memory)
 
 int main(void)
 {
-	const char *straight = getenv("SOFTRNIC_SINGLE_COPY");
+	const char *single_copy = getenv("SOFTRNIC_SINGLE_COPY");
 
-	if (straight && !strcmp(straight, "0")) {
+	if (single_copy && !strcmp(single_copy, "0")) {
 		fprintf(stderr, "SOFTRNIC_SINGLE_COPY is 0: who may not copy may not map\n");
 		return 77;
 	}

@@ -65,7 +65,7 @@ impl Room {
         self.word() + 16
     }
 
-    /// Whole pages: only those can be moved to memory that peers map (docs/adopt.md).
+    /// Whole pages: only those can be moved to memory that peers map (docs/migrate.md).
     fn bytes(self) -> usize {
         (2 * self.half + 64).next_multiple_of(4096)
     }

@@ -43,7 +43,7 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
     line("ratios less so. `docs/benchmark.md` says how it measures.\n");
     if migrated() {
         line(
-            "All programs ran with `SOFTRNIC_MIGRATE=1`: registered memory lay where peers map it (`docs/adopt.md`).\n",
+            "All programs ran with `SOFTRNIC_MIGRATE=1`: registered memory lay where peers map it (`docs/migrate.md`).\n",
         );
     }
     line(&format!("- Machine: {}.", results.machine));

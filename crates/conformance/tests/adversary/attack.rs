@@ -1,4 +1,4 @@
-//! The adversary: knocks at every door of the honest pair, as its scenario says.
+//! The adversary: connects to every socket of the honest pair, as its scenario says.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Write};

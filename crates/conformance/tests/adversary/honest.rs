@@ -35,7 +35,7 @@ pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);
     let fixture = Fixture::open();
     let manager = Manager::new();
-    let mut other = Remote::start("far_side", "friend", &[]);
+    let mut other = Remote::start("remote_side", "friend", &[]);
     let port = other.wire.hear();
     let friend = Friend::new(&fixture, &mut other.wire);
     // What is there after it has been used once.
@@ -59,7 +59,7 @@ pub fn run(mut wire: Wire, seed: u64) {
                 }
             }
             Order::Anew => {
-                let mut another = Remote::start("far_side", "friend", &[]);
+                let mut another = Remote::start("remote_side", "friend", &[]);
                 let port = another.wire.hear();
                 let friend = Friend::new(&fixture, &mut another.wire);
                 book.exchange(&friend, &mut random);

@@ -119,7 +119,7 @@ impl Pair {
     fn start(starter: &[&str], seed: u64, random: &mut Random) -> Pair {
         let _watch = watch(format!("a pair that nobody disturbs, SOFTRNIC_ADVERSARY_SEED={seed}"), BOUND);
         let before = doors();
-        let mut remote = Remote::start_by(starter, "far_side", &format!("honest:{}", random.next() | 1));
+        let mut remote = Remote::start_by(starter, "remote_side", &format!("honest:{}", random.next() | 1));
         let pids = remote.wire.hear();
         let doors: Vec<_> = doors().into_iter().filter(|door| !before.contains(door)).collect();
         // Of each process: where it is found, and where doctor asks; of one: where it listens.
@@ -150,7 +150,7 @@ impl Pair {
     fn withstand(&mut self, scenario: &Scenario) -> (Spoils, Account) {
         let _watch = watch(format!("SOFTRNIC_ADVERSARY_SEED={}, {scenario:?}", self.seed), BOUND);
         let part = format!("adversary:{}", serde_json::to_string(scenario).expect("plain data"));
-        let mut adversary = Remote::start_by(scenario.who.starter(), "far_side", &part);
+        let mut adversary = Remote::start_by(scenario.who.starter(), "remote_side", &part);
         self.remote.wire.tell(&Order::Work(WORK));
         let () = adversary.wire.exchange(&self.target);
         let spoils: Spoils = adversary.wire.hear();

@@ -107,10 +107,10 @@ fn killed_peers() {
     let fixture = Fixture::open();
     let mr = region(&fixture, LEN);
     for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut remote = Remote::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("remote_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         let (end, place) = connected(&fixture, &mut remote.wire, How::Killed, &JOINED());
         remote.kill();
-        fails(&mr, &end, &place, len, &format!("killed, {len} bytes, straight {single_copy}"));
+        fails(&mr, &end, &place, len, &format!("killed, {len} bytes, single copy {single_copy}"));
     }
 }
 
@@ -120,7 +120,7 @@ fn too_many_reads() {
     let fixture = Fixture::open();
     let mr = region(&fixture, LEN);
     for (single_copy, len) in [("1", 64), ("1", LEN), ("0", LEN)] {
-        let mut remote = Remote::start("far_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("remote_side", "lost", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // No timeout may pass while the target is stopped.
         let (end, place) = connected(&fixture, &mut remote.wire, How::Killed, &Joined::default());
         remote.signal(Signal::STOP);
@@ -133,9 +133,9 @@ fn too_many_reads() {
         let got = end.completions(4);
         let refused = got.iter().position(|(_, status)| *status != Status::SUCCESS);
         // The first is within the limit, and its data come before the refusal of another (9.7.5.1).
-        assert_eq!(got[0], (1, Status::SUCCESS), "straight {single_copy}, {len} bytes: {got:?}");
-        let refused = refused.unwrap_or_else(|| panic!("straight {single_copy}, {len} bytes: {got:?}"));
-        assert_eq!(got[refused].1, Status::REMOTE_INVALID_REQUEST, "straight {single_copy}, {len} bytes: {got:?}");
+        assert_eq!(got[0], (1, Status::SUCCESS), "single copy {single_copy}, {len} bytes: {got:?}");
+        let refused = refused.unwrap_or_else(|| panic!("single copy {single_copy}, {len} bytes: {got:?}"));
+        assert_eq!(got[refused].1, Status::REMOTE_INVALID_REQUEST, "single copy {single_copy}, {len} bytes: {got:?}");
         assert!(got[refused + 1..].iter().all(|(_, status)| *status == Status::FLUSHED), "{got:?}");
     }
 }

@@ -77,7 +77,7 @@ fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R
     match ends {
         Ends::Processes { single_copy } => {
             let single_copy = if single_copy { "1" } else { "0" };
-            let mut remote = Remote::start("far_side", part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+            let mut remote = Remote::start("remote_side", part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
             let result = act(&mut remote.wire);
             assert!(remote.ended_well(), "the part {part}");
             result
@@ -143,7 +143,7 @@ fn through_the_window() {
 
 #[test]
 fn single_copy() {
-    run("large straight", NEAR, LARGE, false);
+    run("large by single copy", NEAR, LARGE, false);
 }
 
 #[test]

@@ -133,7 +133,8 @@ fn the_target_deregisters() {
 #[test]
 fn the_initiator_deregisters() {
     for single_copy in ["1", "0"] {
-        let mut remote = conformance::Remote::start("far_side", "under way", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote =
+            conformance::Remote::start("remote_side", "under way", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         let fixture = Fixture::open();
         let memory = region(&fixture, LEN);
         memory.write(LEN - 1, &[0xa5]);
@@ -149,10 +150,10 @@ fn the_initiator_deregisters() {
         drop(registered);
         remote.signal(Signal::CONT);
         let wanted = [(1, Status::LOCAL_PROTECTION), (2, Status::FLUSHED), (200, Status::FLUSHED)];
-        assert_eq!(end.completions(3), wanted, "straight {single_copy}");
+        assert_eq!(end.completions(3), wanted, "single copy {single_copy}");
         assert_eq!(end.state(), QpState::Err);
         // The last byte, the only one that is not 0, did not arrive.
-        assert!(remote.wire.exchange::<_, bool>(&Then::Look), "straight {single_copy}");
+        assert!(remote.wire.exchange::<_, bool>(&Then::Look), "single copy {single_copy}");
         remote.wire.tell(&None::<Order>);
         assert!(remote.ended_well());
     }
@@ -177,7 +178,7 @@ const READS: u64 = 8;
 /// The data are on their way through the window, which the initiator does not empty.
 #[test]
 fn the_target_deregisters_what_is_being_read() {
-    let mut remote = conformance::Remote::start("far_side", "reader", &[("SOFTRNIC_SINGLE_COPY", "0")]);
+    let mut remote = conformance::Remote::start("remote_side", "reader", &[("SOFTRNIC_SINGLE_COPY", "0")]);
     let fixture = Fixture::open();
     let memory = region(&fixture, LEN);
     let granted = fixture.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");

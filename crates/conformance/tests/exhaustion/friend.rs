@@ -9,7 +9,7 @@ pub struct Friend(Remote);
 
 impl Friend {
     pub fn start() -> Friend {
-        Friend(Remote::start("far_side", "friend", &[]))
+        Friend(Remote::start("remote_side", "friend", &[]))
     }
 
     /// Makes a queue pair for the one at `place`; gives where it is.

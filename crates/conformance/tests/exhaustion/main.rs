@@ -79,7 +79,7 @@ struct Outcome {
 /// Runs one case.
 fn run(case: &Case, friend: &mut Friend) -> Result<Outcome, String> {
     let part = serde_json::to_string(case).expect("plain data");
-    let mut remote = Remote::start_heard("far_side", &part, &[("SOFTRNIC_LOG", "error"), ("RUST_BACKTRACE", "0")]);
+    let mut remote = Remote::start_heard("remote_side", &part, &[("SOFTRNIC_LOG", "error"), ("RUST_BACKTRACE", "0")]);
     let fixture = Fixture::open();
     let mut old = None;
     if case.connected {

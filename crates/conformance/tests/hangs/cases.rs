@@ -173,7 +173,7 @@ const CASES: &[Case] = &[
         here((a, b))
     }, "armed, and one completion came before the last event"),
     ("a thread waits for an event that nobody has asked for", || {
-        let remote = Remote::start("far_side", "waiter", &[]);
+        let remote = Remote::start("remote_side", "waiter", &[]);
         Hang { pid: remote.pid(), _keep: Box::new(remote) }
     }, "not armed, and one thread in ibv_get_cq_event: no event will come"),
     ("an event waits to be got", || {
@@ -185,7 +185,7 @@ const CASES: &[Case] = &[
         here((a, b))
     }, "one event waits in its completion channel"),
     ("the destruction of a completion queue waits for acknowledgements", || {
-        let remote = Remote::start("far_side", "destroyer", &[]);
+        let remote = Remote::start("remote_side", "destroyer", &[]);
         Hang { pid: remote.pid(), _keep: Box::new(remote) }
     }, "waits: one event got and not acknowledged"),
     ("an asynchronous event waits to be got", || {
@@ -213,14 +213,14 @@ const CASES: &[Case] = &[
         here((a, b, ah))
     }, "one message was lost: no receive was posted"),
     ("the peer is stopped", || {
-        let mut remote = Remote::start("far_side", "peer", &[]);
+        let mut remote = Remote::start("remote_side", "peer", &[]);
         let a = meet(&patient(), &mut remote.wire);
         remote.signal(Signal::STOP);
         a.send();
         here((a, remote))
     }, "is stopped (SIGSTOP, or a debugger)"),
     ("the peer in another process posts no receive", || {
-        let mut remote = Remote::start("far_side", "peer", &[]);
+        let mut remote = Remote::start("remote_side", "peer", &[]);
         let a = meet(&Joined { rnr_timer: 20, ..patient() }, &mut remote.wire);
         a.send();
         here((a, remote))
@@ -268,7 +268,7 @@ fn exit_statuses_are_as_documented() {
     let (status, text) = doctor(&["1"]);
     assert_eq!(status, 2, "{text}");
     // Nothing is the matter with a process that does nothing.
-    let mut remote = Remote::start("far_side", "silent", &[]);
+    let mut remote = Remote::start("remote_side", "silent", &[]);
     let () = remote.wire.hear();
     let pid = remote.pid().to_string();
     let well = || doctor(&[&pid]);

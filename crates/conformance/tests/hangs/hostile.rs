@@ -27,7 +27,7 @@ fn descriptors(pid: u32) -> usize {
 /// Connections that say nothing, say much, send descriptors, and close at every moment, a few thousand of them.
 #[test]
 fn many_and_rude_connections_do_no_harm() {
-    let mut remote = Remote::start("far_side", "silent", &[]);
+    let mut remote = Remote::start("remote_side", "silent", &[]);
     let () = remote.wire.hear();
     let pid = remote.pid();
     must_say(pid, "nothing stands in the way");

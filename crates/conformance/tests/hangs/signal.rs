@@ -70,7 +70,7 @@ fn run(how: &str, off: bool) -> (std::process::ExitStatus, String) {
     let (_near, remote) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command
-        .args(["--exact", "far_side", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "remote_side", "--ignored", "--nocapture", "--test-threads=1"])
         .env("SOFTRNIC_CONFORMANCE_PART", "signalled")
         .env(VARIABLE, how)
         .stdin(std::process::Stdio::from(std::os::fd::OwnedFd::from(remote)));

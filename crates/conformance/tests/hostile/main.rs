@@ -69,7 +69,7 @@ fn withstand(kind: &str) {
     let mut random = Random::new(seed);
     let fixture = Fixture::open();
     let secrets = Secrets::new(&fixture);
-    let mut honest = Remote::start("far_side", "honest", &[]);
+    let mut honest = Remote::start("remote_side", "honest", &[]);
     let friend = Friend::new(&fixture, &mut honest.wire);
     friend.exchange(&mut random);
     let mut before = 0;
@@ -77,7 +77,7 @@ fn withstand(kind: &str) {
     for number in 0..rounds {
         let single_copy = if random.below(2) == 0 { "0" } else { "1" };
         let part = format!("{kind}:{}", random.next() | 1);
-        let mut attacker = Remote::start("far_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut attacker = Remote::start("remote_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         // Our end of a connection with it: what it has a right to.
         let toy = honest::Toy::new(&fixture);
         let other: Place = attacker.wire.exchange(&toy.place(&fixture));
@@ -100,13 +100,15 @@ fn withstand(kind: &str) {
         friend.exchange(&mut random);
         secrets.are_untouched();
         drop(toy);
-        println!("round {number}, straight {single_copy}: {blows} blows, {exchanges} exchanges with the honest peer");
+        println!(
+            "round {number}, single copy {single_copy}: {blows} blows, {exchanges} exchanges with the honest peer"
+        );
         if number == 2 {
             before = descriptors();
         }
     }
     // Whoever comes new is served.
-    let mut another = Remote::start("far_side", "honest", &[]);
+    let mut another = Remote::start("remote_side", "honest", &[]);
     Friend::new(&fixture, &mut another.wire).exchange(&mut random);
     another.kill();
     // The last links' descriptors are closed by the NIC thread.

@@ -46,7 +46,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn a_connected_pair_of_processes_is_small() {
     let _alone = crate::alone();
-    let mut remote = Remote::start("far_side", "pair", &[]);
+    let mut remote = Remote::start("remote_side", "pair", &[]);
     let near = play(&mut remote.wire);
     let there: Footprint = remote.wire.hear();
     let bytes = near.bytes + there.bytes;

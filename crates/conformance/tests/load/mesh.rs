@@ -131,7 +131,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn sixty_four_processes_all_to_all() {
     let _alone = crate::alone();
-    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("far_side", "mesh", &[])).collect();
+    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("remote_side", "mesh", &[])).collect();
     for (at, remote) in remotes.iter_mut().enumerate() {
         remote.wire.tell(&at);
     }

@@ -51,7 +51,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn a_shared_receive_queue_with_sixty_four_senders() {
     let _alone = crate::alone();
-    let mut remotes: Vec<Remote> = (0..SENDERS).map(|_| Remote::start("far_side", "shared", &[])).collect();
+    let mut remotes: Vec<Remote> = (0..SENDERS).map(|_| Remote::start("remote_side", "shared", &[])).collect();
     let fixture = Fixture::open();
     let cq = fixture.context.create_cq(1024, None, 0).expect("ibv_create_cq");
     let srq = fixture.pd.create_srq(RECEIVES as u32, 1, 0).expect("ibv_create_srq");

@@ -94,7 +94,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn long_messages_one_behind_the_other() {
     let _alone = crate::alone();
-    let mut remote = Remote::start("far_side", "streams", &[]);
+    let mut remote = Remote::start("remote_side", "streams", &[]);
     let fixture = Fixture::open();
     let side = side::Side::new(&fixture);
     let (mr, read) = (side::buffer(&fixture, DEEP * LONGEST), side::buffer(&fixture, DEEP * LONGEST));

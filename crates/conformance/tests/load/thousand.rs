@@ -135,7 +135,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn a_thousand_queue_pairs_carry_data_and_are_small() {
     let _alone = crate::alone();
-    let mut remote = Remote::start("far_side", "thousand", &[]);
+    let mut remote = Remote::start("remote_side", "thousand", &[]);
     let near = play(&mut remote.wire);
     let there: Footprint = remote.wire.hear();
     let bytes = near.bytes + there.bytes;

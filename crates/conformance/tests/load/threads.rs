@@ -141,7 +141,7 @@ pub fn remote(mut wire: Wire) {
 fn sixteen_threads_on_one_queue_pair() {
     let _alone = crate::alone();
     for single_copy in ["1", "0"] {
-        let mut remote = Remote::start("far_side", "threads", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
+        let mut remote = Remote::start("remote_side", "threads", &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
         play(&mut remote.wire);
         assert!(remote.ended_well());
     }

@@ -26,7 +26,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn a_broken_rule_is_told_who_asks() {
     for level in ["error", "off"] {
-        let mut remote = Remote::start_heard("far_side", "log", &[("SOFTRNIC_LOG", level)]);
+        let mut remote = Remote::start_heard("remote_side", "log", &[("SOFTRNIC_LOG", level)]);
         let numbers: Vec<u32> = remote.wire.hear();
         assert!(remote.ended_well(), "{}", remote.errors());
         let said = remote.errors();

@@ -55,7 +55,7 @@ fn try_inherited(fixture: &Fixture, side: &Side) -> i32 {
 #[test]
 fn inherited_objects_are_refused_and_the_parent_goes_on() {
     let fixture = Fixture::open();
-    let mut remote = Remote::start("far_side", "exchange", &[]);
+    let mut remote = Remote::start("remote_side", "exchange", &[]);
     remote.wire.tell(&true);
     let side = Side::new(&fixture);
     side.exchange(&fixture, &mut remote.wire);
@@ -106,13 +106,13 @@ pub fn parent(mut wire: Wire) {
 #[test]
 fn a_death_is_noticed_although_a_child_lives() {
     // In a process of its own, because it counts descriptors.
-    assert!(Remote::start("far_side", "mourner", &[]).ended_well());
+    assert!(Remote::start("remote_side", "mourner", &[]).ended_well());
 }
 
 /// The peer of one that forks and is killed.
 pub fn mourner() {
     let fixture = Fixture::open();
-    let mut remote = Remote::start("far_side", "fork", &[]);
+    let mut remote = Remote::start("remote_side", "fork", &[]);
     let side = Side::new(&fixture);
     let joined = conformance::Joined { timeout: 12, retries: 1, ..conformance::Joined::default() };
     let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));

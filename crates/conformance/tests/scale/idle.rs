@@ -46,7 +46,7 @@ pub fn remote(mut wire: Wire) {
 #[test]
 fn a_blocked_process_uses_no_cpu() {
     let fixture = Fixture::open();
-    let mut remote = Remote::start("far_side", "idle", &[]);
+    let mut remote = Remote::start("remote_side", "idle", &[]);
     let side = side::Side::new(&fixture);
     let peer: Place = remote.wire.exchange(&side::place(&fixture, &side.qp));
     side::up(&side.qp, &peer);

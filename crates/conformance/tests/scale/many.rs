@@ -54,7 +54,7 @@ pub fn thousand_remote(mut wire: Wire) {
 
 #[test]
 fn a_thousand_connections_are_made_quickly() {
-    let mut remote = Remote::start("far_side", "thousand", &[]);
+    let mut remote = Remote::start("remote_side", "thousand", &[]);
     let took = thousand(&mut remote.wire, true);
     println!("{QPS} connections in {took:?}");
     assert!(took < SETUP, "{QPS} connections took {took:?}");
@@ -83,7 +83,7 @@ pub fn ring_remote(mut wire: Wire) {
 
 #[test]
 fn two_hundred_processes_in_a_ring() {
-    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("far_side", "ring", &[])).collect();
+    let mut remotes: Vec<Remote> = (0..PROCESSES).map(|_| Remote::start("remote_side", "ring", &[])).collect();
     let places: Vec<(Place, Place)> = remotes.iter_mut().map(|remote| remote.wire.hear()).collect();
     for (at, remote) in remotes.iter_mut().enumerate() {
         let before = places[(at + PROCESSES - 1) % PROCESSES].1;

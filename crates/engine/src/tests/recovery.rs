@@ -100,7 +100,7 @@ fn lost_response_of_one_read() {
     assert_eq!(w.read(0, 3000, 3000), [2; 3000]);
 }
 
-/// Several READs that the peer may not answer straight: all are asked for again, in order, and without a retry.
+/// Several READs that the peer may not answer by single copy: all are asked for again, in order, and without a retry.
 #[test]
 fn reads_denied_single_copy_in_one_batch() {
     let mut w = World::new(2, 5);
@@ -316,7 +316,7 @@ fn large_messages_go_as_the_link_wants() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
-/// A peer that sleeps gets a lone message straight; what follows one that is under way finds it awake.
+/// A peer that sleeps gets a lone message by single copy; what follows one that is under way finds it awake.
 #[test]
 fn what_follows_a_large_message_may_go_another_way() {
     let mut w = World::new(2, 5);

@@ -5,7 +5,7 @@ use crate::facts::{CmId, CmState};
 
 pub(super) const RULES: &[Rule<CmId>] = &[
     ("cm-unread", unread),
-    ("cm-knocking", retrying),
+    ("cm-retrying", retrying),
     ("cm-request", request),
     ("cm-undecided", undecided),
     ("cm-backlog", backlog),

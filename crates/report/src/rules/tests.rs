@@ -209,7 +209,7 @@ const CASES: &[Case] = &[
     ("strangers", Note, |w| w.us.adapter.strangers = 1, "one packet dropped: from another process"),
     ("cm-unread", Waiting, |w| w.id(None).unread = vec!["CONNECT_REQUEST".into()],
         "cm_id 4: one event waits, and nobody has got it (rdma_get_cm_event(3)): CONNECT_REQUEST"),
-    ("cm-knocking", Waiting, |w| w.id(Some(CmState::ReqSent)).retrying_ns = Some(100_000_000),
+    ("cm-retrying", Waiting, |w| w.id(Some(CmState::ReqSent)).retrying_ns = Some(100_000_000),
         "nobody listens at 10.0.0.1:7174: asked again for 100 ms more"),
     ("cm-request", Stuck, |w| {
         w.id(Some(CmState::ReqSent)).age_ns = Some(3 * SECOND);
