@@ -7,8 +7,8 @@
 //! rustc passes a map of its own to the linker, without node names, with every `#[no_mangle]` function of this crate
 //! and of those below it. LLD, which rustc uses by default on x86-64, merges both; names listed explicitly win over
 //! `local: *`. So plain `#[no_mangle]` functions (the interposers of libc's functions) stay in the base version, where
-//! they answer references to any version of their name (`open@GLIBC_2.2.5`), beside the versioned `ibv_*`.
-//! References to the C library's cancellation points are led to `src/syscalls.rs` (`--wrap`), by trampolines that are hidden.
+//! they answer references to any version of their name (`open@GLIBC_2.2.5`), beside the versioned `ibv_*`. References
+//! to the C library's cancellation points are led to `src/syscalls.rs` (`--wrap`), by trampolines that are hidden.
 //!
 //! GNU ld refuses to combine the two maps: elsewhere, link with `-Clink-arg=-fuse-ld=lld`.
 
@@ -95,7 +95,8 @@ struct Route<'a> {
     never: bool,
 }
 
-/// What `owners.txt` says of the default version of every function of libibverbs, and of those of librdmacm that it names.
+/// What `owners.txt` says of the default version of every function of libibverbs, and of those of librdmacm that it
+/// names.
 fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
     let mut known = BTreeMap::new();
     for line in owners.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
@@ -146,16 +147,16 @@ fn route_table(routes: &[Route]) -> String {
     for Route { name, node, owner, fails, never } in routes {
         writeln!(
             code,
-            "    Route {{ name: c\"{name}\", version: c\"{node}\", owner: Owner::{owner}, fails: Fails::{fails}, never: {never}, \
-             found: AtomicPtr::new(null_mut()) }},"
+            "    Route {{ name: c\"{name}\", version: c\"{node}\", owner: Owner::{owner}, fails: Fails::{fails}, \
+             never: {never}, found: AtomicPtr::new(null_mut()) }},"
         )
         .expect("writing to a string");
     }
     code + "];\n"
 }
 
-/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters, and at
-/// whether the call is to fail if there are faults.
+/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters,
+/// and at whether the call is to fail if there are faults.
 fn body(arch: &str, jump: &str, route: Option<usize>) -> String {
     let lines = match (arch, route) {
         (_, None) => return format!("\"{jump} {{f}}\""),
@@ -222,9 +223,9 @@ fn wrappers(jump: &str) -> String {
         let t = format!("__wrap_{name}");
         writeln!(
             code,
-            "core::arch::global_asm!(\".pushsection .text.{t},\\\"ax\\\",@progbits\", \".globl {t}\", \".hidden {t}\", \
-             \".type {t},@function\", \"{t}: {jump} {{f}}\", \".size {t}, . - {t}\", \".popsection\", \
-             f = sym crate::syscalls::{name});"
+            "core::arch::global_asm!(\".pushsection .text.{t},\\\"ax\\\",@progbits\", \".globl {t}\", \".hidden \
+             {t}\", \".type {t},@function\", \"{t}: {jump} {{f}}\", \".size {t}, . - {t}\", \".popsection\", f = sym \
+             crate::syscalls::{name});"
         )
         .expect("writing to a string");
     }

@@ -1,8 +1,9 @@
-//! Packets that no peer of ours would send, between those of real traffic: whatever a ring can hold, decoded and executed.
+//! Packets that no peer of ours would send, between those of real traffic: whatever a ring can hold, decoded and
+//! executed.
 //!
-//! The input is a list of 40-byte steps. An adapter is connected to itself over the real wire; what is forged goes into the
-//! same ring. Packets by reference are left out: over this link they name memory of the process itself, and only the
-//! process writes into the ring. The engine's own tests forge those.
+//! The input is a list of 40-byte steps. An adapter is connected to itself over the real wire; what is forged goes into
+//! the same ring. Packets by reference are left out: over this link they name memory of the process itself, and only
+//! the process writes into the ring. The engine's own tests forge those.
 #![no_main]
 
 use engine::env::{LinkId, Packet, PacketOp, Payload, Env, packet_flags};

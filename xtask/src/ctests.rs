@@ -1,8 +1,8 @@
 //! The C tests: `crates/abi/tests/c/*.c`, programs written against libibverbs-dev's headers and run like any other.
 //!
-//! Exit status 0 is a pass; 77 a skip, with the reason as the last line. A file may say in its first lines
-//! `// flags: ...` (for the compiler), `// args: ...` (for the program; `@lib@` stands for the library's path in both) and
-//! `// run: alone` (without `softrnic run`: the test looks after the loading itself).
+//! Exit status 0 is a pass; 77 a skip, with the reason as the last line. A file may say in its first lines `// flags:
+//! ...` (for the compiler), `// args: ...` (for the program; `@lib@` stands for the library's path in both) and `//
+//! run: alone` (without `softrnic run`: the test looks after the loading itself).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -21,14 +21,16 @@ use std::time::{Duration, Instant};
 
 use report::{Report, Suite};
 
-const HELP: &str = "\
-cargo xtask setup                 install the Debian packages and the miri that the tests need
+const HELP: &str = "cargo xtask setup                 install the Debian packages and the miri that the tests need
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
 cargo xtask SUITE... [OPTIONS]    run these suites only; `cargo xtask list` names them
-cargo xtask quick                 format, arrows, clippy, unit tests, selftest and a pingpong: no root, no packages, minutes
+cargo xtask quick                 format, arrows, clippy, unit tests, selftest and a pingpong: no root, no packages, \
+minutes
 cargo xtask list                  the suites, in the order in which they run
-cargo xtask stress                the long form of two tests: 5,000 peers killed, objects that come and go for ten minutes
-cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet machine
+cargo xtask stress                the long form of two tests: 5,000 peers killed, objects that come and go for ten \
+minutes
+cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
+machine
 
 Options:
   --quick         fewer cases and shorter runs: a few minutes
@@ -51,34 +53,55 @@ struct Step {
 /// What `test` runs, in this order: cheap checks first, one program at a time, never two benchmarks at once.
 #[rustfmt::skip]
 const STEPS: &[Step] = &[
-    Step { name: "build",      slow: false, run: rust::build,         about: "cargo build --release: the program and, beside it, the library" },
+    Step { name: "build",      slow: false, run: rust::build,         about: "cargo build --release: the program and, \
+        beside it, the library" },
     Step { name: "fmt",        slow: false, run: rust::fmt,           about: "cargo fmt --check" },
-    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the crates" },
+    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the \
+        crates" },
     Step { name: "clippy",     slow: false, run: rust::clippy,        about: "cargo clippy -D warnings" },
     Step { name: "unit",       slow: false, run: rust::test,          about: "cargo test --workspace" },
     Step { name: "doc",        slow: false, run: rust::doc,           about: "cargo doc without warnings" },
-    Step { name: "c",          slow: false, run: ctests::plain,       about: "the C tests against libibverbs-dev's headers" },
-    Step { name: "sanitizers", slow: true,  run: ctests::sanitized,   about: "the C tests with AddressSanitizer and UndefinedBehaviorSanitizer" },
-    Step { name: "sanitized",  slow: false, run: interop::sanitized,  about: "programs with a sanitizer's shared runtime, under softrnic run" },
-    Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, rdma, softrnic devinfo" },
-    Step { name: "loading",    slow: false, run: interop::loading,    about: "every way in which programs find the library" },
+    Step { name: "c",          slow: false, run: ctests::plain,       about: "the C tests against libibverbs-dev's \
+        headers" },
+    Step { name: "sanitizers", slow: true,  run: ctests::sanitized,   about: "the C tests with AddressSanitizer and \
+        UndefinedBehaviorSanitizer" },
+    Step { name: "sanitized",  slow: false, run: interop::sanitized,  about: "programs with a sanitizer's shared \
+        runtime, under softrnic run" },
+    Step { name: "devices",    slow: false, run: interop::devices,    about: "ibv_devices, ibv_devinfo -v, rdma, \
+        softrnic devinfo" },
+    Step { name: "loading",    slow: false, run: interop::loading,    about: "every way in which programs find the \
+        library" },
     Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
-    Step { name: "bench",      slow: false, run: interop::bench,      about: "softrnic bench: what it measures and writes, not how fast" },
+    Step { name: "bench",      slow: false, run: interop::bench,      about: "softrnic bench: what it measures and \
+        writes, not how fast" },
     Step { name: "pingpong",   slow: false, run: interop::pingpong,   about: "libibverbs' pingpong programs" },
     Step { name: "perftest",   slow: false, run: interop::perftest,   about: "the perftest matrix" },
-    Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; holds docs/conformance.md" },
-    Step { name: "rdmacore",   slow: true,  run: interop::rdmacore,   about: "the Python tests of a newer rdma-core than the distribution's" },
-    Step { name: "rdmacm",     slow: false, run: interop::rdmacm,     about: "librdmacm: every function in a table, cycles and kills, its programs" },
-    Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
-    Step { name: "ucx",        slow: false, run: interop::ucx,        about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
-    Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port of InfiniBand" },
-    Step { name: "migrated",    slow: false, run: interop::migrated,    about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory that peers map" },
-    Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as tshark and the specification have it" },
-    Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
-    Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, without process_vm_readv, and visited by another user" },
-    Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of pingpong, perftest and rdmacm, and load, with two runnable threads per core beside" },
-    Step { name: "indirect",   slow: true,  run: indirect,            about: "unit, selftest, pingpong, perftest, pyverbs with single copies between processes forbidden" },
-    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, doorbells, export tables, copies and the lock" },
+    Step { name: "pyverbs",    slow: false, run: interop::pyverbs,    about: "rdma-core's own suite; holds \
+        docs/conformance.md" },
+    Step { name: "rdmacore",   slow: true,  run: interop::rdmacore,   about: "the Python tests of a newer rdma-core \
+        than the distribution's" },
+    Step { name: "rdmacm",     slow: false, run: interop::rdmacm,     about: "librdmacm: every function in a table, \
+        cycles and kills, its programs" },
+    Step { name: "programs",   slow: false, run: interop::programs,   about: "perftest -R, qperf, fio, libfabric, \
+        UCX, Open MPI" },
+    Step { name: "ucx",        slow: false, run: interop::ucx,        about: "ucx_perftest: every test of UCP over RC \
+        and UD, polling and asleep" },
+    Step { name: "infiniband", slow: false, run: interop::infiniband, about: "programs that know LIDs only, on a port \
+        of InfiniBand" },
+    Step { name: "migrated",    slow: false, run: interop::migrated,    about: "selftest, pingpong, perftest, \
+        rdma-core's own suite, load and killed peers with registered memory that peers map" },
+    Step { name: "pcap",       slow: false, run: interop::pcap,       about: "captures of pingpong and perftest, as \
+        tshark and the specification have it" },
+    Step { name: "faults",     slow: false, run: interop::faults,     about: "faults on purpose, and what programs \
+        see of them; holds docs/faults.md" },
+    Step { name: "surroundings", slow: false, run: interop::surroundings, about: "programs in other namespaces, \
+        without process_vm_readv, and visited by another user" },
+    Step { name: "busy",       slow: true,  run: busy::busy,          about: "a sample of pingpong, perftest and \
+        rdmacm, and load, with two runnable threads per core beside" },
+    Step { name: "indirect",   slow: true,  run: indirect,            about: "unit, selftest, pingpong, perftest, \
+        pyverbs with single copies between processes forbidden" },
+    Step { name: "loom",       slow: true,  run: rust::loom,          about: "models of the rings, doorbells, export \
+        tables, copies and the lock" },
     Step { name: "fuzz",       slow: true,  run: rust::fuzz,          about: "a short run of every fuzz target" },
     Step { name: "miri",       slow: true,  run: miri::run,           about: "miri on the crates that it can run" },
 ];
@@ -92,7 +115,8 @@ const STRESS: Step =
 const QUICK: &[Step] = &[
     Step { name: "build",      slow: false, run: rust::build,         about: "cargo build --release" },
     Step { name: "fmt",        slow: false, run: rust::fmt,           about: "cargo fmt --check" },
-    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the crates" },
+    Step { name: "arrows",     slow: false, run: arrows_step,         about: "the declared dependencies between the \
+        crates" },
     Step { name: "clippy",     slow: false, run: rust::clippy,        about: "cargo clippy -D warnings" },
     Step { name: "unit",       slow: false, run: rust::test_units,    about: "cargo test --workspace --lib --bins" },
     Step { name: "selftest",   slow: false, run: interop::selftest,   about: "softrnic selftest" },
@@ -110,8 +134,8 @@ pub struct Options {
     minutes: Option<u64>,
 }
 
-/// How long all suites together may take if `--minutes` does not say it. They are held to an hour on two cores; CI ends a
-/// run after an hour and a half without a report.
+/// How long all suites together may take if `--minutes` does not say it. They are held to an hour on two cores; CI ends
+/// a run after an hour and a half without a report.
 const MINUTES: u64 = 75;
 
 impl Options {
@@ -120,8 +144,8 @@ impl Options {
         self.filter.as_ref().is_none_or(|text| case.contains(text.as_str()))
     }
 
-    /// How many times longer than on a quiet machine a program may take. Pairs that poll for each other's messages wait for
-    /// a time slice of the scheduler's at each.
+    /// How many times longer than on a quiet machine a program may take. Pairs that poll for each other's messages wait
+    /// for a time slice of the scheduler's at each.
     fn patience(&self) -> u32 {
         if self.busy { 4 } else { 1 }
     }

@@ -1,6 +1,6 @@
-//! Miri: an interpreter that finds undefined behaviour and data races. It runs what makes no system call, and it is some
-//! hundred times slower than the processor, so it runs what is about memory and threads; tests that are about much data
-//! have smaller sizes under `cfg!(miri)`, or are left out with the reason.
+//! Miri: an interpreter that finds undefined behaviour and data races. It runs what makes no system call, and it is
+//! some hundred times slower than the processor, so it runs what is about memory and threads; tests that are about much
+//! data have smaller sizes under `cfg!(miri)`, or are left out with the reason.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -45,8 +45,9 @@ const PACKAGES: &[Package] = &[
 /// A minute on two quiet cores; ten times that is a hang.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// The toolchain that miri comes with. Of one day: miri grows stricter, and what it finds in a library that we use (1.101 in
-/// parking_lot_core 0.9.12: the types of the arguments of `syscall`) is not to depend on when a machine was set up.
+/// The toolchain that miri comes with. Of one day: miri grows stricter, and what it finds in a library that we use
+/// (1.101 in parking_lot_core 0.9.12: the types of the arguments of `syscall`) is not to depend on when a machine was
+/// set up.
 pub const TOOLCHAIN: &str = "nightly-2026-05-20";
 
 /// What rustup calls what miri needs.

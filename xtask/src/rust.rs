@@ -144,8 +144,8 @@ pub fn test_load(suite: &mut Suite, options: &Options, name: &str, (key, value):
     }
 }
 
-/// The long form of what is about peers that are killed, objects that come and go, and load; not in `test`. The variables can
-/// be set to other numbers.
+/// The long form of what is about peers that are killed, objects that come and go, and load; not in `test`. The
+/// variables can be set to other numbers.
 pub fn stress(suite: &mut Suite, options: &Options) {
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
         return;

@@ -24,14 +24,21 @@ use Shows::{File, Tool};
 #[rustfmt::skip]
 const PACKAGES: &[Package] = &[
     Package { name: "gcc",             shows: Tool("gcc"),                                     needed_for: "C tests" },
-    Package { name: "g++",             shows: Tool("g++"),                                     needed_for: "fuzz targets (libFuzzer is C++)" },
+    Package { name: "g++",             shows: Tool("g++"),                                     needed_for: "fuzz \
+        targets (libFuzzer is C++)" },
     Package { name: "libc6-dev",       shows: File("/usr/include/stdio.h"),                    needed_for: "C tests" },
-    Package { name: "binutils",        shows: Tool("nm"),                                      needed_for: "symbol table tests" },
-    Package { name: "libibverbs-dev",  shows: File("/usr/include/infiniband/verbs.h"),         needed_for: "C tests against the real headers" },
-    Package { name: "librdmacm-dev",   shows: File("/usr/include/rdma/rdma_cma.h"),            needed_for: "C tests against the real headers" },
-    Package { name: "ibverbs-utils",   shows: Tool("ibv_rc_pingpong"),                         needed_for: "pingpong matrix" },
-    Package { name: "perftest",        shows: Tool("ib_send_lat"),                             needed_for: "perftest matrix" },
-    Package { name: "rdmacm-utils",    shows: Tool("rping"),                                   needed_for: "programs of librdmacm" },
+    Package { name: "binutils",        shows: Tool("nm"),                                      needed_for: "symbol \
+        table tests" },
+    Package { name: "libibverbs-dev",  shows: File("/usr/include/infiniband/verbs.h"),         needed_for: "C tests \
+        against the real headers" },
+    Package { name: "librdmacm-dev",   shows: File("/usr/include/rdma/rdma_cma.h"),            needed_for: "C tests \
+        against the real headers" },
+    Package { name: "ibverbs-utils",   shows: Tool("ibv_rc_pingpong"),                         needed_for: "pingpong \
+        matrix" },
+    Package { name: "perftest",        shows: Tool("ib_send_lat"),                             needed_for: "perftest \
+        matrix" },
+    Package { name: "rdmacm-utils",    shows: Tool("rping"),                                   needed_for: "programs \
+        of librdmacm" },
     Package { name: "qperf",           shows: Tool("qperf"),                                   needed_for: "programs" },
     Package { name: "fio",             shows: Tool("fio"),                                     needed_for: "programs" },
     Package { name: "libfabric-bin",   shows: Tool("fi_pingpong"),                             needed_for: "programs" },
@@ -39,20 +46,32 @@ const PACKAGES: &[Package] = &[
     Package { name: "openmpi-bin",     shows: Tool("mpirun"),                                  needed_for: "programs" },
     Package { name: "libopenmpi-dev",  shows: Tool("mpicc"),                                   needed_for: "programs" },
     Package { name: "python3-pyverbs", shows: File("/usr/lib/python3/dist-packages/pyverbs"),  needed_for: "rdma-core's own suite" },
-    Package { name: "python3-pip",     shows: File("/usr/lib/python3/dist-packages/pip"),      needed_for: "a newer rdma-core's suite" },
-    Package { name: "python3-dev",     shows: File("/usr/bin/python3-config"),                 needed_for: "a newer rdma-core's suite" },
-    Package { name: "cython3",         shows: File("/usr/bin/cython3"),                        needed_for: "a newer rdma-core's suite" },
-    Package { name: "cmake",           shows: Tool("cmake"),                                   needed_for: "a newer rdma-core's suite" },
-    Package { name: "ninja-build",     shows: Tool("ninja"),                                   needed_for: "a newer rdma-core's suite" },
-    Package { name: "pkg-config",      shows: Tool("pkg-config"),                              needed_for: "a newer rdma-core's suite" },
-    Package { name: "libnl-3-dev",     shows: File("/usr/include/libnl3/netlink/netlink.h"),   needed_for: "a newer rdma-core's suite" },
-    Package { name: "libnl-route-3-dev", shows: File("/usr/include/libnl3/netlink/route/route.h"), needed_for: "a newer rdma-core's suite" },
+    Package { name: "python3-pip",     shows: File("/usr/lib/python3/dist-packages/pip"),      needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "python3-dev",     shows: File("/usr/bin/python3-config"),                 needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "cython3",         shows: File("/usr/bin/cython3"),                        needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "cmake",           shows: Tool("cmake"),                                   needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "ninja-build",     shows: Tool("ninja"),                                   needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "pkg-config",      shows: Tool("pkg-config"),                              needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "libnl-3-dev",     shows: File("/usr/include/libnl3/netlink/netlink.h"),   needed_for: "a newer \
+        rdma-core's suite" },
+    Package { name: "libnl-route-3-dev", shows: File("/usr/include/libnl3/netlink/route/route.h"), needed_for: "a \
+        newer rdma-core's suite" },
     Package { name: "iproute2",        shows: Tool("ip"),                                      needed_for: "rdma-core's own suite" },
-    Package { name: "util-linux",      shows: Tool("setpriv"),                                 needed_for: "running as an ordinary user" },
-    Package { name: "gdb",             shows: Tool("gdb"),                                     needed_for: "stacks of programs that hang" },
-    Package { name: "strace",          shows: Tool("strace"),                                  needed_for: "tests that count system calls" },
+    Package { name: "util-linux",      shows: Tool("setpriv"),                                 needed_for: "running \
+        as an ordinary user" },
+    Package { name: "gdb",             shows: Tool("gdb"),                                     needed_for: "stacks of \
+        programs that hang" },
+    Package { name: "strace",          shows: Tool("strace"),                                  needed_for: "tests \
+        that count system calls" },
     Package { name: "tshark",          shows: Tool("tshark"),                                  needed_for: "captures" },
-    Package { name: "valgrind",        shows: Tool("valgrind"),                                needed_for: "programs that are watched by it" },
+    Package { name: "valgrind",        shows: Tool("valgrind"),                                needed_for: "programs \
+        that are watched by it" },
 ];
 
 impl Package {
@@ -153,8 +172,8 @@ fn apt(prefix: &[&str], args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// rdma-core's Python tests: where the package put them, or, on images that leave `/usr/share/doc` out, unpacked from the
-/// package itself into `scratch`.
+/// rdma-core's Python tests: where the package put them, or, on images that leave `/usr/share/doc` out, unpacked from
+/// the package itself into `scratch`.
 ///
 /// # Errors
 /// Why they cannot be had.

@@ -1,6 +1,7 @@
-//! What captures and faults cost whoever does not use them: SEND of 8 bytes with this build's library, and with one from
-//! which the questions after them have been left out (`--cfg without_taps`), in turns: instructions of a message, which
-//! valgrind counts, and the time, which the compiler's layout of two libraries changes by more than a question takes.
+//! What captures and faults cost whoever does not use them: SEND of 8 bytes with this build's library, and with one
+//! from which the questions after them have been left out (`--cfg without_taps`), in turns: instructions of a message,
+//! which valgrind counts, and the time, which the compiler's layout of two libraries changes by more than a question
+//! takes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,8 +15,8 @@ use crate::{logs, root, target_dir};
 
 /// Runs of each.
 const TURNS: usize = 40;
-/// Runs under valgrind of each, of so many messages, of which the least are taken: what comes with the time, looks of the NIC
-/// thread's above all, only ever adds.
+/// Runs under valgrind of each, of so many messages, of which the least are taken: what comes with the time, looks of
+/// the NIC thread's above all, only ever adds.
 const COUNTS: usize = 7;
 const MESSAGES: [u64; 2] = [10_000, 110_000];
 /// A build with optimisation across all crates takes a minute or two.

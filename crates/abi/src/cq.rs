@@ -77,7 +77,8 @@ impl Cq {
         unsafe { object::<Cq, _>(cq) }
     }
 
-    /// [`Cq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
+    /// [`Cq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was
+    /// changed.
     ///
     /// # Safety
     /// As [`Cq::of`].

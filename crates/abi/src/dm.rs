@@ -1,6 +1,7 @@
-//! Device memory: here, zeroed pages that only the device hands out. They lie in memory that peers of the same user map too,
-//! so that what they do to it by RDMA are plain stores and loads; where that cannot be had, they are the process's own. They can
-//! be had in a forked child too, through a context of its parent's (but not registered there); those are always its own.
+//! Device memory: here, zeroed pages that only the device hands out. They lie in memory that peers of the same user map
+//! too, so that what they do to it by RDMA are plain stores and loads; where that cannot be had, they are the process's
+//! own. They can be had in a forked child too, through a context of its parent's (but not registered there); those are
+//! always its own.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -74,7 +75,8 @@ impl Memory {
         Memory { start, mapped, len, offset, shared }
     }
 
-    /// As [`Memory::range`], for a copy by the processor: in words of 4 bytes, as on the adapters that have such memory.
+    /// As [`Memory::range`], for a copy by the processor: in words of 4 bytes, as on the adapters that have such
+    /// memory.
     fn words(&self, offset: u64, length: usize) -> Result<*mut c_void> {
         if !offset.is_multiple_of(4) || !length.is_multiple_of(4) {
             return Err(Errno::EINVAL);

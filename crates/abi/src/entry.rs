@@ -1,8 +1,8 @@
 //! The boundary between C and Rust: errors become what the man page says, and no panic crosses.
 //!
-//! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set. Where the
-//! value is the errno, the variable is set too, as it is behind a call that has gone through the kernel: programs call
-//! perror(3). Posting and polling leave it alone.
+//! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set. Where
+//! the value is the errno, the variable is set too, as it is behind a call that has gone through the kernel: programs
+//! call perror(3). Posting and polling leave it alone.
 //!
 //! A thread is not cancelled inside ([`sys::cancel`]); the calls that wait for events are in [`crate::wait`].
 //! A panic (a bug of ours) becomes EIO where the build unwinds; the release profile aborts instead.
@@ -52,8 +52,8 @@ pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
     })
 }
 
-/// Says so if the verb's closure of this name has failed because something is lacking. Mistakes of the program's are told
-/// where they are seen.
+/// Says so if the verb's closure of this name has failed because something is lacking. Mistakes of the program's are
+/// told where they are seen.
 fn tell_lack(closure: &str, errno: Errno) {
     const LACKS: [c_int; 8] =
         [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOSPC, libc::EFBIG, libc::EAGAIN, libc::EPERM, libc::EACCES];
@@ -98,8 +98,8 @@ pub unsafe fn object<'a, T, C>(pointer: *mut C) -> Result<&'a T> {
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::EINVAL)
 }
 
-/// An object that has a handle, by which a kernel would look it up among the objects of one open file: of the context in
-/// the C structure of the object that a call is about.
+/// An object that has a handle, by which a kernel would look it up among the objects of one open file: of the context
+/// in the C structure of the object that a call is about.
 pub trait Handled {
     /// True if its C structure still has the handle that it was made with.
     fn is_itself(&self) -> bool;
@@ -109,8 +109,8 @@ pub trait Handled {
     fn is_at_home(&self) -> bool;
 }
 
-/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle or context was
-/// changed. The kernel would find none there, or another one, and would leave this one as it is.
+/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle or
+/// context was changed. The kernel would find none there, or another one, and would leave this one as it is.
 ///
 /// # Safety
 /// As [`object`]; its context is not closed.

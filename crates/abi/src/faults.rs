@@ -1,8 +1,8 @@
 //! Calls that fail on purpose (`SOFTRNIC_FAULT`, `errno:call=...`), and those that a broken device cannot serve.
 //!
 //! Exported functions are asked about in their trampolines, which look at one byte while there is no specification
-//! ([`crate::hardware`]). Functions of the tables in `ibv_context` and its like get a trampoline of the same kind only when
-//! there is one, and those of the data path only when a rule names them: without, they cost nothing.
+//! ([`crate::hardware`]). Functions of the tables in `ibv_context` and its like get a trampoline of the same kind only
+//! when there is one, and those of the data path only when a rule names them: without, they cost nothing.
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -135,8 +135,8 @@ macro_rules! guarded {
                 f = sym $function,
             );
         }
-        // SAFETY: the guard jumps to a function of the member's type, or to one that returns what that type returns; the
-        // arguments' registers stay as they are.
+        // SAFETY: the guard jumps to a function of the member's type, or to one that returns what that type returns;
+        // the arguments' registers stay as they are.
         Some(unsafe { core::mem::transmute::<unsafe extern "C" fn(), _>(guard) })
     }};
 }

@@ -1,13 +1,13 @@
 //! Real adapters beside softrnic0, for those who ask for them (`SOFTRNIC_WITH_HARDWARE`).
 //!
-//! rdma-core's own libibverbs is loaded, and its devices follow ours in `ibv_get_device_list`. What comes of them (contexts,
-//! and all objects made from these) is rdma-core's, with rdma-core's tables: the inline functions of verbs.h go there by
-//! themselves. The exported functions come here first, by interposition. So each of them looks whose its first argument is
-//! (`owners.txt` says how to tell), and jumps on. That happens in the trampolines that `build.rs` makes, and only once adapters
-//! have been looked for: before, [`PRESENT`] is all that is ever looked at.
+//! rdma-core's own libibverbs is loaded, and its devices follow ours in `ibv_get_device_list`. What comes of them
+//! (contexts, and all objects made from these) is rdma-core's, with rdma-core's tables: the inline functions of verbs.h
+//! go there by themselves. The exported functions come here first, by interposition. So each of them looks whose its
+//! first argument is (`owners.txt` says how to tell), and jumps on. That happens in the trampolines that `build.rs`
+//! makes, and only once adapters have been looked for: before, [`PRESENT`] is all that is ever looked at.
 //!
-//! librdmacm's functions are not routed: they know softrnic0 only. But their trampolines lead here, too, as all do while a fault
-//! specification stands: then calls can fail on purpose ([`crate::faults`]).
+//! librdmacm's functions are not routed: they know softrnic0 only. But their trampolines lead here, too, as all do
+//! while a fault specification stands: then calls can fail on purpose ([`crate::faults`]).
 
 use core::ffi::CStr;
 use core::ptr::{null, null_mut};
@@ -21,8 +21,8 @@ use verbs::Errno;
 use crate::device::the_device;
 use crate::entry::set_errno;
 
-/// True if trampolines have to come here: there may be an adapter, or calls may fail on purpose, or nobody has looked for that
-/// yet.
+/// True if trampolines have to come here: there may be an adapter, or calls may fail on purpose, or nobody has looked
+/// for that yet.
 pub static PRESENT: AtomicBool = AtomicBool::new(true);
 
 /// How to tell whose an argument is.
@@ -154,8 +154,8 @@ pub fn fork_init() -> c_int {
     real().map_or(0, |real| unsafe { (real.fork_init)() })
 }
 
-/// What a trampoline calls if there may be an adapter or a fault: its number is in `eax` or `w16`, and where to jump comes back in `r11`
-/// or `x16`: 0 for our own function. All registers that hold arguments stay as they are.
+/// What a trampoline calls if there may be an adapter or a fault: its number is in `eax` or `w16`, and where to jump
+/// comes back in `r11` or `x16`: 0 for our own function. All registers that hold arguments stay as they are.
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter() {
     #[cfg(target_arch = "x86_64")]

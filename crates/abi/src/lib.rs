@@ -1,9 +1,10 @@
-//! libsoftrnic.so: the C ABI of libibverbs and librdmacm (`cm`), for a NIC in software. It translates, calls, and maps the error.
+//! libsoftrnic.so: the C ABI of libibverbs and librdmacm (`cm`), for a NIC in software. It translates, calls, and maps
+//! the error.
 //!
-//! Preload it (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by interposition. Its SONAME is
-//! its own, so the system's libibverbs stays loaded beside it for the libraries that need its private symbols. Loading
-//! does nothing; the device comes into being at the first verb. The drop-in libraries that `softrnic install` writes
-//! (crate `dropin`) forward to it.
+//! Preload it (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by interposition. Its SONAME
+//! is its own, so the system's libibverbs stays loaded beside it for the libraries that need its private symbols.
+//! Loading does nothing; the device comes into being at the first verb. The drop-in libraries that `softrnic install`
+//! writes (crate `dropin`) forward to it.
 //!
 //! Where things are: `exports.txt` lists the symbols with their versions, `table.rs` the members of `ibv_context` and
 //! `verbs_context` that the header's inline functions call. One file for each kind of object; `post.rs`, `qp_ex.rs` and

@@ -104,7 +104,8 @@ pub unsafe fn bind_body(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> 
     })
 }
 
-/// The key of a window that is bound with this one (IBTA vol. 1, 11.4.1.1): the low 8 bits are the program's choice, the others the window's.
+/// The key of a window that is bound with this one (IBTA vol. 1, 11.4.1.1): the low 8 bits are the program's choice,
+/// the others the window's.
 ///
 /// # Safety
 /// No other thread binds it (IBTA vol. 1, 10.6.7.2.4: binds of one window are ordered).

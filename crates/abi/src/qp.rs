@@ -86,7 +86,8 @@ impl Qp {
         unsafe { object::<Qp, _>(qp) }
     }
 
-    /// [`Qp::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
+    /// [`Qp::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was
+    /// changed.
     ///
     /// # Safety
     /// As [`Qp::of`].

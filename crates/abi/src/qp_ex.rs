@@ -138,8 +138,8 @@ impl Work {
         };
         (e.wr_id, e.opcode, e.flags, e.numbers) = (wr_id, opcode, flags, numbers);
         match body {
-            // Apart, so that only its tag is written. As a whole it would be copied from where it was made, by wider loads than the
-            // tag was written with, and these wait for all stores before them.
+            // Apart, so that only its tag is written. As a whole it would be copied from where it was made, by wider
+            // loads than the tag was written with, and these wait for all stores before them.
             SendBody::Plain => e.body = SendBody::Plain,
             body => e.body = body,
         }

@@ -1,6 +1,6 @@
-//! When memory runs out. Rust ends a program that gets none, and a verbs library must not: whoever asks for something to be
-//! made is refused (ENOMEM) while there is little, and for the small things that come up while data move there is a
-//! reserve, whose pages cost nothing until then.
+//! When memory runs out. Rust ends a program that gets none, and a verbs library must not: whoever asks for something
+//! to be made is refused (ENOMEM) while there is little, and for the small things that come up while data move there is
+//! a reserve, whose pages cost nothing until then.
 //!
 //! Large things (queues, windows) are refused where they are made.
 
@@ -88,8 +88,8 @@ impl Backed {
     }
 }
 
-// SAFETY: pieces come from the system's allocator or from the area, where none overlaps another that is in use: `next` only
-// falls when none is. They are given back to where they came from. No method unwinds.
+// SAFETY: pieces come from the system's allocator or from the area, where none overlaps another that is in use: `next`
+// only falls when none is. They are given back to where they came from. No method unwinds.
 unsafe impl GlobalAlloc for Backed {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

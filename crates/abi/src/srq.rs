@@ -52,7 +52,8 @@ impl Srq {
         unsafe { object::<Srq, _>(srq) }
     }
 
-    /// [`Srq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was changed.
+    /// [`Srq::of`] for a call that leads through the kernel with an adapter; ENOENT if its handle or its context was
+    /// changed.
     ///
     /// # Safety
     /// As [`Srq::of`].

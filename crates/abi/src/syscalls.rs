@@ -1,10 +1,11 @@
-//! The C library's cancellation points (pthreads(7)) as this library calls them: plain system calls, at which no thread is
-//! cancelled.
+//! The C library's cancellation points (pthreads(7)) as this library calls them: plain system calls, at which no thread
+//! is cancelled.
 //!
-//! Posting and polling take the adapter's lock, and now and then close a descriptor, read a file or sleep under it, mostly by Rust's
-//! standard library. Turning cancellation off would cost each of them as much as a part of a small message's way; instead the linker
-//! leads every reference of this library's to one of these names here (`--wrap`, see build.rs, which has the names). The
-//! program's own calls do not come here. A test holds the finished library to it: it imports no other cancellation point.
+//! Posting and polling take the adapter's lock, and now and then close a descriptor, read a file or sleep under it,
+//! mostly by Rust's standard library. Turning cancellation off would cost each of them as much as a part of a small
+//! message's way; instead the linker leads every reference of this library's to one of these names here (`--wrap`, see
+//! build.rs, which has the names). The program's own calls do not come here. A test holds the finished library to it:
+//! it imports no other cancellation point.
 
 use libc::{c_int, c_long, c_void, iovec, off64_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec};
 

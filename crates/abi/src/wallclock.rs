@@ -1,8 +1,8 @@
 //! From the clock of the completions (CLOCK_MONOTONIC) to that of the wall.
 //!
-//! The two run alike, and differ by a number that changes only when somebody sets the wall's. They cannot be read at one
-//! time, so each reading gives bounds of that number. A difference that is worked out anew each time would differ by some
-//! nanoseconds, or, where the thread was stopped between the two readings, by far more: times would go back.
+//! The two run alike, and differ by a number that changes only when somebody sets the wall's. They cannot be read at
+//! one time, so each reading gives bounds of that number. A difference that is worked out anew each time would differ
+//! by some nanoseconds, or, where the thread was stopped between the two readings, by far more: times would go back.
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,8 +12,8 @@ static OFFSET: AtomicI64 = AtomicI64::new(i64::MIN);
 /// The kernel rounds each clock by itself.
 const ROUNDING: i64 = 2;
 
-/// The difference now, in nanoseconds: never more than it is, and with every call at least what it was, unless the wall's
-/// clock was set back.
+/// The difference now, in nanoseconds: never more than it is, and with every call at least what it was, unless the
+/// wall's clock was set back.
 pub fn offset() -> i64 {
     let before = read(libc::CLOCK_MONOTONIC);
     let wall = read(libc::CLOCK_REALTIME);

@@ -201,7 +201,8 @@ fn grown(name: &str) -> Option<(usize, usize)> {
 /// A program that compiles only if the layouts agree.
 fn program() -> String {
     let mut c = String::from(
-        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stddef.h>\nint main(void) { return 0; }\n",
+        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stddef.h>\nint main(void) { return 0; \
+         }\n",
     );
     let mut assert = |what: &str, condition: String| {
         writeln!(c, "_Static_assert({condition}, \"{what}\");").expect("writing to a string");

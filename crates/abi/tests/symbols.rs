@@ -75,8 +75,8 @@ fn nothing_of_the_installed_libraries_is_missing() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// Threads are cancelled at no call that the library makes (pthreads(7) has the list), except where they wait for an event: there
-/// it is `read` (`src/wait.rs`). What is not here the library calls with cancellation turned off.
+/// Threads are cancelled at no call that the library makes (pthreads(7) has the list), except where they wait for an
+/// event: there it is `read` (`src/wait.rs`). What is not here the library calls with cancellation turned off.
 #[test]
 fn no_cancellation_point_is_called() {
     const POINTS: &[&str] = &[

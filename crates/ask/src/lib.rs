@@ -30,7 +30,8 @@ pub fn ask(pid: u32) -> Result<Report, String> {
     await_report(pid, connect(pid), Instant::now() + PATIENCE)
 }
 
-/// The reports of several processes, which work on them at the same time, and of those only that came within `patience`.
+/// The reports of several processes, which work on them at the same time, and of those only that came within
+/// `patience`.
 pub fn ask_all(pids: &[u32], patience: Duration) -> Vec<Report> {
     let deadline = Instant::now() + patience;
     let asked: Vec<_> = pids.iter().map(|pid| (*pid, connect(*pid))).collect();

@@ -33,8 +33,8 @@ struct Cli {
 enum Command {
     /// Run a program, and the programs that it starts, with the device softrnic0
     ///
-    /// PROGRAM sees a machine with an RDMA adapter. The exit status is the program's; 125 if softrnic refuses to run it, 126
-    /// if it cannot be run, 127 if there is none.
+    /// PROGRAM sees a machine with an RDMA adapter. The exit status is the program's; 125 if softrnic refuses to run
+    /// it, 126 if it cannot be run, 127 if there is none.
     Run(run::Options),
     /// Show the device, its port, its addresses and its limits
     ///
@@ -42,33 +42,33 @@ enum Command {
     Devinfo(devinfo::Options),
     /// Measure latency and bandwidth between two processes, beside what the machine could do
     ///
-    /// The two are connected through the public C functions of the verbs library, and pinned to two cores where there are
-    /// two. In the same run it measures what the machine itself can do (a cache line from core to core, memcpy, copies by the
-    /// kernel from process to process, wake-ups, sockets), and shows every figure beside its limit. It takes some twenty
-    /// seconds.
+    /// The two are connected through the public C functions of the verbs library, and pinned to two cores where there
+    /// are two. In the same run it measures what the machine itself can do (a cache line from core to core, memcpy,
+    /// copies by the kernel from process to process, wake-ups, sockets), and shows every figure beside its limit. It
+    /// takes some twenty seconds.
     Bench(bench::Options),
     /// Move data by every operation and compare every byte
     ///
-    /// Every operation, on every kind of queue pair, in many sizes and shapes: on a queue pair that is connected to itself,
-    /// between two of one process, and between two processes. What the device says it cannot do is skipped, and counted. The
-    /// exit status is 1 if anything failed.
+    /// Every operation, on every kind of queue pair, in many sizes and shapes: on a queue pair that is connected to
+    /// itself, between two of one process, and between two processes. What the device says it cannot do is skipped, and
+    /// counted. The exit status is 1 if anything failed.
     Selftest(selftest::Options),
     /// Say what a program with the device waits for, and why
     ///
-    /// Asks a running process, which goes on undisturbed, and the processes that it is connected to, and says for every queue
-    /// pair what its queues hold and what it waits for. Without PID: all processes of this user that have the device open, one
-    /// line each.
+    /// Asks a running process, which goes on undisturbed, and the processes that it is connected to, and says for every
+    /// queue pair what its queues hold and what it waits for. Without PID: all processes of this user that have the
+    /// device open, one line each.
     Doctor(doctor::Options),
     /// Show what processes with the device do, second by second
     ///
-    /// A table of processes, their queue pairs and completion queues: messages and bytes per second, how full their queues are, and
-    /// what stands in the way (RNR NAKs, retries, full rings). In a terminal it is refreshed until q is pressed; else a new table
-    /// follows the last.
+    /// A table of processes, their queue pairs and completion queues: messages and bytes per second, how full their
+    /// queues are, and what stands in the way (RNR NAKs, retries, full rings). In a terminal it is refreshed until q is
+    /// pressed; else a new table follows the last.
     Top(top::Options),
     /// Make a directory with the library under the names that programs look for
     ///
-    /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built against
-    /// it. May be repeated; needs no root.
+    /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built
+    /// against it. May be repeated; needs no root.
     Install(install::Options),
     /// The other process of bench and selftest
     #[command(hide = true)]

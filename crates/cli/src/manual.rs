@@ -24,44 +24,45 @@ const SECTIONS: &[Section] = &[
     Section {
         command: "run",
         title: "Which programs are served",
-        text: "\
-Programs that are linked to libibverbs or librdmacm, and programs that open them by name or by path with dlopen(3) and look \
-their functions up with dlsym(3) or dlvsym(3); and the programs that these start, directly or through shells, interpreters \
-and mpirun, for LD_PRELOAD is inherited. A program that starts others with an empty environment (env -i, sudo, a login \
-shell) leaves them without the device.
+        text: "Programs that are linked to libibverbs or librdmacm, and programs that open them by name or by path \
+with dlopen(3) and look their functions up with dlsym(3) or dlvsym(3); and the programs that these start, directly or \
+through shells, interpreters and mpirun, for LD_PRELOAD is inherited. A program that starts others with an empty \
+environment (env -i, sudo, a login shell) leaves them without the device.
 
-Not served are programs that ignore LD_PRELOAD: statically linked ones, ones that change their user, group or capabilities \
-at the start, and ones made for another architecture. run says so, and what to do. Programs with libibverbs itself linked in \
-statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and those in namespaces of their own \
-(dlmopen), find what they are linked to; for the former set LD_LIBRARY_PATH to the directory that softrnic install makes.",
+Not served are programs that ignore LD_PRELOAD: statically linked ones, ones that change their user, group or \
+capabilities at the start, and ones made for another architecture. run says so, and what to do. Programs with \
+libibverbs itself linked in statically keep using that; run warns. Libraries opened with RTLD_DEEPBIND, and those in \
+namespaces of their own (dlmopen), find what they are linked to; for the former set LD_LIBRARY_PATH to the directory \
+that softrnic install makes.",
     },
     Section {
         command: "run",
         title: "Sanitizers",
-        text: "\
-Programs built with -fsanitize=address, undefined, thread or leak run as they are, and so do those that a shell starts: run \
-puts verify_asan_link_order=0 in front of what ASAN_OPTIONS has, and suppressions=FILE in front of what TSAN_OPTIONS has. FILE \
-silences reports about libsoftrnic.so, whose synchronization ThreadSanitizer does not see. Who has suppressions in TSAN_OPTIONS \
-keeps those only, where the runtime is linked in statically (clang's default): add race:libsoftrnic.so and \
-called_from_lib:libsoftrnic.so to them.",
+        text: "Programs built with -fsanitize=address, undefined, thread or leak run as they are, and so do those \
+            that a shell starts: run puts verify_asan_link_order=0 in front of what ASAN_OPTIONS has, and \
+            suppressions=FILE in front of what TSAN_OPTIONS has. FILE silences reports about libsoftrnic.so, whose \
+            synchronization ThreadSanitizer does not see. Who has suppressions in TSAN_OPTIONS keeps those only, \
+            where the runtime is linked in statically (clang's default): add race:libsoftrnic.so and \
+            called_from_lib:libsoftrnic.so to them.",
     },
     Section {
         command: "run",
         title: "Large messages and ptrace_scope",
-        text: "\
-Where the kernel permits it, large messages are copied once, directly from one process's memory to the other's \
-(process_vm_readv(2)), or go through shared memory if that is quicker on the machine (SOFTRNIC_SINGLE_COPY). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes may not do that, and \
-these messages go through shared memory, with two copies instead of one. Everything works as before; large transfers \
-are slower. softrnic devinfo says which of the two holds. --permit-ptrace permits it where the value is 1, if both programs are run so.",
+        text: "Where the kernel permits it, large messages are copied once, directly from one process's memory to the \
+            other's (process_vm_readv(2)), or go through shared memory if that is quicker on the machine \
+            (SOFTRNIC_SINGLE_COPY). Where /proc/sys/kernel/yama/ptrace_scope is not 0, an ordinary user's processes \
+            may not do that, and these messages go through shared memory, with two copies instead of one. Everything \
+            works as before; large transfers are slower. softrnic devinfo says which of the two holds. \
+            --permit-ptrace permits it where the value is 1, if both programs are run so.",
     },
     Section {
         command: "run",
         title: "Faults",
-        text: "\
---fault \"FAULT:KEY=VALUE,...;FAULT:...;seed=N\" makes the device misbehave: each process that uses it counts its own packets and \
-calls, and the same seed and the same sequence of them give the same faults. A packet is what the wire carries at once: a message of \
-up to 16 KiB, or a piece of a longer one. By themselves faults look at requests (SEND, RDMA, atomics, datagrams) that the process \
-sends; corrupt at all packets with data (and it counts no others), slow at all packets, rnr at messages that come.
+        text: "--fault \"FAULT:KEY=VALUE,...;FAULT:...;seed=N\" makes the device misbehave: each process that uses it \
+counts its own packets and calls, and the same seed and the same sequence of them give the same faults. A packet is \
+what the wire carries at once: a message of up to 16 KiB, or a piece of a longer one. By themselves faults look at \
+requests (SEND, RDMA, atomics, datagrams) that the process sends; corrupt at all packets with data (and it counts no \
+others), slow at all packets, rnr at messages that come.
 
   drop            the packet is lost
   duplicate       the packet comes twice
@@ -92,7 +93,8 @@ When:
                   link-kill and what happens to the device, its port and its addresses come by
                   itself
 
-Every fault but slow needs one of these; n, every and p exclude each other. Without n, every, p and count any other comes once.
+Every fault but slow needs one of these; n, every and p exclude each other. Without n, every, p and count any other \
+comes once.
 
 Which, and how:
 
@@ -108,8 +110,9 @@ Which, and how:
 delay, slow, reorder and rnr have no side. errno has call and errno only, beside those that say when.
 
 corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
-any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied directly, so that all pass \
-where faults can reach them. The messages by which rdma_cm makes and ends connections are not touched.",
+any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied \
+directly, so that all pass where faults can reach them. The messages by which rdma_cm makes and ends connections are \
+not touched.",
     },
     Section {
         command: "run",
@@ -121,19 +124,20 @@ where faults can reach them. The messages by which rdma_cm makes and ends connec
     Section {
         command: "run",
         title: "Captures",
-        text: "\
---pcap FILE shows every packet as RoCEv2 would carry it: messages in packets of the path MTU with their sequence numbers, \
-acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
+        text: "--pcap FILE shows every packet as RoCEv2 would carry it: messages in packets of the path MTU with \
+their sequence numbers, acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
 
-A program and those that it starts write to one file. So do programs that are started by other softrnic run commands with \
-the same FILE, as long as one of the first still has the device open; a FILE that nobody writes to is replaced. In what several \
-programs write each packet is once. What passes between a program and one that does not write to FILE is there, too.
+A program and those that it starts write to one file. So do programs that are started by other softrnic run commands \
+with the same FILE, as long as one of the first still has the device open; a FILE that nobody writes to is replaced. \
+In what several programs write each packet is once. What passes between a program and one that does not write to FILE \
+is there, too.
 
-With FILE a FIFO, or - for the standard output, packets can be looked at while they come; the program's own standard output is \
-its standard error then.
+With FILE a FIFO, or - for the standard output, packets can be looked at while they come; the program's own standard \
+output is its standard error then.
 
-All data are looked at and written to the file by the program itself, which makes it slow. Requests that would otherwise be \
-executed without the target become packets. When the disk is full the program goes on, and says that its packets do not.",
+All data are looked at and written to the file by the program itself, which makes it slow. Requests that would \
+otherwise be executed without the target become packets. When the disk is full the program goes on, and says that its \
+packets do not.",
     },
     Section {
         command: "run",
@@ -147,19 +151,18 @@ executed without the target become packets. When the disk is full the program go
     Section {
         command: "doctor",
         title: "What is said",
-        text: "\
-First what was found: !! marks what has waited for long or for what cannot come, ! what waits for something that may still \
-come; other lines are worth knowing. Then, for every queue pair: its peer, what its queues hold, the request at the head of \
-its send queue and what has happened so far; then completion queues, shared receive queues, and the ids of the connection \
-manager.
+        text: "First what was found: !! marks what has waited for long or for what cannot come, ! what waits for \
+something that may still come; other lines are worth knowing. Then, for every queue pair: its peer, what its queues \
+hold, the request at the head of its send queue and what has happened so far; then completion queues, shared receive \
+queues, and the ids of the connection manager.
 
-The program needs to do nothing: a thread of the library answers. It is looked at twice, 200 ms apart, to see what moves. Its \
-peers, as far as they are processes of the same user, are asked as well: they know why they do not answer. A process that is \
-stopped cannot answer; its peers say that it is stopped. If a thread of the program holds the device's lock all the time, \
-that is the answer.
+The program needs to do nothing: a thread of the library answers. It is looked at twice, 200 ms apart, to see what \
+moves. Its peers, as far as they are processes of the same user, are asked as well: they know why they do not answer. \
+A process that is stopped cannot answer; its peers say that it is stopped. If a thread of the program holds the \
+device's lock all the time, that is the answer.
 
-kill -USR1 PID makes a program print the same on its stderr, without what its peers know: while it has the device open, \
-and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
+kill -USR1 PID makes a program print the same on its stderr, without what its peers know: while it has the device \
+open, and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
     },
     Section {
         command: "doctor",
@@ -179,12 +182,12 @@ and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
     Section {
         command: "top",
         title: "Columns",
-        text: "\
-SENDS is how many places of the send queue are in use, RECEIVES how many receives wait for a message. MSG/s OUT counts send requests \
-that completed, MSG/s IN receives that completed; B/s their bytes, and those of RDMA that passed through this process. \
-What a peer writes or reads without this process's processor is counted at the peer. STALLS: RNR NAKs got and given; \
-retries (timeouts and sequence NAKs); times that the ring to the peer was full; messages of UC and UD that were lost for want of a \
-receive; send requests that failed. The line below a process is what softrnic doctor says of it first.",
+        text: "SENDS is how many places of the send queue are in use, RECEIVES how many receives wait for a message. \
+            MSG/s OUT counts send requests that completed, MSG/s IN receives that completed; B/s their bytes, and \
+            those of RDMA that passed through this process. What a peer writes or reads without this process's \
+            processor is counted at the peer. STALLS: RNR NAKs got and given; retries (timeouts and sequence NAKs); \
+            times that the ring to the peer was full; messages of UC and UD that were lost for want of a receive; \
+            send requests that failed. The line below a process is what softrnic doctor says of it first.",
     },
     Section {
         command: "top",
@@ -196,13 +199,12 @@ receive; send requests that failed. The line below a process is what softrnic do
     Section {
         command: "bench",
         title: "Reading it",
-        text: "\
-A latency's ratio is the figure over what the machine takes without any device: 1 is the best that could be, 2 is twice as \
-long. A bandwidth's ratio is the figure over the kernel's copy from process to process: more than 1 is faster. The ratios of \
-two machines can be compared, the figures cannot.
+        text: "A latency's ratio is the figure over what the machine takes without any device: 1 is the best that \
+could be, 2 is twice as long. A bandwidth's ratio is the figure over the kernel's copy from process to process: more \
+than 1 is faster. The ratios of two machines can be compared, the figures cannot.
 
-Nothing else should run meanwhile: on a busy machine the rounds lie far apart. Where two processes cannot have a core each, \
-both the figures and the limits are those of the system's scheduler.",
+Nothing else should run meanwhile: on a busy machine the rounds lie far apart. Where two processes cannot have a core \
+each, both the figures and the limits are those of the system's scheduler.",
     },
     Section {
         command: "bench",
@@ -224,11 +226,12 @@ both the figures and the limits are those of the system's scheduler.",
   lib/pkgconfig              for programs that are built against the directory
   share/man, share/bash-completion, share/zsh, share/fish
 
-verbs.h and the other header files are not: programs are compiled with those of rdma-core (Debian: libibverbs-dev, librdmacm-dev).
+verbs.h and the other header files are not: programs are compiled with those of rdma-core (Debian: libibverbs-dev, \
+librdmacm-dev).
 
-Vendors' libraries (libmlx5.so.1, libefa.so.1, ...) are linked to private functions of the libibverbs that they came with. \
-The libibverbs.so.1 made here has these names, too, as found in the installed one. So install again after rdma-core has been \
-upgraded.",
+Vendors' libraries (libmlx5.so.1, libefa.so.1, ...) are linked to private functions of the libibverbs that they came \
+with. The libibverbs.so.1 made here has these names, too, as found in the installed one. So install again after \
+rdma-core has been upgraded.",
     },
     Section {
         command: "install",
@@ -357,8 +360,8 @@ fn variables() -> io::Result<Vec<u8>> {
     page.control("TH", ["softrnic", "7", "", SOURCE, MANUAL]);
     page.control("SH", ["NAME"]).text([roman("softrnic - environment variables of the RDMA NIC in software")]);
     page.control("SH", ["DESCRIPTION"]).text([roman(
-        "libsoftrnic.so reads these variables when a program first uses the device, and softrnic(1) hands them on to the \
-         programs that it runs. SOFTRNIC_LIB is for softrnic(1) alone.",
+        "libsoftrnic.so reads these variables when a program first uses the device, and softrnic(1) hands them on to \
+         the programs that it runs. SOFTRNIC_LIB is for softrnic(1) alone.",
     )]);
     page.control("SH", ["ENVIRONMENT"]);
     for setting in settings::SETTINGS {

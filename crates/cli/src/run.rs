@@ -28,22 +28,23 @@ pub struct Options {
     /// Move all data through shared memory, never directly from process to process
     #[arg(long)]
     no_single_copy: bool,
-    /// Move the memory that the program registers, where it is, into memory that its peers map too: RDMA WRITE, READ, atomics
-    /// and large messages then need no system call (see docs/migrate.md for what a program could notice)
+    /// Move the memory that the program registers, where it is, into memory that its peers map too: RDMA WRITE, READ,
+    /// atomics and large messages then need no system call (see docs/migrate.md for what a program could notice)
     #[arg(long, conflicts_with = "no_single_copy")]
     migrate: bool,
-    /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is 1:
-    /// large messages then take one copy instead of two. Both programs need it
+    /// Let any process of this user copy from and to the program's memory, where /proc/sys/kernel/yama/ptrace_scope is
+    /// 1: large messages then take one copy instead of two. Both programs need it
     #[arg(long)]
     permit_ptrace: bool,
-    /// What the device tells on stderr beyond what keeps it from peers: nothing at all (off), or which request failed and
-    /// which rule it broke (error)
+    /// What the device tells on stderr beyond what keeps it from peers: nothing at all (off), or which request failed
+    /// and which rule it broke (error)
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error"])]
     log: Option<String>,
     /// Faults to be met by the program: for instance "drop:n=100;delay:t=5ms,p=0.1;seed=42"
     ///
-    /// What there is, and how to say when, is described below. Every fault that happens is told on stderr, of slow packets the
-    /// first and their number, and at the end what has not happened. Without seed=N a seed is chosen, and told.
+    /// What there is, and how to say when, is described below. Every fault that happens is told on stderr, of slow
+    /// packets the first and their number, and at the end what has not happened. Without seed=N a seed is chosen, and
+    /// told.
     #[arg(long, value_name = "SPEC", value_parser = faults)]
     fault: Option<String>,
     /// The library, instead of the libsoftrnic.so beside this program
@@ -56,8 +57,8 @@ pub struct Options {
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
-    /// Write every packet to FILE, for Wireshark (pcapng); -: to the standard output, and the program's own to its standard
-    /// error
+    /// Write every packet to FILE, for Wireshark (pcapng); -: to the standard output, and the program's own to its
+    /// standard error
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Of each packet keep no more than so many bytes; 0: all
@@ -116,10 +117,11 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
             }
             command.env(view::place::VIEW_VARIABLE, view);
         }
-        // Verbs need no files: only programs that look into /sys themselves, and sanitizers' suppressions, miss something.
+        // Verbs need no files: only programs that look into /sys themselves, and sanitizers' suppressions, miss
+        // something.
         Err(error) => eprintln!(
-            "softrnic: warning: {error}. Programs that look into /sys/class/infiniband themselves will not see softrnic0 there; \
-             set TMPDIR to a directory that can be written"
+            "softrnic: warning: {error}. Programs that look into /sys/class/infiniband themselves will not see \
+             softrnic0 there; set TMPDIR to a directory that can be written"
         ),
     }
     if options.with_hardware {
@@ -158,9 +160,9 @@ pub fn rand() -> u32 {
     }
 }
 
-/// The options of sanitizers with which programs run beside the library: added to what the user has set, in front of it where
-/// the user's word counts more, for the last one wins. The library gives them as well; a runtime that is linked in
-/// statically, or a program with options of its own, asks only here.
+/// The options of sanitizers with which programs run beside the library: added to what the user has set, in front of it
+/// where the user's word counts more, for the last one wins. The library gives them as well; a runtime that is linked
+/// in statically, or a program with options of its own, asks only here.
 fn sanitizers(view: &Path, set: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, OsString)> {
     let add = |name: &'static str, option: OsString| {
         let before = set(name).filter(|before| !before.is_empty());
@@ -189,7 +191,10 @@ fn view(options: &Options) -> Result<PathBuf, String> {
         info.hardware = view::tree::Hardware::probe();
     }
     view::place::make(&info).map_err(|error| {
-        format!("cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or /var/tmp: {error}")
+        format!(
+            "cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or \
+            /var/tmp: {error}"
+        )
     })
 }
 
@@ -210,8 +215,8 @@ fn preload(library: &Path) -> Result<OsString, String> {
     let bytes = library.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| b" \t\n:".contains(byte)) {
         return Err(format!(
-            "LD_PRELOAD cannot hold the path {}: it has a space or a colon. Copy the library elsewhere and name it with \
-             --lib PATH",
+            "LD_PRELOAD cannot hold the path {}: it has a space or a colon. Copy the library elsewhere and name it \
+             with --lib PATH",
             library.display()
         ));
     }
@@ -274,8 +279,8 @@ fn check(program: &Path, library: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a program file that is not for this machine, or loads no libraries. `file` is the program, or the interpreter
-/// of a script.
+/// Refuses a program file that is not for this machine, or loads no libraries. `file` is the program, or the
+/// interpreter of a script.
 fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), Refusal> {
     let name = match program == file {
         true => file.display().to_string(),
@@ -285,7 +290,8 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
         && ours.target != found.target
     {
         let message = format!(
-            "{name} was built for {}, and {} for {}; build softrnic for that target and name its library with --lib PATH",
+            "{name} was built for {}, and {} for {}; build softrnic for that target and name its library with --lib \
+             PATH",
             found.target,
             library.display(),
             ours.target
@@ -294,8 +300,8 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
     }
     if found.is_for_musl() {
         let message = format!(
-            "{name} is linked to the C library musl, and {} to glibc: one process cannot hold both. Run a program that was \
-             built for glibc",
+            "{name} is linked to the C library musl, and {} to glibc: one process cannot hold both. Run a program \
+             that was built for glibc",
             library.display()
         );
         return Err(Refusal(REFUSED, message));
@@ -304,8 +310,8 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
         let what = match (program == file, elf::contains_libibverbs(file)) {
             (false, _) => "Run the script with another interpreter, one that is dynamically linked",
             (true, true) => {
-                "It has its own copy of libibverbs, which nothing can replace. Link it again dynamically, with -libverbs \
-                 instead of libibverbs.a and without -static"
+                "It has its own copy of libibverbs, which nothing can replace. Link it again dynamically, with \
+                 -libverbs instead of libibverbs.a and without -static"
             }
             (true, false) => "Link it dynamically, against libibverbs, without -static",
         };
@@ -316,8 +322,8 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
     let linked = found.needed.iter().any(|name| name.starts_with("libibverbs.so"));
     if !linked && elf::contains_libibverbs(file) {
         eprintln!(
-            "softrnic: warning: {name} has its own copy of libibverbs linked in, which cannot be replaced: it will not see \
-             softrnic0. Link it with -libverbs instead of libibverbs.a"
+            "softrnic: warning: {name} has its own copy of libibverbs linked in, which cannot be replaced: it will \
+             not see softrnic0. Link it with -libverbs instead of libibverbs.a"
         );
     }
     Ok(())
@@ -342,8 +348,8 @@ fn privileged(file: &Path) -> Result<(), Refusal> {
     };
     let name = file.display();
     let message = format!(
-        "{name} {why}, so the system ignores LD_PRELOAD for it. Run a copy without that (cp {name} . makes one), or run \
-         softrnic as the user that it changes to"
+        "{name} {why}, so the system ignores LD_PRELOAD for it. Run a copy without that (cp {name} . makes one), or \
+         run softrnic as the user that it changes to"
     );
     Err(Refusal(REFUSED, message))
 }

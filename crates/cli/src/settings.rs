@@ -17,15 +17,15 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SOFTRNIC_MIGRATE",
         values: "0, 1",
-        about: "1: registered memory moves, where it is, into memory that peers map too, and back when it is deregistered; RDMA \
-                WRITE, READ, atomics and large messages then need no system call. 0 (the default): it stays what it is. The \
-                option --migrate of run sets it to 1.",
+        about: "1: registered memory moves, where it is, into memory that peers map too, and back when it is \
+            deregistered; RDMA WRITE, READ, atomics and large messages then need no system call. 0 (the default): it \
+            stays what it is. The option --migrate of run sets it to 1.",
     },
     Setting {
         name: "SOFTRNIC_FAULT",
         values: "SPEC",
-        about: "Faults to be met: drop:n=100;delay:t=5ms,p=0.1;seed=42. softrnic-run(1) describes them. The option --fault of \
-                run sets it, and checks it first.",
+        about: "Faults to be met: drop:n=100;delay:t=5ms,p=0.1;seed=42. softrnic-run(1) describes them. The option \
+            --fault of run sets it, and checks it first.",
     },
     Setting {
         name: "SOFTRNIC_LIB",
@@ -36,23 +36,23 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: view::port::LINK_LAYER_VARIABLE,
         values: "ethernet, infiniband",
-        about: "ethernet (the default): the port is a RoCE port, whose GIDs are the host's IP addresses. infiniband: it has \
-                a LID, and address vectors need no GRH. Programs that talk to each other need the same. The option \
-                --link-layer of run sets it.",
+        about: "ethernet (the default): the port is a RoCE port, whose GIDs are the host's IP addresses. infiniband: \
+            it has a LID, and address vectors need no GRH. Programs that talk to each other need the same. The option \
+            --link-layer of run sets it.",
     },
     Setting {
         name: "SOFTRNIC_LOG",
         values: "off, error",
-        about: "By default the device tells on stderr, once for each kind, what keeps the program from its peers: another user, \
-                another network namespace, no descriptors, ptrace forbidden, a peer without the library. off: nothing. error: \
-                also which request failed and which rule it broke, and if large messages cannot go by single copy. The option \
-                --log of run sets it.",
+        about: "By default the device tells on stderr, once for each kind, what keeps the program from its peers: \
+            another user, another network namespace, no descriptors, ptrace forbidden, a peer without the library. \
+            off: nothing. error: also which request failed and which rule it broke, and if large messages cannot go \
+            by single copy. The option --log of run sets it.",
     },
     Setting {
         name: taps::pcap::FILE_VARIABLE,
         values: "FILE",
-        about: "Every packet is written to this pcapng file, as RoCEv2 would carry it; what is in it stays. The option --pcap \
-                of run sets it.",
+        about: "Every packet is written to this pcapng file, as RoCEv2 would carry it; what is in it stays. The \
+            option --pcap of run sets it.",
     },
     Setting {
         name: taps::pcap::SNAPLEN_VARIABLE,
@@ -68,25 +68,26 @@ pub const SETTINGS: &[Setting] = &[
         name: view::ptrace::PERMIT_VARIABLE,
         values: "0, 1",
         about: "1: any process of the same user may copy from and to this one's memory, where \
-                /proc/sys/kernel/yama/ptrace_scope is 1. Both processes need it. The option --permit-ptrace of run sets it.",
+            /proc/sys/kernel/yama/ptrace_scope is 1. Both processes need it. The option --permit-ptrace of run sets \
+            it.",
     },
     Setting {
         name: "SOFTRNIC_SIGNAL",
         values: "0, 1",
-        about: "1 (the default): while a program has the device open and no disposition of its own for SIGUSR1, which would end \
-                it, the signal makes the device print on stderr what it waits for, as doctor does. 0: the signal is left \
-                alone.",
+        about: "1 (the default): while a program has the device open and no disposition of its own for SIGUSR1, which \
+            would end it, the signal makes the device print on stderr what it waits for, as doctor does. 0: the \
+            signal is left alone.",
     },
     Setting {
         name: "SOFTRNIC_SINGLE_COPY",
         values: "0, 1",
-        about: "1: large messages go directly from process to process, where the kernel permits it. 0: all data go through \
-                shared memory; the option --no-single-copy of run sets it to 0. By default whichever is quicker: they go by single copy, \
-                but not where the kernel takes more than four times as long as a plain copy (tried when the first peer is met), unless \
-                a side sleeps and there is little room; and from 128 KiB on both ways are tried while data flow, and the \
-                faster is taken. A message that goes by single copy needs nothing more of its sender. Of what goes through shared \
-                memory 256 KiB fit in at a time: if the sender then neither polls nor posts, the rest follows up to a \
-                millisecond later.",
+        about: "1: large messages go directly from process to process, where the kernel permits it. 0: all data go \
+            through shared memory; the option --no-single-copy of run sets it to 0. By default whichever is quicker: \
+            they go by single copy, but not where the kernel takes more than four times as long as a plain copy \
+            (tried when the first peer is met), unless a side sleeps and there is little room; and from 128 KiB on \
+            both ways are tried while data flow, and the faster is taken. A message that goes by single copy needs \
+            nothing more of its sender. Of what goes through shared memory 256 KiB fit in at a time: if the sender \
+            then neither polls nor posts, the rest follows up to a millisecond later.",
     },
     Setting {
         name: "SOFTRNIC_SINGLE_COPY_ABOVE",
@@ -102,9 +103,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: view::HARDWARE_VARIABLE,
         values: "0, 1",
-        about: "1: programs see the host's RDMA adapters beside softrnic0. Their libibverbs has to be in the process as well, \
-                so this needs run or LD_PRELOAD: with LD_LIBRARY_PATH alone there is no adapter. The option \
-                --with-hardware of run sets it.",
+        about: "1: programs see the host's RDMA adapters beside softrnic0. Their libibverbs has to be in the process \
+            as well, so this needs run or LD_PRELOAD: with LD_LIBRARY_PATH alone there is no adapter. The option \
+            --with-hardware of run sets it.",
     },
 ];
 

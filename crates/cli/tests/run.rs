@@ -42,8 +42,8 @@ impl Temporary {
         Temporary(path)
     }
 
-    /// A copy of a program. Made by another process: if this one had the file open for writing while another test forks,
-    /// the copy could not be run.
+    /// A copy of a program. Made by another process: if this one had the file open for writing while another test
+    /// forks, the copy could not be run.
     fn copy_of(name: &str, program: &str, mode: u32) -> Self {
         let path = std::env::temp_dir().join(format!("softrnic-run-{}-{name}", std::process::id()));
         assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());

@@ -48,8 +48,8 @@ pub const ANSWER_TIME: u64 = 8_192_000_000;
 pub const REPEATS: u8 = 15;
 /// Time in TimeWait: one local ACK timeout.
 pub const TIMEWAIT: u64 = 4_096 << ACK_TIMEOUT;
-/// Local ACK timeout that connections get: 4.096 us * 2^18 = 1.07 s, as over RoCE (packet life time 16, plus 1, plus the
-/// adapter's delay).
+/// Local ACK timeout that connections get: 4.096 us * 2^18 = 1.07 s, as over RoCE (packet life time 16, plus 1, plus
+/// the adapter's delay).
 pub const ACK_TIMEOUT: u8 = 18;
 
 /// States; see the module's page.
@@ -176,7 +176,8 @@ impl Conn {
         match body {
             Body::Req { half, data, .. } => {
                 conn.state = State::ReqRcvd;
-                // In the view of the one who gets the event (rdma_get_cm_event(3)): what one side starts, the other answers.
+                // In the view of the one who gets the event (rdma_get_cm_event(3)): what one side starts, the other
+                // answers.
                 conn.local.responder_resources = half.initiator_depth;
                 conn.local.initiator_depth = half.responder_resources;
                 let params = Params::Conn(view(&half));

@@ -8,8 +8,8 @@ use verbs::{Gid, LinkLayer};
 /// The scope of IPoIB's broadcast group: link-local (RFC 4391 section 4).
 const SCOPE: u8 = 2;
 
-/// The group's GID. On Ethernet its address (IBTA annex A17.5.1); on InfiniBand as IPoIB maps addresses (RFC 4391 section
-/// 4), but with the connection manager's own signature for the datagrams of its UDP port space, as Linux does
+/// The group's GID. On Ethernet its address (IBTA annex A17.5.1); on InfiniBand as IPoIB maps addresses (RFC 4391
+/// section 4), but with the connection manager's own signature for the datagrams of its UDP port space, as Linux does
 /// (`cma_set_mgid`).
 pub fn gid(link_layer: LinkLayer, ip: IpAddr, udp_port_space: bool) -> Gid {
     if !link_layer.is_infiniband() {
@@ -38,8 +38,8 @@ pub fn gid(link_layer: LinkLayer, ip: IpAddr, udp_port_space: bool) -> Gid {
     gid
 }
 
-/// The group's LID, which a subnet administrator would choose; 0 on Ethernet. Any multicast LID leads to the group of the
-/// GID.
+/// The group's LID, which a subnet administrator would choose; 0 on Ethernet. Any multicast LID leads to the group of
+/// the GID.
 pub fn lid(link_layer: LinkLayer, group: &Gid) -> u16 {
     if !link_layer.is_infiniband() {
         return 0;

@@ -41,8 +41,9 @@ impl State {
         }
     }
 
-    /// `cma_remove_one` of Linux, and what its user-mode half does then: the id is closed, so the peer hears that it is over, and
-    /// the port is free; the program hears DEVICE_REMOVAL, and every call on the id but its destruction fails with ENXIO.
+    /// `cma_remove_one` of Linux, and what its user-mode half does then: the id is closed, so the peer hears that it is
+    /// over, and the port is free; the program hears DEVICE_REMOVAL, and every call on the id but its destruction fails
+    /// with ENXIO.
     fn take_device(&mut self, id: IdKey) {
         self.with_conn(id, |conn, _, out| conn.destroy(out));
         let Some(entry) = self.ids.get_mut(&id) else { return };

@@ -5,9 +5,9 @@
 //! * [`message`]: what connection managers say to each other; `mad`: how a network would have it, for captures.
 //! * [`names`]: how ports are claimed, and which claims exclude each other.
 //! * [`manager`]: what a program does with ids. Its parts: `ids` (what the lock protects), `binding` (addresses),
-//!   `requests` (from connect to accept), `ports` (who holds which port), `prepare` (what is
-//!   looked up without the lock), `incident` (what happens to the device), `links` (sockets to other processes' managers),
-//!   `thread` (which reads them).
+//!   `requests` (from connect to accept), `ports` (who holds which port), `prepare` (what is looked up without the
+//!   lock), `incident` (what happens to the device), `links` (sockets to other processes' managers), `thread` (which
+//!   reads them).
 //! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not
 //!   know the answer.
 //! * [`channel`]: events on their way to the program.

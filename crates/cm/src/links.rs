@@ -28,8 +28,8 @@ pub(crate) struct LinkKey(pub u32);
 
 /// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
 const MAX_WAITING: usize = 65_536;
-/// More messages than fit into a socket: the kernel counts 768 bytes and more for each, and `net.core.wmem_default` is 208 KiB, or some
-/// MiB on hosts that were tuned.
+/// More messages than fit into a socket: the kernel counts 768 bytes and more for each, and `net.core.wmem_default` is
+/// 208 KiB, or some MiB on hosts that were tuned.
 const MAX_IN_SOCKET: usize = 16_384;
 /// Listeners whose links are remembered.
 const MAX_NAMES: usize = 4096;
@@ -272,7 +272,8 @@ impl State {
         }
     }
 
-    /// Connections wait at a listener's or a block's socket. False if they go on waiting, since there are no descriptors, or no memory.
+    /// Connections wait at a listener's or a block's socket. False if they go on waiting, since there are no
+    /// descriptors, or no memory.
     #[must_use]
     pub(crate) fn accept_links(&mut self, at: Token) -> bool {
         for _ in 0..TURN {

@@ -1,5 +1,5 @@
-//! The connection manager as librdmacm's C ABI calls it: what a program does with ids, answered as the kernel's `rdma_cm`
-//! answers.
+//! The connection manager as librdmacm's C ABI calls it: what a program does with ids, answered as the kernel's
+//! `rdma_cm` answers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -390,7 +390,8 @@ impl Cm {
         }
     }
 
-    /// The next event of a channel whose descriptor the caller has read. `None`: the event went with its id in the meantime.
+    /// The next event of a channel whose descriptor the caller has read. `None`: the event went with its id in the
+    /// meantime.
     pub fn take_event(&self, channel: &Channel) -> Option<Got> {
         let mut state = self.lock();
         let queued = channel.queue.lock().pop_front()?;
@@ -406,8 +407,8 @@ impl Cm {
         Some(Got { id: queued.id, token, child: queued.child, event: queued.event })
     }
 
-    /// Takes an event back that is not to be handed out yet: it is the channel's next one again. Not for requests, which
-    /// have made room for others.
+    /// Takes an event back that is not to be handed out yet: it is the channel's next one again. Not for requests,
+    /// which have made room for others.
     pub fn give_back(&self, channel: &Channel, got: Got) {
         let mut state = self.lock();
         if let Some(id) = state.ids.get_mut(&got.id) {

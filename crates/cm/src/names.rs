@@ -1,5 +1,5 @@
-//! The names by which ports are claimed: abstract unix sockets, one set of names per network namespace, and freed by the
-//! kernel when their owner dies, however it dies.
+//! The names by which ports are claimed: abstract unix sockets, one set of names per network namespace, and freed by
+//! the kernel when their owner dies, however it dies.
 //!
 //! ```text
 //! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/listen        who listens there: a SOCK_SEQPACKET listener

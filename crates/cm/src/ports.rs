@@ -193,7 +193,8 @@ impl State {
         }
     }
 
-    /// An ephemeral port. They take turns: who still has a port in mind that was given back shall not reach somebody else.
+    /// An ephemeral port. They take turns: who still has a port in mind that was given back shall not reach somebody
+    /// else.
     fn ephemeral(&mut self, port_space: u16, prepared: &mut Prepared) -> std::result::Result<u16, Stop> {
         loop {
             let free = self.ports.free.entry(port_space).or_default();
@@ -232,8 +233,8 @@ impl State {
     }
 }
 
-/// Asks the process that gives out the ports of a block, if there is one, whether a port may be claimed. Not to be called
-/// with the lock held: that process might ask us at the same time.
+/// Asks the process that gives out the ports of a block, if there is one, whether a port may be claimed. Not to be
+/// called with the lock held: that process might ask us at the same time.
 pub(crate) fn ask_owner(port_space: u16, claim: &Claim, any_user: bool) -> Result<()> {
     let ask = Message { from: 0, to: 0, body: Body::Ask { port_space, claim: claim.clone() } };
     match socket::ask(&names::block(port_space, claim.addr.port() / BLOCK_PORTS), &ask, any_user) {

@@ -1,8 +1,8 @@
 //! What is found out about ports without the connection manager's lock.
 //!
-//! The names of all processes are one text, `/proc/net/unix`. The kernel takes half a second to write it where somebody has bound tens
-//! of thousands of names, and any user may. So a call that needs the text, or a port's lock, which another process may hold
-//! meanwhile, lets go of the connection manager's lock, gets what it needs, and begins again.
+//! The names of all processes are one text, `/proc/net/unix`. The kernel takes half a second to write it where somebody
+//! has bound tens of thousands of names, and any user may. So a call that needs the text, or a port's lock, which
+//! another process may hold meanwhile, lets go of the connection manager's lock, gets what it needs, and begins again.
 
 use std::sync::Arc;
 use std::time::Duration;

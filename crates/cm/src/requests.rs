@@ -49,8 +49,8 @@ impl State {
             report::log_once(
                 report::Matter::OtherHost,
                 format_args!(
-                    "rdma_connect to {dst}: it is no address of this network namespace. softrnic connects processes of one host \
-                     that share a network namespace (for containers: the host's, or one of a pod)"
+                    "rdma_connect to {dst}: it is no address of this network namespace. softrnic connects processes \
+                     of one host that share a network namespace (for containers: the host's, or one of a pod)"
                 ),
             );
             self.with_conn(id, |conn, _, out| conn.unreachable(out));
@@ -63,8 +63,8 @@ impl State {
         Ok(())
     }
 
-    /// Sends a request to whoever listens. Where nobody does, the thread looks up whether somebody listens at the port for another
-    /// address ([`State::unheard`]), without the lock.
+    /// Sends a request to whoever listens. Where nobody does, the thread looks up whether somebody listens at the port
+    /// for another address ([`State::unheard`]), without the lock.
     pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: &Body) {
         if !self.asked(id, space, dst, body) {
             self.unheard.push(id);
@@ -79,8 +79,8 @@ impl State {
             // It may have been answered in the meantime, by a timeout or by the device's removal.
             let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) else { continue };
             let space = entry.port_space;
-            // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is found
-            // there may as well have begun to listen for ours since it was looked for: then it is there now.
+            // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is
+            // found there may as well have begun to listen for ours since it was looked for: then it is there now.
             let known = ports::has_listener(names, space, dst.port());
             if !(known && self.asked(id, space, &dst, &body)) {
                 self.not_heard(id, known, &body);
@@ -223,8 +223,8 @@ impl State {
                     report::log_once(
                         report::Matter::OtherUser,
                         format_args!(
-                            "rdma_connect to {dst}: another user's process listens there. Run both programs as one user, or both \
-                             with SOFTRNIC_PEERS=any"
+                            "rdma_connect to {dst}: another user's process listens there. Run both programs as one \
+                             user, or both with SOFTRNIC_PEERS=any"
                         ),
                     );
                     return false;

@@ -53,8 +53,8 @@ pub(crate) fn connect(name: &str, any_user: bool) -> Result<(OwnedFd, u32)> {
     Ok((socket, pid))
 }
 
-/// Closes a socket at which others connect. What they have left in their connections would be closed with the socket: each goes the
-/// way of connections ([`received_fds`]) instead.
+/// Closes a socket at which others connect. What they have left in their connections would be closed with the socket:
+/// each goes the way of connections ([`received_fds`]) instead.
 pub(crate) fn close_listener(listener: TrackedFd, fds: &Arc<FdSet>) {
     // From now on nobody connects; who has is accepted still.
     let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);

@@ -1,5 +1,5 @@
-//! What the conformance tests stand on. The tests themselves are in `tests/`; they reach the device only through the C ABI of
-//! `libsoftrnic.so`, as any program does.
+//! What the conformance tests stand on. The tests themselves are in `tests/`; they reach the device only through the C
+//! ABI of `libsoftrnic.so`, as any program does.
 
 mod fixture;
 mod footprint;

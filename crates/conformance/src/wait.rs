@@ -7,8 +7,8 @@ use rdma::{Cq, Wc};
 /// How long anything may take on a busy machine before it counts as a hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waiting for something that comes piece by piece. Who has waited in vain for some time sleeps a little each time: with
-/// many processes on few cores, the others need them.
+/// Waiting for something that comes piece by piece. Who has waited in vain for some time sleeps a little each time:
+/// with many processes on few cores, the others need them.
 #[derive(Debug)]
 pub struct Pace {
     idle: u32,

@@ -1,5 +1,5 @@
-//! Objects of every kind come and go for a long time, connected and used; in the end the process holds what it held in the
-//! beginning: memory, mappings, descriptors, threads.
+//! Objects of every kind come and go for a long time, connected and used; in the end the process holds what it held in
+//! the beginning: memory, mappings, descriptors, threads.
 //!
 //! `SOFTRNIC_CHURN_SECONDS` says for how long (10).
 
@@ -115,8 +115,8 @@ impl Took {
     }
 }
 
-/// What the two processes do until the test says that it is enough; gives how long it took, and growth, or why that is too
-/// much.
+/// What the two processes do until the test says that it is enough; gives how long it took, and growth, or why that is
+/// too much.
 fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (Took, Result<Footprint, String>) {
     let fixture = Fixture::open();
     let (mut rounds, mut warm, mut took) = (0, None, Took::default());
@@ -161,11 +161,12 @@ fn objects_come_and_go() {
     });
     let there: Result<Footprint, String> = remote.wire.hear();
     remote.wire.tell(&());
-    // Whether a round takes longer in the end than in the beginning is for whoever reads it: a test does not judge times.
+    // Whether a round takes longer in the end than in the beginning is for whoever reads it: a test does not judge
+    // times.
     let [first, last] = took.ends();
     println!(
-        "counted: {} rounds after {:?}, until {:?}: 17 objects alone, 14 with a peer in each; medians of the first {} {first:?}, \
-         of as many at the end {last:?}",
+        "counted: {} rounds after {:?}, until {:?}: 17 objects alone, 14 with a peer in each; medians of the first {} \
+         {first:?}, of as many at the end {last:?}",
         took.rounds,
         time.mul_f64(WARM),
         start.elapsed(),

@@ -1,5 +1,5 @@
-//! A process dies at a random moment, by `kill -9`. Its peer must learn of it in time, lose nothing that was its own, and
-//! go on with another at once.
+//! A process dies at a random moment, by `kill -9`. Its peer must learn of it in time, lose nothing that was its own,
+//! and go on with another at once.
 //!
 //! `SOFTRNIC_KILL_ROUNDS` says how often (200), `SOFTRNIC_KILL_SEED` repeats what failed.
 
@@ -31,8 +31,8 @@ const DEEP: u64 = 16;
 const RECEIVES: u64 = 32;
 /// Rounds after which the process has what it keeps.
 const WARM: u64 = 20;
-/// What it may hold more after that: the export table, of which pages are used as keys and numbers change, until all 2 MiB are;
-/// and pages of a heap that is used in another order. One lost link would be a mapping and three descriptors.
+/// What it may hold more after that: the export table, of which pages are used as keys and numbers change, until all 2
+/// MiB are; and pages of a heap that is used in another order. One lost link would be a mapping and three descriptors.
 /// Up to 8 threads that close descriptors come and go; the C library keeps the stack and the heap of each, both in two
 /// mappings without a name.
 const LEAK: Footprint =
@@ -323,7 +323,8 @@ fn peers_are_killed() {
         println!("counted: {times:5} killed {kind}: known {latest:?} later at most");
     }
     println!(
-        "counted: {rounds} peers killed, {done} requests done, {rounds} connections anew; {in_time} known within {BOUND:?}"
+        "counted: {rounds} peers killed, {done} requests done, {rounds} connections anew; {in_time} known within \
+         {BOUND:?}"
     );
     assert!(2 * in_time >= rounds, "SOFTRNIC_KILL_SEED={seed}: only {in_time} of {rounds} known within {BOUND:?}");
     let Some(before) = before else { return };

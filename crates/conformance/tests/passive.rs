@@ -1,5 +1,5 @@
-//! A process that only watches its memory: it is stopped (SIGSTOP), so none of its threads can do anything, and RDMA reads and writes
-//! its memory all the same, whatever the length and the service, as an adapter would.
+//! A process that only watches its memory: it is stopped (SIGSTOP), so none of its threads can do anything, and RDMA
+//! reads and writes its memory all the same, whatever the length and the service, as an adapter would.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! A process is stopped (SIGSTOP) while a peer waits for it. Beyond the timeouts that is a dead path: RETRY_EXC_ERR, and
-//! nothing moves any more, whatever the process does when it goes on. If it goes on before, nothing is lost, and nothing
-//! comes twice (IBTA vol. 1, 9.7.5.1.2, 9.9.2.1.3).
+//! A process is stopped (SIGSTOP) while a peer waits for it. Beyond the timeouts that is a dead path: RETRY_EXC_ERR,
+//! and nothing moves any more, whatever the process does when it goes on. If it goes on before, nothing is lost, and
+//! nothing comes twice (IBTA vol. 1, 9.7.5.1.2, 9.9.2.1.3).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -275,7 +275,8 @@ fn beyond_the_timeouts_it_is_a_dead_path() {
         assert_eq!(end.state(), QpState::Err, "{what}");
         // Both timeouts have passed.
         assert!(took >= Duration::from_micros(2 * 4096 * (1 << 12) / 1000), "{what}: given up after {took:?}");
-        // The buffers are the program's again: nothing of what it puts there may come through, and nothing be put there.
+        // The buffers are the program's again: nothing of what it puts there may come through, and nothing be put
+        // there.
         for at in [PLACES, READ, COUNTER] {
             end.fill(at, if at == COUNTER { 8 } else { len }, LATER);
         }

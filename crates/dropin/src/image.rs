@@ -211,7 +211,8 @@ fn dynamic<'a>(library: Library, relocations: &Section) -> Vec<Dynamic<'a>> {
     ]
 }
 
-/// Gives every section its place: tables, code, data that are constant once relocated, and variables, each in a segment.
+/// Gives every section its place: tables, code, data that are constant once relocated, and variables, each in a
+/// segment.
 fn lay_out(file: &mut Builder) {
     file.set_section_sizes();
     let ids: Vec<(SectionId, elf::ProgramFlags, bool)> = file

@@ -1,14 +1,14 @@
 //! Writes the drop-in libraries: `libibverbs.so.1` and `librdmacm.so.1` for those who set `LD_LIBRARY_PATH` or build
 //! against a directory. They hold no device. Each public function is a jump to the same function of `libsoftrnic.so`,
-//! which they need (`DT_NEEDED`) and look for beside themselves (`DT_RUNPATH` of `$ORIGIN`); the loader loads that once in
-//! a process, however many ask for it, so there is one engine.
+//! which they need (`DT_NEEDED`) and look for beside themselves (`DT_RUNPATH` of `$ORIGIN`); the loader loads that once
+//! in a process, however many ask for it, so there is one engine.
 //!
-//! They are written when softrnic is installed, not when it is built, because of the vendors' libraries (`libmlx5.so.1`,
-//! `libefa.so.1`, ...). Programs link against those, and those need functions of libibverbs that are private to
-//! rdma-core, in a version node whose name changes with rdma-core's releases (`IBVERBS_PRIVATE_34`, ... `_65`). Whoever
-//! stands in for libibverbs must have just these, or the loader refuses the program. So they are read from the libibverbs
-//! that is there. By them vendors' code announces itself and talks to its adapters; here the announcement is taken without
-//! an answer, and the rest is never called, for no adapter is ever found.
+//! They are written when softrnic is installed, not when it is built, because of the vendors' libraries
+//! (`libmlx5.so.1`, `libefa.so.1`, ...). Programs link against those, and those need functions of libibverbs that are
+//! private to rdma-core, in a version node whose name changes with rdma-core's releases (`IBVERBS_PRIVATE_34`, ...
+//! `_65`). Whoever stands in for libibverbs must have just these, or the loader refuses the program. So they are read
+//! from the libibverbs that is there. By them vendors' code announces itself and talks to its adapters; here the
+//! announcement is taken without an answer, and the rest is never called, for no adapter is ever found.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -44,8 +44,8 @@ pub const RDMACM: Library = Library { soname: "librdmacm.so.1", development: "li
 
 /// The bytes of a drop-in library.
 ///
-/// `engine` is the file `libsoftrnic.so`; `host` the library of the same name that rdma-core installed, if there is one.
-/// `None` if the engine has no function of this library.
+/// `engine` is the file `libsoftrnic.so`; `host` the library of the same name that rdma-core installed, if there is
+/// one. `None` if the engine has no function of this library.
 ///
 /// # Errors
 /// A sentence that says which file is not what it should be, and why.

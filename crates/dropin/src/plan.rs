@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use crate::read::Exports;
 use crate::{ENGINE, Library};
 
-/// libsoftrnic.so has every function a second time, in a node of this name followed by that of the public one. The first
-/// cannot be forwarded to: looking for it by name and version, the loader would find the drop-in library's own.
+/// libsoftrnic.so has every function a second time, in a node of this name followed by that of the public one. The
+/// first cannot be forwarded to: looking for it by name and version, the loader would find the drop-in library's own.
 const FORWARD: &str = "SOFTRNIC_";
 
 /// Where a name leads.

@@ -1,7 +1,7 @@
 //! Which of two ways is faster, tried out while data flow.
 //!
-//! It depends on the machine, on where the system runs the two ends, and on what they do, and it changes while they run. So most
-//! goes by the way that was faster, and now and then a little by the other.
+//! It depends on the machine, on where the system runs the two ends, and on what they do, and it changes while they
+//! run. So most goes by the way that was faster, and now and then a little by the other.
 
 /// Stretches in a row of the way that is tried.
 const TRIES: u32 = 4;
@@ -22,8 +22,8 @@ impl Recent {
         self.0[0] = nanos.max(1);
     }
 
-    /// The one in the middle: some of them tell of pauses of the program, and some of a reader that had caught up. `None`: there was none
-    /// yet.
+    /// The one in the middle: some of them tell of pauses of the program, and some of a reader that had caught up.
+    /// `None`: there was none yet.
     fn typical(self) -> Option<u64> {
         let mut known = self.0;
         known.sort_unstable();
@@ -41,10 +41,11 @@ pub struct AbTrial {
     trying: bool,
     /// Stretches until that changes.
     left: u32,
-    /// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times the ratio of
-    /// the two ways' times.
+    /// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times
+    /// the ratio of the two ways' times.
     apart: u32,
-    /// Fewer while the outcome is new, since a trial may have been disturbed; more once it has been the same again and again.
+    /// Fewer while the outcome is new, since a trial may have been disturbed; more once it has been the same again and
+    /// again.
     least_apart: u32,
     most_apart: u32,
     /// By the best way, and by the other one when it was last tried.
@@ -52,8 +53,8 @@ pub struct AbTrial {
 }
 
 impl AbTrial {
-    /// With so many stretches between two trials at first, twice as many each time that the outcome is the same, and so many at most; more if
-    /// one of the ways is much slower.
+    /// With so many stretches between two trials at first, twice as many each time that the outcome is the same, and so
+    /// many at most; more if one of the ways is much slower.
     pub const fn new(apart: u32, most_apart: u32) -> Self {
         let least_apart = apart;
         AbTrial {
@@ -73,7 +74,8 @@ impl AbTrial {
         self.second != self.trying
     }
 
-    /// A stretch by that way is over; `took`: in so many nanoseconds, if that was measured. True if a trial begins or ends with it.
+    /// A stretch by that way is over; `took`: in so many nanoseconds, if that was measured. True if a trial begins or
+    /// ends with it.
     pub fn over(&mut self, took: Option<u64>) -> bool {
         if let Some(nanos) = took {
             self.recent[usize::from(self.trying)].took(nanos);

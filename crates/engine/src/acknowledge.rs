@@ -278,12 +278,12 @@ impl<P: Env> Engine<P> {
         qp.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         qp.counts.counters.timeouts += 1;
-        // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its turn
-        // on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
+        // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its
+        // turn on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
         let pending = |link| qp.parked || !self.env.taken(link, qp.sent_mark);
-        // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both directions
-        // that takes as long as the timeouts.
-        // What came later does not count, or a peer that sends and sends would have to be waited for.
+        // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both
+        // directions that takes as long as the timeouts. What came later does not count, or a peer that sends and sends
+        // would have to be waited for.
         let unacked = qp.unacked;
         let marked = qp.unread.filter(|(.., at)| *at == unacked);
         let unread = match marked {

@@ -82,7 +82,8 @@ impl<P: Env> Engine<P> {
             return false;
         }
         let mut bytes = Vec::new();
-        // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is not there.
+        // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is
+        // not there.
         if bytes.try_reserve_exact(len as usize).is_err() || qp.backlog.try_reserve(1).is_err() {
             qp.counts.counters.dropped += 1;
             return false;

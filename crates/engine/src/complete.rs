@@ -34,7 +34,8 @@ const fn send_rule(status: WcStatus) -> &'static str {
         WcStatus::MwBindErr => "the window cannot be bound or invalidated: key, domain, rights, bounds or state",
         WcStatus::BadRespErr => "the response does not fit the request",
         WcStatus::RemInvReqErr => {
-            "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation not in the queue pair's qp_access_flags"
+            "the responder calls the request invalid: receive too short, misaligned atomic, too many reads, operation \
+             not in the queue pair's qp_access_flags"
         }
         WcStatus::RemAccessErr => {
             "the rkey does not allow this access at the responder: key, bounds, rights of the region"
@@ -43,7 +44,8 @@ const fn send_rule(status: WcStatus) -> &'static str {
             "the responder could not complete the request: its receive has a bad scatter/gather entry"
         }
         WcStatus::RetryExcErr => {
-            "no acknowledgement within (retry_cnt + 1) timeouts: peer dead, stopped, in the wrong state, or wrong QPN or PSN"
+            "no acknowledgement within (retry_cnt + 1) timeouts: peer dead, stopped, in the wrong state, or wrong QPN \
+             or PSN"
         }
         WcStatus::RnrRetryExcErr => "the responder had no receive posted for rnr_retry + 1 tries",
         _ => "the request failed",
@@ -178,9 +180,10 @@ impl<P: Env> Engine<P> {
     pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
         qp.state = QpState::Err;
         self.hide_qp(qp);
-        // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is owed
-        // for those goes out before it: without its result, an earlier READ or atomic would be tried until it fails.
-        // Where there is none, for those that need no more of this queue pair: the peer would try what has been executed until it fails.
+        // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is
+        // owed for those goes out before it: without its result, an earlier READ or atomic would be tried until it
+        // fails. Where there is none, for those that need no more of this queue pair: the peer would try what has been
+        // executed until it fails.
         let refused = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
         let short = |r: &&Response| matches!(r, Response::Ack { .. } | Response::Atomic { .. });
         let executed = qp.responses.iter().take_while(short).count();

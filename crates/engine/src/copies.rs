@@ -15,7 +15,8 @@ impl<P: Env> Engine<P> {
         self.mem.local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans).is_ok()
     }
 
-    /// True if peers map what is to be sent next of a request: asked of the first piece, the others are taken to be alike.
+    /// True if peers map what is to be sent next of a request: asked of the first piece, the others are taken to be
+    /// alike.
     pub(crate) fn is_shared(&mut self, qp: &Qp, at: usize) -> bool {
         let offset = qp.inflight[at].sent;
         self.gather(qp, at, offset, 1, false) && self.spans.first().is_some_and(|span| self.env.peers_map(span))

@@ -1,5 +1,6 @@
-//! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two halves of a copy by the
-//! kernel, the other two whole copies, which caches make quick on some machines and not on others.
+//! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two
+//! halves of a copy by the kernel, the other two whole copies, which caches make quick on some machines and not on
+//! others.
 
 use verbs::Opcode;
 
@@ -16,8 +17,8 @@ const PAUSE: Nanos = 200_000;
 /// Stretches between two trials, at first and later: as many requests as are under way by reference belong to a trial.
 const APART: [u32; 2] = [64, 512];
 
-/// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the one way and some the
-/// other, the peer's time is not shared fairly.
+/// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the
+/// one way and some the other, the peer's time is not shared fairly.
 #[derive(Debug, Default)]
 pub(crate) struct CopyPolicy {
     /// Of messages that are waited for, and of those in a queue: what is best for the one is not for the other.
@@ -106,8 +107,8 @@ impl<P: Env> Engine<P> {
 mod tests {
     use super::*;
 
-    /// Messages of 1 MiB, `depth` of which are under way, each of which takes so long, from a program that pauses so long before it posts
-    /// the next; gives the parts that went by reference, in hundredths, of each thousand.
+    /// Messages of 1 MiB, `depth` of which are under way, each of which takes so long, from a program that pauses so
+    /// long before it posts the next; gives the parts that went by reference, in hundredths, of each thousand.
     fn stream(depth: usize, thousands: usize, pause: Nanos, takes: impl Fn(usize, bool) -> Nanos) -> Vec<usize> {
         let (mut copy_policy, mut now, mut under_way) = (CopyPolicy::default(), 1, std::collections::VecDeque::new());
         let mut thousand = |at: usize| {

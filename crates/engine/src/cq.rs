@@ -98,7 +98,8 @@ pub(crate) struct Cq {
     owed: Option<(u16, Nanos)>,
     /// Completions it ever got, but for those below.
     pushed: u64,
-    /// What that was when the last event was raised: those up to there were covered by an event, whether they were polled or not.
+    /// What that was when the last event was raised: those up to there were covered by an event, whether they were
+    /// polled or not.
     covered: u64,
     /// What that was after the last completion that counts as solicited.
     solicited: u64,
@@ -120,7 +121,8 @@ impl Cq {
         let covered = self.ring.len() - fresh;
         let stays = self.ring.iter().skip(covered).filter(|cqe| cqe.qp != qp).count();
         self.ring.retain(|cqe| cqe.qp != qp);
-        // Those that stay have other numbers now. Which of them is solicited is not known any more: an event too many is none too few.
+        // Those that stay have other numbers now. Which of them is solicited is not known any more: an event too many
+        // is none too few.
         self.covered = self.pushed - stays as u64;
         self.solicited = if solicited && stays > 0 { self.pushed } else { self.covered };
     }
@@ -305,9 +307,10 @@ impl Completions {
         next
     }
 
-    /// Asks for an event. It comes at once if a completion waits that would have given one, and that no event has covered: who has
-    /// read an event need not poll once more after asking for the next one, and an adapter, which is given the consumer's index with the
-    /// request, does not lose such a completion either. What an event has covered gives no other one, though it was not polled.
+    /// Asks for an event. It comes at once if a completion waits that would have given one, and that no event has
+    /// covered: who has read an event need not poll once more after asking for the next one, and an adapter, which is
+    /// given the consumer's index with the request, does not lose such a completion either. What an event has covered
+    /// gives no other one, though it was not polled.
     pub fn arm(&mut self, id: CqId, solicited_only: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return false };
         // 11.4.2.2: asking for any completion is not weakened by asking for solicited ones later

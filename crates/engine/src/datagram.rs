@@ -110,8 +110,8 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// A datagram has waited long enough for room on some links: it is lost there, and so is what follows until they take something again.
-    /// What goes elsewhere does not wait for them any more.
+    /// A datagram has waited long enough for room on some links: it is lost there, and so is what follows until they
+    /// take something again. What goes elsewhere does not wait for them any more.
     fn give_links_up(&mut self, qp: &mut Qp) {
         qp.lossy = false; // that is for connections
         qp.counts.counters.no_room += qp.full_links.len() as u64;
@@ -180,7 +180,8 @@ impl<P: Env> Engine<P> {
             self.hold(qp, packet, rx, now); // behind what already waits
             return;
         }
-        // 9.9.3, class D: one that is longer than the receive is dropped silently, and takes none. Else any sender could stop a queue pair.
+        // 9.9.3, class D: one that is longer than the receive is dropped silently, and takes none. Else any sender
+        // could stop a queue pair.
         let next = match qp.init.srq {
             None => qp.rq.wqes.front(),
             Some(id) => self.srqs.get(id).and_then(|srq| srq.queue.wqes.front()),

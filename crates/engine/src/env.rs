@@ -8,8 +8,8 @@ use verbs::{Access, CtxId, Gid, PdId, Psn, QpType, Qpn, RKey};
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
-/// Bytes of one piece of a message that goes by single copy, by whoever copies it: a fraction of the shortest sensible timeout. A multiple of
-/// every MTU.
+/// Bytes of one piece of a message that goes by single copy, by whoever copies it: a fraction of the shortest sensible
+/// timeout. A multiple of every MTU.
 pub const PIECE: u32 = 1 << 20;
 
 /// A piece of local memory that the engine has checked against a region.
@@ -92,7 +92,8 @@ pub struct LinkCaps {
     pub single_copy_above: u32,
     /// The same for what follows other messages that are under way.
     pub flowing_above: u32,
-    /// From this length on a message goes whichever way turns out to be faster, with both sides at work: by reference, or as these say.
+    /// From this length on a message goes whichever way turns out to be faster, with both sides at work: by reference,
+    /// or as these say.
     pub either_from: u32,
     /// The same for what the initiator has in memory that peers map ([`Env::peers_map`]): never more.
     pub shared_above: u32,
@@ -149,7 +150,8 @@ pub mod packet_flags {
     pub const FIRST: u8 = 1;
     /// Last packet of its message.
     pub const LAST: u8 = 1 << 1;
-    /// `imm` is an immediate value. RDMA WRITE has it in all packets of the message, and what it says counts in the last.
+    /// `imm` is an immediate value. RDMA WRITE has it in all packets of the message, and what it says counts in the
+    /// last.
     pub const IMM: u8 = 1 << 2;
     /// `imm` is an rkey to invalidate.
     pub const INV: u8 = 1 << 3;
@@ -157,8 +159,8 @@ pub mod packet_flags {
     pub const SOLICITED: u8 = 1 << 4;
     /// An acknowledgement is wanted.
     pub const ACK_REQ: u8 = 1 << 5;
-    /// The payload is not the data but 16-byte entries, little endian. The first is the ticket: the address of a word of
-    /// the initiator and the value that it holds for as long as the request lives. The others (address u64, length
+    /// The payload is not the data but 16-byte entries, little endian. The first is the ticket: the address of a word
+    /// of the initiator and the value that it holds for as long as the request lives. The others (address u64, length
     /// u32, 0 u32) say where the data lie in the initiator. READ responses with this flag carry nothing: the data have
     /// been put there.
     pub const BY_REF: u8 = 1 << 6;
@@ -184,11 +186,11 @@ pub struct Packet {
     pub psn: Psn,
     /// Immediate value, rkey to invalidate, or (responses) the message sequence number.
     pub imm: u32,
-    /// Data bytes of the *message* part that this packet stands for: its payload length, or with `BY_REF` the length
-    /// of the referenced data. Of an AtomicAck: 8 if there is a value before the operation, 0 for ATOMIC WRITE and FLUSH.
+    /// Data bytes of the *message* part that this packet stands for: its payload length, or with `BY_REF` the length of
+    /// the referenced data. Of an AtomicAck: 8 if there is a value before the operation, 0 for ATOMIC WRITE and FLUSH.
     pub len: u32,
-    /// Bytes of each packet but the last into which the sender would cut the message on a wire (its path MTU), or 0: it would be one packet.
-    /// SENDs, WRITEs and READ responses.
+    /// Bytes of each packet but the last into which the sender would cut the message on a wire (its path MTU), or 0: it
+    /// would be one packet. SENDs, WRITEs and READ responses.
     pub mtu: u32,
     /// Remote address of RDMA and atomics. READ responses: byte offset in the message.
     pub remote_addr: u64,
@@ -231,9 +233,9 @@ impl Packet {
         self.flags & flag != 0
     }
 
-    /// True if the message comes in packets of the lengths that a queue pair with this path MTU expects: first and middle ones are as long
-    /// as that (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6), and what is one packet is not longer. A message that is one packet for both sides
-    /// shows no difference.
+    /// True if the message comes in packets of the lengths that a queue pair with this path MTU expects: first and
+    /// middle ones are as long as that (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6), and what is one packet is not longer. A
+    /// message that is one packet for both sides shows no difference.
     pub const fn is_cut_by(&self, mtu: u32) -> bool {
         const WHOLE: u8 = packet_flags::FIRST | packet_flags::LAST;
         self.mtu == mtu || self.mtu == 0 && self.flags & WHOLE == WHOLE && self.len <= mtu
@@ -288,8 +290,9 @@ impl Head for &Packet {
     }
 }
 
-/// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by who takes it
-/// at once, where a [`Packet`] is written to memory member by member, and read by wider loads than it was written.
+/// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by
+/// who takes it at once, where a [`Packet`] is written to memory member by member, and read by wider loads than it was
+/// written.
 ///
 /// ```text
 /// 0  op:8 flags:8 syndrome:8 dst:24       1  src:24 psn:24 mtu:16       2  imm:32 len:32      (lowest bits first)
@@ -302,8 +305,8 @@ pub struct ShortPacket {
 }
 
 impl ShortPacket {
-    /// The packet with this header, and the bytes of payload that came with it, at most 8 (what lies behind them means nothing).
-    /// `None` if it is no SEND and no acknowledgement.
+    /// The packet with this header, and the bytes of payload that came with it, at most 8 (what lies behind them means
+    /// nothing). `None` if it is no SEND and no acknowledgement.
     #[inline(always)]
     pub fn new(words: [u64; 3], received: u32, payload: u64) -> Option<ShortPacket> {
         Self::is_short(words[0]).then_some(ShortPacket { words, received, payload })
@@ -507,7 +510,8 @@ pub struct OneSided<'a> {
     pub src: Qpn,
     /// The peer's.
     pub dst: Qpn,
-    /// The connection, as [`Env::one_sided`] gave it the last time; `None` where the peer would take packets of an earlier one, too.
+    /// The connection, as [`Env::one_sided`] gave it the last time; `None` where the peer would take packets of an
+    /// earlier one, too.
     pub epoch: Option<u64>,
     /// Which.
     pub op: OneSidedOp,
@@ -519,18 +523,21 @@ pub struct OneSided<'a> {
     pub len: u32,
     /// Bytes of the request in front of these, which have been executed.
     pub before: u32,
-    /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that is known beforehand.
+    /// Bytes of the request behind these. They must be allowed, too: a request is refused as a whole, as far as that is
+    /// known beforehand.
     pub after: u32,
     /// Our queue pair's path MTU in bytes.
     pub mtu: u32,
     /// Posted behind several whose completions nobody has polled: perhaps the program waits for none of them.
     pub queues: bool,
-    /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to place.
+    /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to
+    /// place.
     pub local: Payload<'a>,
 }
 
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
-/// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly allowed.
+/// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly
+/// allowed.
 pub fn check_one_sided(qp: Export, region: Export, request: &OneSided<'_>) -> Option<(u64, u64)> {
     let Export::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
     let Export::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
@@ -617,8 +624,8 @@ pub trait Env {
     fn caps(&self, link: LinkId) -> LinkCaps;
     /// Appends a packet. It is visible to the peer at once; a sleeping peer is woken by [`Env::ring_doorbells`].
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
-    /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Env::sent_mark`]; `None`: nothing was sent, and
-    /// [`Env::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
+    /// The same, quicker, with a payload of at most 8 bytes that lies here. Gives [`Env::sent_mark`]; `None`: nothing
+    /// was sent, and [`Env::send`] says why, or sends it. Only on the fast path ([`crate::Engine::set_fast_path`]).
     #[inline]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))
@@ -671,8 +678,8 @@ pub trait Env {
     }
     /// Makes a part of this copy, if it is still offered.
     fn co_copy(&mut self, _link: LinkId, _offer: &Offer) {}
-    /// True if the peer was to help with a copy that came over this link, was not waited for any more, and may still come to its part:
-    /// memory that is given back now may be copied to later.
+    /// True if the peer was to help with a copy that came over this link, was not waited for any more, and may still
+    /// come to its part: memory that is given back now may be copied to later.
     fn has_late_writer(&mut self, _link: LinkId) -> bool {
         false
     }
@@ -687,8 +694,9 @@ pub trait Env {
     /// dead, and not for ever for one that is stopped or lies: that one's link goes down.
     fn quiesce(&mut self, link: Option<LinkId>);
 
-    /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a test of
-    /// its peer's patience. Asked of every message only without the fast path ([`crate::Engine::set_fast_path`]).
+    /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a
+    /// test of its peer's patience. Asked of every message only without the fast path
+    /// ([`crate::Engine::set_fast_path`]).
     fn withholds_receive(&mut self, _packet: &Packet) -> bool {
         false
     }
@@ -704,13 +712,13 @@ pub trait Env {
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         None
     }
-    /// True if [`Env::one_sided`] is by far the best way to these bytes of the peer's region with this key, so that it is worth
-    /// while to wait until it can be taken.
+    /// True if [`Env::one_sided`] is by far the best way to these bytes of the peer's region with this key, so that it
+    /// is worth while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false
     }
-    /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so quick, or so slow, is that
-    /// way at the moment. Told of small ones, and of those longer than [`PIECE`].
+    /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so
+    /// quick, or so slow, is that way at the moment. Told of small ones, and of those longer than [`PIECE`].
     fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
 }
 

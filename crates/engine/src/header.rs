@@ -1,5 +1,5 @@
-//! What the network's headers say of a datagram: on the way in two words of its packet, and at its end in the 40 bytes in
-//! front of the data and in the completion.
+//! What the network's headers say of a datagram: on the way in two words of its packet, and at its end in the 40 bytes
+//! in front of the data and in the completion.
 
 use verbs::{AhAttr, Gid, LinkLayer};
 

@@ -1,9 +1,9 @@
 //! A queue whose places stay where they are: they are written and read in place.
 //!
-//! Receives and completions are put into such queues, also by the fast path of a message. A `VecDeque` wants an entry made
-//! elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward such stores; it
-//! waits until they, and all before them, have left its store buffer: also the one to the ring, whose cache line has to come
-//! from another core.
+//! Receives and completions are put into such queues, also by the fast path of a message. A `VecDeque` wants an entry
+//! made elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward
+//! such stores; it waits until they, and all before them, have left its store buffer: also the one to the ring, whose
+//! cache line has to come from another core.
 
 use std::collections::TryReserveError;
 use std::hint::cold_path;
@@ -12,8 +12,8 @@ use std::ops::{Index, IndexMut};
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct InPlaceRing<T> {
-    /// Its places, as far as they were ever used; behind the last that fits comes the first. What is in those that are not in use
-    /// is of no interest.
+    /// Its places, as far as they were ever used; behind the last that fits comes the first. What is in those that are
+    /// not in use is of no interest.
     places: Vec<T>,
     /// The oldest entry's place.
     head: usize,
@@ -77,7 +77,8 @@ impl<T: Default> InPlaceRing<T> {
         self.places.truncate(self.len);
     }
 
-    /// A place for one more at the end, with what was in it. It counts as an entry from now on. `None` if it must grow first.
+    /// A place for one more at the end, with what was in it. It counts as an entry from now on. `None` if it must grow
+    /// first.
     #[inline(always)]
     pub fn place(&mut self) -> Option<&mut T> {
         if self.is_full() {
@@ -220,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// Does the same to an in-place ring and to a `VecDeque`, which is known to be right, in an order drawn from a seed.
+    /// Does the same to an in-place ring and to a `VecDeque`, which is known to be right, in an order drawn from a
+    /// seed.
     #[test]
     fn it_does_what_a_deque_does() {
         for seed in 1..200u64 {

@@ -1,4 +1,5 @@
-//! What happens to a device from outside: queue pairs that break, ports that go down, the device itself (IBTA vol. 1, 11.6.3).
+//! What happens to a device from outside: queue pairs that break, ports that go down, the device itself (IBTA vol. 1,
+//! 11.6.3).
 
 use verbs::{EventKind, EventSource, QpId, QpState, Qpn};
 
@@ -6,8 +7,8 @@ use crate::Engine;
 use crate::env::{Env, Nanos};
 
 impl<P: Env> Engine<P> {
-    /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state, everything
-    /// that is posted flushed (11.6.3.2). Not one that is in no state to do anything, or in error already.
+    /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state,
+    /// everything that is posted flushed (11.6.3.2). Not one that is in no state to do anything, or in error already.
     pub fn fail_qp(&mut self, qpn: Qpn, now: Nanos) {
         if let Some(id) = self.qpns.find(qpn) {
             self.break_qp(id, true, now);

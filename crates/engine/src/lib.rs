@@ -215,8 +215,8 @@ impl<P: Env> Engine<P> {
         self.strangers
     }
 
-    /// Packets so far of which the program sees nothing: executed RDMA, pieces of SENDs that are not the last, and pieces of answers
-    /// to READs that are not. More of the kind may follow while it sleeps.
+    /// Packets so far of which the program sees nothing: executed RDMA, pieces of SENDs that are not the last, and
+    /// pieces of answers to READs that are not. More of the kind may follow while it sleeps.
     pub fn served(&self) -> u64 {
         self.served
     }

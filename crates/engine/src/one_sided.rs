@@ -1,19 +1,20 @@
 //! RDMA requests that the initiator executes, without the peer's processor: process to process, on what the peer shows
 //! of its regions and queue pairs.
 //!
-//! Only the plain case goes this way: an RDMA WRITE, READ or atomic operation of a connection, with nothing outstanding in front of it. So order,
-//! sequence numbers and path are as if it had been sent: whatever came
-//! before it has been executed, and what comes after it is sent after the copy. Everything else, and every request that the
-//! peer's side does not plainly allow, is sent as a packet; so errors have one place, the responder.
+//! Only the plain case goes this way: an RDMA WRITE, READ or atomic operation of a connection, with nothing outstanding
+//! in front of it. So order, sequence numbers and path are as if it had been sent: whatever came before it has been
+//! executed, and what comes after it is sent after the copy. Everything else, and every request that the peer's side
+//! does not plainly allow, is sent as a packet; so errors have one place, the responder.
 //!
-//! A reliable connection must have been answered before: then the peer has the right sequence number and path. On an unreliable one, whose
-//! responder takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing, the peer must have taken what was sent before; and it shows
-//! its queue pair only while it would take a packet at once (`publish_qp`).
+//! A reliable connection must have been answered before: then the peer has the right sequence number and path. On an
+//! unreliable one, whose responder takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing, the peer
+//! must have taken what was sent before; and it shows its queue pair only while it would take a packet at once
+//! (`publish_qp`).
 //!
-//! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that nobody waits longer for the lock. What is left of a long
-//! request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What the peer
-//! shows is looked at for each piece anew, and so is our memory. If a piece is not allowed, the rest of the request, with that piece, is sent as a
-//! message of its own: what has been executed is not executed again.
+//! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that nobody waits longer for the
+//! lock. What is left of a long request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What
+//! the peer shows is looked at for each piece anew, and so is our memory. If a piece is not allowed, the rest of the
+//! request, with that piece, is sent as a message of its own: what has been executed is not executed again.
 
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 
@@ -30,8 +31,9 @@ impl<P: Env> Engine<P> {
         (self.executed, self.is_in_pieces) = (0, false);
     }
 
-    /// True if requests that are executed here wait for the next hold of the lock: who lets go of it shall take it again, call
-    /// [`Engine::next_hold`], and then [`Engine::run`]. Only after [`Engine::run`]; and [`Engine::has_ready`] is true as well.
+    /// True if requests that are executed here wait for the next hold of the lock: who lets go of it shall take it
+    /// again, call [`Engine::next_hold`], and then [`Engine::run`]. Only after [`Engine::run`]; and
+    /// [`Engine::has_ready`] is true as well.
     #[inline]
     pub fn is_in_pieces(&self) -> bool {
         self.is_in_pieces
@@ -51,8 +53,8 @@ impl<P: Env> Engine<P> {
         in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
     }
 
-    /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if it goes on under the next one.
-    /// Otherwise it is done, has failed, or has become one that is sent.
+    /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if it goes
+    /// on under the next one. Otherwise it is done, has failed, or has become one that is sent.
     pub(crate) fn one_sided_next(&mut self, qp: &mut Qp) -> bool {
         let (at, piece) = (qp.cursor, self.piece);
         let e = &qp.inflight[at];

@@ -17,8 +17,8 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A GID of the port or group that an address vector leads to. On InfiniBand the LID leads (vol. 1, 7.7), and the only
-    /// one that leads to a port is that of this host. `None`: nowhere, what is sent there is lost.
+    /// A GID of the port or group that an address vector leads to. On InfiniBand the LID leads (vol. 1, 7.7), and the
+    /// only one that leads to a port is that of this host. `None`: nowhere, what is sent there is lost.
     pub(crate) fn destination(&self, path: &AhAttr) -> Option<Gid> {
         let LinkLayer::InfiniBand { lid } = self.link_layer else { return Some(path.dgid) };
         // 10.5.2: datagrams to a group have a GRH

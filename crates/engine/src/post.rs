@@ -39,7 +39,8 @@ impl<P: Env> Engine<P> {
         if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !ty.sends() {
             return Err(Errno::EINVAL);
         }
-        // An operation that the service does not have is queued, and completes with LOC_QP_OP_ERR (11.6.2): [`Engine::run`] finds it.
+        // An operation that the service does not have is queued, and completes with LOC_QP_OP_ERR (11.6.2):
+        // [`Engine::run`] finds it.
         let mut flags = wr.flags;
         match wr.data {
             SendData::Sges(list) => {
@@ -163,7 +164,8 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// [`Engine::post_recv`], if there is nothing else to do. If not (also for any error), nothing was done, and that is to be asked.
+    /// [`Engine::post_recv`], if there is nothing else to do. If not (also for any error), nothing was done, and that
+    /// is to be asked.
     #[inline(always)]
     pub fn post_recv_fast(&mut self, id: QpId, wr: &RecvWr<'_>) -> bool {
         if !self.done.overwritten.is_empty() || !self.starving.is_empty() {

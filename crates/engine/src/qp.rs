@@ -28,8 +28,8 @@ pub(crate) enum Carrier {
     Free,
     /// The same, and some have gone through the link.
     Mixed,
-    /// Through the link. They go again, and may not be larger than before: of a piece that begins with what the peer has had
-    /// it would take nothing.
+    /// Through the link. They go again, and may not be larger than before: of a piece that begins with what the peer
+    /// has had it would take nothing.
     Link,
 }
 
@@ -233,7 +233,8 @@ impl Gates {
     pub const SHUT: Gates = Gates { out: NOWHERE, sends: NOWHERE, acks: NOWHERE, answers: NOWHERE };
 }
 
-/// Completions that were handed to who polled, and never lay in a queue. Counted here and not there: the queue pair is at hand.
+/// Completions that were handed to who polled, and never lay in a queue. Counted here and not there: the queue pair is
+/// at hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Handed {
     pub sends: u64,
@@ -252,8 +253,8 @@ pub(crate) struct Qp {
     pub mtu: u32,
     /// The way to the peer.
     pub link: Option<LinkId>,
-    /// Over which link the peer's packets come: two processes that looked for each other at once have two, and each sends over
-    /// its own.
+    /// Over which link the peer's packets come: two processes that looked for each other at once have two, and each
+    /// sends over its own.
     pub from: Option<LinkId>,
     pub gates: Gates,
     /// When to look for the peer again, and the last pause before that (`seek`).
@@ -284,8 +285,8 @@ pub(crate) struct Qp {
     pub answered: (u64, Psn),
     /// Since when the timer has run out only because the peer does not get to take what was sent.
     pub patient_since: Option<Nanos>,
-    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Env::unread`]), and
-    /// what was not acknowledged then.
+    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Env::unread`]),
+    /// and what was not acknowledged then.
     pub unread: Option<(LinkId, u64, Psn)>,
     pub ticket: Ticket,
     /// It is in the engine's list of those that have requests by reference.
@@ -323,7 +324,8 @@ pub(crate) struct Qp {
     pub msn: u32,
     pub nak_sent: bool,
     pub recv: Option<RecvProgress>,
-    /// The receive of a shared queue that was to be given back while a peer might still be copying to it: for this one's next message.
+    /// The receive of a shared queue that was to be given back while a peer might still be copying to it: for this
+    /// one's next message.
     pub kept: Option<RecvProgress>,
     pub write: Option<WriteProgress>,
     /// UC: the rest of a message whose beginning was lost is dropped.

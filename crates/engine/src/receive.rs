@@ -64,8 +64,9 @@ impl<P: Env> Engine<P> {
         (qp.init.xrcd == Some(xrcd)).then_some(id)
     }
 
-    /// An unused receive goes back to the head of its queue. Not that of a shared queue while a peer that was to help may still copy to it,
-    /// which it will have done when it sends the message again: until then nobody else may have it.
+    /// An unused receive goes back to the head of its queue. Not that of a shared queue while a peer that was to help
+    /// may still copy to it, which it will have done when it sends the message again: until then nobody else may have
+    /// it.
     pub(crate) fn give_back_recv(&mut self, qp: &mut Qp) {
         let Some(progress) = qp.recv.take() else { return };
         // What is not reliable never went by reference.

@@ -164,8 +164,8 @@ pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
-    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Forgotten when their
-    /// region goes or changes.
+    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Forgotten
+    /// when their region goes or changes.
     recent: [Cell<Recent>; RECENT],
     /// Where the youngest region is remembered. The next one goes elsewhere: who has two mostly uses them by turns.
     placed: usize,
@@ -272,8 +272,8 @@ impl Regions {
         self.local_here(pd, sge, write)
     }
 
-    /// [`Self::local`], inlined into the fast path: its result stays in registers. In memory it would be written in narrow
-    /// stores and read by wide loads, which have to wait for them.
+    /// [`Self::local`], inlined into the fast path: its result stays in registers. In memory it would be written in
+    /// narrow stores and read by wide loads, which have to wait for them.
     #[inline(always)]
     pub fn local_here(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let recent = self.recent[place(sge.lkey.0)].get();
@@ -374,8 +374,8 @@ impl Regions {
         }
     }
 
-    /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair. Of the new key only the low 8 bits are the
-    /// consumer's (10.6.2, 11.4.1.1: the key portion); the others are the window's, whatever is given.
+    /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair. Of the new key only the low
+    /// 8 bits are the consumer's (10.6.2, 11.4.1.1: the key portion); the others are the window's, whatever is given.
     #[allow(clippy::too_many_arguments)] // they are the fields of the work request
     pub fn bind(
         &mut self,

@@ -30,7 +30,8 @@ pub(crate) const ACK: u8 = 31;
 const fn refusal_rule(code: u8) -> &'static str {
     match code {
         NAK_INVALID_REQUEST => {
-            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned atomic, more reads than max_dest_rd_atomic, not permitted by the queue pair's qp_access_flags"
+            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned \
+             atomic, more reads than max_dest_rd_atomic, not permitted by the queue pair's qp_access_flags"
         }
         NAK_REMOTE_ACCESS => "responder: the rkey does not allow the access: key, bounds, domain, rights of the region",
         _ => "responder: the receive cannot take the data: bad scatter/gather entry",
@@ -66,9 +67,9 @@ const MOST_OWED: usize = 1024;
 pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
 
-/// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an unsupported OpCode, and as such an
-/// invalid request, whatever the region permits, and also where there are no bytes and no key is looked at. So it is in Linux's rxe
-/// (`check_op_valid`).
+/// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an
+/// unsupported OpCode, and as such an invalid request, whatever the region permits, and also where there are no bytes
+/// and no key is looked at. So it is in Linux's rxe (`check_op_valid`).
 fn supports(qp: &Qp, need: Access) -> Result<(), Refused> {
     if qp.attr.access.contains(need) { Ok(()) } else { Err(INVALID) }
 }
@@ -326,8 +327,8 @@ impl<P: Env> Engine<P> {
             }
             return self.scatter(rx, 0).map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
-        // As much as one packet may bring: the copy is made in one go. And what is unreliable may have waited, so that its link is not known
-        // any more.
+        // As much as one packet may bring: the copy is made in one go. And what is unreliable may have waited, so that
+        // its link is not known any more.
         if packet.len > PIECE || !qp.init.qp_type.is_reliable() {
             return Err(INVALID);
         }
@@ -370,8 +371,8 @@ impl<P: Env> Engine<P> {
                 Access::REMOTE_WRITE,
             );
             let Some(mut span) = whole else {
-                // 11.6.2: a protection error of a WRITE with immediate data is a local access error of the receive that it would have
-                // taken. Which it is shows in each of its packets.
+                // 11.6.2: a protection error of a WRITE with immediate data is a local access error of the receive that
+                // it would have taken. Which it is shows in each of its packets.
                 if packet.has(flag::IMM)
                     && let Ok(recv) = self.take_recv(qp, packet)
                 {

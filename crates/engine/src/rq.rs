@@ -15,8 +15,9 @@ pub(crate) struct RecvWqe {
     pub sges: SmallVec<[Sge; 2]>,
 }
 
-/// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for whoever wrote it
-/// may have done so just now, and a load that is wider than the stores before it waits for them ([`crate::in_place_ring`]).
+/// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for
+/// whoever wrote it may have done so just now, and a load that is wider than the stores before it waits for them
+/// ([`crate::in_place_ring`]).
 #[inline(always)]
 pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
     match (list.as_mut_slice(), from) {

@@ -22,7 +22,8 @@ pub(crate) const BURST: u64 = 2 << 20;
 /// Bytes that one queue pair sends through a link while others wait.
 const TURN: u64 = 64 << 10;
 
-/// So many entries of timers there may be for each queue pair, and in all, before those are looked for that nobody waits for.
+/// So many entries of timers there may be for each queue pair, and in all, before those are looked for that nobody
+/// waits for.
 const TIMERS_EACH: usize = 10;
 const TIMERS_MORE: usize = 64;
 
@@ -109,8 +110,8 @@ impl<P: Env> Engine<P> {
         self.turn >= TURN && !self.ready.is_empty()
     }
 
-    /// Puts a queue pair on the list if it has something to do. One that waits for room, too, if that leaves a request without a timer: as one
-    /// that is under way it has one.
+    /// Puts a queue pair on the list if it has something to do. One that waits for room, too, if that leaves a request
+    /// without a timer: as one that is under way it has one.
     pub(crate) fn schedule(&mut self, qp: &mut Qp) {
         if qp.parked && lacks_timer(qp) {
             self.unpark_one(qp);
@@ -137,8 +138,8 @@ impl<P: Env> Engine<P> {
             self.turn = 0;
             let executed = self.executed;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
-            // Also where responses found no room: then a request finds none either, but the time that its peer has for an answer begins
-            // (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
+            // Also where responses found no room: then a request finds none either, but the time that its peer has for
+            // an answer begins (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
             blocked |= self.run_requests(&mut qp, now).is_err();
             // A request that ends the queue pair has nothing to find room for.
             blocked &= qp.has_work();
@@ -169,7 +170,8 @@ impl<P: Env> Engine<P> {
         self.ready.extend(last);
     }
 
-    /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to send.
+    /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to
+    /// send.
     #[inline]
     pub fn acknowledge(&mut self) {
         while self.acknowledge_first() {}
@@ -258,9 +260,9 @@ impl<P: Env> Engine<P> {
         rearm(&mut self.timers, qp, at);
     }
 
-    /// Leaves only what is still waited for. A timer that is set earlier than the one before leaves that one's entry behind until it
-    /// is due, as does a queue pair that is destroyed: with timeouts of hours, and a peer that says every 10 us that it is not
-    /// ready, they would fill the memory.
+    /// Leaves only what is still waited for. A timer that is set earlier than the one before leaves that one's entry
+    /// behind until it is due, as does a queue pair that is destroyed: with timeouts of hours, and a peer that says
+    /// every 10 us that it is not ready, they would fill the memory.
     #[cold]
     fn sweep_timers(&mut self) {
         self.timers.clear();
@@ -317,7 +319,8 @@ impl<P: Env> Engine<P> {
     }
 }
 
-/// True if a request waits for its turn, or for room, and nothing would tell if its peer is gone (IBTA vol. 1, 9.7.6.1.3).
+/// True if a request waits for its turn, or for room, and nothing would tell if its peer is gone (IBTA vol. 1,
+/// 9.7.6.1.3).
 fn lacks_timer(qp: &Qp) -> bool {
     let waits = qp.cursor < qp.inflight.len() || qp.state == QpState::Rts && qp.sq.fetched < qp.sq.posted;
     waits

@@ -70,8 +70,8 @@ impl<P: Env> Engine<P> {
     }
 
     /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
-    /// process with the same number; whoever waited for room on it finds out by trying. `other` leads to the same process:
-    /// what that has sent before it died may still come over it.
+    /// process with the same number; whoever waited for room on it finds out by trying. `other` leads to the same
+    /// process: what that has sent before it died may still come over it.
     pub fn link_down(&mut self, link: LinkId, other: Option<LinkId>) {
         let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();

@@ -18,8 +18,8 @@
 //! | 40..48 | swap; BIND_MW: access rights, region index << 32 |
 //! | 48..64 | first scatter/gather entry (address u64, length u32, lkey u32), or inline data; BIND_MW: window index, generation, region generation, region present |
 //!
-//! Of a request that is executed at its post (`fast`) no copy is kept: what is asked for until it completes is read here. Who
-//! writes over one that is under way changes what its completion says, and what would be sent again.
+//! Of a request that is executed at its post (`fast`) no copy is kept: what is asked for until it completes is read
+//! here. Who writes over one that is under way changes what its completion says, and what would be sent again.
 //!
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
@@ -231,7 +231,8 @@ impl SendQueue {
         total as u32
     }
 
-    /// Writes a small request behind the last one that has one scatter/gather entry and is executed now. The producer index stays.
+    /// Writes a small request behind the last one that has one scatter/gather entry and is executed now. The producer
+    /// index stays.
     #[inline(always)]
     pub fn write_sge(&self, first: Executed, sge: &Sge) {
         let entry = self.write_executed(first, 1);

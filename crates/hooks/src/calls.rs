@@ -153,7 +153,8 @@ hooks! {
     path fn lstat64(path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, NOFOLLOW);
     at fn fstatat(dir: c_int, path: Path, buf: Buf, flags: c_int) -> c_int = sys_stat(dir, path, buf, flags);
     at fn fstatat64(dir: c_int, path: Path, buf: Buf, flags: c_int) -> c_int = sys_stat(dir, path, buf, flags);
-    // The same, as programs linked before glibc 2.33 know them. On 64-bit machines every version is the kernel's layout.
+    // The same, as programs linked before glibc 2.33 know them. On 64-bit machines every version is the kernel's
+    // layout.
     versioned fn __xstat(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, 0);
     versioned fn __xstat64(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, 0);
     versioned fn __lxstat(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, NOFOLLOW);

@@ -1,11 +1,11 @@
-//! `socket(AF_NETLINK, ..., NETLINK_RDMA)`: the program gets one end of a pair of connected sockets, and a thread at the
-//! other end answers (crate `netlink`). It can be written, read, polled, inherited and closed as any socket. The functions
-//! that give or take netlink's addresses are interposed, for the pair has none; sending is not: SOCK_SEQPACKET ignores the
-//! address that a message is sent to (`unix_seqpacket_sendmsg` in Linux).
+//! `socket(AF_NETLINK, ..., NETLINK_RDMA)`: the program gets one end of a pair of connected sockets, and a thread at
+//! the other end answers (crate `netlink`). It can be written, read, polled, inherited and closed as any socket. The
+//! functions that give or take netlink's addresses are interposed, for the pair has none; sending is not:
+//! SOCK_SEQPACKET ignores the address that a message is sent to (`unix_seqpacket_sendmsg` in Linux).
 //!
-//! Such sockets are few, and most programs have none: for those, every function here is one load and a jump. recvmsg and
-//! recvfrom are cancellation points, through which a thread that is cancelled is unwound; so they hold nothing, and are of
-//! the ABI that can be unwound.
+//! Such sockets are few, and most programs have none: for those, every function here is one load and a jump. recvmsg
+//! and recvfrom are cancellation points, through which a thread that is cancelled is unwound; so they hold nothing, and
+//! are of the ABI that can be unwound.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};

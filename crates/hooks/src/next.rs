@@ -10,13 +10,13 @@ pub(crate) struct Next {
     found: AtomicPtr<c_void>,
 }
 
-/// The thread that is looking something up, or 0. A `malloc` that is not set up yet may itself open a file while `dlsym`
-/// allocates for the first time; that thread must not look up again. Thread-local storage could not be used
+/// The thread that is looking something up, or 0. A `malloc` that is not set up yet may itself open a file while
+/// `dlsym` allocates for the first time; that thread must not look up again. Thread-local storage could not be used
 /// here: it allocates in a preloaded library.
 static RESOLVER: AtomicI32 = AtomicI32::new(0);
 
-/// Versions under which glibc keeps functions that new programs no longer link to (`__xstat` since 2.33): plain `dlsym` does
-/// not see those. The oldest version of each architecture.
+/// Versions under which glibc keeps functions that new programs no longer link to (`__xstat` since 2.33): plain `dlsym`
+/// does not see those. The oldest version of each architecture.
 const OLDEST: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.17"];
 
 impl Next {

@@ -35,8 +35,8 @@ unsafe fn with_likely_path<R>(path: *const c_char, call: impl FnOnce(*const c_ch
     }
 }
 
-/// The same for calls relative to a directory: an absolute path does not depend on it, a relative one needs no help, for
-/// a descriptor opened below the view is a real directory.
+/// The same for calls relative to a directory: an absolute path does not depend on it, a relative one needs no help,
+/// for a descriptor opened below the view is a real directory.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string.

@@ -1,6 +1,6 @@
-//! What the runtimes of compilers' sanitizers ask for while they start: weak functions of theirs, which a preloaded library
-//! answers. So programs with AddressSanitizer, ThreadSanitizer and LeakSanitizer run beside this library, and so do the
-//! programs that they start. What their user has set in ASAN_OPTIONS and its like counts more.
+//! What the runtimes of compilers' sanitizers ask for while they start: weak functions of theirs, which a preloaded
+//! library answers. So programs with AddressSanitizer, ThreadSanitizer and LeakSanitizer run beside this library, and
+//! so do the programs that they start. What their user has set in ASAN_OPTIONS and its like counts more.
 //!
 //! A program with its runtime linked in statically (clang's default) answers for itself: `softrnic run` sets variables.
 

@@ -38,7 +38,8 @@ pub fn memcpy(from: &Buffer, to: &Buffer, walk: Walk, first: u64, count: u32) ->
     start.elapsed()
 }
 
-/// Time for `count` copies from our memory to the other process's by `process_vm_writev(2)`, the `first`th being the first.
+/// Time for `count` copies from our memory to the other process's by `process_vm_writev(2)`, the `first`th being the
+/// first.
 ///
 /// # Errors
 /// The system's: `PermissionDenied` where a process may not copy from or to another one.

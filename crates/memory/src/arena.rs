@@ -4,9 +4,10 @@
 //! One sealed memfd for each process, sparse, large enough never to grow; pieces of it are mapped where the process
 //! wants them, and where its peers need them. A piece that is given back loses its memory, and its place is used again.
 //!
-//! **Trust.** Whoever has it mapped can write to all of it, as whoever may trace a process can write to all of its memory: it
-//! is given to none but those ([`Peer::attach`] asks the kernel for the descriptor by the right to trace). What a peer says about places in
-//! its arena is checked against the arena's size before anything is touched, so it concerns its own memory and no one else's.
+//! **Trust.** Whoever has it mapped can write to all of it, as whoever may trace a process can write to all of its
+//! memory: it is given to none but those ([`Peer::attach`] asks the kernel for the descriptor by the right to trace).
+//! What a peer says about places in its arena is checked against the arena's size before anything is touched, so it
+//! concerns its own memory and no one else's.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -50,8 +51,8 @@ impl Arena {
         Ok(Arena { fd: TrackedFd::new(fd, fds), inode, free: vec![(0, BYTES)] })
     }
 
-    /// The file. `None` if a program that closes descriptors which are not its own has closed this one, too: the number may
-    /// be that of one of its files by now.
+    /// The file. `None` if a program that closes descriptors which are not its own has closed this one, too: the number
+    /// may be that of one of its files by now.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         let stat = rustix::fs::fstat(&self.fd).ok()?;
         (stat.st_ino == self.inode && u64::try_from(stat.st_size) == Ok(BYTES)).then(|| self.fd.as_fd())
@@ -161,8 +162,8 @@ impl Drop for Mapped {
 /// Pieces of a peer's arena that are mapped at one time.
 const PIECES: usize = 64;
 
-/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that whoever locks all his memory
-/// (mlockall(2)) locks no more than there is.
+/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that whoever locks all his
+/// memory (mlockall(2)) locks no more than there is.
 pub struct Peer {
     number: i32,
     inode: u64,
@@ -198,8 +199,8 @@ impl Peer {
         Ok(Peer { number, inode, pieces: Vec::new() })
     }
 
-    /// Makes `len` bytes at `at` reachable. The descriptor is that of the process behind `pidfd`; the kernel permits it to whom it
-    /// permits to trace the process (pidfd_getfd(2)).
+    /// Makes `len` bytes at `at` reachable. The descriptor is that of the process behind `pidfd`; the kernel permits it
+    /// to whom it permits to trace the process (pidfd_getfd(2)).
     ///
     /// # Errors
     /// `EPROTO` if they are not in the arena, or it is none: the inode says so, and the seals. Else the kernel's.
@@ -267,8 +268,8 @@ impl Peer {
             let last = (end.wrapping_sub(to as usize)).checked_sub(8).filter(|last| *last < now as usize);
             match last {
                 Some(last) if !piece.guarded => {
-                    // A copy of many bytes may write the last of them first: so they are three.
-                    // SAFETY: `to` is valid for writes of `now` bytes; the peer may write there too, nobody has a reference.
+                    // A copy of many bytes may write the last of them first: so they are three. SAFETY: `to` is valid
+                    // for writes of `now` bytes; the peer may write there too, nobody has a reference.
                     unsafe { local::load_raw(piece.addr, false, to, last)? };
                     let mut word = [0u8; 8];
                     local::load(piece.addr + last as u64, false, &mut word)?;
@@ -316,8 +317,8 @@ impl Peer {
         while done < len {
             let piece = to.piece().ok_or(Fault)?;
             let now = piece.len.min(len - done);
-            // SAFETY: within the `len` bytes at `from`, see `place`. The peer may write them at the same time: then they
-            // are any bytes.
+            // SAFETY: within the `len` bytes at `from`, see `place`. The peer may write them at the same time: then
+            // they are any bytes.
             unsafe { local::store_raw(piece.addr, piece.guarded, from.add(done as usize), now as usize)? };
             to.advance(now);
             done += now;

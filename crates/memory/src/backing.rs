@@ -170,7 +170,8 @@ unsafe impl Backing for Memfd {
     }
 }
 
-/// Memory that a peer made with [`Memfd::create_export_table`], mapped for reading. Not a [`Backing`]: it cannot be written.
+/// Memory that a peer made with [`Memfd::create_export_table`], mapped for reading. Not a [`Backing`]: it cannot be
+/// written.
 pub struct Foreign {
     base: NonNull<u8>,
     len: usize,
@@ -227,9 +228,9 @@ pub(crate) fn resize(fd: &OwnedFd, len: u64) -> Result<(), Errno> {
     rustix::fs::ftruncate(fd, len).map_err(errno)
 }
 
-/// Where the kernel counts memory when it is touched, and refuses what it has not (`vm.overcommit_memory` = 2), gets all of a file's
-/// memory now: later the refusal would be a SIGBUS, in the middle of a message. Elsewhere pages that nobody touches cost nothing,
-/// and the kernel does not refuse them one by one.
+/// Where the kernel counts memory when it is touched, and refuses what it has not (`vm.overcommit_memory` = 2), gets
+/// all of a file's memory now: later the refusal would be a SIGBUS, in the middle of a message. Elsewhere pages that
+/// nobody touches cost nothing, and the kernel does not refuse them one by one.
 fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     let read = || crate::files::contents("/proc/sys/vm/overcommit_memory").starts_with(b"2");
@@ -242,8 +243,8 @@ fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     }
 }
 
-/// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets a
-/// signal, which ends programs that do not expect it: so it is looked at before.
+/// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets
+/// a signal, which ends programs that do not expect it: so it is looked at before.
 pub(crate) fn permitted(end: u64) -> Result<(), Errno> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < end) { Err(errno(rustix::io::Errno::FBIG)) } else { Ok(()) }

@@ -18,29 +18,29 @@
 //! if owner is revoked: wakes who waits
 //! ```
 //!
-//! **No two are in at once.** Those who came by way of `inner` exclude each other, and there is only one owner. An owner and
-//! another thread each write one word and then look at the other's (Dekker), which is right if a full barrier stands in
-//! between on both sides. membarrier(2) is one for its caller, and makes one in every other thread of the process, at
-//! some place between two of its instructions; a thread that does not run has had one when it was switched out. If that
-//! place is before the owner's second look at `owner`, it sees the revocation and steps back; if it is behind, its odd
-//! number was written before, and the other one sees it and waits. What the owner did meanwhile is
-//! seen by whoever reads its even number (release and acquire).
+//! **No two are in at once.** Those who came by way of `inner` exclude each other, and there is only one owner. An
+//! owner and another thread each write one word and then look at the other's (Dekker), which is right if a full barrier
+//! stands in between on both sides. membarrier(2) is one for its caller, and makes one in every other thread of the
+//! process, at some place between two of its instructions; a thread that does not run has had one when it was switched
+//! out. If that place is before the owner's second look at `owner`, it sees the revocation and steps back; if it is
+//! behind, its odd number was written before, and the other one sees it and waits. What the owner did meanwhile is seen
+//! by whoever reads its even number (release and acquire).
 //!
-//! **A revocation outlives who made it.** Who gives up waiting (`try_lock` and its timed siblings) leaves `owner` at `REVOKED`.
-//! Who takes `inner` after him comes behind that barrier, and looks at `seq`, too. `NOBODY` means that there is nothing to look
-//! at: who wrote it held the mutex.
+//! **A revocation outlives who made it.** Who gives up waiting (`try_lock` and its timed siblings) leaves `owner` at
+//! `REVOKED`. Who takes `inner` after him comes behind that barrier, and looks at `seq`, too. `NOBODY` means that there
+//! is nothing to look at: who wrote it held the mutex.
 //!
-//! **No wake-up is lost.** By the same argument, for the owner's look at `owner` behind its even number: it sees that it was
-//! revoked, or the other one sees the even number, at the latest in futex(2), which compares before it sleeps.
+//! **No wake-up is lost.** By the same argument, for the owner's look at `owner` behind its even number: it sees that
+//! it was revoked, or the other one sees the even number, at the latest in futex(2), which compares before it sleeps.
 //!
-//! **Each owner has a `seq` of its own.** A thread may be stopped between its first look at `owner` and its odd number for as long as
-//! the scheduler likes, and write the number, and the even one, long after it was revoked. Another owner's number must
-//! not suffer from that. So there are several, and one belongs to a thread pointer for good, also when its thread has ended: the next
-//! thread with that pointer may use it without having asked. Its index lies in the low bits of
-//! `owner`, so that both are read at once. Where there is none left the bias is not given.
+//! **Each owner has a `seq` of its own.** A thread may be stopped between its first look at `owner` and its odd number
+//! for as long as the scheduler likes, and write the number, and the even one, long after it was revoked. Another
+//! owner's number must not suffer from that. So there are several, and one belongs to a thread pointer for good, also
+//! when its thread has ended: the next thread with that pointer may use it without having asked. Its index lies in the
+//! low bits of `owner`, so that both are read at once. Where there is none left the bias is not given.
 //!
-//! **Odd does not mean held**, for the same reason. So a holder lets go by what `owner` says: `HELD` for as long as the mutex is
-//! held by way of `inner`, and never while it is held by its owner.
+//! **Odd does not mean held**, for the same reason. So a holder lets go by what `owner` says: `HELD` for as long as the
+//! mutex is held by way of `inner`, and never while it is held by its owner.
 //!
 //! **The bias is given** by a thread to itself, when it lets go of `inner` after it has called `lock` so many times in
 //! a row; `try_lock` and its timed siblings earn nothing, and break the row. What others did is behind `inner`,
@@ -48,8 +48,8 @@
 //! microseconds, and should be paid for by what was saved before it.
 //!
 //! Threads are known by their thread pointer. When one has ended, another may get its pointer and be the owner in its
-//! place; whoever made that thread has made sure that the first is over. To take what the same thread holds, in a signal
-//! handler say, is a deadlock as with any mutex: `seq` is odd, and by way of `inner` one waits for it.
+//! place; whoever made that thread has made sure that the first is over. To take what the same thread holds, in a
+//! signal handler say, is a deadlock as with any mutex: `seq` is odd, and by way of `inner` one waits for it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32 as Plain, AtomicUsize as PlainUsize};
 use std::time::Instant;
@@ -83,8 +83,9 @@ const SLOTS: usize = 16;
 /// How often in a row a thread must call `lock` after the first time: least, and most.
 const NEEDED_LEAST: u32 = if cfg!(any(loom, miri)) { 0 } else { 128 };
 const NEEDED_MOST: u32 = if cfg!(any(loom, miri)) { 0 } else { 65_536 };
-/// A bias that was used so often was worth its revocation several times over: each use saves some 15 ns. The NIC thread revokes
-/// it once per millisecond (more often while messages wait for room), and most programs that poll take the lock ten thousand times meanwhile.
+/// A bias that was used so often was worth its revocation several times over: each use saves some 15 ns. The NIC thread
+/// revokes it once per millisecond (more often while messages wait for room), and most programs that poll take the lock
+/// ten thousand times meanwhile.
 const WORTH: u32 = 1024;
 /// Looks at `seq` before the system is asked to wait: most holds are shorter than this.
 const LOOKS: u32 = if cfg!(any(loom, miri)) { 0 } else { 64 };
@@ -141,8 +142,8 @@ const REFUSED: u8 = 2;
 
 /// Lets the mutexes of this process lean, if the system can do what that needs. Forked children inherit it.
 ///
-/// Where the process has several threads it takes some ten milliseconds, in which the kernel waits until all processors have
-/// taken notice; else a microsecond. Who calls it should be in no hurry, and hold no lock.
+/// Where the process has several threads it takes some ten milliseconds, in which the kernel waits until all processors
+/// have taken notice; else a microsecond. Who calls it should be in no hurry, and hold no lock.
 pub fn permit() {
     if PERMIT.load(Ordering::Relaxed) == UNASKED {
         let answer = if os::thread() != ANONYMOUS && os::register() { GIVEN } else { REFUSED };

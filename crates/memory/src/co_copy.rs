@@ -1,10 +1,10 @@
 //! Single copies that both processes make together.
 //!
-//! The target of a request copies its data from or to the initiator ([`crate::single_copy`]); it *leads*. The initiator mostly has nothing to
-//! do meanwhile but to wait, and a processor copies no faster than the kernel lets it: so the initiator may *help*. The leader takes
-//! parts from the front, the follower from the back, and where they meet the copy is done. So the same memory, message after
-//! message, has each of its halves copied by the same processor. A part is a third of what is left: few system calls, and both
-//! are done at nearly the same time.
+//! The target of a request copies its data from or to the initiator ([`crate::single_copy`]); it *leads*. The initiator
+//! mostly has nothing to do meanwhile but to wait, and a processor copies no faster than the kernel lets it: so the
+//! initiator may *help*. The leader takes parts from the front, the follower from the back, and where they meet the
+//! copy is done. So the same memory, message after message, has each of its halves copied by the same processor. A part
+//! is a third of what is left: few system calls, and both are done at nearly the same time.
 //!
 //! ```text
 //!  claims  u64       number of the copy (32 bits), first unit that nobody has claimed (16), unit behind the last such one (16)
@@ -12,14 +12,14 @@
 //!  terms   5 x u64   what is copied: ticket (address, value), the follower's memory, the leader's, length and direction
 //! ```
 //!
-//! The terms are written before the copy's number appears in `claims`, and not changed until all its units are claimed: whoever
-//! claims some has read the terms of its copy.
+//! The terms are written before the copy's number appears in `claims`, and not changed until all its units are claimed:
+//! whoever claims some has read the terms of its copy.
 //!
-//! **Last bytes last.** A program may watch the end of the memory that a peer writes to. The last [`TAIL`] bytes are no part of any unit: the
-//! leader copies them when everything else is there.
+//! **Last bytes last.** A program may watch the end of the memory that a peer writes to. The last [`TAIL`] bytes are no
+//! part of any unit: the leader copies them when everything else is there.
 //!
-//! **Trust.** The words are input to both. The follower copies from and to what its own request names, and nothing else ([`Offer`] is what to
-//! hold against it). What the leader is told of was copied is the peer's word, as the data are.
+//! **Trust.** The words are input to both. The follower copies from and to what its own request names, and nothing else
+//! ([`Offer`] is what to hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
 pub use engine::co_copy::SHORTEST;
 use engine::env::{SingleCopyError, TicketRef};
@@ -32,10 +32,11 @@ const UNIT: u32 = 16 << 10;
 const LEAST: u16 = 2;
 /// Bytes at the end of the data that the leader copies when the rest is done.
 pub const TAIL: u32 = 4096;
-/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a follower at work with.
+/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a follower
+/// at work with.
 pub const LONGEST: u32 = 1 << 20;
-/// Copies that are made alone after one whose follower was waited for so long that it must have lost its processor; twice as
-/// many after the next such one, and so on, this often.
+/// Copies that are made alone after one whose follower was waited for so long that it must have lost its processor;
+/// twice as many after the next such one, and so on, this often.
 const ALONE: u32 = 64;
 const DOUBLED: u32 = 12;
 
@@ -158,8 +159,9 @@ impl Leader {
         self.stalled = None;
     }
 
-    /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only if [`Leader::asks`]. `copy` copies so many bytes from such an offset on. `waits` is
-    /// asked again and again while the follower is at its last part, with the number of times, whether to go on waiting for it.
+    /// Makes a copy of [`SHORTEST`] to [`LONGEST`] bytes, with help if there is any. Only if [`Leader::asks`]. `copy`
+    /// copies so many bytes from such an offset on. `waits` is asked again and again while the follower is at its last
+    /// part, with the number of times, whether to go on waiting for it.
     ///
     /// # Errors
     /// See [`Failed`].

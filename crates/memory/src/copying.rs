@@ -15,8 +15,8 @@
 //!
 //! Either the target sees that the ticket is void, or the initiator sees the mark (Dekker). The look at the ticket is a
 //! system call (`process_vm_readv`), which reads at some time after the fence. Nobody waits while a copy of his own is
-//! marked, so two that wait for each other both go on. The mark is input like everything in the window: a peer may write
-//! nonsense there, so whoever waits for it must not wait for ever.
+//! marked, so two that wait for each other both go on. The mark is input like everything in the window: a peer may
+//! write nonsense there, so whoever waits for it must not wait for ever.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

@@ -1,13 +1,13 @@
 //! Closing what somebody else has filled.
 //!
-//! What lies in a socket unread is closed with it, descriptors included, and may take as long as the sender of the descriptors likes:
-//! a TCP connection with SO_LINGER and a peer that does not read (socket(7)) holds up the thread that closes it last, O_NONBLOCK or
-//! not. Any user of the machine can connect to a socket with an abstract name and send one before the credentials of the connection
-//! are looked at. So what may take long is closed on threads that have nothing else to do: at most `CLOSERS`, made when they are
-//! needed, gone when they are not.
+//! What lies in a socket unread is closed with it, descriptors included, and may take as long as the sender of the
+//! descriptors likes: a TCP connection with SO_LINGER and a peer that does not read (socket(7)) holds up the thread
+//! that closes it last, O_NONBLOCK or not. Any user of the machine can connect to a socket with an abstract name and
+//! send one before the credentials of the connection are looked at. So what may take long is closed on threads that
+//! have nothing else to do: at most `CLOSERS`, made when they are needed, gone when they are not.
 //!
-//! Where all of them are held up, what is to be closed waits, with its descriptor: that costs others nothing. Only when a quarter of
-//! the process's descriptors waits so ([`has_room`]) is nobody let in until some are closed.
+//! Where all of them are held up, what is to be closed waits, with its descriptor: that costs others nothing. Only when
+//! a quarter of the process's descriptors waits so ([`has_room`]) is nobody let in until some are closed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -7,16 +7,17 @@
 //!                   values  6 x u64
 //! ```
 //!
-//! Rows are found by hashing the tag; a row lies within [`TableMemory::PROBES`] places of its tag's. A row that finds no place is
-//! not shown, and a peer that finds no row asks the process itself: the export table only makes things faster.
+//! Rows are found by hashing the tag; a row lies within [`TableMemory::PROBES`] places of its tag's. A row that finds
+//! no place is not shown, and a peer that finds no row asks the process itself: the export table only makes things
+//! faster.
 //!
 //! **Taking back.** Who acts on rows marks that time, from before the look at them until after the copy, as every
 //! single copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
 //! marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
-//! and no one else's. The writer never reads what others could have written: peers get the export table without the right to
-//! write.
+//! and no one else's. The writer never reads what others could have written: peers get the export table without the
+//! right to write.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

@@ -1,8 +1,10 @@
-//! Files below registered memory: whether somebody could cut one off (truncate(2)). And what small files of the kernel say.
+//! Files below registered memory: whether somebody could cut one off (truncate(2)). And what small files of the kernel
+//! say.
 //!
-//! An adapter pins the pages of a region. Here the processor copies, and an access to a page that its file has lost is a SIGBUS, in
-//! whichever process makes it. So memory of files that can become shorter is reached through the kernel, which answers EFAULT
-//! ([`crate::local`], `guarded`). All other memory is not: what has no file, files that nobody can name or open, sealed ones.
+//! An adapter pins the pages of a region. Here the processor copies, and an access to a page that its file has lost is
+//! a SIGBUS, in whichever process makes it. So memory of files that can become shorter is reached through the kernel,
+//! which answers EFAULT ([`crate::local`], `guarded`). All other memory is not: what has no file, files that nobody can
+//! name or open, sealed ones.
 
 use core::mem::size_of;
 use core::ops::ControlFlow;
@@ -16,7 +18,8 @@ use rustix::fs::{FileType, Mode, OFlags, SealFlags};
 
 use crate::maps;
 
-/// True if a file below these addresses may become shorter. False where `/proc` is not mounted, since nothing is known there.
+/// True if a file below these addresses may become shorter. False where `/proc` is not mounted, since nothing is known
+/// there.
 ///
 /// A mapping that the program puts there later is not seen: that is as if it unmapped what it has registered.
 #[must_use]
@@ -25,8 +28,8 @@ pub fn may_shrink(addr: u64, len: u64) -> bool {
     by_query(addr, end).unwrap_or_else(|| by_list(addr, end))
 }
 
-/// What a file says, for calls that may hold locks: `std::fs::read` opens it by a function at which a thread can be cancelled
-/// (pthreads(7)). What of it cannot be read is left out.
+/// What a file says, for calls that may hold locks: `std::fs::read` opens it by a function at which a thread can be
+/// cancelled (pthreads(7)). What of it cannot be read is left out.
 #[must_use]
 pub fn contents(path: &str) -> Vec<u8> {
     let mut all = Vec::new();
@@ -70,8 +73,8 @@ const NEXT_OF_A_FILE: u64 = 0x10 | 0x20;
 /// Longer than any name but those that somebody has made long on purpose: then the list is read.
 const NAME: usize = 1024;
 
-/// Asks the kernel for the mappings of files among these addresses, which takes one call where there are none. `None` if it
-/// cannot be asked (before Linux 6.11).
+/// Asks the kernel for the mappings of files among these addresses, which takes one call where there are none. `None`
+/// if it cannot be asked (before Linux 6.11).
 fn by_query(addr: u64, end: u64) -> Option<bool> {
     let maps = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut name = [0u8; NAME];
@@ -85,7 +88,8 @@ fn by_query(addr: u64, end: u64) -> Option<bool> {
             name: name.as_mut_ptr().expose_provenance() as u64,
             ..Query::default()
         };
-        // SAFETY: an open descriptor, and a structure as the call demands it, with a place for the name of the size that it says.
+        // SAFETY: an open descriptor, and a structure as the call demands it, with a place for the name of the size
+        // that it says.
         if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } < 0 {
             return match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ENOENT) => Some(false),
@@ -104,7 +108,8 @@ fn by_query(addr: u64, end: u64) -> Option<bool> {
     Some(false)
 }
 
-/// The same by `/proc/self/maps`, as far as its lines are read (see [`maps`]): a name that is cut off is none that is known.
+/// The same by `/proc/self/maps`, as far as its lines are read (see [`maps`]): a name that is cut off is none that is
+/// known.
 fn by_list(addr: u64, end: u64) -> bool {
     let mut shrinks = false;
     let read = maps::each(maps::Detail::Places, |mapping| {
@@ -119,13 +124,13 @@ fn by_list(addr: u64, end: u64) -> bool {
     read.is_ok() && shrinks
 }
 
-/// What the kernel calls memory with a file of its own, which nobody else can open: MAP_SHARED | MAP_ANONYMOUS, huge pages
-/// likewise.
+/// What the kernel calls memory with a file of its own, which nobody else can open: MAP_SHARED | MAP_ANONYMOUS, huge
+/// pages likewise.
 const KERNELS: [&[u8]; 2] = [b"/dev/zero (deleted)", b"/anon_hugepage (deleted)"];
 
 fn can_shrink(shared: bool, name: &[u8], device: (u32, u32), inode: u64) -> bool {
-    // `[heap]`, `anon_inode:[io_uring]`, `socket:[1]` and so on have no length that somebody could set; nor has memory of shmget(2), or
-    // that of a dma-buf.
+    // `[heap]`, `anon_inode:[io_uring]`, `socket:[1]` and so on have no length that somebody could set; nor has memory
+    // of shmget(2), or that of a dma-buf.
     let lasts = !name.starts_with(b"/")
         || KERNELS.contains(&name)
         || name.starts_with(b"/SYSV") && name.ends_with(b" (deleted)")
@@ -150,12 +155,14 @@ fn can_shrink(shared: bool, name: &[u8], device: (u32, u32), inode: u64) -> bool
     !program
 }
 
-/// True if this process has a descriptor of the memfd, and it is sealed against becoming shorter. Seals cannot be asked for without
-/// one (fcntl(2)). A descriptor that is not found costs speed alone: the memory is reached through the kernel.
+/// True if this process has a descriptor of the memfd, and it is sealed against becoming shorter. Seals cannot be asked
+/// for without one (fcntl(2)). A descriptor that is not found costs speed alone: the memory is reached through the
+/// kernel.
 fn is_sealed(device: (u32, u32), inode: u64) -> bool {
     any_descriptor(|number| {
-        // SAFETY: another thread may close it or give the number to another file meanwhile: then an answer is about that one, whose
-        // inode is looked at behind its seals, and those do not go any more. Nothing is written or closed.
+        // SAFETY: another thread may close it or give the number to another file meanwhile: then an answer is about
+        // that one, whose inode is looked at behind its seals, and those do not go any more. Nothing is written or
+        // closed.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         match rustix::fs::fcntl_get_seals(fd) {
             Ok(seals) if seals.contains(SealFlags::SHRINK) => Some(rustix::fs::fstat(fd).is_ok_and(|stat| {

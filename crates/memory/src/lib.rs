@@ -11,9 +11,9 @@
 //! * **Windows** ([`backing`], [`ring`]). Another process writes to them. They are reached only through atomics and
 //!   raw copies, every value is copied once and then checked, and the mapping cannot shrink under us (sealed memfd).
 //!
-//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send ([`received_fds`]), the names of
-//! sockets that others can take ([`names`]), and the closing of
-//! what they have left in our sockets ([`deferred_close`]).
+//! Beside them, the mutex around all that is one adapter ([`biased`]), the descriptors that others send
+//! ([`received_fds`]), the names of sockets that others can take ([`names`]), and the closing of what they have left in
+//! our sockets ([`deferred_close`]).
 
 #[cfg(not(loom))]
 pub mod arena;

@@ -1,7 +1,8 @@
 //! Copies from and to memory of this process that the program has registered.
 //!
-//! `guarded` memory may go at any time (ON_DEMAND regions, files that can be cut off: [`crate::files`]). It is reached through the kernel, which
-//! answers EFAULT where a plain access would be a SIGSEGV or SIGBUS. See the crate's page for why these functions are not `unsafe`.
+//! `guarded` memory may go at any time (ON_DEMAND regions, files that can be cut off: [`crate::files`]). It is reached
+//! through the kernel, which answers EFAULT where a plain access would be a SIGSEGV or SIGBUS. See the crate's page for
+//! why these functions are not `unsafe`.
 
 use core::hint::cold_path;
 use core::ops::ControlFlow;
@@ -60,8 +61,9 @@ pub(crate) unsafe fn load_around(addr: u64, guarded: bool, dst: *mut u8, len: us
         // Up to the first address that such a store can have.
         let head = dst.align_offset(LINE).min(len);
         let lines = (len - head) / LINE;
-        // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within `len`. A program that has
-        // registered the place itself, our heap, gets other bytes than it would from `load_raw`, and nobody else does.
+        // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within
+        // `len`. A program that has registered the place itself, our heap, gets other bytes than it would from
+        // `load_raw`, and nobody else does.
         unsafe {
             ptr::copy(src, dst, head);
             stream_lines(src.add(head), dst.add(head), lines);
@@ -125,8 +127,9 @@ pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: us
 /// An atomic operation on 8 bytes in host byte order; gives the value before.
 ///
 /// A `guarded` page is made present first; if the program unmaps it between that and the access, it gets the SIGSEGV
-/// that an access of its own would have got. In a file that others can cut off meanwhile the word is read and written through
-/// the kernel: that is one operation for all that comes through this adapter (`IBV_ATOMIC_HCA`), not for processors.
+/// that an access of its own would have got. In a file that others can cut off meanwhile the word is read and written
+/// through the kernel: that is one operation for all that comes through this adapter (`IBV_ATOMIC_HCA`), not for
+/// processors.
 ///
 /// # Errors
 /// [`Fault`] if `guarded` memory is not mapped writable, or if `addr` is not a multiple of 8.

@@ -340,7 +340,8 @@ impl CoCopy {
     }
 }
 
-/// Two copies, one behind the other, with help at any time: what the leader finds is whole, and what the follower copies is what it has read of.
+/// Two copies, one behind the other, with help at any time: what the leader finds is whole, and what the follower
+/// copies is what it has read of.
 #[test]
 fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
     explore(2, || {

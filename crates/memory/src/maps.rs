@@ -1,4 +1,5 @@
-//! What this process has mapped, as `/proc/self/maps` and `/proc/self/smaps` tell (proc_pid_maps(5), proc_pid_smaps(5)).
+//! What this process has mapped, as `/proc/self/maps` and `/proc/self/smaps` tell (proc_pid_maps(5),
+//! proc_pid_smaps(5)).
 //!
 //! Read without allocation and without locks: a forked child may read it, and so may one who has just made part of the
 //! heap unwritable.
@@ -39,8 +40,8 @@ pub(crate) struct Mapping {
     pub(crate) name: Name,
     /// What the name says, as far as lines are kept.
     label: Label,
-    /// No property is set that a new mapping would not have: not locked, no stack, inherited by children, no protection key
-    /// and so on.
+    /// No property is set that a new mapping would not have: not locked, no stack, inherited by children, no protection
+    /// key and so on.
     pub(crate) usual: bool,
     /// It has a protection key (pkeys(7)).
     keyed: bool,

@@ -17,8 +17,8 @@
 //! * A system call that is to write to the range while it moves waits; in a process that may not have that (neither
 //!   CAP_SYS_PTRACE nor `vm.unprivileged_userfaultfd`) it fails with EFAULT, or stops short. The same holds for
 //!   `process_vm_writev` of other processes.
-//! * Pages that someone has pinned (io_uring's registered buffers, O_DIRECT on its way) stay behind: what he still writes to
-//!   them is lost.
+//! * Pages that someone has pinned (io_uring's registered buffers, O_DIRECT on its way) stay behind: what he still
+//!   writes to them is lost.
 //! * Memory shared so stays shared over fork ([`copy_for_child`]), MADV_DONTNEED does not zero it, and who can map the
 //!   file can write all of it.
 //! * Its mappings are no longer one with those around it, given back or not: mremap(2) over such a border fails.
@@ -38,24 +38,25 @@ use crate::local;
 use crate::maps::{self, Detail, Mapping, Name};
 use crate::protection::{self, Protection, Whose};
 
-/// True if this process can move memory: its userfaultfd(2) can write-protect private and shared memory (Linux 5.19), and
-/// nothing forbids it. Asks the kernel once.
+/// True if this process can move memory: its userfaultfd(2) can write-protect private and shared memory (Linux 5.19),
+/// and nothing forbids it. Asks the kernel once.
 pub fn possible() -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
     *POSSIBLE.get_or_init(|| [Whose::All, Whose::Programs].into_iter().any(|whose| protection::open(whose).is_ok()))
 }
 
-/// Moves `len` bytes of private memory at `addr` into `file` at `offset`, and maps that in their place, all whole pages.
-/// The file, a memfd, must be that long already, and hold nothing there.
+/// Moves `len` bytes of private memory at `addr` into `file` at `offset`, and maps that in their place, all whole
+/// pages. The file, a memfd, must be that long already, and hold nothing there.
 ///
-/// Nothing has changed if it fails, and the file holds nothing there. The memory is that of a region being registered: the
-/// program has promised to leave it mapped.
+/// Nothing has changed if it fails, and the file holds nothing there. The memory is that of a region being registered:
+/// the program has promised to leave it mapped.
 ///
 /// # Errors
-/// `EINVAL` unless all are whole pages (and at least one) that lie in the file. `EFAULT` if part of the memory is not mapped.
-/// `EOPNOTSUPP` if part of it is anything but plain private anonymous memory, readable and writable: files, shared memory,
-/// huge pages, the main stack, and what is locked, kept from children or has a protection key. `EBUSY` if this thread itself
-/// runs on it, or if it belongs to a userfaultfd of the program. `EFBIG` beyond RLIMIT_FSIZE. Else the kernel's errno.
+/// `EINVAL` unless all are whole pages (and at least one) that lie in the file. `EFAULT` if part of the memory is not
+/// mapped. `EOPNOTSUPP` if part of it is anything but plain private anonymous memory, readable and writable: files,
+/// shared memory, huge pages, the main stack, and what is locked, kept from children or has a protection key. `EBUSY`
+/// if this thread itself runs on it, or if it belongs to a userfaultfd of the program. `EFBIG` beyond RLIMIT_FSIZE.
+/// Else the kernel's errno.
 pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Result<(), Errno> {
     let end = pages(file, offset, len).and_then(|()| end_of_pages(addr, len))?;
     if runs_on(addr, end) {
@@ -66,8 +67,8 @@ pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Resu
     local::populate(addr, len as u64, true)?;
     let held = Protection::new(addr, len)?;
     let moved = copy_in(file, offset, addr, len).and_then(|()| {
-        // SAFETY: what is replaced was found to be ordinary memory, which nobody could write since it was copied: the new
-        // mapping has the same content and the same rights. What has since become of it is the program's promise.
+        // SAFETY: what is replaced was found to be ordinary memory, which nobody could write since it was copied: the
+        // new mapping has the same content and the same rights. What has since become of it is the program's promise.
         unsafe {
             let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
             rustix::mm::mmap(place(addr), len, rights, how, file, offset)
@@ -84,18 +85,18 @@ pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Resu
     moved
 }
 
-/// Makes the `len` bytes of `file` at `offset` private again wherever this process maps them, at the addresses where they
-/// are by now, with the rights that they have by now; then frees the file's memory. What the program has unmapped, or
-/// mapped over, it has taken back itself.
+/// Makes the `len` bytes of `file` at `offset` private again wherever this process maps them, at the addresses where
+/// they are by now, with the rights that they have by now; then frees the file's memory. What the program has unmapped,
+/// or mapped over, it has taken back itself.
 ///
-/// Nobody else may write to these bytes of the file any more; the process must have no mapping of them other than that of
-/// [`migrate`] (or what the program has moved it to), and must not unmap or move it at the same time.
+/// Nobody else may write to these bytes of the file any more; the process must have no mapping of them other than that
+/// of [`migrate`] (or what the program has moved it to), and must not unmap or move it at the same time.
 ///
 /// If it fails, the file keeps its content, and what is not yet private still is that file: it can be tried again.
 ///
 /// # Errors
-/// `EINVAL` unless all are whole pages (and at least one) that lie in the file. `EBUSY` if this thread itself runs on that
-/// memory. Else the kernel's errno: `ENOMEM` if there is no room for both copies.
+/// `EINVAL` unless all are whole pages (and at least one) that lie in the file. `EBUSY` if this thread itself runs on
+/// that memory. Else the kernel's errno: `ENOMEM` if there is no room for both copies.
 pub fn migrate_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Errno> {
     pages(file, offset, len)?;
     while let Some(part) = find(file, offset, len)? {
@@ -107,8 +108,8 @@ pub fn migrate_back(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(),
     punch(file, offset, len)
 }
 
-/// Gives a forked child a copy of its own of what its parent has migrated: the `len` bytes of `file` at `offset`, wherever it
-/// has them mapped. Its content is that of now: what others write to it between fork and this call is seen.
+/// Gives a forked child a copy of its own of what its parent has migrated: the `len` bytes of `file` at `offset`,
+/// wherever it has them mapped. Its content is that of now: what others write to it between fork and this call is seen.
 ///
 /// For the only thread of a child, before it runs anything else. Async-signal-safe.
 ///
@@ -205,8 +206,8 @@ impl Replacement {
 
     fn move_to(self, part: &Part) -> Result<(), Errno> {
         let rights = MprotectFlags::from_bits_truncate(part.rights.bits());
-        // SAFETY: the mapping made in `new`, which nobody uses; then it replaces a mapping of the file of the same length,
-        // rights and content, which nobody can write since it was copied.
+        // SAFETY: the mapping made in `new`, which nobody uses; then it replaces a mapping of the file of the same
+        // length, rights and content, which nobody can write since it was copied.
         unsafe {
             rustix::mm::mprotect(self.base.cast(), self.len, rights).map_err(errno)?;
             rustix::mm::mremap_fixed(self.base.cast(), self.len, self.len, MremapFlags::MAYMOVE, place(part.addr))
@@ -290,9 +291,8 @@ fn plain(addr: u64, end: u64) -> Result<(), Errno> {
 fn copy_in(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
-        // Not rustix's, which wants a reference to memory that is the program's; nor libc's, at which the thread could be
-        // cancelled.
-        // SAFETY: the kernel checks the address, and nothing of ours is written.
+        // Not rustix's, which wants a reference to memory that is the program's; nor libc's, at which the thread could
+        // be cancelled. SAFETY: the kernel checks the address, and nothing of ours is written.
         let written = unsafe {
             let (from, at) = (place(addr + done as u64), (offset + done as u64) as libc::off_t);
             libc::syscall(libc::SYS_pwrite64, file.as_raw_fd(), from, len - done, at)

@@ -19,8 +19,8 @@ fn can(test: &str) -> bool {
     possible()
 }
 
-/// Bytes on either side of an area that nobody else gets. Next to the stack of the thread that asks, memory is left where it is:
-/// it may be part of it (`runs_on`).
+/// Bytes on either side of an area that nobody else gets. Next to the stack of the thread that asks, memory is left
+/// where it is: it may be part of it (`runs_on`).
 const APART: usize = 512 << 10;
 
 /// Private memory of our own.

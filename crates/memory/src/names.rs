@@ -1,8 +1,8 @@
 //! Names of abstract unix sockets that any process of the network namespace can take first.
 //!
-//! Each name has a few variants. Whoever wants to hold it takes the first that is free, if the others are not held by processes of
-//! its own user; whoever looks for the holder passes over those of other users. So a stranger who holds a name, or all names of a
-//! kind, keeps nobody from anything, unless it holds all variants.
+//! Each name has a few variants. Whoever wants to hold it takes the first that is free, if the others are not held by
+//! processes of its own user; whoever looks for the holder passes over those of other users. So a stranger who holds a
+//! name, or all names of a kind, keeps nobody from anything, unless it holds all variants.
 
 use std::os::fd::OwnedFd;
 
@@ -90,8 +90,8 @@ pub fn claim(name: &str, backlog: i32, over_strangers: bool) -> Result<OwnedFd, 
     Err(Errno::EADDRINUSE)
 }
 
-/// Connects to the holder of a name; gives its process and its user. One of this user is preferred; one of another user is taken only
-/// with `any_user`.
+/// Connects to the holder of a name; gives its process and its user. One of this user is preferred; one of another user
+/// is taken only with `any_user`.
 ///
 /// # Errors
 /// ECONNREFUSED: nobody listens there. EACCES: only strangers do. EAGAIN: too many wait there. Else the kernel's errno.

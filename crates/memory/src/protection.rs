@@ -1,5 +1,5 @@
-//! Memory that nobody in this process can write for a while: userfaultfd(2) in write-protect mode. Who tries waits until
-//! it is over. Numbers and structures are those of `<linux/userfaultfd.h>`, see ioctl_userfaultfd(2).
+//! Memory that nobody in this process can write for a while: userfaultfd(2) in write-protect mode. Who tries waits
+//! until it is over. Numbers and structures are those of `<linux/userfaultfd.h>`, see ioctl_userfaultfd(2).
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -82,8 +82,8 @@ pub(crate) enum Whose {
 
 /// A write-protected range; dropped, it is as before, or whatever lies there by then is.
 ///
-/// The thread that holds it takes no signals: a handler that wrote to the range would wait for this thread, which is itself.
-/// For the same reason the holder must not use the heap, nor take a lock that someone who does may hold.
+/// The thread that holds it takes no signals: a handler that wrote to the range would wait for this thread, which is
+/// itself. For the same reason the holder must not use the heap, nor take a lock that someone who does may hold.
 pub(crate) struct Protection {
     fd: OwnedFd,
     range: Range,
@@ -94,8 +94,8 @@ impl Protection {
     /// Protects whole pages, which must be mapped: private anonymous memory, with every page present, or a memfd.
     ///
     /// # Errors
-    /// `EBUSY` if part of it belongs to another userfaultfd, `EPERM` or `ENOSYS` if the system call is forbidden, or what
-    /// else the kernel answers.
+    /// `EBUSY` if part of it belongs to another userfaultfd, `EPERM` or `ENOSYS` if the system call is forbidden, or
+    /// what else the kernel answers.
     pub(crate) fn new(addr: u64, len: usize) -> Result<Self, Errno> {
         // Better if the kernel's writes wait as well: no system call of the program fails then.
         let fd = open(Whose::All).or_else(|_| open(Whose::Programs))?;
@@ -118,8 +118,9 @@ impl Protection {
 
 impl Drop for Protection {
     fn drop(&mut self) {
-        // Closing would do all this, were it not for a child forked meanwhile that has the descriptor too. The first fails
-        // if something else lies there by now, which needs no undoing; waking those who wait for the old memory does not.
+        // Closing would do all this, were it not for a child forked meanwhile that has the descriptor too. The first
+        // fails if something else lies there by now, which needs no undoing; waking those who wait for the old memory
+        // does not.
         let _ = call::<UFFDIO_UNREGISTER, _>(&self.fd, &mut { self.range });
         let _ = call::<UFFDIO_WAKE, _>(&self.fd, &mut { self.range });
         // SAFETY: `mask` is what `block_signals` got.

@@ -2,12 +2,14 @@
 //!
 //! A descriptor can be anything, also one whose close takes minutes ([`crate::deferred_close`]). So:
 //!
-//! * The peer's credentials (SO_PEERCRED) are looked at before the first message is received; the socket of a peer that is turned
-//!   away is closed unread ([`close_connection`]).
-//! * There is room for as many descriptors as one message can carry. Those that found no room would be closed by the kernel,
-//!   in the call that receives. It still does so where the process may have no more descriptors (RLIMIT_NOFILE).
+//! * The peer's credentials (SO_PEERCRED) are looked at before the first message is received; the socket of a peer that
+//!   is turned away is closed unread ([`close_connection`]).
+//! * There is room for as many descriptors as one message can carry. Those that found no room would be closed by the
+//!   kernel, in the call that receives. It still does so where the process may have no more descriptors
+//!   (RLIMIT_NOFILE).
 //! * What is received is a [`ReceivedFd`] until it is known for an eventfd or a memfd. It is closed by another thread.
-//! * Sockets at which no descriptor is wanted say so, where the kernel has SO_PASSRIGHTS (Linux 6.16): then none can be sent.
+//! * Sockets at which no descriptor is wanted say so, where the kernel has SO_PASSRIGHTS (Linux 6.16): then none can be
+//!   sent.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -128,7 +130,8 @@ pub fn close_connection(socket: OwnedFd) {
 
 /// True if nothing lies in a connected unix socket. Nothing can come any more then.
 fn is_empty_for_good(socket: &OwnedFd) -> bool {
-    // With credentials wanted, even an empty message has something for which there is no room below, and so differs from the end.
+    // With credentials wanted, even an empty message has something for which there is no room below, and so differs
+    // from the end.
     set_option(socket.as_fd(), libc::SO_PASSCRED, 1);
     if rustix::net::shutdown(socket, Shutdown::Both).is_err() {
         return false;

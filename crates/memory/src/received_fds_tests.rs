@@ -73,7 +73,8 @@ fn a_socket_can_refuse_descriptors_where_the_kernel_knows_how() {
     send(&far, b"x", &[]).unwrap();
 }
 
-/// What is slow to close is closed by another thread: a descriptor that was received, and a connection in which one lies.
+/// What is slow to close is closed by another thread: a descriptor that was received, and a connection in which one
+/// lies.
 #[test]
 fn nobody_waits_for_what_others_have_sent() {
     for is_received in [true, false] {

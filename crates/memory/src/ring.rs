@@ -17,10 +17,11 @@
 //! **Trust.** Both sides treat what the other wrote as input: copied once, then checked. A stamp or a count that makes
 //! no sense is [`Broken`]; never a panic, never an access outside of the window.
 //!
-//! **Waking.** Both hand-shakes (consumer sleeps, producer waits) are of Dekker's kind: write the own word, sequentially
-//! consistent fence, read the other's. The consumer publishes its count without a fence when [`Consumer::peek`] finds the ring empty,
-//! and with fence and check of `waiting` whenever a quarter of the ring has passed since it last did so. That is enough:
-//! a producer that waits has more than a quarter in flight beyond any count that such a fence ordered before its own.
+//! **Waking.** Both hand-shakes (consumer sleeps, producer waits) are of Dekker's kind: write the own word,
+//! sequentially consistent fence, read the other's. The consumer publishes its count without a fence when
+//! [`Consumer::peek`] finds the ring empty, and with fence and check of `waiting` whenever a quarter of the ring has
+//! passed since it last did so. That is enough: a producer that waits has more than a quarter in flight beyond any
+//! count that such a fence ordered before its own.
 
 use std::hint::cold_path;
 
@@ -74,15 +75,16 @@ pub trait RingMemory {
     }
     /// Writes words of a slot's body, from the `first` on.
     fn store_body(&self, line: u32, first: usize, words: &[u64]);
-    /// Takes a cache line of the bulk area back from the consumer, as [`Producer`] does with slots' lines: writes anything there. `at` is
-    /// below `BULK`, and a multiple of [`GRAIN`].
+    /// Takes a cache line of the bulk area back from the consumer, as [`Producer`] does with slots' lines: writes
+    /// anything there. `at` is below `BULK`, and a multiple of [`GRAIN`].
     fn claim_bulk(&self, _at: u32) {}
     /// This slot will be written soon: a good moment to fetch its cache line from the consumer.
     fn expect_write(&self, _line: u32) {}
-    /// This slot will be read next: if the producer has written it, its cache line may come while something else is done.
+    /// This slot will be read next: if the producer has written it, its cache line may come while something else is
+    /// done.
     fn expect_read(&self, _line: u32) {}
-    /// Writes a payload to the bulk area, so that it is there before what is written next. The caller keeps `at` + its length
-    /// within `BULK`.
+    /// Writes a payload to the bulk area, so that it is there before what is written next. The caller keeps `at` + its
+    /// length within `BULK`.
     fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault>;
     /// Some time in nanoseconds, not 0, for [`crate::store_policy::StorePolicy`].
     fn nanos(&self) -> u64 {

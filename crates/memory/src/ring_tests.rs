@@ -606,7 +606,8 @@ fn anything_in_the_window_is_survived() {
     }
 }
 
-/// Lines are taken back only of slots that have been read: a full ring loses no word, wherever in a lap it becomes full.
+/// Lines are taken back only of slots that have been read: a full ring loses no word, wherever in a lap it becomes
+/// full.
 #[test]
 fn what_is_claimed_has_been_read() {
     let (_, mut producer, mut consumer) = ring();
@@ -637,7 +638,8 @@ fn what_is_claimed_has_been_read() {
     assert!(pushed >= u64::from(rounds * Half::SLOTS));
 }
 
-/// And they are taken back: after eight records of the second lap those of the eight behind the next, no fewer and no more.
+/// And they are taken back: after eight records of the second lap those of the eight behind the next, no fewer and no
+/// more.
 #[test]
 fn eight_lines_are_claimed_at_once() {
     let (half, mut producer, mut consumer) = ring();
@@ -698,8 +700,8 @@ fn claimed_bulk_has_been_read() {
     }
 }
 
-/// To the line: with a full area of which so many bytes were read at its beginning, one line is written, and those behind it are claimed
-/// if all of them have been read.
+/// To the line: with a full area of which so many bytes were read at its beginning, one line is written, and those
+/// behind it are claimed if all of them have been read.
 #[test]
 fn no_line_too_many_is_claimed() {
     for (read, claims) in [(512, 0), (576, 8)] {

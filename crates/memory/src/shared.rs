@@ -37,10 +37,10 @@ const CO_COPY_TERMS: usize = 768;
 const SLOTS_AT: usize = 4096;
 const BULK_AT: usize = SLOTS_AT + 64 * Half::SLOTS as usize;
 
-/// Where a slot lies, in cache lines from the first one. Slots that follow one another lie in different pages: a processor
-/// that reads a line may fetch others as well (its neighbour, the next ones of a stream), and so take from the producer
-/// the very lines that it is about to write. And they lie in different places of their pages: lines at the same place of pages compete
-/// for the same few places of a first-level cache (8 on many processors).
+/// Where a slot lies, in cache lines from the first one. Slots that follow one another lie in different pages: a
+/// processor that reads a line may fetch others as well (its neighbour, the next ones of a stream), and so take from
+/// the producer the very lines that it is about to write. And they lie in different places of their pages: lines at the
+/// same place of pages compete for the same few places of a first-level cache (8 on many processors).
 const fn line(slot: u32) -> u32 {
     const LINES: u32 = 64;
     const PAGES: u32 = Half::SLOTS / LINES;

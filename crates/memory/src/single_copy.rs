@@ -41,8 +41,8 @@ pub fn peek(pid: u32, addr: u64, dst: &mut [u8]) -> Result<(), SingleCopyError> 
     pull(pid, &[Span { addr, len, guarded: false }], &[ours])
 }
 
-/// True if the kernel lets this process trace that one: it looks at that before it looks at the address, at which there is
-/// nothing.
+/// True if the kernel lets this process trace that one: it looks at that before it looks at the address, at which there
+/// is nothing.
 pub fn may_trace(pid: u32) -> bool {
     peek(pid, 8, &mut [0]) != Err(SingleCopyError::Denied)
 }

@@ -1,8 +1,9 @@
 //! Which way a payload is written to where another processor reads it, tried out while data flow.
 //!
-//! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it from there: on some
-//! machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one of family 25, and 2 where its
-//! two processors have no cache in common; 13 to 18 by memory there). So both ways are timed.
+//! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it
+//! from there: on some machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one
+//! of family 25, and 2 where its two processors have no cache in common; 13 to 18 by memory there). So both ways are
+//! timed.
 
 use engine::ab_trial::AbTrial;
 
@@ -17,8 +18,8 @@ pub enum Stores {
 
 /// Shorter payloads are written by plain stores: somebody may wait for them, and they are no stream.
 const SHORTEST: u32 = 8 << 10;
-/// What is timed at once, in bytes: four times what there is room for. The first of that takes only the writer's time, if the reader has
-/// caught up before.
+/// What is timed at once, in bytes: four times what there is room for. The first of that takes only the writer's time,
+/// if the reader has caught up before.
 const STRETCH: u32 = 1 << 20;
 /// Stretches between two trials.
 const APART: u32 = 128;
@@ -68,8 +69,8 @@ impl StorePolicy {
 mod tests {
     use super::*;
 
-    /// A stream of segments on a machine where a segment takes so long by either way; gives the parts of those that went around
-    /// the caches, in thousandths, of every `every`.
+    /// A stream of segments on a machine where a segment takes so long by either way; gives the parts of those that
+    /// went around the caches, in thousandths, of every `every`.
     fn stream(segments: u64, every: u64, mut takes: impl FnMut(u64, Stores) -> u64) -> Vec<u64> {
         let (mut store_policy, mut now, mut around, mut parts) = (StorePolicy::default(), 1, 0, Vec::new());
         for i in 0..segments {
@@ -158,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_catches_up_is_no_sign_of_a_fast_way() {
-        // Messages of 1 MiB, each waited for: its first 256 KiB take only what writing takes, the others what reading takes.
+        // Messages of 1 MiB, each waited for: its first 256 KiB take only what writing takes, the others what reading
+        // takes.
         let writing = by(500, 1200);
         let reading = by(7600, 1000);
         let parts = stream(100_000, 10_000, |i, stores| if i % 64 < 16 { writing(stores) } else { reading(stores) });

@@ -58,8 +58,9 @@ impl TableMemory for PeerTable {
     fn word(&self, index: usize) -> &AtomicU64 {
         let index = index % (ROWS * ROW);
         debug_assert!(index * 8 + 8 <= self.0.len());
-        // SAFETY: within the mapping and aligned, which live as long as `self`. It is mapped without the right to write:
-        // `Reader`, the only one that gets this type, only loads, and plain atomic loads of 64 bits do not write.
+        // SAFETY: within the mapping and aligned, which live as long as `self`. It is mapped without the right to
+        // write: `Reader`, the only one that gets this type, only loads, and plain atomic loads of 64 bits do not
+        // write.
         unsafe { AtomicU64::from_ptr(self.0.base().as_ptr().cast::<u64>().add(index)) }
     }
 }

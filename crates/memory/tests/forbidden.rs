@@ -1,4 +1,5 @@
-//! membarrier(2) is forbidden, as by a sandbox, when a mutex leans already. Alone in its process: no mutex there leans again.
+//! membarrier(2) is forbidden, as by a sandbox, when a mutex leans already. Alone in its process: no mutex there leans
+//! again.
 #![cfg(not(any(loom, miri)))]
 
 use std::collections::BTreeMap;

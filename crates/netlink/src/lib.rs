@@ -1,5 +1,5 @@
-//! What NETLINK_RDMA says: the kernel's answers about RDMA devices (iproute2's `rdma`, and whoever else asks this way), for
-//! a device that the kernel does not have.
+//! What NETLINK_RDMA says: the kernel's answers about RDMA devices (iproute2's `rdma`, and whoever else asks this way),
+//! for a device that the kernel does not have.
 //!
 //! * [`message`]: netlink's messages and attributes.
 //! * [`nldev`]: which requests there are, and who answers them.
@@ -30,7 +30,7 @@ pub trait World {
     fn info(&self) -> ViewInfo;
     /// What the processes with the device tell.
     fn reports(&self) -> Vec<Report>;
-    /// The kernel's answer to a request, datagram by datagram; `None` where real adapters are not to be seen, or there are
-    /// none.
+    /// The kernel's answer to a request, datagram by datagram; `None` where real adapters are not to be seen, or there
+    /// are none.
     fn kernel(&self, request: &[u8]) -> Option<Vec<Vec<u8>>>;
 }

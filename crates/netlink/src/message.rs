@@ -1,5 +1,5 @@
-//! Netlink's messages (`struct nlmsghdr`) and attributes (`struct nlattr`), of linux/netlink.h: in the machine's byte order,
-//! each padded to 4 bytes.
+//! Netlink's messages (`struct nlmsghdr`) and attributes (`struct nlattr`), of linux/netlink.h: in the machine's byte
+//! order, each padded to 4 bytes.
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;

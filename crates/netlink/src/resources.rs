@@ -1,8 +1,8 @@
 //! What `rdma resource` and `rdma statistic` ask for, put together from the reports of all processes.
 //!
-//! The kernel numbers objects of all processes together; here each process numbers its own. So numbers of domains, queues,
-//! regions and ids are unique together with the process only; queue pairs' are unique. Keys of regions are shown to nobody:
-//! the kernel keeps them for CAP_NET_ADMIN.
+//! The kernel numbers objects of all processes together; here each process numbers its own. So numbers of domains,
+//! queues, regions and ids are unique together with the process only; queue pairs' are unique. Keys of regions are
+//! shown to nobody: the kernel keeps them for CAP_NET_ADMIN.
 
 use std::net::SocketAddr;
 

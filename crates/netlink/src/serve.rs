@@ -33,8 +33,8 @@ impl World for Host {
     }
 }
 
-/// Answers what comes over a connection that keeps datagrams apart, until its other end is closed. `port` gives the port
-/// that the program's end has.
+/// Answers what comes over a connection that keeps datagrams apart, until its other end is closed. `port` gives the
+/// port that the program's end has.
 pub fn serve(socket: &OwnedFd, port: impl Fn() -> u32) {
     let mut room = vec![0; ROOM];
     loop {

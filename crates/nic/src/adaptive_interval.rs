@@ -1,8 +1,9 @@
 //! How often something is worth a look that costs more than what it is done beside.
 //!
-//! A program that polls without pause would look at everything else that can have happened (deaths, deadlines; the clock itself) far more
-//! often than anything can happen, if it did so once in a fixed number of polls; and a message that comes meanwhile waits. One that polls
-//! now and then must look at each few polls. So the number follows the time that it took.
+//! A program that polls without pause would look at everything else that can have happened (deaths, deadlines; the
+//! clock itself) far more often than anything can happen, if it did so once in a fixed number of polls; and a message
+//! that comes meanwhile waits. One that polls now and then must look at each few polls. So the number follows the time
+//! that it took.
 
 use engine::env::Nanos;
 

@@ -58,8 +58,8 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
-    /// Threads that wait for an event. One that is cancelled meanwhile (pthread_cancel(3)) stays in the list, and is told by
-    /// that it has ended.
+    /// Threads that wait for an event. One that is cancelled meanwhile (pthread_cancel(3)) stays in the list, and is
+    /// told by that it has ended.
     waiters: Mutex<Vec<u32>>,
 }
 

@@ -46,7 +46,8 @@ pub struct Core {
     pub(crate) arm_not_before: u64,
     /// Polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
-    /// The program may be waiting for completion events: it has asked for one, and has not had it and polled often since.
+    /// The program may be waiting for completion events: it has asked for one, and has not had it and polled often
+    /// since.
     pub(crate) awaits_events: bool,
     /// Polls in armed mode since it asked.
     pub(crate) polls_unasked: u32,
@@ -107,8 +108,8 @@ impl Core {
     }
 
     /// The time, or in polled mode a time not long past: a reading costs as much as half a post. Timers that were set
-    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early; only a moderated completion event
-    /// (`ibv_modify_cq(3)`) may come early by that much.
+    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early; only a moderated
+    /// completion event (`ibv_modify_cq(3)`) may come early by that much.
     #[inline]
     pub fn time(&mut self) -> u64 {
         if self.clock_uses == 0 { self.read_time() } else { self.use_time() }
@@ -178,7 +179,8 @@ impl Core {
             && !self.engine.is_parked()
             && self.incidents.is_empty()
             && !self.engine.env().is_unquiet()
-        // What faults have ordered they have ordered at a time, which is always read where there are any ([`Core::want_exact_time`]).
+        // What faults have ordered they have ordered at a time, which is always read where there are any
+        // ([`Core::want_exact_time`]).
     }
 
     /// The same behind a poll on the fast path, which has looked at the rest before.
@@ -221,12 +223,12 @@ impl DerefMut for Core {
     }
 }
 
-/// Pieces of long requests that one thread copies in a row, of its own or of others' requests, before it leaves the rest to who polls and to
-/// the NIC thread. It lets go of the lock between any two.
+/// Pieces of long requests that one thread copies in a row, of its own or of others' requests, before it leaves the
+/// rest to who polls and to the NIC thread. It lets go of the lock between any two.
 const PIECES: u32 = 16;
 
-/// The lock, held. Letting go runs what was queued and delivers what happened; then, without the lock, peers are waited for
-/// that copy from or to memory which was taken back.
+/// The lock, held. Letting go runs what was queued and delivers what happened; then, without the lock, peers are waited
+/// for that copy from or to memory which was taken back.
 pub struct Guard<'a> {
     nic: &'a Nic,
     core: MutexGuard<'a, Core>,
@@ -288,8 +290,8 @@ impl Guard<'_> {
             let core = &mut *self.core;
             core.flush();
             if core.clock_fresh && core.engine.has_timed() {
-                // Once more: this thread may have been stopped between reading the clock and sending what the timers are for, and none
-                // may run out early (IBTA vol. 1, 9.7.6.1.3).
+                // Once more: this thread may have been stopped between reading the clock and sending what the timers
+                // are for, and none may run out early (IBTA vol. 1, 9.7.6.1.3).
                 core.read_time();
             }
             if !core.engine.is_in_pieces() {

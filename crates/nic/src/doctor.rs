@@ -1,8 +1,9 @@
 //! Answers to those who ask what this process waits for: over a socket, and (SIGUSR1) on stderr.
 //!
-//! The socket exists from the first time that the device is opened. The NIC thread sleeps on it as on everything else, so
-//! that it costs nothing until somebody connects. Who connects is answered with one packet, the descriptor of a sealed
-//! memfd that holds the report; nothing is read from anyone, nothing waits for anyone, and connections are closed at once.
+//! The socket exists from the first time that the device is opened. The NIC thread sleeps on it as on everything else,
+//! so that it costs nothing until somebody connects. Who connects is answered with one packet, the descriptor of a
+//! sealed memfd that holds the report; nothing is read from anyone, nothing waits for anyone, and connections are
+//! closed at once.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -97,7 +98,8 @@ impl Nic {
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(_) => {
-                    // Out of descriptors, say: he stays at the door, and looking there again at once would be all that we do.
+                    // Out of descriptors, say: he stays at the door, and looking there again at once would be all that
+                    // we do.
                     self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
                     break;
                 }

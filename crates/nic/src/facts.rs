@@ -1,4 +1,5 @@
-//! The report of this process, put together from what the engine, the wire, the channels and the connection manager tell.
+//! The report of this process, put together from what the engine, the wire, the channels and the connection manager
+//! tell.
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ impl Nic {
         match self.core.try_lock_for(PATIENCE) {
             Some(mut core) => report.adapter = core.facts(now()),
             None => {
-                let why = "a thread of the program holds the device's lock, and does not let go: it is in the middle of a verb, or was stopped or ended there";
+                let why = "a thread of the program holds the device's lock, and does not let go: it is in the middle \
+                    of a verb, or was stopped or ended there";
                 report.locked = Some(why.into());
             }
         }

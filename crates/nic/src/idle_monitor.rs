@@ -1,11 +1,11 @@
-//! Staying awake for a peer that needs this processor again and again: atomics and flushes of a passive target cannot be
-//! executed by their initiator, and being woken costs the NIC thread ten times what such a request takes. And a peer that sends a
-//! stream of data fills the window while the NIC thread wakes up, and then waits for it.
+//! Staying awake for a peer that needs this processor again and again: atomics and flushes of a passive target cannot
+//! be executed by their initiator, and being woken costs the NIC thread ten times what such a request takes. And a peer
+//! that sends a stream of data fills the window while the NIC thread wakes up, and then waits for it.
 //!
-//! Who has served one watches for the next, if the last two came close together, or many at once. It looks at the rings as a program that
-//! polls would, for at most [`SPAN`] after the last one; then it sleeps as before. A watch that was in vain, or
-//! that had to share its processor with others, is not tried again for a while: so an idle process burns nothing, and
-//! one that is asked rarely at most a fiftieth of a processor.
+//! Who has served one watches for the next, if the last two came close together, or many at once. It looks at the rings
+//! as a program that polls would, for at most [`SPAN`] after the last one; then it sleeps as before. A watch that was
+//! in vain, or that had to share its processor with others, is not tried again for a while: so an idle process burns
+//! nothing, and one that is asked rarely at most a fiftieth of a processor.
 
 use std::sync::atomic::Ordering;
 

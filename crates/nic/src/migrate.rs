@@ -1,10 +1,10 @@
 //! Registered memory that peers reach by plain stores and loads: at its registration it moves, where it is, into memory
 //! that they map too (`SOFTRNIC_MIGRATE`), and at the deregistration of the last region upon it, back.
 //!
-//! Off at first, because a program can tell the difference: a system call that writes to the memory while it moves fails
-//! with EFAULT, madvise(MADV_DONTNEED) does not zero it while it is registered, and a forked child gets its copy in fork(2), not at the first
-//! write. Only whole pages inside a region move, only the program's own private memory, and only if it is readable and writable. What does not
-//! move is reached as before.
+//! Off at first, because a program can tell the difference: a system call that writes to the memory while it moves
+//! fails with EFAULT, madvise(MADV_DONTNEED) does not zero it while it is registered, and a forked child gets its copy
+//! in fork(2), not at the first write. Only whole pages inside a region move, only the program's own private memory,
+//! and only if it is readable and writable. What does not move is reached as before.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -10,7 +10,8 @@ use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
 use engine::env::{PacketOp, Payload};
 
-/// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process would.
+/// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process
+/// would.
 struct Pair {
     nics: Vec<Nic>,
     ends: [End; 2],
@@ -237,8 +238,8 @@ fn what_was_put_in_is_not_overtaken_by_one() {
     assert_eq!(found, [(WcOpcode::RdmaWrite, 1), (WcOpcode::Recv, 9)]);
 }
 
-/// An acknowledgement without completion does not end a poll: the answer behind it comes with it, also where the clock is to be read
-/// in between.
+/// An acknowledgement without completion does not end a poll: the answer behind it comes with it, also where the clock
+/// is to be read in between.
 #[test]
 fn the_answer_behind_acknowledgements() {
     let pair = Pair::new(2);
@@ -332,7 +333,8 @@ fn a_header_of_numbers_only_is_no_message() {
     }
 }
 
-/// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or not.
+/// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or
+/// not.
 #[test]
 fn a_poll_without_result_rings() {
     let pair = Pair::new(2);

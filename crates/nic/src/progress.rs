@@ -3,9 +3,9 @@
 //! Two modes. *Polled*: peers do not ring our doorbell; the NIC thread looks at growing intervals (at most
 //! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
 //! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU. It stays
-//! awake a little longer for peers that need it again and again ([`crate::idle_monitor`]).
-//! `ibv_req_notify_cq` arms at once, and so does, now and then ([`ARM_PAUSE`]), a poll after which no completion can be expected: then
-//! peers may still read and write our memory, and must find somebody awake.
+//! awake a little longer for peers that need it again and again ([`crate::idle_monitor`]). `ibv_req_notify_cq` arms at
+//! once, and so does, now and then ([`ARM_PAUSE`]), a poll after which no completion can be expected: then peers may
+//! still read and write our memory, and must find somebody awake.
 
 use std::sync::atomic::Ordering;
 
@@ -24,22 +24,23 @@ use crate::fast_poll::Finds;
 use crate::idle_monitor::IdleMonitor;
 use crate::{Nic, now, thread};
 
-/// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for the
-/// change. Those that find completions count where nobody waits for events.
+/// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for
+/// the change. Those that find completions count where nobody waits for events.
 const POLLS_BEFORE_POLLED: u32 = 16;
-/// Polls in armed mode after which a program that has once asked for an event no longer counts as one that waits for them: more than
-/// one event brings to most.
+/// Polls in armed mode after which a program that has once asked for an event no longer counts as one that waits for
+/// them: more than one event brings to most.
 const POLLS_UNASKED: u32 = 64;
 /// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
 /// The longest while a request waits for room in a window.
 const TICK_PARKED: u64 = 200_000;
-/// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it is over. Who
-/// computes longer than that between his messages has the NIC thread serve his peers meanwhile.
+/// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it
+/// is over. Who computes longer than that between his messages has the NIC thread serve his peers meanwhile.
 const ARM_PAUSE: u64 = TICK_MAX;
-/// Who polls reads the clock every few microseconds ([`crate::adaptive_interval`]). If that was so long ago, he polls seldom, or does something else
-/// between bursts of polls, and his peers wait meanwhile: that shows at a second look as long after the first.
+/// Who polls reads the clock every few microseconds ([`crate::adaptive_interval`]). If that was so long ago, he polls
+/// seldom, or does something else between bursts of polls, and his peers wait meanwhile: that shows at a second look as
+/// long after the first.
 const PAUSE: u64 = 50_000;
 /// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
 /// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
@@ -54,8 +55,8 @@ const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 pub(crate) const BUDGET: u32 = 64;
 
-/// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who always
-/// gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
+/// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who
+/// always gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
 #[derive(Debug, Default)]
 pub(crate) struct RoundRobin {
     /// The link's index.
@@ -101,10 +102,11 @@ impl Core {
 
     /// Rings for what was sent by those who left that to a poll with nothing else to do.
     ///
-    /// In polled mode a peer that is seen to sleep is rung at once. One that was falling asleep just then is found only behind a
-    /// fence, which takes as long as writing all of the message: waiting for an answer there is time for that, and while messages follow
-    /// one another there need be one for many. Who neither polls nor sends any more leaves it to the NIC thread's next look: that
-    /// is within [`TICK_MAX`], if nothing holds that thread up, and takes a peer that fell asleep in the same tenth of a microsecond.
+    /// In polled mode a peer that is seen to sleep is rung at once. One that was falling asleep just then is found only
+    /// behind a fence, which takes as long as writing all of the message: waiting for an answer there is time for that,
+    /// and while messages follow one another there need be one for many. Who neither polls nor sends any more leaves it
+    /// to the NIC thread's next look: that is within [`TICK_MAX`], if nothing holds that thread up, and takes a peer
+    /// that fell asleep in the same tenth of a microsecond.
     #[inline]
     pub(crate) fn ring_late(&mut self) {
         if self.engine.env().owes_ring() {
@@ -118,8 +120,8 @@ impl Core {
     }
 
     /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
-    /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more than that.
-    /// It stops as soon as the poll has its completions: what comes behind them is for the next.
+    /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more
+    /// than that. It stops as soon as the poll has its completions: what comes behind them is for the next.
     #[inline(always)]
     pub(crate) fn poll_slow(&mut self, cq: CqId, wanted: usize, finds: Finds) {
         let thorough = self.polls >= self.full_check_at;
@@ -147,7 +149,8 @@ impl Core {
     #[inline(always)]
     fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
         let mut packet = Packet::NONE;
-        // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for others.
+        // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for
+        // others.
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
         // By index: handling a packet may add links.
         let links = self.engine.env().links().len();
@@ -206,15 +209,16 @@ impl Core {
         }
     }
 
-    /// A poll finds completions. True if the program polls while peers ring for it, and does not wait for events: then such polls
-    /// show that as well, since it may be the NIC thread that brings the completions, and both would go on at one another's cost.
+    /// A poll finds completions. True if the program polls while peers ring for it, and does not wait for events: then
+    /// such polls show that as well, since it may be the NIC thread that brings the completions, and both would go on
+    /// at one another's cost.
     #[inline]
     pub(crate) fn only_polls(&mut self) -> bool {
         self.mode == Mode::Armed && !self.may_await_events()
     }
 
-    /// True if the program may be waiting for events. Who polls again and again without asking for one does not, unless one that was
-    /// asked for has not come yet: then another thread may sleep until it does.
+    /// True if the program may be waiting for events. Who polls again and again without asking for one does not, unless
+    /// one that was asked for has not come yet: then another thread may sleep until it does.
     fn may_await_events(&mut self) -> bool {
         if self.awaits_events {
             self.polls_unasked += 1;
@@ -235,8 +239,8 @@ impl Core {
         self.engine.env_mut().set_awaits_events(may);
     }
 
-    /// True if the program has polled since that count. One that may wait for events must have done so several times: it polls once or
-    /// twice, and then sleeps without arming anew if it did so before.
+    /// True if the program has polled since that count. One that may wait for events must have done so several times:
+    /// it polls once or twice, and then sleeps without arming anew if it did so before.
     pub(crate) fn polls_since(&self, polls: u64) -> bool {
         let few = if self.awaits_events { u64::from(POLLS_BEFORE_POLLED) } else { 1 };
         self.polls.wrapping_sub(polls) >= few
@@ -258,8 +262,9 @@ impl Core {
         nic.wake_thread(self);
     }
 
-    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who sends at
-    /// such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
+    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who
+    /// sends at such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice
+    /// [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && self.clock >= self.arm_not_before && !self.engine.expects_completions() {
             self.arm_for(nic);
@@ -314,14 +319,15 @@ impl PollCheck {
         PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
     }
 
-    /// True if the program moves its data itself: it has polled since the last look (`polled`), or that was so short a time ago that
-    /// nothing can be said (a doorbell may have woken us).
+    /// True if the program moves its data itself: it has polled since the last look (`polled`), or that was so short a
+    /// time ago that nothing can be said (a doorbell may have woken us).
     fn at_work(&self, polled: bool, now: u64) -> bool {
         polled || now.saturating_sub(self.grown_at) < PAUSE
     }
 
-    /// When to look again at a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago, and nobody was in
-    /// the library. `parked`: something waits for room in a window, for which peers ring nobody who polls.
+    /// When to look again at a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago, and
+    /// nobody was in the library. `parked`: something waits for room in a window, for which peers ring nobody who
+    /// polls.
     fn next(&mut self, polls: u64, now: u64, seldom: bool, parked: bool) -> u64 {
         if polls == self.polls {
             return self.grown_at + PAUSE;
@@ -369,7 +375,8 @@ impl Nic {
         }
     }
 
-    /// The NIC thread must not sleep past the next deadline, nor on packets that we sent to ourselves. In polled mode it wakes by itself often enough.
+    /// The NIC thread must not sleep past the next deadline, nor on packets that we sent to ourselves. In polled mode
+    /// it wakes by itself often enough.
     pub(crate) fn mind_deadline(&self, core: &mut Core) {
         if !core.incidents.is_empty() {
             self.wake_thread(core);
@@ -403,7 +410,8 @@ impl Nic {
             let at_once = self.core.try_lock();
             let waited = at_once.is_none();
             let Some(core) = at_once.or_else(|| self.core.try_lock_for(LOCK_PATIENCE)) else {
-                // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of it.
+                // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of
+                // it.
                 self.answer_doctor();
                 continue;
             };

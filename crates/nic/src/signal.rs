@@ -1,11 +1,11 @@
 //! SIGUSR1: a report on stderr, where the signal would otherwise have ended the process.
 //!
-//! The handler is installed when the device is opened, and only where the disposition is SIG_DFL, so only where SIGUSR1 was
-//! deadly: a program that has a handler, or ignores the signal, keeps what it has, and one that installs its own later
-//! replaces ours. One that blocks the signal and takes it with sigwait(3) or signalfd(2) notices nothing, for a blocked
-//! signal calls no handler. When the device is closed the disposition is SIG_DFL again, unless it has been changed since.
-//! A forked child, which owns no device, dies of the signal as before; programs that are executed get SIG_DFL (execve(2)).
-//! `SOFTRNIC_SIGNAL=0` leaves the signal alone.
+//! The handler is installed when the device is opened, and only where the disposition is SIG_DFL, so only where SIGUSR1
+//! was deadly: a program that has a handler, or ignores the signal, keeps what it has, and one that installs its own
+//! later replaces ours. One that blocks the signal and takes it with sigwait(3) or signalfd(2) notices nothing, for a
+//! blocked signal calls no handler. When the device is closed the disposition is SIG_DFL again, unless it has been
+//! changed since. A forked child, which owns no device, dies of the signal as before; programs that are executed get
+//! SIG_DFL (execve(2)). `SOFTRNIC_SIGNAL=0` leaves the signal alone.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

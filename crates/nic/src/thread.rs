@@ -1,7 +1,8 @@
 //! What the NIC thread asks of the system for itself.
 #![allow(unsafe_code)]
 
-/// Starts a thread of the library's own: named for who looks at `ps -L`, deaf to the program's signals, soon in its turn.
+/// Starts a thread of the library's own: named for who looks at `ps -L`, deaf to the program's signals, soon in its
+/// turn.
 ///
 /// # Errors
 /// EAGAIN: no more threads (pthread_create(3)).

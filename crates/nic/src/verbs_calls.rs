@@ -26,7 +26,8 @@ fn empty_handed(give_way: bool) -> usize {
     0
 }
 
-/// A queue pair leaves its connection, if it has one: what has come before is received, and answered. An adapter has done so already.
+/// A queue pair leaves its connection, if it has one: what has come before is received, and answered. An adapter has
+/// done so already.
 pub(crate) fn last_words(core: &mut Core, qp: QpId) {
     if !matches!(core.qp_state(qp), Ok(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)) {
         return;
@@ -165,8 +166,8 @@ impl Nic {
         core.modify_qp(qp, attr, mask, now)
     }
 
-    /// Takes in what has come over the links, and gives how many completions of a queue pair report success and wait to be
-    /// polled.
+    /// Takes in what has come over the links, and gives how many completions of a queue pair report success and wait to
+    /// be polled.
     pub fn arrived(&self, qpn: Qpn) -> usize {
         let mut core = self.lock();
         core.take_in();
@@ -208,8 +209,8 @@ impl Nic {
         Ok(())
     }
 
-    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the number of
-    /// each, from 0 on. Gives how many.
+    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the
+    /// number of each, from 0 on. Gives how many.
     #[inline(always)]
     pub fn poll_cq(&self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> usize {
         let mut core = self.core.lock();
@@ -317,8 +318,8 @@ impl Nic {
         core.post_recv(qp, wr, now)
     }
 
-    /// [`Nic::post_recv`], if there is nothing else to do: without looking at the clock, and nothing is left to be settled. If not
-    /// (also for any error), nothing was done, and that is to be asked.
+    /// [`Nic::post_recv`], if there is nothing else to do: without looking at the clock, and nothing is left to be
+    /// settled. If not (also for any error), nothing was done, and that is to be asked.
     #[inline(always)]
     pub fn post_recv_fast(&self, qp: QpId, wr: &RecvWr<'_>) -> bool {
         self.core.lock().engine.post_recv_fast(qp, wr)
@@ -337,8 +338,8 @@ impl Nic {
 
 /// Makes sure that the memory is there. True if it may go nevertheless, because somebody may cut off its file.
 fn check_memory(addr: u64, length: u64, access: Access) -> Result<bool> {
-    // Linux pins the pages from the address to the end, and refuses where there is none; so a region of no bytes at an address
-    // inside a page is one (`ib_umem_get`).
+    // Linux pins the pages from the address to the end, and refuses where there is none; so a region of no bytes at an
+    // address inside a page is one (`ib_umem_get`).
     if length == 0 && addr.is_multiple_of(rustix::param::page_size() as u64) {
         return Err(Errno::EINVAL);
     }

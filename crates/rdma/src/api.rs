@@ -9,8 +9,8 @@ use std::sync::Arc;
 use sys::cma::*;
 use sys::*;
 
-/// A loaded verbs library. It stays loaded for the life of the process: adapters' libraries leave threads and exit handlers
-/// behind.
+/// A loaded verbs library. It stays loaded for the life of the process: adapters' libraries leave threads and exit
+/// handlers behind.
 pub struct Library {
     pub(crate) api: Api,
     cm: Result<CmApi, String>,
@@ -112,8 +112,8 @@ api! {
     ack_cm_event = c"rdma_ack_cm_event"(*mut rdma_cm_event) -> c_int;
 }
 
-/// The versions that libibverbs gives its functions, and librdmacm those above. An unversioned request could be answered by the functions of
-/// 2006, which keep other structures.
+/// The versions that libibverbs gives its functions, and librdmacm those above. An unversioned request could be
+/// answered by the functions of 2006, which keep other structures.
 const VERSIONS: [&CStr; 6] =
     [c"IBVERBS_1.1", c"IBVERBS_1.6", c"IBVERBS_1.11", c"RDMACM_1.0", c"RDMACM_1.1", c"RDMACM_1.2"];
 
@@ -152,8 +152,8 @@ impl Library {
     /// What the dynamic linker finds for a program that was linked with `-libverbs`.
     pub const SYSTEM: &'static str = "libibverbs.so.1";
 
-    /// Opens the library at `path`; a name without a slash is searched for, as `dlopen(3)` says. The error is the dynamic
-    /// linker's, for people.
+    /// Opens the library at `path`; a name without a slash is searched for, as `dlopen(3)` says. The error is the
+    /// dynamic linker's, for people.
     pub fn load(path: &Path) -> Result<Arc<Library>, String> {
         let describe = |error: String| format!("cannot use the verbs library {}: {error}", path.display());
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| describe(error.to_string()))?;

@@ -15,8 +15,8 @@ const CALL: &str = "ibv_wr_complete";
 impl Qp {
     /// Builds requests and posts all of them, or none.
     ///
-    /// EOPNOTSUPP: the queue pair was not made by [`crate::Pd::create_qp_ex`] or not for one of the operations; EINVAL: an
-    /// atomic write of other than 8 inline bytes.
+    /// EOPNOTSUPP: the queue pair was not made by [`crate::Pd::create_qp_ex`] or not for one of the operations; EINVAL:
+    /// an atomic write of other than 8 inline bytes.
     pub fn build(&self, wrs: &[SendWr<'_>]) -> Result<()> {
         let qp = self.extended.ok_or(Error { call: "ibv_qp_to_qp_ex", errno: Errno::EOPNOTSUPP })?.as_ptr();
         let values: Vec<[u8; 8]> = wrs.iter().map(value).collect::<Option<_>>().ok_or(EINVAL)?;

@@ -1,12 +1,12 @@
 //! Verbs in safe Rust, over the C verbs ABI.
 //!
-//! Nothing here knows softrnic: [`Library::load`] opens a verbs library (softrnic's, or the system's
-//! `libibverbs.so.1` for a real adapter), [`Library::this_process`] takes what the process has already, and everything else goes through the functions and tables it hands out. So what
-//! is built on this crate runs on both.
+//! Nothing here knows softrnic: [`Library::load`] opens a verbs library (softrnic's, or the system's `libibverbs.so.1`
+//! for a real adapter), [`Library::this_process`] takes what the process has already, and everything else goes through
+//! the functions and tables it hands out. So what is built on this crate runs on both.
 //!
-//! Objects hold what they need alive: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the
-//! [`Library`]. They are shared by `Arc` and destroyed with the last one, in the order that verbs demand. All may be used
-//! from several threads, as `ibv_post_send(3)` and its siblings promise.
+//! Objects hold what they need alive: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the [`Library`].
+//! They are shared by `Arc` and destroyed with the last one, in the order that verbs demand. All may be used from
+//! several threads, as `ibv_post_send(3)` and its siblings promise.
 //!
 //! Registered memory is written by the adapter and by peers at any time, so it is never lent out as a slice:
 //! [`Mr`] owns its buffer and copies in and out.

@@ -22,8 +22,8 @@ impl Pages {
     fn new(len: usize) -> Result<Self> {
         let mapped = len.max(1).next_multiple_of(rustix::param::page_size());
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an adapter
-        // does not pay for the pages.
+        // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an
+        // adapter does not pay for the pages.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE) };
         match start {

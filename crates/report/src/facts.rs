@@ -1,5 +1,5 @@
-//! The facts. Times are in nanoseconds: ages and what is left, but for [`Report::now_ns`]. Counters count since the object
-//! was made and never go back.
+//! The facts. Times are in nanoseconds: ages and what is left, but for [`Report::now_ns`]. Counters count since the
+//! object was made and never go back.
 
 use serde::{Deserialize, Serialize};
 use verbs::{Opcode, QpState, QpType};
@@ -253,7 +253,8 @@ pub struct QpCounters {
     pub sent: u64,
     /// Receives completed with success.
     pub received: u64,
-    // What is counted together is not neighbours: compilers would make one addition of two, which takes more instructions.
+    // What is counted together is not neighbours: compilers would make one addition of two, which takes more
+    // instructions.
     /// Bytes of the messages of these send requests.
     pub sent_bytes: u64,
     /// Bytes of messages, and of RDMA that this process executed for its peer.

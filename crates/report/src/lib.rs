@@ -1,7 +1,8 @@
 //! What an adapter tells about itself, and what that means.
 //!
 //! * [`facts`]: the report: every queue pair, what its queues hold, what it waits for; completion queues, links, the
-//!   connection manager's ids; counters. The engine, the wire, the adapter and the connection manager fill in their parts.
+//!   connection manager's ids; counters. The engine, the wire, the adapter and the connection manager fill in their
+//!   parts.
 //! * [`rules`]: from facts to findings: why something does not go on, in the words of the field.
 //! * [`text`]: both for people.
 //! * [`log`] and [`log_once`]: a line on standard error. [`setting`]: what the environment asks for.
@@ -24,8 +25,8 @@ pub use setting::{logs, setting, setting_text};
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";
 
 /// The abstract name (without the leading 0 byte) of the socket at which a process answers whoever connects: a
-/// SOCK_SEQPACKET listener. The answer is one packet of the byte [`ANSWER`] and the descriptor of a memfd with a report; then
-/// the connection is closed. Nothing is read from it.
+/// SOCK_SEQPACKET listener. The answer is one packet of the byte [`ANSWER`] and the descriptor of a memfd with a
+/// report; then the connection is closed. Nothing is read from it.
 pub fn socket_name(pid: u32) -> String {
     format!("{SOCKET_PREFIX}{pid}")
 }

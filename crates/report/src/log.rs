@@ -32,7 +32,8 @@ pub enum Matter {
 /// The lines that were told, and about what.
 static TOLD: Mutex<Vec<(Matter, String)>> = Mutex::new(Vec::new());
 
-/// Says a line of its kind once in the life of the process, and keeps it for reports. With `SOFTRNIC_LOG=off` it is only kept.
+/// Says a line of its kind once in the life of the process, and keeps it for reports. With `SOFTRNIC_LOG=off` it is
+/// only kept.
 pub fn log_once(matter: Matter, line: fmt::Arguments<'_>) {
     let mut logged = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if logged.iter().all(|(known, _)| *known != matter) {
@@ -51,8 +52,9 @@ pub fn logged() -> Vec<String> {
 
 /// Says a line on standard error, with the name of the device and the process in front of it.
 ///
-/// It is said by threads that hold locks, so it waits for nobody: where nobody reads what the program says, and there is no room
-/// for more, the line is left out, and the next one that is said tells how many were. Nor does it matter if nobody can hear it.
+/// It is said by threads that hold locks, so it waits for nobody: where nobody reads what the program says, and there
+/// is no room for more, the line is left out, and the next one that is said tells how many were. Nor does it matter if
+/// nobody can hear it.
 pub fn log(line: fmt::Arguments<'_>) {
     let unsaid = UNSAID.swap(0, Ordering::Relaxed);
     if !speak(stderr().as_fd(), &text(line, unsaid)) {
@@ -87,8 +89,8 @@ fn speak(to: BorrowedFd<'_>, line: &str) -> bool {
     true
 }
 
-/// True for a terminal, a file and a pipe. A program that closes descriptor 2 gets it again for something else, a connection
-/// say, whose peer would read the line.
+/// True for a terminal, a file and a pipe. A program that closes descriptor 2 gets it again for something else, a
+/// connection say, whose peer would read the line.
 fn is_for_lines(fd: BorrowedFd<'_>) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     match kind {

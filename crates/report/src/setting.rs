@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-/// The value of an environment variable. None has a value in a program that runs with more rights than its caller (setuid,
-/// setgid, file capabilities; getauxval(3), AT_SECURE): whoever starts such a program chooses its environment, and would choose the
-/// files that it writes.
+/// The value of an environment variable. None has a value in a program that runs with more rights than its caller
+/// (setuid, setgid, file capabilities; getauxval(3), AT_SECURE): whoever starts such a program chooses its environment,
+/// and would choose the files that it writes.
 pub fn setting(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !is_privileged())
 }

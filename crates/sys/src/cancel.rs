@@ -1,12 +1,12 @@
 //! Cancellation of threads (pthread_cancel(3)) and this library.
 //!
-//! A cancelled thread leaves at a cancellation point (pthreads(7)), by unwinding that must not cross frames of Rust, and
-//! without running what would let go of locks. So none is reached inside the library, in two ways:
+//! A cancelled thread leaves at a cancellation point (pthreads(7)), by unwinding that must not cross frames of Rust,
+//! and without running what would let go of locks. So none is reached inside the library, in two ways:
 //!
-//! * Cancellation is off ([`Uncancelled`]) in every call that may open files, resolve names, or otherwise use functions of
-//!   the C library that make their system calls themselves.
-//! * Posting and polling do not pay for that. The finished library's own calls of the C library's cancellation points go to
-//!   plain system calls instead (`abi/src/syscalls.rs`).
+//! * Cancellation is off ([`Uncancelled`]) in every call that may open files, resolve names, or otherwise use functions
+//!   of the C library that make their system calls themselves.
+//! * Posting and polling do not pay for that. The finished library's own calls of the C library's cancellation points
+//!   go to plain system calls instead (`abi/src/syscalls.rs`).
 
 use libc::c_int;
 
@@ -17,8 +17,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// While it exists, the thread that made it is not cancelled. Belongs on the stack: it must be dropped by that thread, and
-/// in the reverse order of making.
+/// While it exists, the thread that made it is not cancelled. Belongs on the stack: it must be dropped by that thread,
+/// and in the reverse order of making.
 pub struct Uncancelled {
     before: c_int,
     /// Of one thread.
@@ -40,8 +40,8 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut now = 0;
-        // SAFETY: the state as it was, and a variable to fill in. A cancellation that has come meanwhile waits for the next
-        // cancellation point; a thread whose type is asynchronous may not call this library (pthreads(7)).
+        // SAFETY: the state as it was, and a variable to fill in. A cancellation that has come meanwhile waits for the
+        // next cancellation point; a thread whose type is asynchronous may not call this library (pthreads(7)).
         unsafe { pthread_setcancelstate(self.before, &raw mut now) };
     }
 }

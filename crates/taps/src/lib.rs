@@ -1,4 +1,5 @@
-//! Middleware on the message path: what looks at packets, and what interferes with them, between the engine and any wire.
+//! Middleware on the message path: what looks at packets, and what interferes with them, between the engine and any
+//! wire.
 //!
 //! [`Tapped`] wraps a wire's [`Env`]. Without taps it costs one predictable branch for each packet; with them, every
 //! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
@@ -31,8 +32,8 @@ pub trait Wire: Env {
     }
     /// Gives back what [`Wire::peek`] gave on this link.
     fn release(&mut self, link: LinkId);
-    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`: who polls
-    /// goes on with the acknowledgement: a hint.
+    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none.
+    /// `prompt`: who polls goes on with the acknowledgement: a hint.
     fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }
@@ -63,7 +64,8 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr. Faults are the process's.
+    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr. Faults are the
+    /// process's.
     pub fn from_env(wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
         let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
             report::log(format_args!("{why}"));
@@ -116,7 +118,8 @@ impl<W: Wire> Tapped<W> {
         self.wire.release(link);
     }
 
-    /// The next packet of a link, if it is there and short: [`Tapped::peek`] gives the others. `prompt`: see [`Wire::peek_short`].
+    /// The next packet of a link, if it is there and short: [`Tapped::peek`] gives the others. `prompt`: see
+    /// [`Wire::peek_short`].
     ///
     /// Not for wires with taps: who calls this knows that there are none, so that asking costs the others nothing.
     #[inline(always)]
@@ -169,8 +172,8 @@ impl<W: Wire> Tapped<W> {
         self.send_faulty(link, packet, payload)
     }
 
-    /// Sends what is to go to the wire, and writes it down: before the peer can see it, so that a capture has every answer
-    /// behind its question.
+    /// Sends what is to go to the wire, and writes it down: before the peer can see it, so that a capture has every
+    /// answer behind its question.
     fn transmit(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut()) {
             self.wire.room(link)?;
@@ -194,8 +197,8 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// Sends at once what waits in the taps, for later nobody may be there to do it. Gives when the last packet that found no
-    /// room is due: so long it makes sense to try again.
+    /// Sends at once what waits in the taps, for later nobody may be there to do it. Gives when the last packet that
+    /// found no room is due: so long it makes sense to try again.
     #[inline]
     pub fn flush(&mut self) -> Option<Nanos> {
         if !self.tapped() {

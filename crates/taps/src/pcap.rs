@@ -87,7 +87,8 @@ pub struct Pcap {
 type Data<'a> = &'a mut dyn FnMut(u32, &mut [u8]) -> bool;
 
 impl Pcap {
-    /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's device.
+    /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's
+    /// device.
     ///
     /// # Errors
     /// Why there is none, for the user.

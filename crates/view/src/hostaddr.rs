@@ -11,8 +11,8 @@ use verbs::Gid;
 /// More addresses than this are cut off: `sgid_index` is eight bits wide in an address vector.
 pub const MAX_GIDS: usize = 255;
 
-/// Entries of the port's GID table (`ibv_port_attr.gid_tbl_len`) with this many addresses: like an adapter's, it has room
-/// for more; the last ones are zero.
+/// Entries of the port's GID table (`ibv_port_attr.gid_tbl_len`) with this many addresses: like an adapter's, it has
+/// room for more; the last ones are zero.
 pub fn table_len(gids: usize) -> usize {
     (gids + 1).next_power_of_two().max(16)
 }

@@ -29,8 +29,8 @@ pub fn with_hardware() -> bool {
 /// The option with which AddressSanitizer runs in a program that has this library preloaded.
 pub const ASAN_OPTION: &CStr = c"verify_asan_link_order=0";
 
-/// What ThreadSanitizer is not to report: it does not see how the library's threads wait for each other, nor that what an
-/// adapter writes comes before the completion that tells of it.
+/// What ThreadSanitizer is not to report: it does not see how the library's threads wait for each other, nor that what
+/// an adapter writes comes before the completion that tells of it.
 pub const TSAN_SUPPRESSIONS: &CStr = c"race:libsoftrnic.so\ncalled_from_lib:libsoftrnic.so\n";
 
 /// The same as a file in the view, for runtimes that are linked in statically.

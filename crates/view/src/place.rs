@@ -1,10 +1,11 @@
 //! Where the view lies: in the directory that `softrnic run` made for its children (`SOFTRNIC_VIEW`), or in one that
 //! the first process to need it makes.
 //!
-//! It lies where only the user can write (`XDG_RUNTIME_DIR`), else in a directory for temporary files. Those are shared with users
-//! who may not be friends: the directory we use there must be ours and closed to others; then nobody else can have put a link
-//! or a file into it. Where others hold every name that processes of this user agree on, its name is random. A tree is written under a name of its own and
-//! renamed when complete, so that no process ever sees half a tree.
+//! It lies where only the user can write (`XDG_RUNTIME_DIR`), else in a directory for temporary files. Those are shared
+//! with users who may not be friends: the directory we use there must be ours and closed to others; then nobody else
+//! can have put a link or a file into it. Where others hold every name that processes of this user agree on, its name
+//! is random. A tree is written under a name of its own and renamed when complete, so that no process ever sees half a
+//! tree.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,8 +24,8 @@ pub const VIEW_VARIABLE: &str = "SOFTRNIC_VIEW";
 /// Where to try, in this order, after what the environment names.
 const BASES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
 
-/// Directories for files that processes of this user share while they run: the user's own first (`XDG_RUNTIME_DIR`), then
-/// `TMPDIR`, then the usual ones.
+/// Directories for files that processes of this user share while they run: the user's own first (`XDG_RUNTIME_DIR`),
+/// then `TMPDIR`, then the usual ones.
 pub fn bases() -> Vec<PathBuf> {
     let named = |name| report::setting(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let own = named("XDG_RUNTIME_DIR").filter(|dir| fs::lstat(dir).is_ok_and(|stat| is_private(&stat)));
@@ -47,8 +48,8 @@ pub fn current() -> Option<&'static Path> {
     ROOT.get_or_init(|| given().or_else(|| make(&ViewInfo::probe()).ok())).as_deref()
 }
 
-/// `SOFTRNIC_VIEW`, if it names an absolute path to a directory that this process can enter. (It cannot after a change of
-/// user: then the new user gets a view of his own.)
+/// `SOFTRNIC_VIEW`, if it names an absolute path to a directory that this process can enter. (It cannot after a change
+/// of user: then the new user gets a view of his own.)
 fn given() -> Option<PathBuf> {
     let root = PathBuf::from(report::setting(VIEW_VARIABLE)?);
     let enters = root.is_absolute() && fs::access(root.join("class/infiniband"), fs::Access::EXEC_OK).is_ok();

@@ -1,7 +1,7 @@
 //! The port: its link layer, and the addresses that belong to it.
 //!
-//! On Ethernet (the default) the port is a RoCE port, and its GIDs are the host's IP addresses. As an InfiniBand port it
-//! has what a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and the GUID.
+//! On Ethernet (the default) the port is a RoCE port, and its GIDs are the host's IP addresses. As an InfiniBand port
+//! it has what a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and the GUID.
 
 use verbs::{Gid, LinkLayer};
 

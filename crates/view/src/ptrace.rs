@@ -1,6 +1,6 @@
 //! Whether the kernel lets processes of one user copy out of and into each other's memory (process_vm_readv(2)): with
-//! the Yama security module, that depends on `/proc/sys/kernel/yama/ptrace_scope` (Documentation/admin-guide/LSM/Yama.rst in
-//! the kernel's sources).
+//! the Yama security module, that depends on `/proc/sys/kernel/yama/ptrace_scope`
+//! (Documentation/admin-guide/LSM/Yama.rst in the kernel's sources).
 
 use rustix::process::{PTracer, geteuid, set_ptracer};
 
@@ -49,7 +49,8 @@ impl std::fmt::Display for Obstacle {
             Obstacle::OnlyChildren => (
                 1,
                 "a process may only reach its own children",
-                "softrnic run --permit-ptrace changes that for a program, `sysctl kernel.yama.ptrace_scope=0` as root for all",
+                "softrnic run --permit-ptrace changes that for a program, `sysctl kernel.yama.ptrace_scope=0` as root \
+                 for all",
             ),
             Obstacle::OnlyRoot => (2, "only root may", "`sysctl kernel.yama.ptrace_scope=0` as root changes that"),
             Obstacle::Nobody => (3, "nobody may", "it stays so until the machine is started again"),

@@ -35,8 +35,8 @@ pub const UVERBS_MAJOR: u32 = 231;
 pub const UVERBS_MINOR: u32 = 192;
 
 /// What an attribute of an empty GID entry leads to. Linux shows a file for every index and fails the read with EINVAL
-/// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c); a plain file cannot, and this one does: nsfs has no read,
-/// and every process may open its own.
+/// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c); a plain file cannot, and this one does: nsfs has no
+/// read, and every process may open its own.
 const UNREADABLE: &str = "/proc/self/ns/net";
 
 /// Port counters that monitoring programs read; static, because nothing in a file can count.

@@ -37,7 +37,8 @@ pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     (words, used)
 }
 
-/// A header of 3 or 4 words, and behind it a payload of at most 8 bytes; whether there are 4. `None` if the header is longer.
+/// A header of 3 or 4 words, and behind it a payload of at most 8 bytes; whether there are 4. `None` if the header is
+/// longer.
 #[inline(always)]
 pub(crate) fn encode_short(p: &Packet, payload: u64) -> Option<([u64; 5], bool)> {
     if p.remote_addr | p.swap | p.compare != 0 {

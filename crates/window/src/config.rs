@@ -3,18 +3,19 @@
 /// Settings of the window wire. Every one has an environment variable, read once by [`Config::from_env`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages directly between processes nor lets
-    /// its peers do so. With 1 it always does, where the kernel permits it; unset, where that is also quicker.
+    /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages directly between processes
+    /// nor lets its peers do so. With 1 it always does, where the kernel permits it; unset, where that is also quicker.
     pub single_copy: bool,
-    /// `SOFTRNIC_SINGLE_COPY_ABOVE` (bytes): messages longer than this go by single copy, whatever is quicker. [`SINGLE_COPY_ABOVE`] with
-    /// `SOFTRNIC_SINGLE_COPY=1`, and `None` if neither is set.
+    /// `SOFTRNIC_SINGLE_COPY_ABOVE` (bytes): messages longer than this go by single copy, whatever is quicker.
+    /// [`SINGLE_COPY_ABOVE`] with `SOFTRNIC_SINGLE_COPY=1`, and `None` if neither is set.
     pub single_copy_above: Option<u32>,
     /// `SOFTRNIC_PEERS` (`user` or `any`, default `user`): whose processes may connect: those of the same user, or
     /// anybody's. Copies between processes of different users always go through the window.
     pub any_user: bool,
 }
 
-/// Messages longer than this, in bytes, go by single copy, where that is quicker than through the window: shorter ones never are.
+/// Messages longer than this, in bytes, go by single copy, where that is quicker than through the window: shorter ones
+/// never are.
 pub const SINGLE_COPY_ABOVE: u32 = 16384;
 
 impl Default for Config {

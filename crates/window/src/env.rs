@@ -240,8 +240,9 @@ impl WindowEnv {
         }
     }
 
-    /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then, there may follow
-    /// [`WindowEnv::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the place of that is fetched.
+    /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then,
+    /// there may follow [`WindowEnv::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the
+    /// place of that is fetched.
     #[inline(always)]
     pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
         self.link(id)?.peek_short(prompt)
@@ -277,9 +278,9 @@ impl WindowEnv {
         !self.dirty.is_empty()
     }
 
-    /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer that
-    /// was falling asleep while we sent is only found by [`Env::ring_doorbells`], behind its fence. Who puts that off for the
-    /// fence's sake must come back to it.
+    /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer
+    /// that was falling asleep while we sent is only found by [`Env::ring_doorbells`], behind its fence. Who puts that
+    /// off for the fence's sake must come back to it.
     #[inline]
     pub fn must_ring_now(&self) -> bool {
         self.urgent
@@ -423,7 +424,8 @@ impl WindowEnv {
         }
         self.quiesce_those(|_, id| with_late_writers.contains(&id));
         for id in with_late_writers {
-            // A follower copies only while it is marked. One that is not has come to its end, whether it says so or not.
+            // A follower copies only while it is marked. One that is not has come to its end, whether it says so or
+            // not.
             if let Some(link) = self.link_mut(id).filter(|link| link.copied_by_peer().is_none()) {
                 link.leader.forget_late_writer();
             }
@@ -479,8 +481,8 @@ impl Env for WindowEnv {
         report::log_once(
             report::Matter::OtherHost,
             format_args!(
-                "no way to {}: it is no address of this network namespace. softrnic connects processes of one host that share \
-                 a network namespace (for containers: the host's, or one of a pod)",
+                "no way to {}: it is no address of this network namespace. softrnic connects processes of one host \
+                 that share a network namespace (for containers: the host's, or one of a pod)",
                 gid.ip()
             ),
         );
@@ -542,9 +544,9 @@ impl Env for WindowEnv {
         }
     }
 
-    // Always: what is constant in the packet costs nothing then.
-    // And the packet is given to nobody else, who would have to see it in memory: it is made in registers. (In memory it would be written by
-    // words of 4 bytes and read by words of 8, which wait for all stores before them, also for those to the ring.)
+    // Always: what is constant in the packet costs nothing then. And the packet is given to nobody else, who would have
+    // to see it in memory: it is made in registers. (In memory it would be written by words of 4 bytes and read by
+    // words of 8, which wait for all stores before them, also for those to the ring.)
     #[inline(always)]
     fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         if prefix.len() <= 8

@@ -1,7 +1,7 @@
 //! Requests that the initiator executes: what this process shows its peers, and acting on what they show.
 //!
-//! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The arena's places
-//! are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
+//! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The
+//! arena's places are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
 use engine::env::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
 use memory::export_table::{VALUES, Writer};
@@ -299,7 +299,8 @@ impl WindowEnv {
 
 /// Whether the way is worth while for a request of this length, if it has to be a system call.
 fn worth_a_call(link: &Link, request: &OneSided<'_>) -> bool {
-    // A last piece is worth what the others were; and a sender without answers does not see whether its packets are late.
+    // A last piece is worth what the others were; and a sender without answers does not see whether its packets are
+    // late.
     let anyhow = request.len > SMALL || request.before > 0 || !request.service.is_reliable();
     !matches!(request.op, OneSidedOp::Atomic(_))
         && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))

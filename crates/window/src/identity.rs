@@ -1,14 +1,16 @@
 //! Which links lead to one process, where the kernel gives the process no number here (another PID namespace).
 //!
-//! A link that this process made leads to the holder of the block's name, by the kernel's word. A link that was made to this process
-//! says nothing about its maker but the user. So each HELLO carries a secret of this link, and a block of its maker. The receiver
-//! returns the secret over the link that it made itself to that block, and over those that it knows to lead to the same
-//! process. Whoever returns a secret is the process at the end of the link over which the secret went out: no other process has
-//! heard it. Until a secret has come back over it, a link from a process without a number is held.
+//! A link that this process made leads to the holder of the block's name, by the kernel's word. A link that was made to
+//! this process says nothing about its maker but the user. So each HELLO carries a secret of this link, and a block of
+//! its maker. The receiver returns the secret over the link that it made itself to that block, and over those that it
+//! knows to lead to the same process. Whoever returns a secret is the process at the end of the link over which the
+//! secret went out: no other process has heard it. Until a secret has come back over it, a link from a process without
+//! a number is held.
 //!
-//! The block at which the link came in is returned with the secret, and must be that to which the link was made. Else a process that
-//! was given a secret could pass it on in a HELLO of its own, name the block of whoever gave it, and have another process
-//! return it. A maker that names a block that is not its own gives its own secret away, and nobody else's.
+//! The block at which the link came in is returned with the secret, and must be that to which the link was made. Else a
+//! process that was given a secret could pass it on in a HELLO of its own, name the block of whoever gave it, and have
+//! another process return it. A maker that names a block that is not its own gives its own secret away, and nobody
+//! else's.
 //!
 //! The link back may fail for a while: no descriptor is left here, or the peer's queue of connections is full. It is
 //! tried again with growing pauses. A visitor to which no link back can be made within [`PATIENCE`] is turned away, and
@@ -129,7 +131,8 @@ impl WindowEnv {
         !possible || self.resolve_block(named).is_some()
     }
 
-    /// Returns secrets wherever they may be returned and have not been: a link has come, or two are known to lead to one process.
+    /// Returns secrets wherever they may be returned and have not been: a link has come, or two are known to lead to
+    /// one process.
     pub(crate) fn return_secrets(&mut self) {
         let mut of_peer: HashMap<u64, Vec<LinkId>> = HashMap::new();
         for &id in &self.live {
@@ -155,7 +158,8 @@ impl WindowEnv {
         }
     }
 
-    /// A secret has come back over a link: whoever returns it is the process at the end of the link over which it went out.
+    /// A secret has come back over a link: whoever returns it is the process at the end of the link over which it went
+    /// out.
     pub(crate) fn hear_secret(&mut self, id: LinkId, told: &([u8; SECRET], u16)) {
         let Some(its) = self.remote_of(id) else { return };
         let (who, from) = (its.who, its.peer);

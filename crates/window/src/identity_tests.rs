@@ -44,7 +44,8 @@ fn arrives(from: &mut WindowEnv, over: LinkId, to: &mut WindowEnv, link: LinkId)
     to.peek(link).is_some()
 }
 
-/// Each side has a link of its own and one of the peer's, and both lead to the peer; also if but one side connects at first.
+/// Each side has a link of its own and one of the peer's, and both lead to the peer; also if but one side connects at
+/// first.
 #[test]
 fn links_of_one_process() {
     for both in [true, false] {

@@ -12,8 +12,8 @@
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
 //!
-//! Nothing here blocks (but [`Unquiet::wait`], and for milliseconds a cooperative copy), and nothing that a peer says or
-//! does is trusted.
+//! Nothing here blocks (but [`Unquiet::wait`], and for milliseconds a cooperative copy), and nothing that a peer says
+//! or does is trusted.
 #![forbid(unsafe_code)]
 
 mod codec;

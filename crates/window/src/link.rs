@@ -27,8 +27,8 @@ use crate::stream_detector::StreamDetector;
 
 /// Names the payload of the packet that [`crate::WindowEnv::peek`] gave, until it is released.
 ///
-/// Two words, so that it travels in registers, also as an `Option`: a structure of smaller members goes through memory, and is
-/// read from there by wider loads than it was written, which wait for all stores before them.
+/// Two words, so that it travels in registers, also as an `Option`: a structure of smaller members goes through memory,
+/// and is read from there by wider loads than it was written, which wait for all stores before them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rx {
     /// From this byte on, `BULK` if that is in the bulk area, and `ANY`.
@@ -69,13 +69,14 @@ impl Rx {
 
 /// Parts of a peer's copy that are helped with before others have their turn.
 const PARTS_AT_ONCE: u32 = 2;
-/// How often a leader looks whether its follower is done before it lets others have its processor, and how often it does that between
-/// two looks at the follower's life.
+/// How often a leader looks whether its follower is done before it lets others have its processor, and how often it
+/// does that between two looks at the follower's life.
 const FOLLOWER_SPINS: u32 = 4096;
 const FOLLOWER_LOOKS: u32 = 16;
 /// So many of these looks in a row must find it stopped.
 const FOLLOWER_STOPPED: u32 = 10;
-/// A follower that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less often.
+/// A follower that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less
+/// often.
 const FOLLOWER_SLOW: Duration = Duration::from_millis(1);
 /// How long a follower that lives may take for its part: it is waited for under the lock.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(20);
@@ -120,8 +121,8 @@ pub(crate) struct Remote {
     pub single_copy: bool,
     /// It has given us what it gives to those that may trace it.
     pub given: bool,
-    /// Our eventfd that it rings, and nobody else. Only for a peer that has proved that it may trace us: whoever holds an
-    /// eventfd can read the rings of others, and make writing to it block.
+    /// Our eventfd that it rings, and nobody else. Only for a peer that has proved that it may trace us: whoever holds
+    /// an eventfd can read the rings of others, and make writing to it block.
     pub bell: Option<TrackedFd>,
     /// The eventfd that wakes it, under the same condition; else it is rung by the socket.
     pub doorbell: Option<TrackedFd>,
@@ -336,8 +337,8 @@ impl Link {
             return None;
         }
         let short = codec::decode_short(&self.consumer.peek_short()?)?;
-        // Not the line behind an acknowledgement, for the answer to what it acknowledges: fetched so early it is taken from the peer, who
-        // is about to write it.
+        // Not the line behind an acknowledgement, for the answer to what it acknowledges: fetched so early it is taken
+        // from the peer, who is about to write it.
         if prompt && short.asks_for_ack() {
             self.producer.expect_push();
         }
@@ -539,7 +540,8 @@ impl Link {
         })
     }
 
-    /// True while the peer may be copying to or from our memory for a copy that we have given up ([`Leader::is_stalled`]).
+    /// True while the peer may be copying to or from our memory for a copy that we have given up
+    /// ([`Leader::is_stalled`]).
     pub(crate) fn has_late_writer(&mut self) -> bool {
         self.state == State::Up && self.leader.is_stalled(&self.producer.memory().co_copy())
     }

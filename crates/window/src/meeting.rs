@@ -1,13 +1,13 @@
 //! What two processes say when they meet: greetings, proofs, and what a process gets that may trace us.
 //!
 //! The kernel's word comes first (SO_PEERCRED: process and user). Beyond the window, a process gets nothing of ours
-//! before it has read a nonce from our memory and returned it: the keys and addresses on the export table, and a descriptor that
-//! it could make block, are for those that could read and stop us anyway. A process that may not trace us, because Yama,
-//! a security module or a container forbids it, rings by the socket, whose end here is ours alone.
+//! before it has read a nonce from our memory and returned it: the keys and addresses on the export table, and a
+//! descriptor that it could make block, are for those that could read and stop us anyway. A process that may not trace
+//! us, because Yama, a security module or a container forbids it, rings by the socket, whose end here is ours alone.
 //!
-//! Where our own uid stands for all users that have no number in our user namespace, the kernel's word for the user says
-//! nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself. So is one from a
-//! process that has no process number here (`identity`).
+//! Where our own uid stands for all users that have no number in our user namespace, the kernel's word for the user
+//! says nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself. So
+//! is one from a process that has no process number here (`identity`).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -100,7 +100,8 @@ impl WindowEnv {
         self.config.single_copy && remote.offence != Some(Offence::Mark)
     }
 
-    /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the connection is dropped.
+    /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the
+    /// connection is dropped.
     pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<ReceivedFd>) {
         let [memfd] = &fds[..] else { return };
         let Ok(window) = Memfd::open(memfd, Half::WINDOW) else {
@@ -131,9 +132,9 @@ impl WindowEnv {
             Err(SingleCopyError::Denied) if greeting.single_copy && !remote.gone() => report::log_once(
                 report::Matter::NoTracing,
                 format_args!(
-                    "the kernel forbids this process to copy from and to process {} (ptrace_scope of Yama, a security module, or \
-                     a container), so large messages take two copies, and wake-ups a socket. softrnic run --permit-ptrace for \
-                     both lifts a ptrace_scope of 1",
+                    "the kernel forbids this process to copy from and to process {} (ptrace_scope of Yama, a security \
+                     module, or a container), so large messages take two copies, and wake-ups a socket. softrnic run \
+                     --permit-ptrace for both lifts a ptrace_scope of 1",
                     pid
                 ),
             ),
@@ -148,8 +149,8 @@ impl WindowEnv {
         }
     }
 
-    /// Takes the peer's TABLE, if it is there, before its turn has come. A peer sends TABLE before it names its memory in
-    /// a packet, but whoever polls looks into the window more often than at the socket.
+    /// Takes the peer's TABLE, if it is there, before its turn has come. A peer sends TABLE before it names its memory
+    /// in a packet, but whoever polls looks into the window more often than at the socket.
     pub(crate) fn hear_table(&mut self, id: LinkId) {
         if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| !remote.given) {
             self.hear(id, epoll::EventFlags::empty());

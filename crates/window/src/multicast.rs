@@ -4,8 +4,8 @@
 //! The list only says where to look. Who is behind a block is checked when it is connected to, and a process that is
 //! sent a datagram of a group in which it has no QP drops it.
 //!
-//! The lock of the device is held where datagrams are sent. So where a reading takes long, the next one is made by a thread of
-//! its own, and the list before it serves meanwhile.
+//! The lock of the device is held where datagrams are sent. So where a reading takes long, the next one is made by a
+//! thread of its own, and the list before it serves meanwhile.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -21,8 +21,8 @@ use crate::{WindowEnv, rendezvous};
 
 /// How long a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
-/// One that took so long serves so many times as long: the kernel writes tens of thousands of names in half a second, and
-/// anybody may bind them.
+/// One that took so long serves so many times as long: the kernel writes tens of thousands of names in half a second,
+/// and anybody may bind them.
 const SLOW: Nanos = 20_000_000;
 const TIMES: Nanos = 20;
 

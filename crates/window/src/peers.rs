@@ -27,7 +27,8 @@ const MAX_HALF_OPEN: usize = 64;
 const MAX_LINKS_EACH: usize = 4;
 /// The same for all processes of one user together that have no number here (another PID namespace).
 const MAX_LINKS_UNNAMED: usize = 256;
-/// Of the descriptors that this process may have, peers leave so many to its program, or the fourth part if that is less.
+/// Of the descriptors that this process may have, peers leave so many to its program, or the fourth part if that is
+/// less.
 const HEADROOM: u64 = 64;
 /// How long a connection may take to say HELLO.
 const HELLO_TIMEOUT: Nanos = 5_000_000_000;
@@ -141,8 +142,8 @@ pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<()
     epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
 }
 
-/// Hears each ring of a doorbell once. Edge-triggered, so nobody has to read it: a read could block, or take the ring of
-/// somebody else.
+/// Hears each ring of a doorbell once. Edge-triggered, so nobody has to read it: a read could block, or take the ring
+/// of somebody else.
 pub(crate) fn watch_bell(epoll: &TrackedFd, bell: impl AsFd, id: LinkId) -> Result<(), Errno> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(epoll, bell, epoll::EventData::new_u64(Token::Bell(id).pack()), flags).map_err(errno)
@@ -176,8 +177,8 @@ impl WindowEnv {
         let mut seed = [0; 4];
         self.fill_random(&mut seed);
         let seed = u32::from_ne_bytes(seed);
-        // At first those that nobody holds: numbers of another user's process are given out only where strangers hold what
-        // can be looked through at once.
+        // At first those that nobody holds: numbers of another user's process are given out only where strangers hold
+        // what can be looked through at once.
         let tries = (0..PLAIN_TRIES).map(|i| (i, false)).chain((0..count).map(|i| (i, true)));
         for (i, over_strangers) in tries {
             // Every block once: a random start, and a step that has no factor in common with their number (4094 =
@@ -225,15 +226,16 @@ impl WindowEnv {
                 Errno::EACCES => log_once(
                     Matter::OtherUser,
                     format_args!(
-                        "no connection to the process of QP {first:#08x} and following: it is another user's. {ONE_USER}"
+                        "no connection to the process of QP {first:#08x} and following: it is another user's. \
+                         {ONE_USER}"
                     ),
                 ),
                 // Not at once: QP numbers travel, and the process may still be on its way.
                 Errno::ECONNREFUSED if pause == RETRY_LAST && !met => log_once(
                     Matter::NoPeer,
                     format_args!(
-                        "no process has QP {first:#08x} and following: it has ended, or runs in another network namespace or \
-                         without the library (softrnic run)"
+                        "no process has QP {first:#08x} and following: it has ended, or runs in another network \
+                         namespace or without the library (softrnic run)"
                     ),
                 ),
                 _ => {}
@@ -309,8 +311,8 @@ impl WindowEnv {
         u64::try_from(fd.as_raw_fd()).is_ok_and(|fd| fd >= limit - HEADROOM.min(limit / 4))
     }
 
-    /// True if this process has made as many links as one may. This process itself, which tests let be its own peer, may make
-    /// as many as it likes.
+    /// True if this process has made as many links as one may. This process itself, which tests let be its own peer,
+    /// may make as many as it likes.
     fn has_enough(&self, who: Who) -> bool {
         let Who { pid, uid, .. } = who;
         let most = if pid == 0 { MAX_LINKS_UNNAMED } else { MAX_LINKS_EACH };
@@ -547,7 +549,8 @@ impl WindowEnv {
         if self.has_enough(who) {
             let Who { pid, uid, .. } = who;
             return self.tell_turned_away(format_args!(
-                "process {pid} of user {uid} wanted to connect once more, and was turned away: it has as many links as one process may have"
+                "process {pid} of user {uid} wanted to connect once more, and was turned away: it has as many links \
+                 as one process may have"
             ));
         }
         match socket::receive(&socket) {

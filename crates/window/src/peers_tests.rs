@@ -386,8 +386,8 @@ fn a_copy_without_end() {
     assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
 }
 
-/// Several of them are not waited for one after the other, and nobody a second time: who has done that once copies nothing
-/// straight any more.
+/// Several of them are not waited for one after the other, and nobody a second time: who has done that once copies
+/// nothing straight any more.
 #[test]
 fn copies_without_end() {
     let mut a = env();
@@ -630,7 +630,8 @@ fn a_copy_is_made_by_both() {
     assert_eq!(target.push(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Remote));
 }
 
-/// A peer that begins to help and does not end it is given up, and what it may do later is waited for when memory is given back.
+/// A peer that begins to help and does not end it is given up, and what it may do later is waited for when memory is
+/// given back.
 #[test]
 fn who_does_not_end_his_part_is_given_up() {
     let (initiator, mut target, link, _) = linked();

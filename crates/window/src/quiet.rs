@@ -1,14 +1,14 @@
 //! Waiting for peers' copies, and what becomes of a peer that does not come to an end.
 //!
 //! Whoever takes memory back may give it to the program only when no peer copies from or to it any more
-//! ([`memory::copying`]). A look and a few spins are made under the adapter's lock; what lasts longer is noted here, and
-//! waited for by whoever holds the lock, after it has let go ([`WindowEnv::unquiet`], [`Unquiet::wait`],
+//! ([`memory::copying`]). A look and a few spins are made under the adapter's lock; what lasts longer is noted here,
+//! and waited for by whoever holds the lock, after it has let go ([`WindowEnv::unquiet`], [`Unquiet::wait`],
 //! [`WindowEnv::judge`]): before its call returns, so before the program hears that the memory is its own.
 //!
-//! The mark is the peer's word. One that lasts for [`COPY_PATIENCE`] is a lie, or the peer has been stopped in the middle of a
-//! copy, which then may go on at any time. A thread that waits for a processor is no liar: one that has not run for as long
-//! is waited for ([`Excuse`]). Then its links end, and its process is remembered for as long as it lives. It may
-//! connect again, and its messages travel through the window, with two copies.
+//! The mark is the peer's word. One that lasts for [`COPY_PATIENCE`] is a lie, or the peer has been stopped in the
+//! middle of a copy, which then may go on at any time. A thread that waits for a processor is no liar: one that has not
+//! run for as long is waited for ([`Excuse`]). Then its links end, and its process is remembered for as long as it
+//! lives. It may connect again, and its messages travel through the window, with two copies.
 
 use std::time::{Duration, Instant};
 
@@ -150,8 +150,8 @@ impl Unquiet {
 }
 
 impl WindowEnv {
-    /// Looks whether one of these peers is copying on the strength of what was so before. What a peer begins later is not
-    /// meant.
+    /// Looks whether one of these peers is copying on the strength of what was so before. What a peer begins later is
+    /// not meant.
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
         let copying = |id: &LinkId| {
             let link = self.link(*id).filter(|link| link.state != State::Dead && which(self, *id))?;

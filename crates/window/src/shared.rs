@@ -142,8 +142,8 @@ impl WindowEnv {
     /// has changed if it fails.
     ///
     /// # Errors
-    /// ENOMEM: no arena, no room; EBADF: the program has closed it; EEXIST: some of it is there already; else what `into`
-    /// says.
+    /// ENOMEM: no arena, no room; EBADF: the program has closed it; EEXIST: some of it is there already; else what
+    /// `into` says.
     pub fn migrate_shared(
         &mut self,
         addr: u64,
@@ -167,8 +167,8 @@ impl WindowEnv {
     /// be registered upon it any more.
     ///
     /// # Errors
-    /// EINVAL: there is none at this address; else what `out` says. It is no longer a place in either case, but if it could not
-    /// be given back, nothing else will be there.
+    /// EINVAL: there is none at this address; else what `out` says. It is no longer a place in either case, but if it
+    /// could not be given back, nothing else will be there.
     pub fn return_shared(
         &mut self,
         addr: u64,

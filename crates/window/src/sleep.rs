@@ -14,8 +14,8 @@ impl WindowEnv {
         self.epoll.as_fd()
     }
 
-    /// Tells whether this program may sleep until an event comes, even while it has much under way. Else its sleep is taken for a
-    /// pause between two polls.
+    /// Tells whether this program may sleep until an event comes, even while it has much under way. Else its sleep is
+    /// taken for a pause between two polls.
     pub fn set_awaits_events(&mut self, may: bool) {
         self.awaits_events = may;
     }
@@ -58,7 +58,8 @@ impl WindowEnv {
         !busy
     }
 
-    /// Takes the announcement back: this process polls, also for room on links that are full. Costs nothing if nothing is announced.
+    /// Takes the announcement back: this process polls, also for room on links that are full. Costs nothing if nothing
+    /// is announced.
     #[inline]
     pub fn suppress_doorbells(&mut self) {
         if !self.asleep {

@@ -1,20 +1,21 @@
 //! Whether a program waits for each of its requests, or posts one right behind the other.
 //!
-//! Who executes a WRITE or READ by himself needs a system call for each, and the peer's processor has no part in it: best for a
-//! request that is waited for, or whose effect the peer watches for. Of a stream, the window moves several times as much: two
-//! processors share the work, and a small request is one cache line.
+//! Who executes a WRITE or READ by himself needs a system call for each, and the peer's processor has no part in it:
+//! best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves several
+//! times as much: two processors share the work, and a small request is one cache line.
 //!
-//! Who polls for each completion before he posts the next has no queue ([`engine::env::OneSided::queues`]). But so has one who asks
-//! for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a row take hardly longer
-//! than the calls themselves; between two that are answered by the peer there is at least what the peer does.
+//! Who polls for each completion before he posts the next has no queue ([`engine::env::OneSided::queues`]). But so has
+//! one who asks for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a
+//! row take hardly longer than the calls themselves; between two that are answered by the peer there is at least what
+//! the peer does.
 
 use engine::env::{Nanos, PIECE};
 
-/// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three times
-/// should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.
+/// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three
+/// times should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.
 const CLASSES: [(u32, u32); 3] = [(1024, 16), (32768, 4), (u32::MAX, 2)];
-/// So many hundredths of the calls' own time may pass in a stream: 108 to 140 are seen. Where each is answered by another it is 190
-/// to 210, and where two are by one it cannot be less than 150.
+/// So many hundredths of the calls' own time may pass in a stream: 108 to 140 are seen. Where each is answered by
+/// another it is 190 to 210, and where two are by one it cannot be less than 150.
 const STREAM: u64 = 135;
 
 /// The pace of the requests that are executed here.
@@ -90,8 +91,9 @@ impl StreamDetector {
     }
 }
 
-/// How soon small requests are taken that go as packets. A peer that is awake polls, or has polled a moment ago and now watches its memory, or
-/// computes: then nobody takes what comes until its NIC thread looks, within a millisecond, and a system call would have been better.
+/// How soon small requests are taken that go as packets. A peer that is awake polls, or has polled a moment ago and now
+/// watches its memory, or computes: then nobody takes what comes until its NIC thread looks, within a millisecond, and
+/// a system call would have been better.
 #[derive(Default)]
 pub(crate) struct Small {
     /// The last one was late, and none is to be sent until then.
@@ -123,9 +125,10 @@ impl Small {
     }
 }
 
-/// How long requests of more than [`PIECE`] go: in pieces that are executed here, or as packets, so that both sides copy. The one needs nothing
-/// of the peer. The other is faster where the peer's thread is there at once, and much slower where it has to be woken or has other
-/// things to do. So now and then one is sent, and if its answer takes longer than the pieces would have, none for a while.
+/// How long requests of more than [`PIECE`] go: in pieces that are executed here, or as packets, so that both sides
+/// copy. The one needs nothing of the peer. The other is faster where the peer's thread is there at once, and much
+/// slower where it has to be woken or has other things to do. So now and then one is sent, and if its answer takes
+/// longer than the pieces would have, none for a while.
 #[derive(Default)]
 pub(crate) struct Long {
     /// How long a piece takes here, among the shortest of the last ones; 0: there was none.
@@ -152,7 +155,8 @@ impl Long {
         self.piece = if self.piece == 0 { took } else { took.min(self.piece + self.piece / 16 + 1) };
     }
 
-    /// True if the next is to be sent, as far as is known. Of a queue both sides do a part in any case, unless that was late.
+    /// True if the next is to be sent, as far as is known. Of a queue both sides do a part in any case, unless that was
+    /// late.
     #[inline]
     pub fn are_sent(&self, queues: bool, now: impl Fn() -> Nanos) -> bool {
         if self.piece == 0 { queues } else { self.pause == 0 || now() >= self.until }
@@ -181,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// How many requests of these lengths are executed until one is taken for part of a stream; `None`: that is never so. One takes
-    /// so long for each byte and at least so long, but sometimes it is interrupted.
+    /// How many requests of these lengths are executed until one is taken for part of a stream; `None`: that is never
+    /// so. One takes so long for each byte and at least so long, but sometimes it is interrupted.
     fn until_stream(lens: &[u32], takes: Nanos, pause: impl Fn(usize) -> Nanos) -> Option<usize> {
         let (mut stream_detector, clock) = (StreamDetector::default(), Cell::new(1_000_000));
         let now = || clock.get();
@@ -291,8 +295,8 @@ mod tests {
         for len in [8, 4096, 1 << 20] {
             let takes = 1300.max(u64::from(len) / 14);
             assert_eq!(until_stream(&[len], takes, |_| takes), None, "an answer of its kind");
-            // Some, then an answer, and never another beginning of the count than with the first: one behind the other, but the next
-            // is long in coming.
+            // Some, then an answer, and never another beginning of the count than with the first: one behind the other,
+            // but the next is long in coming.
             for burst in [2, 4, 16] {
                 let pause = |i| if i % burst == burst - 1 { 5 * takes } else { 0 };
                 let enough = CLASSES[class_of(len)].1 as usize;

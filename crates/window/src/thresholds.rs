@@ -1,8 +1,9 @@
 //! When large messages go directly from process to process, and when through the window.
 //!
-//! By single copy, the target copies once, by a system call that looks up every page on the other side. Through the window both
-//! sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is seen and much of it
-//! stays in caches. Which is quicker is the machine's: on one the kernel takes twice as long as a plain copy, on another ten times.
+//! By single copy, the target copies once, by a system call that looks up every page on the other side. Through the
+//! window both sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is
+//! seen and much of it stays in caches. Which is quicker is the machine's: on one the kernel takes twice as long as a
+//! plain copy, on another ten times.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,12 +17,12 @@ use crate::config::SINGLE_COPY_ABOVE;
 use crate::export_table::coarse_time;
 use crate::link::Link;
 
-/// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the time of one,
-/// 3.0 and 3.4 for many, on an EPYC (family 26) and on a Xeon.
+/// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the
+/// time of one, 3.0 and 3.4 for many, on an EPYC (family 26) and on a Xeon.
 const PLAIN_COPIES: u32 = 4;
 
-/// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is full
-/// somebody has to be woken to go on, which takes as long as copying it all.
+/// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is
+/// full somebody has to be woken to go on, which takes as long as copying it all.
 const ASLEEP_PART: u32 = 2;
 
 /// True if the way through the window is quicker by these costs.
@@ -29,8 +30,8 @@ fn favour_window(costs: Costs) -> bool {
     costs.kernel > costs.plain * PLAIN_COPIES
 }
 
-/// True if the way through the window is quicker on this machine, between two programs that are awake. The first time it takes
-/// a tenth of a millisecond.
+/// True if the way through the window is quicker on this machine, between two programs that are awake. The first time
+/// it takes a tenth of a millisecond.
 pub(crate) fn window_is_quicker() -> bool {
     const UNKNOWN: u8 = 2;
     // Two threads may both find out. A lock would be held for ever in a child that is forked meanwhile.
@@ -45,7 +46,8 @@ pub(crate) fn window_is_quicker() -> bool {
     }
 }
 
-/// Messages longer than this go by single copy, if nobody has said what he wants. `room`: bytes that are left in the window.
+/// Messages longer than this go by single copy, if nobody has said what he wants. `room`: bytes that are left in the
+/// window.
 fn single_copy_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
     match (window_is_quicker, asleep) {
         (false, _) => SINGLE_COPY_ABOVE,
@@ -81,8 +83,8 @@ impl WindowEnv {
             }
             Some(link @ Link { remote: Some(remote), .. }) => {
                 let by_itself = |asleep| single_copy_above(remote.favours_window, asleep, || link.producer.bulk_left());
-                // A peer that wants to be rung is at work all the same, or soon will be, where something is under way; and so are
-                // we, unless the program waits for events: who has just begun to post polls next.
+                // A peer that wants to be rung is at work all the same, or soon will be, where something is under way;
+                // and so are we, unless the program waits for events: who has just begun to post polls next.
                 let flowing = || by_itself(self.asleep && self.awaits_events);
                 let alone = || by_itself(self.asleep || link.producer.peer_sleeps());
                 let streams = link.streams_until != 0 && coarse_time() <= link.streams_until;

@@ -446,8 +446,8 @@ fn a_doorbell_of_the_unproven(node: &mut Node) {
     node.until("the end", |node| node.env.stats().links == 1);
 }
 
-/// Each peer has a doorbell of its own: one that reads it, or makes it block, hears nothing of the others' rings and holds
-/// up nobody.
+/// Each peer has a doorbell of its own: one that reads it, or makes it block, hears nothing of the others' rings and
+/// holds up nobody.
 fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
     let thief = Proven::new(node, &[4; NONCE]);
     let link = honest.resolve(node.qpn);

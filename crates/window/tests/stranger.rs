@@ -47,7 +47,8 @@ fn slow_to_close() -> (std::net::TcpStream, std::net::TcpStream) {
     (near, far)
 }
 
-/// Each of 140 connections of another user has something in it that is slow to close. The others are let in, and at once.
+/// Each of 140 connections of another user has something in it that is slow to close. The others are let in, and at
+/// once.
 #[test]
 fn a_stranger_does_not_shut_the_door() {
     if !rustix::process::geteuid().is_root() {

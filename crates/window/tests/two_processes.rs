@@ -539,7 +539,8 @@ fn requests_executed_by_the_initiator() {
     let small = OneSided { len: 8, ..good };
     node.until("sleep", |node| node.env.one_sided(link, &small).is_some());
 
-    // A stopped peer takes no part in a stream either: each is executed here. (It may have been seen to run just before.)
+    // A stopped peer takes no part in a stream either: each is executed here. (It may have been seen to run just
+    // before.)
     let pid = rustix::process::Pid::from_child(&other.process);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_millis(50));

@@ -100,7 +100,8 @@ fn all(home: &Path) -> Result<(), String> {
         rows(&results, name)?;
     }
     let (polling, events) = (|row: &Value| row["waiting"] == "polling", |row: &Value| row["waiting"] == "events");
-    // Three sizes of SEND, WRITE, READ over RC, two atomics, SEND and WRITE over UC, one datagram; by events without WRITE.
+    // Three sizes of SEND, WRITE, READ over RC, two atomics, SEND and WRITE over UC, one datagram; by events without
+    // WRITE.
     expect("latencies", count(&results, "latency", polling), 3 * 3 + 2 + 2 * 3 + 1)?;
     expect("latencies by events", count(&results, "latency", events), 2 * 3 + 2 + 3 + 1)?;
     // The same without atomics, and three that walk.

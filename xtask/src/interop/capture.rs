@@ -1,5 +1,5 @@
-//! Reads a capture, and holds it against the rules of RoCEv2: an implementation of its own, with nothing from the crates
-//! that write captures.
+//! Reads a capture, and holds it against the rules of RoCEv2: an implementation of its own, with nothing from the
+//! crates that write captures.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -81,7 +81,8 @@ impl Packet {
         }
     }
 
-    /// Attribute and data of a datagram of communication management (IBTA vol. 1, 13.4.2 and chapter 12), behind the DETH.
+    /// Attribute and data of a datagram of communication management (IBTA vol. 1, 13.4.2 and chapter 12), behind the
+    /// DETH.
     pub fn managed(&self) -> Option<(u16, &[u8])> {
         let mad = self.body.get(8..264).filter(|mad| self.dest == 1 && self.service() == UD && mad[1] == 7)?;
         Some((u16::from_be_bytes([mad[16], mad[17]]), &mad[24..]))
@@ -259,8 +260,9 @@ fn before(a: u32, b: u32) -> bool {
     a != b && b.wrapping_sub(a) & 0xff_ffff < 1 << 23
 }
 
-/// Checks the CRCs; that the sequence numbers of each direction have no gap; that packets are sent again only when that was
-/// asked for, or after a timeout; that every reliable request is acknowledged; and that there is nothing to comment on.
+/// Checks the CRCs; that the sequence numbers of each direction have no gap; that packets are sent again only when that
+/// was asked for, or after a timeout; that every reliable request is acknowledged; and that there is nothing to comment
+/// on.
 ///
 /// `leaves`: the programs do not wait for their last messages to be acknowledged.
 ///

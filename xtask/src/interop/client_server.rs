@@ -1,5 +1,5 @@
-//! A server and its clients whose command lines need not resemble each other: what the connection manager's programs, fio,
-//! qperf and others need. How the server says that it listens differs as well.
+//! A server and its clients whose command lines need not resemble each other: what the connection manager's programs,
+//! fio, qperf and others need. How the server says that it listens differs as well.
 
 use std::fs;
 use std::io;

@@ -18,7 +18,8 @@ struct Row(&'static str, &'static str, &'static [&'static str]);
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     Row("drop:n=5", "near rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
-    Row("drop:n=3,count=4", "near rc 20", &["2 x IBV_WC_SUCCESS", "17 x IBV_WC_WR_FLUSH_ERR", "1 x IBV_WC_RETRY_EXC_ERR", "2 of 20 received"]),
+    Row("drop:n=3,count=4", "near rc 20", &["2 x IBV_WC_SUCCESS", "17 x IBV_WC_WR_FLUSH_ERR", "1 x \
+        IBV_WC_RETRY_EXC_ERR", "2 of 20 received"]),
     Row("drop:n=3,op=ack,count=3", "far rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
     Row("drop:n=5", "near uc 20", &["20 x IBV_WC_SUCCESS", "19 of 20 received"]),
     Row("drop:every=4,side=rx", "far ud 20", &["20 x IBV_WC_SUCCESS", "15 of 20 received"]),
@@ -31,47 +32,58 @@ const ROWS: &[Row] = &[
     Row("corrupt:n=7", "near rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received, 1 with wrong data"]),
     Row("corrupt:n=7,side=rx", "far ud 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received, 1 with wrong data"]),
     Row("rnr:n=3,count=5", "far rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
-    Row("rnr:n=3,count=5", "far rc 20 3", &["2 x IBV_WC_SUCCESS", "17 x IBV_WC_WR_FLUSH_ERR", "1 x IBV_WC_RNR_RETRY_EXC_ERR", "2 of 20 received"]),
+    Row("rnr:n=3,count=5", "far rc 20 3", &["2 x IBV_WC_SUCCESS", "17 x IBV_WC_WR_FLUSH_ERR", "1 x \
+        IBV_WC_RNR_RETRY_EXC_ERR", "2 of 20 received"]),
     Row("rnr:n=3,for=20ms", "far rc 20", &["20 x IBV_WC_SUCCESS", "20 of 20 received"]),
     Row("qp-error:n=5", "near rc 8", &["4 x IBV_WC_SUCCESS", "4 x IBV_WC_WR_FLUSH_ERR", "4 of 8 received", "IBV_EVENT_QP_FATAL"]),
     Row("link-kill:n=5", "near rc 8", &["4 x IBV_WC_SUCCESS", "3 x IBV_WC_WR_FLUSH_ERR", "1 x IBV_WC_RETRY_EXC_ERR", "4 of 8 received"]),
     Row("link-kill:n=5,for=20ms", "near rc 8", &["8 x IBV_WC_SUCCESS", "8 of 8 received"]),
-    Row("errno:call=ibv_post_send,n=5,errno=ENOMEM", "near rc 8", &["ibv_post_send: ENOMEM", "7 x IBV_WC_SUCCESS", "7 of 8 received"]),
+    Row("errno:call=ibv_post_send,n=5,errno=ENOMEM", "near rc 8", &["ibv_post_send: ENOMEM", "7 x IBV_WC_SUCCESS", "7 \
+        of 8 received"]),
     Row("errno:call=ibv_reg_mr,n=2,errno=ENOMEM", "near calls", &["ibv_reg_mr: ENOMEM", "the rest succeeded"]),
-    Row("errno:call=ibv_create_*,every=3,errno=ENOSPC", "near calls", &["ibv_create_srq: ENOSPC", "ibv_create_cq: ENOSPC", "ibv_create_srq: ENOSPC", "the rest succeeded"]),
+    Row("errno:call=ibv_create_*,every=3,errno=ENOSPC", "near calls", &["ibv_create_srq: ENOSPC", "ibv_create_cq: \
+        ENOSPC", "ibv_create_srq: ENOSPC", "the rest succeeded"]),
     Row("errno:call=ibv_modify_qp,n=3,errno=ETIMEDOUT;errno:call=ibv_poll_cq,n=1,errno=EIO", "near calls", &["ibv_poll_cq: EIO", "ibv_modify_qp: ETIMEDOUT", "ibv_post_recv: EINVAL", "the rest succeeded"]),
     Row("errno:call=ibv_post_recv,n=1,errno=ENOMEM;errno:call=ibv_req_notify_cq,n=1,errno=EIO", "near calls", &["ibv_post_recv: ENOMEM", "ibv_req_notify_cq: EIO", "the rest succeeded"]),
     Row("device-fatal:n=5", "near rc 8", &["4 x IBV_WC_SUCCESS", "4 x IBV_WC_WR_FLUSH_ERR", "4 of 8 received", "IBV_EVENT_DEVICE_FATAL"]),
     Row("device-fatal:after=500ms", "near events 1", &["IBV_EVENT_DEVICE_FATAL, ibv_query_port: EIO", "ibv_reg_mr: EIO"]),
-    Row("device-removal:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_DEVICE_REMOVAL", "connection: RDMA_CM_EVENT_DEVICE_REMOVAL", "rdma_disconnect: ENXIO", "rdma_bind_addr: ENODEV", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+    Row("device-removal:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_DEVICE_REMOVAL", "connection: \
+        RDMA_CM_EVENT_DEVICE_REMOVAL", "rdma_disconnect: ENXIO", "rdma_bind_addr: ENODEV", "the peer: \
+            RDMA_CM_EVENT_DISCONNECTED"]),
     Row("port-down:after=500ms,for=2s", "near events 2", &["IBV_EVENT_PORT_ERR, ibv_query_port: down", "IBV_EVENT_PORT_ACTIVE, ibv_query_port: active", "ibv_reg_mr: done"]),
     Row("port-down:n=5,for=20ms", "near rc 8", &["8 x IBV_WC_SUCCESS", "8 of 8 received", "IBV_EVENT_PORT_ERR", "IBV_EVENT_PORT_ACTIVE"]),
     Row("gid-change:after=500ms", "near events 1", &["IBV_EVENT_GID_CHANGE, ibv_query_port: active", "ibv_reg_mr: done"]),
-    Row("addr-change:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_ADDR_CHANGE", "connection: RDMA_CM_EVENT_ADDR_CHANGE", "rdma_disconnect: done", "rdma_bind_addr: done", "the peer: RDMA_CM_EVENT_DISCONNECTED"]),
+    Row("addr-change:after=4s", "near cm", &["listener at an address: RDMA_CM_EVENT_ADDR_CHANGE", "connection: \
+        RDMA_CM_EVENT_ADDR_CHANGE", "rdma_disconnect: done", "rdma_bind_addr: done", "the peer: \
+            RDMA_CM_EVENT_DISCONNECTED"]),
 ];
 
-/// A program that knows nothing of faults: what it is run under, and what is among its last words. With a server, it is the
-/// client, and the server meets nothing.
+/// A program that knows nothing of faults: what it is run under, and what is among its last words. With a server, it is
+/// the client, and the server meets nothing.
 struct Stranger(&'static str, Option<(&'static str, Ready)>, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
 const STRANGERS: &[Stranger] = &[
     Stranger("errno:call=ibv_reg_mr,n=1,errno=ENOMEM", None, "ibv_rc_pingpong -g 0", &["Couldn't register MR"]),
     Stranger("errno:call=ibv_query_port,n=1,errno=EIO", None, "ibv_rc_pingpong -g 0", &["Couldn't get port info"]),
-    Stranger("qp-error:n=50", Some(("ibv_rc_pingpong -g 0 -p 24301", Ready::Tcp(24301))), "ibv_rc_pingpong -g 0 -p 24301 localhost", &["Failed status Work Request Flushed Error (5)"]),
-    Stranger("link-kill:n=50", Some(("ibv_rc_pingpong -g 0 -p 24302", Ready::Tcp(24302))), "ibv_rc_pingpong -g 0 -p 24302 localhost", &["Failed status transport retry counter exceeded (12)"]),
+    Stranger("qp-error:n=50", Some(("ibv_rc_pingpong -g 0 -p 24301", Ready::Tcp(24301))), "ibv_rc_pingpong -g 0 -p \
+        24301 localhost", &["Failed status Work Request Flushed Error (5)"]),
+    Stranger("link-kill:n=50", Some(("ibv_rc_pingpong -g 0 -p 24302", Ready::Tcp(24302))), "ibv_rc_pingpong -g 0 -p \
+        24302 localhost", &["Failed status transport retry counter exceeded (12)"]),
     Stranger("link-kill:n=500", Some(("ib_send_bw -p 24303", Ready::Tcp(24303))), "ib_send_bw -p 24303 localhost", &["Failed status 12"]),
     Stranger("errno:call=ibv_post_send,n=5,errno=ENOMEM", Some(("ib_send_bw -p 24306", Ready::Tcp(24306))), "ib_send_bw -p 24306 localhost", &["ibv_wr_complete: ENOMEM", "Couldn't post send"]),
-    Stranger("drop:n=100000000", Some(("ib_send_lat -p 24307", Ready::Tcp(24307))), "ib_send_lat -p 24307 localhost", &["fault drop:n=100000000 has not happened"]),
+    Stranger("drop:n=100000000", Some(("ib_send_lat -p 24307", Ready::Tcp(24307))), "ib_send_lat -p 24307 localhost", &["fault drop:n=100000000 has not \
+        happened"]),
     Stranger("errno:call=rdma_resolve_route,n=1,errno=EHOSTUNREACH", None, "rping -c -a 127.0.0.1 -p 24304", &["rdma_resolve_route: No route to host"]),
-    Stranger("slow:t=1ms;device-removal:after=3s", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a 127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
+    Stranger("slow:t=1ms;device-removal:after=3s", Some(("rping -s -p 24305", Ready::Rdma(24305))), "rping -c -a \
+        127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
 ];
 
 /// Programs that notice nothing of what both sides meet: a name for it, what it is, and the programs.
 struct Weather(&'static str, [(&'static str, &'static str); 1], &'static [(&'static str, &'static str, Ready)]);
 
-/// Packets that are lost, doubled, late and overtaken. No answer is lost: who has all that it waits for may go, and nobody would
-/// be there to give it again.
+/// Packets that are lost, doubled, late and overtaken. No answer is lost: who has all that it waits for may go, and
+/// nobody would be there to give it again.
 const LOSSY: Weather = Weather(
     "lossy",
     [("SOFTRNIC_FAULT", "drop:p=0.01,count=10;duplicate:p=0.02,op=any;reorder:p=0.02;delay:p=0.01,t=2ms;seed=42")],
@@ -109,7 +121,8 @@ const LATE: Weather = Weather(
 
 static WEATHERS: [Weather; 3] = [SLOW, LATE, LOSSY];
 
-/// Faults that reliable services repair without a trace. Responses are not dropped: a NAK that ends a queue pair comes once.
+/// Faults that reliable services repair without a trace. Responses are not dropped: a NAK that ends a queue pair comes
+/// once.
 const REPAIRED: &str = "drop:p=0.01,count=6;drop:p=0.01,count=2,side=rx,op=send;duplicate:p=0.03,op=any;\
                         duplicate:p=0.02,op=any,side=rx;reorder:p=0.03,op=any;delay:p=0.01,t=2ms,op=any;rnr:p=0.01";
 
@@ -251,40 +264,54 @@ fn selftest(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     }
 }
 
-const INTRODUCTION: &str = "\
-# Faults
+const INTRODUCTION: &str = "# Faults
 
-`softrnic run --fault SPEC -- PROGRAM` (or `SOFTRNIC_FAULT=SPEC`) makes the device misbehave, by a specification and a seed, so that
-the error paths of a program can be tested. `softrnic help run` and softrnic-run(1) have the grammar. Every fault that happens is
-told on stderr, with the seed; of packets that are `slow` the first, and their number when the process ends. What has not happened by
-then is told, too, and how many packets or calls it has looked at. This page shows for each fault a program that meets it, and what it
-saw: statuses, events and errnos. Generated by `cargo xtask faults --bless`; every test run compares it with what the programs see.
+`softrnic run --fault SPEC -- PROGRAM` (or `SOFTRNIC_FAULT=SPEC`) makes the device misbehave, by a specification and \
+a seed, so that
+the error paths of a program can be tested. `softrnic help run` and softrnic-run(1) have the grammar. Every fault \
+that happens is
+told on stderr, with the seed; of packets that are `slow` the first, and their number when the process ends. What has \
+not happened by
+then is told, too, and how many packets or calls it has looked at. This page shows for each fault a program that \
+meets it, and what it
+saw: statuses, events and errnos. Generated by `cargo xtask faults --bless`; every test run compares it with what the \
+programs see.
 
 What a specification means, where it could be meant otherwise:
 
-- Each process counts for itself, from 1, what its own device sends (or with `side=rx` receives); a retry is one more packet.
-- Faults stand where packets meet the wire, so the services do about them what they would do on a network: RC and XRC repair
-  what is lost, doubled, late or overtaken, and end in RETRY_EXC_ERR when that fails too often; UC and UD lose it. A NAK that ends a
+- Each process counts for itself, from 1, what its own device sends (or with `side=rx` receives); a retry is one more \
+packet.
+- Faults stand where packets meet the wire, so the services do about them what they would do on a network: RC and XRC \
+repair
+  what is lost, doubled, late or overtaken, and end in RETRY_EXC_ERR when that fails too often; UC and UD lose it. A \
+NAK that ends a
   queue pair is sent once: if it is lost, the requester sees RETRY_EXC_ERR in its place.
-- What is late is under way, whatever becomes of its queue pair. When the process closes its last context or ends, what still waits
+- What is late is under way, whatever becomes of its queue pair. When the process closes its last context or ends, \
+what still waits
   goes out at once; only if it is killed or calls _exit with a context open is it lost.
-- A queue pair that breaks by `qp-error`, and all of them by `device-fatal` and `device-removal`, flush what is posted, as adapters do
+- A queue pair that breaks by `qp-error`, and all of them by `device-fatal` and `device-removal`, flush what is \
+posted, as adapters do
   whose driver sees the error.
-- `device-removal` is for the rdma_cm_ids what Linux makes of it: bound ones hear of it, listeners at all addresses do not;
-  connections are ended, so their peers hear DISCONNECTED; from then on calls with these ids fail with ENXIO, and binding anew with ENODEV.
+- `device-removal` is for the rdma_cm_ids what Linux makes of it: bound ones hear of it, listeners at all addresses \
+do not;
+  connections are ended, so their peers hear DISCONNECTED; from then on calls with these ids fail with ENXIO, and \
+binding anew with ENODEV.
   The device does not come back.
 - `addr-change` reaches ids with an interface's address, as when a bond fails over; nothing else happens to them.
-- `call=ibv_post_send` is every posting of send requests, by `ibv_wr_complete` too (Debian's perftest posts so); who means only that names it.
-- Between processes of one host there is no checksum, so what is corrupted there is received as it is. A wire that has one must find it.
+- `call=ibv_post_send` is every posting of send requests, by `ibv_wr_complete` too (Debian's perftest posts so); who \
+means only that names it.
+- Between processes of one host there is no checksum, so what is corrupted there is received as it is. A wire that \
+has one must find it.
 - A completion channel that loses a wake-up is not among the faults: no adapter does that.
 
 ";
 
-const OF_MEET: &str = "\
-## Status, event, errno
+const OF_MEET: &str = "## Status, event, errno
 
-`meet` is `interop/faults`: it sends 64 bytes at a time, each behind the completion of the one before (`rc`, `uc`, `ud`), waits for
-asynchronous events, makes objects (`calls`), or connects (`cm`). `near`: it meets the faults itself, `far`: the process that it
+`meet` is `interop/faults`: it sends 64 bytes at a time, each behind the completion of the one before (`rc`, `uc`, \
+`ud`), waits for
+asynchronous events, makes objects (`calls`), or connects (`cm`). `near`: it meets the faults itself, `far`: the \
+process that it
 talks to does. `leave`: the one that receives ends as soon as it has all.
 
 | fault | program | what it saw |
@@ -304,7 +331,8 @@ struct Met(&'static str, &'static str, &'static str, &'static str);
 const OF_THE_SYSTEM: &str = "
 ## What happens by itself
 
-No fault of ours, but what a program meets all the same; `crates/conformance` makes it happen. `cargo xtask stress` kills 5,000 peers.
+No fault of ours, but what a program meets all the same; `crates/conformance` makes it happen. `cargo xtask stress` \
+kills 5,000 peers.
 
 | what happens | test | what the other program sees |
 |---|---|---|
@@ -313,15 +341,19 @@ No fault of ours, but what a program meets all the same; `crates/conformance` ma
 #[rustfmt::skip]
 const BY_ITSELF: &[Met] = &[
     Met("the peer dies (`kill -9`), at any moment", "kill.rs", "peers_are_killed",
-        "after about (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection works at once"),
+        "after about (retries + 1) timeouts IBV_WC_RETRY_EXC_ERR for the oldest request, IBV_WC_WR_FLUSH_ERR for the \
+         others and for posted receives; IBV_EVENT_QP_LAST_WQE_REACHED where receives are shared; a new connection \
+         works at once"),
     Met("the peer is stopped (SIGSTOP) beyond the timeouts", "stopped.rs", "beyond_the_timeouts_it_is_a_dead_path",
         "the same; what the peer does when it goes on changes nothing any more, but for one copy (below)"),
     Met("the peer is stopped, and goes on in time", "stopped.rs", "who_goes_on_in_time_has_lost_nothing",
         "IBV_WC_SUCCESS for all, each once"),
     Met("no more descriptors (RLIMIT_NOFILE)", "exhaustion/table.rs", "descriptors",
-        "EMFILE from the verb that needs one; IBV_WC_RETRY_EXC_ERR where a connection cannot be made; what is connected goes on"),
+        "EMFILE from the verb that needs one; IBV_WC_RETRY_EXC_ERR where a connection cannot be made; what is \
+         connected goes on"),
     Met("no more memory (RLIMIT_AS)", "exhaustion/table.rs", "memory",
-        "ENOMEM, or EAGAIN where a thread is to be made; otherwise as above; datagrams and UC messages that find no receive are lost instead of kept"),
+        "ENOMEM, or EAGAIN where a thread is to be made; otherwise as above; datagrams and UC messages that find no \
+         receive are lost instead of kept"),
     Met("files, or shared memory, may not be so large (RLIMIT_FSIZE)", "exhaustion/table.rs", "file_sizes",
         "EFBIG; otherwise as above"),
     Met("memfd, eventfd, epoll or sockets are forbidden (seccomp)", "exhaustion/table.rs", "system_calls",
@@ -331,19 +363,27 @@ const BY_ITSELF: &[Met] = &[
 ];
 
 const BESIDE_THE_TABLE: &str = "
-A process that is stopped while it copies directly (`process_vm_readv`, `process_vm_writev`: between its look at what is permitted and the end of
-the call, some microseconds) is waited for, 5 seconds at most, before its peer's requests fail or `ibv_dereg_mr(3)` returns there. If it goes on
-later than that, it goes on with this one copy, of 1 MiB at most: nothing takes the right to it away from a living process. Who must exclude that
+A process that is stopped while it copies directly (`process_vm_readv`, `process_vm_writev`: between its look at what \
+is permitted and the end of
+the call, some microseconds) is waited for, 5 seconds at most, before its peer's requests fail or `ibv_dereg_mr(3)` \
+returns there. If it goes on
+later than that, it goes on with this one copy, of 1 MiB at most: nothing takes the right to it away from a living \
+process. Who must exclude that
 uses `softrnic run --no-single-copy`.
 
-Where the kernel counts memory when it is touched (`vm.overcommit_memory` = 2) and has no more, a verb that needs some answers ENOMEM, and a
-connection cannot be made (IBV_WC_RETRY_EXC_ERR); what is connected has its memory. No test sets that, for it is the whole machine's.
+Where the kernel counts memory when it is touched (`vm.overcommit_memory` = 2) and has no more, a verb that needs \
+some answers ENOMEM, and a
+connection cannot be made (IBV_WC_RETRY_EXC_ERR); what is connected has its memory. No test sets that, for it is the \
+whole machine's.
 
-Data never lie in /dev/shm, nor in any other file system that has a name: windows are sealed memfds. So its size means nothing here, nor does a
+Data never lie in /dev/shm, nor in any other file system that has a name: windows are sealed memfds. So its size \
+means nothing here, nor does a
 container that has none; what a memory cgroup permits does.
 
-Another user's process that connects to the device's sockets is not let in, and what it leaves there (a TCP connection that takes minutes to close,
-say) holds up nobody who is connected, nor those who come (`cargo xtask surroundings`). [SECURITY.md](../SECURITY.md) says what remains possible.
+Another user's process that connects to the device's sockets is not let in, and what it leaves there (a TCP \
+connection that takes minutes to close,
+say) holds up nobody who is connected, nor those who come (`cargo xtask surroundings`). [SECURITY.md](../SECURITY.md) \
+says what remains possible.
 ";
 
 /// `docs/faults.md`.

@@ -1,5 +1,5 @@
-//! Every way in which a program finds the library: linked to it, or opening it by name or by path, under `softrnic run` or
-//! with nothing but `LD_LIBRARY_PATH` set to what `softrnic install` made; and what must not find it.
+//! Every way in which a program finds the library: linked to it, or opening it by name or by path, under `softrnic run`
+//! or with nothing but `LD_LIBRARY_PATH` set to what `softrnic install` made; and what must not find it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -60,8 +60,8 @@ const MIGRATE: (&str, &str) = ("SOFTRNIC_MIGRATE", "1");
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, with large messages going by single copy on every machine, with the window
-/// as the only way, on a port of InfiniBand, or with registered memory that peers map.
+/// How the programs are run: with every path allowed, with large messages going by single copy on every machine, with
+/// the window as the only way, on a port of InfiniBand, or with registered memory that peers map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
@@ -183,7 +183,8 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     pyverbs::run(suite, &sandbox, options, Mode::Indirect);
 }
 
-/// What is run on a busy machine: something of every kind, both ways of waiting, and what has hung on such a machine before.
+/// What is run on a busy machine: something of every kind, both ways of waiting, and what has hung on such a machine
+/// before.
 pub fn busy_sample(suite: &mut Suite, options: &Options) {
     let mut cases: Vec<Pair> = [
         ("ibv_rc_pingpong", "-s 4096 -n 1000 -c"),

@@ -1,7 +1,7 @@
 //! A server and a client of one program, in either order, with a limit on the time.
 //!
-//! The programs exchange their QP numbers over TCP. Their clients give up at once when nobody listens, so "client first"
-//! needs help: the client connects to a relay of ours, and the server is started behind it only then.
+//! The programs exchange their QP numbers over TCP. Their clients give up at once when nobody listens, so "client
+//! first" needs help: the client connects to a relay of ours, and the server is started behind it only then.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -67,8 +67,8 @@ pub struct Pair {
     pub after: Option<After>,
     pub order: Order,
     pub limit: Duration,
-    /// Nothing else runs beside it. For exchanges between two who poll: with more pollers than cores, each message waits
-    /// for a time slice of the scheduler's.
+    /// Nothing else runs beside it. For exchanges between two who poll: with more pollers than cores, each message
+    /// waits for a time slice of the scheduler's.
     pub alone: bool,
     pub check: Check,
 }

@@ -15,8 +15,9 @@ use super::{Mode, pairs_on, perftest, pingpong};
 /// Exchanges, or messages, of each case.
 const N: usize = 100;
 
-/// Wireshark guesses from a payload what it could be, reads 16 bytes of it for that, and calls it malformed if it has fewer; and these
-/// programs send what lay in their memory. So it is told not to where payloads are small ([`guesses`]).
+/// Wireshark guesses from a payload what it could be, reads 16 bytes of it for that, and calls it malformed if it has
+/// fewer; and these programs send what lay in their memory. So it is told not to where payloads are small
+/// ([`guesses`]).
 const NO_GUESSES: &[&str] = &[
     "-o",
     "infiniband.identify_payload:FALSE",
@@ -99,8 +100,8 @@ fn cases(sandbox: &Sandbox) -> Vec<Pair> {
     cases
 }
 
-/// True if Wireshark finds nothing to remark on as it is installed: no payload is too small for its guesses, and no connection is made by
-/// messages of the connection manager, whose private data it takes for some protocol's.
+/// True if Wireshark finds nothing to remark on as it is installed: no payload is too small for its guesses, and no
+/// connection is made by messages of the connection manager, whose private data it takes for some protocol's.
 fn guesses(pair: &Pair) -> bool {
     let said = pair.args.iter().position(|arg| arg == "-s").and_then(|at| pair.args.get(at + 1)?.parse().ok());
     let size = said.unwrap_or(if pair.program.ends_with("_lat") { 2 } else { 65536 });
@@ -140,7 +141,8 @@ fn captured(sandbox: &Sandbox, mut pair: Pair, least: usize, most: usize, sides:
     pair
 }
 
-/// A capture in which something is wrong stays with the logs: what is seen once in a thousand runs should be looked at then.
+/// A capture in which something is wrong stays with the logs: what is seen once in a thousand runs should be looked at
+/// then.
 fn keep(log: &str, file: &Path) {
     let kept = crate::logs().join(format!("{log}.pcapng"));
     if std::fs::copy(file, &kept).is_ok() {
@@ -307,7 +309,8 @@ fn no_room(sandbox: &Sandbox) -> Result<(), String> {
     }
     let text = "
         mkdir -p full && mount -t tmpfs -o size=200k none full || exit 3
-        rm -f told; $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 >server 2>>told & server=$!
+        rm -f told; $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 >server 2>>told & \
+server=$!
         until ss -ltn | grep -q :27310; do sleep 0.02; done
         $RUN --pcap full/f -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -p 27310 127.0.0.1 2>>told || exit 4
         wait $server || exit 5
@@ -316,11 +319,13 @@ fn no_room(sandbox: &Sandbox) -> Result<(), String> {
     ended_early(&done, &packets, "No space left on device")
 }
 
-/// Writing beyond RLIMIT_FSIZE would kill the program. (The limit must leave room for the windows, which are files, too.)
+/// Writing beyond RLIMIT_FSIZE would kill the program. (The limit must leave room for the windows, which are files,
+/// too.)
 fn limited(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         run=\"prlimit --fsize=4000000 $RUN\"
-        rm -f told; $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 >server 2>>told & server=$!
+        rm -f told; $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 >server \
+2>>told & server=$!
         until ss -ltn | grep -q :27311; do sleep 0.02; done
         $run --pcap $FILE -- ibv_rc_pingpong -d softrnic0 -g 0 -n 300 -c -s 65536 -p 27311 127.0.0.1 2>>told || exit 4
         wait $server || exit 5

@@ -1,9 +1,10 @@
-//! The perftest matrix: eight programs, the transports that each is legal on, polling and by events, over all sizes; and
-//! in turn the options that change how the queues are used.
+//! The perftest matrix: eight programs, the transports that each is legal on, polling and by events, over all sizes;
+//! and in turn the options that change how the queues are used.
 //!
 //! perftest's own rules: ib_write_* has no `-e`; reads and atomics are RC (or XRC) only; writes not on UD; atomics have
 //! one size, and no `--odp`; `-l` must divide the number of iterations; `--use-srq` is for sends. Unreliable transports
-//! drop what finds no receive posted, and the receiving side then waits for ever: so they get receives for all messages.
+//! drop what finds no receive posted, and the receiving side then waits for ever: so they get receives for all
+//! messages.
 
 use std::time::Duration;
 
@@ -115,8 +116,8 @@ impl Verb {
     }
 }
 
-/// How much of the matrix is wanted. perftest measures the processor's clock for a quarter of a second at every size, so
-/// a run over all sizes takes six seconds at least.
+/// How much of the matrix is wanted. perftest measures the processor's clock for a quarter of a second at every size,
+/// so a run over all sizes takes six seconds at least.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Quick,

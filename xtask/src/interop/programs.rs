@@ -210,8 +210,9 @@ fn qperf(quick: bool) -> Vec<ClientServer> {
         .collect()
 }
 
-/// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive. The
-/// engine asks for no RNR retries (it leaves `rnr_retry_count` 0), so there are receives for all of them from the start.
+/// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive.
+/// The engine asks for no RNR retries (it leaves `rnr_retry_count` 0), so there are receives for all of them from the
+/// start.
 fn fio() -> Vec<ClientServer> {
     const PORT: u16 = 19921;
     let common = format!("fio --name=x --ioengine=rdma --port={PORT} --bs=64k --size=4m --iodepth=64 --thread");

@@ -1,4 +1,5 @@
-//! The connection manager: the table of `interop/rdmacm`, its cycles and kills, and the programs that come with librdmacm.
+//! The connection manager: the table of `interop/rdmacm`, its cycles and kills, and the programs that come with
+//! librdmacm.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -48,8 +49,8 @@ pub fn compile(
     Ok(here.display().to_string())
 }
 
-/// The addresses that programs are run over: loopback, and of an interface that is up the first of each kind. Which ones a
-/// machine has, shows in its routing tables.
+/// The addresses that programs are run over: loopback, and of an interface that is up the first of each kind. Which
+/// ones a machine has, shows in its routing tables.
 pub fn addresses() -> Vec<String> {
     let mut found = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
     let out = Command::new("ip").args(["-o", "addr", "show", "up"]).output();

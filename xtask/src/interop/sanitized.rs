@@ -1,5 +1,6 @@
-//! Programs that were built with a sanitizer whose runtime is a shared library, under `softrnic run`: alone, as the child of a
-//! shell, and with options of their user's. gcc is what is needed; clang's runtimes are static by default, which is easier.
+//! Programs that were built with a sanitizer whose runtime is a shared library, under `softrnic run`: alone, as the
+//! child of a shell, and with options of their user's. gcc is what is needed; clang's runtimes are static by default,
+//! which is easier.
 
 use std::fs;
 use std::time::Duration;

@@ -27,8 +27,8 @@ const SIZED: &[&str] = &[
 /// Those of 8 bytes. Asleep they wait for ever over TCP as well, by the program's own fault: they only poll here.
 const ATOMIC: &[&str] = &["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
 
-/// Over RC these are RDMA WRITE and READ, which complete at the initiator only: a target that sleeps until it has an event
-/// sleeps for ever, on every adapter. Over UD they are messages.
+/// Over RC these are RDMA WRITE and READ, which complete at the initiator only: a target that sleeps until it has an
+/// event sleeps for ever, on every adapter. Over UD they are messages.
 const ONE_SIDED: &[&str] = &["ucp_put_lat", "ucp_put_bw", "ucp_get"];
 
 const TRANSPORTS: &[(&str, &[(&str, &str)])] =

@@ -173,10 +173,10 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
 /// connection manager has made its way through the kernel. Here nobody may have looked at the link in the meantime; now
 /// somebody does.
 ///
-/// True if the event is not to be handed out yet, which is for programs that poll in turn their completions and, without
-/// waiting, this channel (libfabric does). Of them one that polled before the last message came would get the disconnection
-/// first, and destroy the queue pair with the message. So they get it when they have polled what had come; or when they
-/// ask twice without polling.
+/// True if the event is not to be handed out yet, which is for programs that poll in turn their completions and,
+/// without waiting, this channel (libfabric does). Of them one that polled before the last message came would get the
+/// disconnection first, and destroy the queue pair with the message. So they get it when they have polled what had
+/// come; or when they ask twice without polling.
 fn overtakes(id: &Id, channel: &Channel) -> bool {
     let qpn = match id.cm.view(id.key) {
         Ok(View { conn: Some((_, local, _)), .. }) => Qpn::new(local.qpn),

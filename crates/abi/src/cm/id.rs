@@ -28,8 +28,9 @@ pub struct EventChannel {
     nic: &'static Nic,
 }
 
-/// How many channels that were destroyed are kept, so that who uses one all the same is told so: a program's thread that waits for events
-/// may come back to do so while another one ends (rping does). With librdmacm it finds a descriptor that is none, mostly.
+/// How many channels that were destroyed are kept, so that who uses one all the same is told so: a program's thread
+/// that waits for events may come back to do so while another one ends (rping does). With librdmacm it finds a
+/// descriptor that is none, mostly.
 const KEPT: usize = 64;
 
 /// A channel that was destroyed.
@@ -38,7 +39,8 @@ struct Destroyed(*mut EventChannel);
 // SAFETY: what it points to may be used from any thread.
 unsafe impl Send for Destroyed {}
 
-/// In a forked child a lock may be one that another thread of the parent held: it is never let go. Nobody else holds one for so long.
+/// In a forked child a lock may be one that another thread of the parent held: it is never let go. Nobody else holds
+/// one for so long.
 const FORKED: Duration = Duration::from_secs(1);
 
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());

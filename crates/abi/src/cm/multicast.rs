@@ -1,4 +1,5 @@
-//! Multicast groups of ids. A group is known by its IP address; `cm::group` has its GID. A join is done when its event is handed out: the queue pair is attached.
+//! Multicast groups of ids. A group is known by its IP address; `cm::group` has its GID. A join is done when its event
+//! is handed out: the queue pair is attached.
 
 use std::net::SocketAddr;
 
@@ -125,7 +126,8 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     })
 }
 
-/// `rdma_leave_multicast(3)`: EADDRNOTAVAIL for a group that was not joined. Waits for the acknowledgement of its events.
+/// `rdma_leave_multicast(3)`: EADDRNOTAVAIL for a group that was not joined. Waits for the acknowledgement of its
+/// events.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL; an address or NULL (man page).

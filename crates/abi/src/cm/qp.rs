@@ -130,8 +130,8 @@ pub fn create_cqs(id: &Id, send: u32, recv: u32) -> Result<()> {
     result
 }
 
-/// Inline bytes that every queue pair of an id has. Adapters give the rest of a send queue's entry, whatever was asked for,
-/// and programs (rdma_xclient among them) send inline without asking.
+/// Inline bytes that every queue pair of an id has. Adapters give the rest of a send queue's entry, whatever was asked
+/// for, and programs (rdma_xclient among them) send inline without asking.
 const INLINE: u32 = 64;
 
 /// Makes the id's queue pair.

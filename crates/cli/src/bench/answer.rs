@@ -169,8 +169,8 @@ fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
     }
 }
 
-/// The same, asleep while nothing comes. The last message, over the reliable connection, has an immediate value; an unreliable one that was
-/// sent before it may still be on its way.
+/// The same, asleep while nothing comes. The last message, over the reliable connection, has an immediate value; an
+/// unreliable one that was sent before it may still be on its way.
 fn sink_by_events(end: &End, link: &mut Link, case: &Case, lane: &Lane) -> Result<u64, String> {
     let reliable = end.lane(&LAST)?;
     end.fill(lane, RECEIVES)?;

@@ -140,7 +140,8 @@ pub struct Lane {
     pub sends: Arc<Cq>,
     /// Completions of receives.
     pub receives: Arc<Cq>,
-    /// Where their events come, if there are any: of sends, and of receives. All lanes by events have them and the queues in common.
+    /// Where their events come, if there are any: of sends, and of receives. All lanes by events have them and the
+    /// queues in common.
     channels: Option<[Arc<CompChannel>; 2]>,
     /// Datagrams: to whom.
     to: Option<(Arc<Ah>, u32)>,
@@ -209,8 +210,8 @@ struct Loose {
 }
 
 impl End {
-    /// Opens the device, and connects with the other side, which does the same at the same time. `talk` sends our endpoints
-    /// and receives the other's.
+    /// Opens the device, and connects with the other side, which does the same at the same time. `talk` sends our
+    /// endpoints and receives the other's.
     pub fn open(
         options: &DeviceOptions,
         room: Room,
@@ -318,7 +319,8 @@ impl End {
         self.idle.len()
     }
 
-    /// Makes or destroys queue pairs until `count` are idle, on the completion queues that are polled; gives the new ones.
+    /// Makes or destroys queue pairs until `count` are idle, on the completion queues that are polled; gives the new
+    /// ones.
     pub fn make_idle(&mut self, count: usize) -> Result<Vec<Endpoint>, String> {
         self.idle.truncate(count);
         let first = self.idle.len();
@@ -339,8 +341,8 @@ impl End {
         Ok(())
     }
 
-    /// Posts receives until `wanted` are there. What no message has taken stays for the next case, so all of a lane are of
-    /// one size: those that walk of [`WALKED`] bytes, the others as large as there is room.
+    /// Posts receives until `wanted` are there. What no message has taken stays for the next case, so all of a lane are
+    /// of one size: those that walk of [`WALKED`] bytes, the others as large as there is room.
     #[inline]
     pub fn fill(&self, lane: &Lane, wanted: u64) -> Result<(), String> {
         while lane.ready.get() < wanted {

@@ -185,8 +185,8 @@ pub struct Stand {
     unix: UnixStream,
     buffers: Vec<Buffer>,
     remote: Option<Remote>,
-    /// Copies by `process_vm_writev(2)`: the very memory that the device's messages go from and to, because it depends on
-    /// where in physical memory pages happen to lie how fast they are copied, by a tenth and more. What is longer
+    /// Copies by `process_vm_writev(2)`: the very memory that the device's messages go from and to, because it depends
+    /// on where in physical memory pages happen to lie how fast they are copied, by a tenth and more. What is longer
     /// than those messages uses the buffers.
     registered: Option<(Place, Remote)>,
     /// Copies that walk go on where those of the last batch ended: a batch alone might fit into a cache.
@@ -198,7 +198,8 @@ pub struct Stand {
 const PATIENCE: Option<Duration> = Some(limits::PATIENCE);
 
 impl Stand {
-    /// Near's side; the other process comes to it. `ours` and `theirs` are where the device's messages come from and go to.
+    /// Near's side; the other process comes to it. `ours` and `theirs` are where the device's messages come from and go
+    /// to.
     pub fn new(link: &mut Link, ours: Place, theirs: Place) -> Result<Self, String> {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
         let port = tcp.local_addr().map_err(text)?.port();

@@ -116,8 +116,8 @@ fn clock() -> Clock {
     CLOCK.get_or_init(Clock::new).clone()
 }
 
-/// When round trips ended. The clock is the processor's counter, where it runs evenly, as perftest's is: a look takes half as long
-/// as one at the system's, and does not wait for what goes on beside it.
+/// When round trips ended. The clock is the processor's counter, where it runs evenly, as perftest's is: a look takes
+/// half as long as one at the system's, and does not wait for what goes on beside it.
 struct Stamps {
     clock: Clock,
     at: Vec<u64>,
@@ -304,7 +304,8 @@ pub const LAST: Case = Case {
     bytes: 1,
 };
 
-/// Tells a target that it was the last one, over the reliable connection: one that polls by a byte in its memory, one that sleeps by a message.
+/// Tells a target that it was the last one, over the reliable connection: one that polls by a byte in its memory, one
+/// that sleeps by a message.
 fn say_over(end: &End, case: &Case) -> Result<(), String> {
     if case.waiting == Waiting::Events {
         let lane = end.lane(&LAST)?;

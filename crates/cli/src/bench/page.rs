@@ -35,15 +35,18 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
     };
     line("# Performance\n");
     line(
-        "Made from one run of `softrnic bench --page FILE`, which measures the device through its public C functions and, in",
+        "Made from one run of `softrnic bench --page FILE`, which measures the device through its public C functions \
+         and, in",
     );
     line(
-        "the same run and on the same cores, what the machine itself can do. On another machine the figures are others; the",
+        "the same run and on the same cores, what the machine itself can do. On another machine the figures are \
+         others; the",
     );
     line("ratios less so. `docs/benchmark.md` says how it measures.\n");
     if migrated() {
         line(
-            "All programs ran with `SOFTRNIC_MIGRATE=1`: registered memory lay where peers map it (`docs/migrate.md`).\n",
+            "All programs ran with `SOFTRNIC_MIGRATE=1`: registered memory lay where peers map it \
+             (`docs/migrate.md`).\n",
         );
     }
     line(&format!("- Machine: {}.", results.machine));

@@ -100,15 +100,17 @@ fn calls(results: &Results) -> Part {
     }
 }
 
-/// What to know about a machine whose two processors are not two cores, or are kept from being so by others on the same hardware.
+/// What to know about a machine whose two processors are not two cores, or are kept from being so by others on the same
+/// hardware.
 fn shared_core(results: &Results) -> Option<String> {
     let of = |limit| results.limits.iter().find(|row| row.limit == limit).map(|row| &row.rounds);
     let ratios: Vec<f64> = of(Limit::WorkBeside)?.iter().zip(of(Limit::Work)?).map(|(both, one)| both / one).collect();
     let shared = ratios.iter().filter(|ratio| **ratio > SHARED).count();
     (shared > 0).then(|| {
         format!(
-            "In {shared} of {} rounds the two processors shared a core: with both at work each took up to {} times as long. What two \
-             processes do, of any program, takes that much longer than on two cores, and a cache line between them less.",
+            "In {shared} of {} rounds the two processors shared a core: with both at work each took up to {} times as \
+             long. What two processes do, of any program, takes that much longer than on two cores, and a cache line \
+             between them less.",
             ratios.len(),
             digits(ratios.iter().copied().fold(0.0, f64::max))
         )
@@ -162,10 +164,15 @@ fn latency(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
     Part {
         heading: "Latency: one message at a time",
         intro: vec![
-            "Microseconds. SEND, WRITE: one way, to a program that polls its completion queue, or its memory for WRITE.".into(),
-            "READ, atomics: until the answer is there; the other program sleeps. \"events\": who waits sleeps until an event comes."
+            "Microseconds. SEND, WRITE: one way, to a program that polls its completion queue, or its memory for \
+             WRITE."
                 .into(),
-            "\"ratio\" is the time over the limit's, the median of the rounds' ratios: 1 is the best that this machine could do by that means.".into(),
+            "READ, atomics: until the answer is there; the other program sleeps. \"events\": who waits sleeps until \
+             an event comes."
+                .into(),
+            "\"ratio\" is the time over the limit's, the median of the rounds' ratios: 1 is the best that this \
+             machine could do by that means."
+                .into(),
         ],
         notes: long.collect(),
         table,
@@ -201,11 +208,14 @@ fn bandwidth(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
     Part {
         heading: "Bandwidth: as many messages as there is room for, in one direction",
         intro: vec![
-            "GB/s (10^9 bytes a second), and millions of messages a second (M/s); one buffer on either side, or 64 MiB of them."
+            "GB/s (10^9 bytes a second), and millions of messages a second (M/s); one buffer on either side, or 64 \
+             MiB of them."
                 .into(),
-            "Who waits for completions polls, or sleeps until an event comes (\"events\"): of SEND both programs; of WRITE and READ one, the other sleeps."
+            "Who waits for completions polls, or sleeps until an event comes (\"events\"): of SEND both programs; of \
+             WRITE and READ one, the other sleeps."
                 .into(),
-            "\"ratio\" is GB/s over the limit: more than 1 is faster than the kernel's copy from process to process.".into(),
+            "\"ratio\" is GB/s over the limit: more than 1 is faster than the kernel's copy from process to process."
+                .into(),
         ],
         table,
         notes: Vec::new(),
@@ -266,7 +276,9 @@ fn process_pairs(results: &Results) -> Part {
     Part {
         heading: "Several pairs of processes at the same time",
         intro: vec![
-            "Latency is the median of the pairs'; bandwidth and messages are those of all together. The limit is what one pair".into(),
+            "Latency is the median of the pairs'; bandwidth and messages are those of all together. The limit is what \
+             one pair"
+                .into(),
             "could do, with the cores to itself; the pairs share them.".into(),
         ],
         table,
@@ -289,7 +301,11 @@ fn summary(results: &Results) -> Part {
     }
     Part {
         heading: "How near to its limits the device comes",
-        intro: vec!["Each figure over what it is held against: the ratio (the median of the rounds' ratios), and what it should be.".into()],
+        intro: vec![
+            "Each figure over what it is held against: the ratio (the median of the rounds' ratios), and what \
+            it should be."
+                .into(),
+        ],
         table,
         notes: Vec::new(),
     }

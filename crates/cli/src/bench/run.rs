@@ -61,7 +61,11 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut end = open(options, room, link)?;
     let plan = Plan::new(options, &options.sizes, end.atomics, |transport| end.largest(transport));
     if plan.cases.is_empty() {
-        return Err("nothing is left to measure: RC knows all operations, UC SEND and WRITE, UD SEND; who looks for a WRITE in his memory has no events".into());
+        return Err(
+            "nothing is left to measure: RC knows all operations, UC SEND and WRITE, UD SEND; who looks for a \
+            WRITE in his memory has no events"
+                .into(),
+        );
     }
     let limits = LimitCase::all(&plan.limit_sizes());
     let (ours, theirs) = end.places()?;
@@ -88,8 +92,8 @@ pub fn measure(options: &Options) -> Result<Results, String> {
             Ok::<_, String>(())
         };
         for case in &plan.cases {
-            // What the case is held against, just before it: a machine that others share changes within seconds. The smallest
-            // messages are not in the summary.
+            // What the case is held against, just before it: a machine that others share changes within seconds. The
+            // smallest messages are not in the summary.
             let beside = LimitCase::beside(case).concat();
             for held in left.extract_if(.., |limit| case.bytes >= summary::SMALL && beside.contains(limit)) {
                 limit(held, link, &mut figures.limits)?;
@@ -205,7 +209,8 @@ fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut 
     Ok(())
 }
 
-/// With so many idle connections beside the one that works, by turns: a machine that others share changes its speed meanwhile.
+/// With so many idle connections beside the one that works, by turns: a machine that others share changes its speed
+/// meanwhile.
 fn queue_pairs(
     end: &mut End,
     link: &mut Link,
@@ -236,7 +241,8 @@ fn queue_pairs(
     Ok(counts.iter().zip(figures).map(row).collect())
 }
 
-/// Makes so many idle connections, or leaves so many. Gives the time that it took to make those that were not there yet.
+/// Makes so many idle connections, or leaves so many. Gives the time that it took to make those that were not there
+/// yet.
 fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Option<Duration>, String> {
     let leaves = end.idle_count() > count;
     let start = Instant::now();

@@ -29,9 +29,9 @@ impl Spread {
     }
 }
 
-/// The median of the rounds' ratios of two figures. What slows a machine down for seconds, and one of the two more than the other,
-/// spoils the rounds that it falls into, and not also those that it was not there in, as it does with a ratio of medians.
-/// Each list begins with the first round. `None` if one is empty.
+/// The median of the rounds' ratios of two figures. What slows a machine down for seconds, and one of the two more than
+/// the other, spoils the rounds that it falls into, and not also those that it was not there in, as it does with a
+/// ratio of medians. Each list begins with the first round. `None` if one is empty.
 pub fn ratio(figures: &[f64], besides: &[f64]) -> Option<f64> {
     let mut ratios: Vec<f64> = figures.iter().zip(besides).map(|(figure, beside)| figure / beside).collect();
     ratios.sort_by(f64::total_cmp);

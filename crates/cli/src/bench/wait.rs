@@ -40,11 +40,11 @@ pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
     Ok(done)
 }
 
-/// Sleeps until `wanted` requests are done, as ibv_get_cq_event(3) has it: an event, the queue armed anew, and emptied. The queue is armed
-/// already. `loses`: what is waited for may never come, so not for ever.
+/// Sleeps until `wanted` requests are done, as ibv_get_cq_event(3) has it: an event, the queue armed anew, and emptied.
+/// The queue is armed already. `loses`: what is waited for may never come, so not for ever.
 ///
-/// `last`: nobody waits after this, so it is not armed anew: a queue that stays armed is an event that somebody waits for, and would be felt
-/// by what is measured next.
+/// `last`: nobody waits after this, so it is not armed anew: a queue that stays armed is an event that somebody waits
+/// for, and would be felt by what is measured next.
 pub fn sleep_for(
     channel: &CompChannel,
     cq: &Cq,

@@ -1,4 +1,5 @@
-//! `softrnic selftest`: every operation, on every kind of queue pair, in many sizes and shapes, and every byte compared.
+//! `softrnic selftest`: every operation, on every kind of queue pair, in many sizes and shapes, and every byte
+//! compared.
 
 mod case;
 mod pattern;

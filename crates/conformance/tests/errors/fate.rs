@@ -22,7 +22,8 @@ const LAST_WQE: u32 = rdma::sys::IBV_EVENT_QP_LAST_WQE_REACHED;
 
 const LOC_ACCESS_ERR: u32 = rdma::sys::IBV_WC_LOC_ACCESS_ERR;
 
-/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, if the key does not allow it.
+/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, if the key
+/// does not allow it.
 fn fails_receive(case: &Case) -> bool {
     case.op == Op::WriteImm && case.theirs == Seen::Event(rdma::sys::IBV_EVENT_QP_ACCESS_ERR)
 }

@@ -1,9 +1,9 @@
 //! The error matrix: every error over every path, with the completions of both sides in order, the states of both queue
 //! pairs and the asynchronous events.
 //!
-//! `table` says what must happen, `play` makes it happen. `posts`, `under_way`, `lost`, `overrun` and `unreliable` are what
-//! does not fit into the table: errors of the post itself, regions and peers that vanish, completion queues that overrun,
-//! send queues that go on after an error.
+//! `table` says what must happen, `play` makes it happen. `posts`, `under_way`, `lost`, `overrun` and `unreliable` are
+//! what does not fit into the table: errors of the post itself, regions and peers that vanish, completion queues that
+//! overrun, send queues that go on after an error.
 
 mod built;
 mod fate;

@@ -1,7 +1,8 @@
-//! Plays one case: both sides, in two processes, as two threads of one, or as one queue pair that is connected to itself.
+//! Plays one case: both sides, in two processes, as two threads of one, or as one queue pair that is connected to
+//! itself.
 //!
-//! The initiator posts four requests: a good SEND, the one in question, and two more that must not be executed if it fails.
-//! Its receives stand on the same completion queue, so that the order of all flushed requests shows.
+//! The initiator posts four requests: a good SEND, the one in question, and two more that must not be executed if it
+//! fails. Its receives stand on the same completion queue, so that the order of all flushed requests shows.
 
 use conformance::{Fixture, Joined, Wire, until};
 use rdma::{Data, QpState, QpType, SendFlags, SendOp, SendWr, Status};

@@ -1,4 +1,5 @@
-//! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and nothing happens.
+//! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and nothing
+//! happens.
 
 use conformance::{Fixture, Joined};
 use rdma::{Data, Errno, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Status};

@@ -148,8 +148,8 @@ impl Side {
         assert_eq!(wcs, [(300, Status::SUCCESS.0)]);
     }
 
-    /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `before` are
-    /// completions that were polled already; `granted` is memory that may have been written.
+    /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `before`
+    /// are completions that were polled already; `granted` is memory that may have been written.
     pub fn fate(
         &self,
         fixture: &Fixture,

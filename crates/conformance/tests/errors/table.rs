@@ -369,8 +369,8 @@ const ROWS: &[Row] = {
         row(OneBefore,             RANGES,    ACCESS,     REFUSED),
         row(OneRight,              RANGES,    ACCESS,     REFUSED),
         row(OneDomain,             RANGES,    ACCESS,     REFUSED),
-        // 9.9.6.3, class J; 11.6.2: the receive fails with a memory management operation error, and the requester is not
-        // answered.
+        // 9.9.6.3, class J; 11.6.2: the receive fails with a memory management operation error, and the requester is
+        // not answered.
         row(InvalidateKey,         SEND_INV,  Status::RETRIES, Seen::Recv(BIND)),
         // 9.4.5, 9.7.4.1.7, A19.4
         row(Misaligned,            WORDS,     INVALID,    BAD),

@@ -1,5 +1,5 @@
-//! Regions that are deregistered while requests use them (IBTA vol. 1, 10.6.3.3; `ibv_dereg_mr(3)`): when that has returned,
-//! nobody reads or writes there any more.
+//! Regions that are deregistered while requests use them (IBTA vol. 1, 10.6.3.3; `ibv_dereg_mr(3)`): when that has
+//! returned, nobody reads or writes there any more.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! UC and UD: what goes wrong here stops the send queue alone (IBTA vol. 1, 10.3.1.6); what goes wrong there is lost without
-//! a word (9.8.2, 9.8.3).
+//! UC and UD: what goes wrong here stops the send queue alone (IBTA vol. 1, 10.3.1.6); what goes wrong there is lost
+//! without a word (9.8.2, 9.8.3).
 
 use conformance::{Fixture, Joined};
 use rdma::{Access, Data, QpState, QpType, SendOp, SendWr, Status};

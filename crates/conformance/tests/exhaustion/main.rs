@@ -1,10 +1,10 @@
-//! What a process lacks: descriptors, memory, room for files, system calls. Every verb that cannot do its work says so with
-//! an errno, and with a line on standard error when SOFTRNIC_LOG asks for it; connections that cannot be made end in
-//! RETRY_EXC_ERR; nothing crashes, hangs or is lost; what was connected before goes on; and when there is enough again,
-//! everything works.
+//! What a process lacks: descriptors, memory, room for files, system calls. Every verb that cannot do its work says so
+//! with an errno, and with a line on standard error when SOFTRNIC_LOG asks for it; connections that cannot be made end
+//! in RETRY_EXC_ERR; nothing crashes, hangs or is lost; what was connected before goes on; and when there is enough
+//! again, everything works.
 //!
-//! Each case is a process of its own, with two peers: this test, which it is connected to before anything lacks (or not at
-//! all), and a friend, to whom it connects when something does.
+//! Each case is a process of its own, with two peers: this test, which it is connected to before anything lacks (or not
+//! at all), and a friend, to whom it connects when something does.
 
 mod attempt;
 mod child;

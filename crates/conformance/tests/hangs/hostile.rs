@@ -88,7 +88,8 @@ fn who_is_asked_all_the_time_works_on() {
 fn a_forked_child_does_not_answer_for_its_parent() {
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let fixture = Fixture::open();
-    // SAFETY: as in the tests of fork: glibc makes its allocator whole again, and the library's verbs may be called there.
+    // SAFETY: as in the tests of fork: glibc makes its allocator whole again, and the library's verbs may be called
+    // there.
     let child = match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {

@@ -3,8 +3,8 @@
 //! victim has with others.
 //!
 //! * `vandal`: a real program with a real connection, whose windows are written over from within while it is used.
-//! * `stranger`: speaks the rendezvous by hand, offers windows of its own making, and forges packets for queue pairs that
-//!   belong to others.
+//! * `stranger`: speaks the rendezvous by hand, offers windows of its own making, and forges packets for queue pairs
+//!   that belong to others.
 //!
 //! `SOFTRNIC_HOSTILE_ROUNDS` says how often (12), `SOFTRNIC_HOSTILE_SEED` repeats what failed.
 

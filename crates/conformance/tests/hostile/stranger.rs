@@ -1,7 +1,7 @@
 //! Speaks the rendezvous by hand: connects with windows of its own making, and is connected to.
 //!
-//! What it knows is what `window/src/rendezvous.rs` and `memory/src/{ring,shared}.rs` document. If they change so that no
-//! WELCOME comes any more, the test says so.
+//! What it knows is what `window/src/rendezvous.rs` and `memory/src/{ring,shared}.rs` document. If they change so that
+//! no WELCOME comes any more, the test says so.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};

@@ -65,7 +65,8 @@ fn strike(random: &mut Random, over: &AtomicBool, blows: &AtomicU64) {
     }
 }
 
-/// Two halves of one layout: control words in the first page, then slots of 64 bytes that begin with a stamp, then data.
+/// Two halves of one layout: control words in the first page, then slots of 64 bytes that begin with a stamp, then
+/// data.
 fn strike_once(random: &mut Random, memory: &File, start: u64, len: u64, gentle: bool) -> std::io::Result<()> {
     const SLOTS: u64 = 4096;
     const SLOT: u64 = 64;

@@ -80,8 +80,8 @@ impl Ledger {
     }
 }
 
-/// One thread that takes completions. What one thread takes is in the order of the queue, so for each sender the numbers
-/// that it sees rise.
+/// One thread that takes completions. What one thread takes is in the order of the queue, so for each sender the
+/// numbers that it sees rise.
 pub struct Reader<'a> {
     ledger: &'a Ledger,
     next: Vec<u64>,

@@ -156,7 +156,8 @@ fn sixty_four_processes_all_to_all() {
     let failed = remotes.iter_mut().filter_map(|remote| (!remote.ended_well()).then(|| remote.pid())).count();
     let pairs = (PROCESSES * (PROCESSES - 1) / 2) as u64;
     println!(
-        "counted: {PROCESSES} processes, {pairs} pairs: {} sent, {} received; each pair needs {} KiB, a process at most {} descriptors",
+        "counted: {PROCESSES} processes, {pairs} pairs: {} sent, {} received; each pair needs {} KiB, a process at \
+         most {} descriptors",
         sum.sent,
         sum.received,
         sum.grown.bytes / pairs / 1024,

@@ -1,5 +1,5 @@
-//! Long messages, one behind the other, between two processes that poll: whichever way they go, and whoever copies them, every byte is
-//! looked at.
+//! Long messages, one behind the other, between two processes that poll: whichever way they go, and whoever copies
+//! them, every byte is looked at.
 
 use std::time::Instant;
 
@@ -7,7 +7,8 @@ use conformance::side::{self, Place};
 use conformance::{Fixture, PATIENCE, Remote, Wire, softrnic};
 use rdma::{Cq, Data, Mr, RecvWr, SendOp, SendWr, Status, Wc};
 
-/// What goes through the window, what may go by reference, what both sides may copy, and what is more than one piece of a copy.
+/// What goes through the window, what may go by reference, what both sides may copy, and what is more than one piece of
+/// a copy.
 const LENGTHS: [usize; 6] = [1 << 20, 300_001, (3 << 20) + 17, 64 << 10, 128 << 10, (1 << 20) + 4096];
 const LONGEST: usize = LENGTHS[2];
 /// Requests under way, each with its place in both regions.

@@ -118,7 +118,8 @@ fn play(wire: &mut Wire) -> Footprint {
     let took = start.elapsed();
     let grown = Footprint::own().since(&before);
     println!(
-        "counted: {QPS} queue pairs: {} sent, {} received in {took:?}; {idle} before the first message, {grown} behind the last",
+        "counted: {QPS} queue pairs: {} sent, {} received in {took:?}; {idle} before the first message, {grown} \
+         behind the last",
         sent.count(),
         received.count(),
     );
@@ -140,7 +141,8 @@ fn a_thousand_queue_pairs_carry_data_and_are_small() {
     let there: Footprint = remote.wire.hear();
     let bytes = near.bytes + there.bytes;
     println!(
-        "counted: {QPS} queue pairs of depth {DEPTH} between two processes need {} KiB in all, each {} bytes on each side",
+        "counted: {QPS} queue pairs of depth {DEPTH} between two processes need {} KiB in all, each {} bytes on each \
+         side",
         bytes / 1024,
         bytes / (2 * QPS as u64),
     );

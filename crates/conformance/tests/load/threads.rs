@@ -126,7 +126,8 @@ fn play(wire: &mut Wire) {
     });
     let () = wire.exchange(&());
     println!(
-        "counted: {THREADS} threads on one queue pair: {} sent, {} received, each once and in its sender's order, in {:?}",
+        "counted: {THREADS} threads on one queue pair: {} sent, {} received, each once and in its sender's order, in \
+         {:?}",
         sent.count(),
         received.count(),
         start.elapsed()

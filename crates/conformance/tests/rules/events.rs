@@ -83,8 +83,8 @@ fn arming_for_less_does_not_disarm() {
     rig.fired();
 }
 
-/// A completion that waits, and that no event has covered, gives one as soon as it is asked for; what an event has covered gives no
-/// other one, though it was not polled.
+/// A completion that waits, and that no event has covered, gives one as soon as it is asked for; what an event has
+/// covered gives no other one, though it was not polled.
 #[test]
 fn what_came_before_arming_is_not_lost() {
     let rig = Rig::new();

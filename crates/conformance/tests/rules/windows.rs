@@ -98,7 +98,8 @@ fn an_atomic_is_aligned_by_its_address() {
     }
 }
 
-/// 11.4.1.1: of a new key only the low 8 bits are the program's; the others stay the window's. The post puts the whole into `mw->rkey`.
+/// 11.4.1.1: of a new key only the low 8 bits are the program's; the others stay the window's. The post puts the whole
+/// into `mw->rkey`.
 #[test]
 fn of_a_new_key_only_the_low_byte_counts() {
     let fixture = Fixture::open();
@@ -116,8 +117,8 @@ fn of_a_new_key_only_the_low_byte_counts() {
     assert_eq!(mw.rkey(), old & !0xff | 0x56);
 }
 
-/// 10.8.3.3, 10.3.1.7: a bind may be executed before what was posted in front of it is acknowledged. If that fails, it is
-/// flushed nevertheless: nothing completes well behind a failure.
+/// 10.8.3.3, 10.3.1.7: a bind may be executed before what was posted in front of it is acknowledged. If that fails, it
+/// is flushed nevertheless: nothing completes well behind a failure.
 #[test]
 fn a_bind_behind_a_failure_is_flushed() {
     let fixture = Fixture::open();

@@ -1,4 +1,5 @@
-//! Atomics are atomic, against other queue pairs and against the owner's processor (IBTA vol. 1, 9.4.5: `IBV_ATOMIC_GLOB`).
+//! Atomics are atomic, against other queue pairs and against the owner's processor (IBTA vol. 1, 9.4.5:
+//! `IBV_ATOMIC_GLOB`).
 //!
 //! What is not atomic shows only while both sides really run at once. So each test goes on until it has seen that often
 //! enough; on a machine with other work, at most for a while.

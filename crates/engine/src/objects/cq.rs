@@ -49,8 +49,8 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Takes at most `most` completions out, and frees the places that they held. Gives how many; `out` is called with the
-    /// number of each, from 0 on.
+    /// Takes at most `most` completions out, and frees the places that they held. Gives how many; `out` is called with
+    /// the number of each, from 0 on.
     #[inline]
     pub fn poll(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &verbs::Completion)) -> usize {
         let mut n = 0;
@@ -100,8 +100,8 @@ impl<P: Env> Engine<P> {
         self.done.is_empty(cq)
     }
 
-    /// True if completions that this queue gets may be handed to who polls it, without having been in it. False if they must be put
-    /// in: others are before them, or an event is asked for.
+    /// True if completions that this queue gets may be handed to who polls it, without having been in it. False if they
+    /// must be put in: others are before them, or an event is asked for.
     #[inline(always)]
     pub fn hands_over(&self, cq: CqId) -> bool {
         self.done.hands_over(cq)

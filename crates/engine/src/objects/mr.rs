@@ -54,7 +54,8 @@ impl<P: Env> Engine<P> {
         Ok((id, LKey(key)))
     }
 
-    /// The region was registered, or registered anew, just now; and its memory may go although it is not ON_DEMAND: it is to be reached as if it were.
+    /// The region was registered, or registered anew, just now; and its memory may go although it is not ON_DEMAND: it
+    /// is to be reached as if it were.
     pub fn guard_mr(&mut self, mr: MrId) -> Result<()> {
         let info = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?.info;
         self.mem.change_mr(mr, info, Backing::Guarded)

@@ -108,8 +108,8 @@ impl<P: Env> Engine<P> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
         let mut cap = init.cap;
         let ty = init.qp_type;
-        // What there is no queue for is not looked at: receives with a shared queue (ibv_create_qp(3)), and the halves that
-        // XRC queue pairs lack.
+        // What there is no queue for is not looked at: receives with a shared queue (ibv_create_qp(3)), and the halves
+        // that XRC queue pairs lack.
         if !ty.sends() {
             (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
         }
@@ -179,8 +179,8 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// Sends what a queue pair owes its peer, as far as there is room: it will be destroyed, or leave its connection. What was executed has
-    /// been told to this program, and would be tried by the peer until it fails.
+    /// Sends what a queue pair owes its peer, as far as there is room: it will be destroyed, or leave its connection.
+    /// What was executed has been told to this program, and would be tried by the peer until it fails.
     pub fn send_owed(&mut self, id: QpId, now: Nanos) {
         let Some(mut qp) = self.checkout_qp(id) else { return };
         (self.moved, self.turn) = (0, 0);

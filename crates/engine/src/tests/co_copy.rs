@@ -115,7 +115,8 @@ fn both_ways_are_tried() {
     }
 }
 
-/// A receive of a shared queue to which a peer that was given up may still copy: nobody else gets it, and it is lost for nobody.
+/// A receive of a shared queue to which a peer that was given up may still copy: nobody else gets it, and it is lost
+/// for nobody.
 #[test]
 fn a_receive_with_a_late_writer_is_kept_for_its_link() {
     for ends in [Ends::Again, Ends::Error, Ends::Reset, Ends::Destroyed] {

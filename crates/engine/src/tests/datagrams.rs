@@ -76,7 +76,8 @@ fn what_the_service_has_not_completes_in_error() {
     }
 }
 
-/// Each member of a group gets it, and is waited for like a lone peer: for a while, and not again before it takes something.
+/// Each member of a group gets it, and is waited for like a lone peer: for a while, and not again before it takes
+/// something.
 #[test]
 fn members_of_a_group_whose_links_are_full_are_waited_for() {
     const GROUP: verbs::Gid = verbs::Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);

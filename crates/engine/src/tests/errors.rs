@@ -81,8 +81,8 @@ fn atomic_list_not_of_eight_bytes() {
     }
 }
 
-/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, however long the message is, and
-/// whichever of its packets is refused.
+/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, however long
+/// the message is, and whichever of its packets is refused.
 #[test]
 fn write_with_immediate_and_a_bad_key() {
     for (len, posted) in [(64, true), (40_000, true), (64, false)] {
@@ -209,8 +209,8 @@ fn receiver_not_ready() {
     });
 }
 
-/// A peer that is never ready leaves no trace of each of its answers, though the timer of the request in between runs for hours;
-/// nor does a queue pair that is destroyed.
+/// A peer that is never ready leaves no trace of each of its answers, though the timer of the request in between runs
+/// for hours; nor does a queue pair that is destroyed.
 #[test]
 fn timers_that_nobody_waits_for_are_swept() {
     let mut w = World::new(2, 5);

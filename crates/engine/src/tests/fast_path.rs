@@ -162,7 +162,8 @@ impl Program {
         self.connect(self.pairs.len() - 1);
     }
 
-    /// Connects a pair, anew if need be: what was under way before is still under way. One end may stay in RTR for a while.
+    /// Connects a pair, anew if need be: what was under way before is still under way. One end may stay in RTR for a
+    /// while.
     fn connect(&mut self, pair: usize) {
         let ends = self.pairs[pair];
         let psns = [(); 2].map(|()| if self.r.coin() { 0xff_fff0 } else { self.r.next() as u32 & 0xff_ffff });
@@ -617,8 +618,8 @@ impl Program {
     }
 }
 
-/// Whatever is posted, lost, repeated, exchanged, forged and broken: state, completions, events, packets, timers and memory
-/// are the same after every step.
+/// Whatever is posted, lost, repeated, exchanged, forged and broken: state, completions, events, packets, timers and
+/// memory are the same after every step.
 #[test]
 fn fast_and_slow_path() {
     let (mut taken, mut handed, mut in_runs) = ([0; 4], 0, 0);

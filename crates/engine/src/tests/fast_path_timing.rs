@@ -1,6 +1,6 @@
 //! The fast path may change when a packet goes out: a request is on the wire when its post returns, before what is owed
-//! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change is what
-//! programs see of requests that all succeed.
+//! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change
+//! is what programs see of requests that all succeed.
 
 use verbs::{
     Completion, Opcode, QpAttr, QpCap, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
@@ -83,7 +83,8 @@ impl End {
     }
 }
 
-/// What programs see in the end: completions by queue, in order; state, sequence numbers and counts of the queue pairs; memory.
+/// What programs see in the end: completions by queue, in order; state, sequence numbers and counts of the queue pairs;
+/// memory.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     completions: Vec<Vec<Completion>>,
@@ -219,7 +220,8 @@ fn prompt_acknowledgements() {
     assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
 }
 
-/// Who sends one message after the other waits for the acknowledgement: that is on its way before the completion is made.
+/// Who sends one message after the other waits for the acknowledgement: that is on its way before the completion is
+/// made.
 #[test]
 fn a_message_is_acknowledged_before_it_completes() {
     let mut w = world(1, true);
@@ -238,7 +240,8 @@ fn a_message_is_acknowledged_before_it_completes() {
     assert_eq!((outcome, found.map(|c| c.wr_id), answers), (Fast::Completed { expects: false }, Some(1), 1));
 }
 
-/// A poll for several completions takes packet after packet. What completes behind others in its queue must not overtake them.
+/// A poll for several completions takes packet after packet. What completes behind others in its queue must not
+/// overtake them.
 #[test]
 fn what_is_handed_over_overtakes_nothing() {
     let mut w = world(1, true);
@@ -289,7 +292,8 @@ fn there_is_room_for_all_that_is_under_way() {
     assert_eq!(w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>(), (0..60).collect::<Vec<_>>());
 }
 
-/// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for then.
+/// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for
+/// then.
 #[test]
 fn an_overrun_leaves_no_timer() {
     let left = [true, false].map(|fast| {

@@ -148,8 +148,8 @@ fn a_poked_entry_fails() {
     assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);
 }
 
-/// The same with a small one that is under way: what would be sent again is no request. Acknowledged before somebody looks, it has
-/// been executed.
+/// The same with a small one that is under way: what would be sent again is no request. Acknowledged before somebody
+/// looks, it has been executed.
 #[test]
 fn a_poked_entry_under_way_fails() {
     for looked_at in [false, true] {

@@ -690,8 +690,8 @@ impl World {
         most
     }
 
-    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it found, and how many
-    /// answers were under way then.
+    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it
+    /// found, and how many answers were under way then.
     pub fn take_short(&mut self, from: usize, to: usize) -> (Fast, Option<Completion>, usize) {
         let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
@@ -703,13 +703,14 @@ impl World {
         (outcome, poller.found.pop(), poller.answers)
     }
 
-    /// A node takes a packet; if it polls, as a poll does that has room for so many completions, and takes those behind it. How many
-    /// packets it took.
+    /// A node takes a packet; if it polls, as a poll does that has room for so many completions, and takes those behind
+    /// it. How many packets it took.
     fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>, most: usize) -> usize {
         let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.env().inward(from);
         let engine = &mut self.nodes[to].engine;
-        // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out before the others come.
+        // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out
+        // before the others come.
         let small = |cq: CqId| packet.op == PacketOp::Ack && engine.done.cqs.get(cq).is_some_and(|cq| cq.capacity < 64);
         let polled = self.polled[to].filter(|&cq| engine.hands_over(cq) && !small(cq));
         let outcome = match (polled.filter(|_| engine.has_fast_path), short_packet(&packet, &payload)) {

@@ -10,7 +10,8 @@ const SECOND: u64 = 1_000_000_000;
 const MTU_1024: u8 = 3;
 const MTU_4096: u8 = 5;
 
-/// Two connected queue pairs with these path MTUs. The first has been answered once, so that it may execute requests itself.
+/// Two connected queue pairs with these path MTUs. The first has been answered once, so that it may execute requests
+/// itself.
 fn pair(w: &mut World, ty: QpType, ours: u8, theirs: u8) -> (QpId, QpId) {
     let ((qa, na), (qb, nb)) = (w.qp(0, ty), w.qp(1, ty));
     w.connect(0, qa, QpAttr { path_mtu: ours, ..World::attr(nb, 500, 100) });

@@ -32,7 +32,8 @@ fn proven() -> (World, verbs::QpId, verbs::QpId) {
     (w, qa, qb)
 }
 
-/// How long a lone request took that was sent is told; not that of several, nor of what was executed here, nor of a SEND.
+/// How long a lone request took that was sent is told; not that of several, nor of what was executed here, nor of a
+/// SEND.
 #[test]
 fn how_soon_requests_are_answered_is_told() {
     let mut w = World::new(2, 9);
@@ -116,8 +117,8 @@ fn atomics() {
     }
 }
 
-/// To a shared region requests are executed here as soon as those that had to be sent are answered; not behind a SEND, whose
-/// answer may take long.
+/// To a shared region requests are executed here as soon as those that had to be sent are answered; not behind a SEND,
+/// whose answer may take long.
 #[test]
 fn shared_regions_are_worth_waiting_for() {
     for behind_send in [false, true] {

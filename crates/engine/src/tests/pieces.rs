@@ -1,5 +1,6 @@
-//! Long requests that the initiator executes piece by piece, one under each hold of the lock: whatever happens between two pieces, nothing is
-//! executed twice or out of order, and what the rest comes to is what packets would have come to.
+//! Long requests that the initiator executes piece by piece, one under each hold of the lock: whatever happens between
+//! two pieces, nothing is executed twice or out of order, and what the rest comes to is what packets would have come
+//! to.
 
 use verbs::{
     Access, MrId, Opcode, QpAttr, QpAttrMask, QpId, QpState, QpType, RKey, SendBody, SendFlags, WcStatus as St,
@@ -57,7 +58,8 @@ fn executed(w: &World) -> u64 {
 }
 
 impl Joined {
-    /// Posts a WRITE or READ of so many bytes between the same places of both nodes, whose first piece is executed at once.
+    /// Posts a WRITE or READ of so many bytes between the same places of both nodes, whose first piece is executed at
+    /// once.
     fn post(&mut self, opcode: Opcode, len: u32, id: u64) {
         let w = &mut self.w;
         let (body, sges) = (SendBody::Rdma { remote_addr: BASE + AT, rkey: self.key }, [w.sge(0, AT, len)]);
@@ -201,7 +203,8 @@ fn rights_are_looked_at_for_each_piece() {
     }
 }
 
-/// When the way ends in the middle the rest is a message of its own. What has been executed is not executed again, whatever is lost.
+/// When the way ends in the middle the rest is a message of its own. What has been executed is not executed again,
+/// whatever is lost.
 #[test]
 fn the_rest_goes_as_packets() {
     for opcode in BOTH {

@@ -120,8 +120,9 @@ fn slow_sides_on_a_bad_network() {
     }
 }
 
-/// A peer that lives but does not get to take what was sent: its adapter would have answered. The timeouts are not counted
-/// as retries, for so long as that is likely. For a dead one they are, also if nothing but this timer has noticed yet.
+/// A peer that lives but does not get to take what was sent: its adapter would have answered. The timeouts are not
+/// counted as retries, for so long as that is likely. For a dead one they are, also if nothing but this timer has
+/// noticed yet.
 #[test]
 fn a_peer_that_waits_for_its_turn() {
     let cases = [(15_000, false, St::Success), (30_000, false, St::RetryExcErr), (700, true, St::RetryExcErr)];

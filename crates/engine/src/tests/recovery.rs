@@ -122,8 +122,8 @@ fn reads_denied_single_copy_in_one_batch() {
     }
 }
 
-/// A receive of which a part is discarded (`ibv_alloc_null_mr(3)`): the first piece of the message went by single copy, the
-/// rest cannot.
+/// A receive of which a part is discarded (`ibv_alloc_null_mr(3)`): the first piece of the message went by single copy,
+/// the rest cannot.
 #[test]
 fn single_copy_send_into_null_region() {
     let mut w = World::new(2, 5);
@@ -275,7 +275,8 @@ fn long_message_on_a_slow_link() {
     assert_eq!(statuses(&mut w, 0), [St::Success]);
 }
 
-/// Memory that peers map goes by single copy where other memory goes through the link, and the way may change within a message.
+/// Memory that peers map goes by single copy where other memory goes through the link, and the way may change within a
+/// message.
 #[test]
 fn large_messages_go_as_the_link_wants() {
     for (above, shared, by_ref) in [(16384, None, true), (u32::MAX, None, false), (u32::MAX, Some(16384), true)] {
@@ -342,8 +343,8 @@ fn what_follows_a_large_message_may_go_another_way() {
     assert!(w.read(1, 0, 100_000) == data);
 }
 
-/// What went in small pieces, and has been executed in part, does not come again in larger ones: the first of them would begin with
-/// what the peer has had, and be taken for a repetition of that.
+/// What went in small pieces, and has been executed in part, does not come again in larger ones: the first of them
+/// would begin with what the peer has had, and be taken for a repetition of that.
 #[test]
 fn pieces_do_not_grow() {
     let mut w = World::new(2, 5);
@@ -365,7 +366,8 @@ fn pieces_do_not_grow() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
-/// The same where single copies become possible only after the first try: the peer's answer about them was still on its way.
+/// The same where single copies become possible only after the first try: the peer's answer about them was still on its
+/// way.
 #[test]
 fn pieces_do_not_grow_when_single_copies_become_possible() {
     let mut w = World::new(2, 5);
@@ -409,8 +411,8 @@ fn alone_for_seconds(w: &mut World) -> Vec<(u64, St)> {
     w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
-/// A peer that is stopped makes no room, so what is owed to it stays here. Its silence is found out all the same by the requests that are
-/// posted behind that.
+/// A peer that is stopped makes no room, so what is owed to it stays here. Its silence is found out all the same by the
+/// requests that are posted behind that.
 #[test]
 fn a_request_behind_an_answer_without_room_times_out() {
     for posted_before in [false, true] {
@@ -470,8 +472,8 @@ fn a_request_behind_an_answered_one_times_out() {
     assert!(found.contains(&(1, St::Success)) && found.contains(&(4, St::RetryExcErr)), "{found:?}");
 }
 
-/// What a queue pair has executed and told its program is acknowledged before it is forgotten, and also where an error of its own requests ends
-/// it: the peer would try it again until that fails.
+/// What a queue pair has executed and told its program is acknowledged before it is forgotten, and also where an error
+/// of its own requests ends it: the peer would try it again until that fails.
 #[test]
 fn what_was_executed_is_answered() {
     for end in ["destroy", "reset", "own error"] {
@@ -523,8 +525,8 @@ fn forced_deregistration_kills_requests() {
     assert_eq!(w.read(0, 0, 20_000), [0; 20_000]);
 }
 
-/// Before a program hears that a request by reference is over, or gets its memory back, the peer is kept from the memory:
-/// the request is void, and what the peer had begun has been waited for.
+/// Before a program hears that a request by reference is over, or gets its memory back, the peer is kept from the
+/// memory: the request is void, and what the peer had begun has been waited for.
 #[test]
 fn peers_are_waited_for() {
     type End = fn(&mut World, verbs::QpId);

@@ -38,8 +38,8 @@ impl Twins {
 
     /// Does the same in both, lets the engines run, and compares everything there is.
     ///
-    /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is owed when
-    /// a request is posted, and the packets of both worlds are the same ones in the same order.
+    /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is
+    /// owed when a request is posted, and the packets of both worlds are the same ones in the same order.
     pub fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
         let [fast, slow] = [&mut self.fast, &mut self.slow].map(|w| {
             let result = act(w);

@@ -1,4 +1,5 @@
-//! The system, as loom knows it: fences on both sides, in the place of membarrier(2); a notification instead of futex(2).
+//! The system, as loom knows it: fences on both sides, in the place of membarrier(2); a notification instead of
+//! futex(2).
 
 use core::cell::UnsafeCell;
 use std::time::Instant;

@@ -17,15 +17,15 @@ pub const ANONYMOUS: usize = usize::MAX;
 /// Longer than any store waits in a processor's buffer: that is a matter of a cache line's way.
 const DRAINED: Duration = Duration::from_millis(10);
 
-/// The thread pointer: an address in the thread's own memory. Not by `thread_local!`, which calls a function in a library
-/// that is loaded late.
+/// The thread pointer: an address in the thread's own memory. Not by `thread_local!`, which calls a function in a
+/// library that is loaded late.
 #[inline]
 pub fn thread() -> usize {
     #[cfg(all(target_os = "linux", target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
     {
         let pointer;
-        // SAFETY: the first word of the thread's control block is its own address (ELF Handling For Thread-Local Storage,
-        // variant II), always readable.
+        // SAFETY: the first word of the thread's control block is its own address (ELF Handling For Thread-Local
+        // Storage, variant II), always readable.
         unsafe {
             core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
         }
@@ -75,8 +75,8 @@ pub fn heavy_fence() -> bool {
     if barrier() || (register() && barrier()) {
         return true;
     }
-    // A filter of system calls was installed since. The other thread's odd number may wait to be written in a buffer of its
-    // processor: not for long, and interrupts empty it, too. There is nothing better left, and it happens once.
+    // A filter of system calls was installed since. The other thread's odd number may wait to be written in a buffer of
+    // its processor: not for long, and interrupts empty it, too. There is nothing better left, and it happens once.
     core::sync::atomic::fence(Ordering::SeqCst);
     // Not by `sleep`, where pthread_cancel(3) could strike.
     let until = Instant::now() + DRAINED;

@@ -273,7 +273,8 @@ fn nobody_is_in_beside_another() {
     assert_eq!((one, other), (total.load(Ordering::Relaxed), total.load(Ordering::Relaxed)));
 }
 
-/// Who lets go in between and takes it again at once comes behind those who wait, whether it leans to that thread or not.
+/// Who lets go in between and takes it again at once comes behind those who wait, whether it leans to that thread or
+/// not.
 #[test]
 fn who_waits_has_it_next() {
     use parking_lot::lock_api::RawMutexFair;

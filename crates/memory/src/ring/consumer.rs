@@ -166,8 +166,8 @@ impl<M: RingMemory> Consumer<M> {
         self.unfenced += 1;
     }
 
-    /// The next record, if it is there and short: a header of 3 or 4 words, and at most 8 bytes of payload in the word behind it.
-    /// What else there may be (also nothing, or nonsense), [`Consumer::peek`] tells. To be followed by
+    /// The next record, if it is there and short: a header of 3 or 4 words, and at most 8 bytes of payload in the word
+    /// behind it. What else there may be (also nothing, or nonsense), [`Consumer::peek`] tells. To be followed by
     /// [`Consumer::release_short`], or not: then it is still there.
     #[inline(always)]
     pub fn peek_short(&self) -> Option<Short> {
@@ -180,7 +180,8 @@ impl<M: RingMemory> Consumer<M> {
         Some(Short { four: code == 1, len, words: self.memory.load_short(self.line) })
     }
 
-    /// Gives the place of a record back that [`Consumer::peek_short`] gave. True if the producer waits for room and must be rung now.
+    /// Gives the place of a record back that [`Consumer::peek_short`] gave. True if the producer waits for room and
+    /// must be rung now.
     #[inline(always)]
     #[must_use]
     pub fn release_short(&mut self) -> bool {

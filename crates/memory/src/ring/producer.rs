@@ -23,7 +23,8 @@ pub struct Producer<M> {
     pub(super) tail: u64,
     /// Up to here, counted like `head`, lines were taken back, see [`Producer::claim_bulk`].
     claimed: u64,
-    /// Of the records in the bulk area that are not known to have been taken: the count behind each, and `head` after it.
+    /// Of the records in the bulk area that are not known to have been taken: the count behind each, and `head` after
+    /// it.
     pub(super) ends: VecDeque<(u64, u64)>,
     /// See [`Producer::call_for_room`].
     calls: bool,
@@ -57,8 +58,8 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Whether the consumer is to ring when it has made room, as it does at first. Whoever looks for room again and again saves it
-    /// the system call, and itself the waking.
+    /// Whether the consumer is to ring when it has made room, as it does at first. Whoever looks for room again and
+    /// again saves it the system call, and itself the waking.
     pub fn call_for_room(&mut self, calls: bool) {
         self.calls = calls;
     }
@@ -126,7 +127,8 @@ impl<M: RingMemory> Producer<M> {
             Some(at / GRAIN)
         };
         self.publish(code, len, grain);
-        // Not behind a whole segment: most are parts of a long message, the next is written at once, and nothing is won.
+        // Not behind a whole segment: most are parts of a long message, the next is written at once, and nothing is
+        // won.
         if grain.is_some() && stores == Stores::Through && len < M::SEGMENT {
             self.claim_bulk(bulk);
         }
@@ -146,7 +148,8 @@ impl<M: RingMemory> Producer<M> {
         true
     }
 
-    /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, who waits at it.
+    /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, who
+    /// waits at it.
     #[inline(always)]
     pub fn expect_push(&self) {
         self.memory.expect_write(self.line);
@@ -165,12 +168,13 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Takes the cache lines of some slots back from the consumer, who has read them, all at once: behind the next slot, at which
-    /// the consumer waits.
+    /// Takes the cache lines of some slots back from the consumer, who has read them, all at once: behind the next
+    /// slot, at which the consumer waits.
     ///
-    /// By stores, because on some processors (AMD's of family 25) the hint to do so, `prefetchw`, does nothing for a line that is still here, if only
-    /// to be read, as all of these are. Each store would then wait for its line to come back when a record is written, one
-    /// after the other: stores become visible in order, and what waits for one record fills the processor's queue of stores. Those here wait together.
+    /// By stores, because on some processors (AMD's of family 25) the hint to do so, `prefetchw`, does nothing for a
+    /// line that is still here, if only to be read, as all of these are. Each store would then wait for its line to
+    /// come back when a record is written, one after the other: stores become visible in order, and what waits for one
+    /// record fills the processor's queue of stores. Those here wait together.
     #[inline]
     fn claim(&self) {
         let next = self.at.count;
@@ -252,8 +256,8 @@ impl<M: RingMemory> Producer<M> {
         Err(PushError::Full)
     }
 
-    /// True if there is room for a record of any size. If not, the consumer will ring when it has made some, unless it need not
-    /// ([`Producer::call_for_room`]).
+    /// True if there is room for a record of any size. If not, the consumer will ring when it has made some, unless it
+    /// need not ([`Producer::call_for_room`]).
     ///
     /// # Errors
     /// [`Broken`].

@@ -118,7 +118,8 @@ fn release(_: &Situation<'_>, id: &CmId) -> Said {
         CmState::DreqSent => {
             let age = id.age_ns.filter(|age| *age >= NOTABLE)?;
             let text = format!(
-                "DISCONNECT sent {} ago to {}, not answered: its program has to call rdma_disconnect or rdma_destroy_id",
+                "DISCONNECT sent {} ago to {}, not answered: its program has to call rdma_disconnect or \
+                 rdma_destroy_id",
                 duration(age),
                 place(id.dst.as_ref())
             );

@@ -42,7 +42,8 @@ fn solicited(_: &Situation<'_>, cq: &Cq) -> Said {
     let inside =
         format!("{} inside that {} not, or came before the last event", count(n, "completion"), verb(n, "is", "are"));
     let text = format!(
-        "armed for solicited completions only, {inside}: no event comes before a SEND with IBV_SEND_SOLICITED, or an error"
+        "armed for solicited completions only, {inside}: no event comes before a SEND with IBV_SEND_SOLICITED, or an \
+         error"
     );
     Some((if cq.channel.is_some() { Severity::Stuck } else { Severity::Note }, text))
 }
@@ -57,7 +58,8 @@ fn armed_late(situation: &Situation<'_>, cq: &Cq) -> Said {
         return Some((Severity::Note, text.into()));
     }
     let text = format!(
-        "armed, and {} came before the last event: another comes only with the next completion; poll until nothing is left",
+        "armed, and {} came before the last event: another comes only with the next completion; poll until nothing is \
+         left",
         count(u64::from(cq.inside), "completion")
     );
     Some((Severity::Stuck, text))

@@ -1,7 +1,7 @@
 //! Why something does not go on: one function for each reason, in tables.
 //!
-//! A rule looks at facts and finds nothing, or says in one sentence what is the matter. Rules know no process, no socket and
-//! no clock; what a process cannot know of its peer comes from the peer's own report, where there is one.
+//! A rule looks at facts and finds nothing, or says in one sentence what is the matter. Rules know no process, no
+//! socket and no clock; what a process cannot know of its peer comes from the peer's own report, where there is one.
 
 mod cm;
 mod cq;

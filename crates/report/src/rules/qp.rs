@@ -106,7 +106,8 @@ fn no_link(_: &Situation<'_>, qp: &Qp) -> Said {
         }
         Some(true) => {
             format!(
-                "no link to {name} at {}: its owner cannot be reached (another user's, without SOFTRNIC_PEERS=any; or the address is not this host's)",
+                "no link to {name} at {}: its owner cannot be reached (another user's, without SOFTRNIC_PEERS=any; or \
+                 the address is not this host's)",
                 peer.gid
             )
         }
@@ -255,7 +256,8 @@ fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
     let sq = qp.sq.as_ref().filter(|sq| sq.depth > 0 && sq.held >= sq.depth)?;
     if sq.held_signaled == 0 {
         let text = format!(
-            "send queue full: {} unsignaled, none signaled: no completion can ever free it (ibv_post_send(3)); signal at least one request in {}",
+            "send queue full: {} unsignaled, none signaled: no completion can ever free it (ibv_post_send(3)); signal \
+             at least one request in {}",
             sq.held, sq.depth
         );
         return Some((Severity::Stuck, text));
@@ -269,7 +271,8 @@ fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
         return None;
     }
     let text = format!(
-        "send queue full: all {} requests are complete, and their completions wait in CQ {handle}: polling it frees the places",
+        "send queue full: all {} requests are complete, and their completions wait in CQ {handle}: polling it frees \
+         the places",
         sq.held
     );
     Some((Severity::Waits, text))

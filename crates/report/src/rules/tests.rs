@@ -115,12 +115,15 @@ const CASES: &[Case] = &[
         w.qp().waits.rnr = Some(RnrWait { age_ns: 2_100_000_000, naks: 4, retries: 3, rnr_retry: 6, left_ns: None });
         w.peer.adapter.qps[0].rq = Some(Rq { depth: 16, posted: 0, held: 16, total: 16, expected_psn: 7 });
         w.peer.adapter.cqs[0].inside = 16;
-    }, "RNR: the peer has posted no receive for 2.1 s (4 RNR NAKs); rnr_retry 3 of 6, then IBV_WC_RNR_RETRY_EXC_ERR; there, in process 200, the receive queue holds 0 receives, of 16 posted so far; 16 completions wait in its CQ 3"),
+    }, "RNR: the peer has posted no receive for 2.1 s (4 RNR NAKs); rnr_retry 3 of 6, then IBV_WC_RNR_RETRY_EXC_ERR; \
+        there, in process 200, the receive queue holds 0 receives, of 16 posted so far; 16 completions wait in its CQ \
+        3"),
     ("rnr", Waiting, |w| {
         w.qp().waits.rnr = Some(RnrWait { age_ns: SECOND / 2, naks: 1, retries: 0, rnr_retry: 7, left_ns: None });
         w.peer.adapter.qps[0].srq = Some(1);
         w.peer.adapter.srqs = vec![Srq { handle: 1, total: 8, posted: 0, ..Srq::default() }];
-    }, "for 500 ms (one RNR NAK); rnr_retry 7: it is tried for ever; there, in process 200, SRQ 1 holds 0 receives, of 8 posted"),
+    }, "for 500 ms (one RNR NAK); rnr_retry 7: it is tried for ever; there, in process 200, SRQ 1 holds 0 receives, \
+        of 8 posted"),
     ("no-link", Stuck, |w| {
         w.sq().waiting = 1;
         let peer = w.qp().peer.as_mut().unwrap();
@@ -135,7 +138,8 @@ const CASES: &[Case] = &[
         "the peer, process 200, is stopped (SIGSTOP, or a debugger)"),
     ("peer-gone", Stuck, |w| w.us.adapter.links[0].life = Life::Gone, "the peer, process 200, is gone"),
     ("ack", Stuck, |w| w.qp().waits.ack = ack(2 * SECOND),
-        "waits for an acknowledgement since 2.0 s; retry 2 of 7, timeout 536 ms; the peer has not taken it from the ring"),
+        "waits for an acknowledgement since 2.0 s; retry 2 of 7, timeout 536 ms; the peer has not taken it from the \
+         ring"),
     ("ack", Stuck, |w| {
         w.qp().waits.ack = Some(AckWait { timeout_ns: None, untaken: false, ..ack(SECOND).unwrap() });
     }, "timeout 0: it waits for ever"),
@@ -171,11 +175,14 @@ const CASES: &[Case] = &[
     ("refused", Waiting, |w| {
         w.qp().counters.rnr_naks_out = 3;
         w.qp().rq = Some(Rq { depth: 16, total: 16, ..Rq::default() });
-    }, "no receive is posted: 3 messages refused with an RNR NAK; the receive queue holds 0 receives, of 16 posted so far"),
+    }, "no receive is posted: 3 messages refused with an RNR NAK; the receive queue holds 0 receives, of 16 posted so \
+        far"),
     ("dropped", Note, |w| w.qp().counters.dropped = 1, "one message was lost: no receive was posted"),
     ("dropped-too-long", Note, |w| w.qp().counters.too_long = 2, "2 datagrams were lost: longer than the receive"),
-    ("dropped-qkey", Note, |w| w.qp().counters.wrong_qkey = 1, "one datagram was lost: the Q_Key is not this queue pair's"),
-    ("dropped-no-room", Note, |w| w.qp().counters.no_room = 1, "one message was not sent: the ring to the peer was full"),
+    ("dropped-qkey", Note, |w| w.qp().counters.wrong_qkey = 1, "one datagram was lost: the Q_Key is not this queue \
+        pair's"),
+    ("dropped-no-room", Note, |w| w.qp().counters.no_room = 1, "one message was not sent: the ring to the peer was \
+        full"),
     ("cq-overrun", Stuck, |w| w.cq().overrun = true, "CQ 3: overrun: it was full with 128 completions"),
     ("cq-full", Waiting, |w| w.cq().inside = 128, "full: 128 completions, nobody polls them"),
     ("cq-solicited", Stuck, |w| {
@@ -205,7 +212,8 @@ const CASES: &[Case] = &[
         "the destruction of CQ 3 waits: 2 events got and not acknowledged"),
     ("async-unread", Note, |w| w.us.adapter.unread_events = vec!["IBV_EVENT_QP_FATAL".into()],
         "asynchronous events that nobody has got (ibv_get_async_event(3)): IBV_EVENT_QP_FATAL"),
-    ("told", Note, |w| w.us.told = vec!["no descriptors are left".into()], "told on standard error: no descriptors are left"),
+    ("told", Note, |w| w.us.told = vec!["no descriptors are left".into()], "told on standard error: no descriptors \
+        are left"),
     ("strangers", Note, |w| w.us.adapter.strangers = 1, "one packet dropped: from another process"),
     ("cm-unread", Waiting, |w| w.id(None).unread = vec!["CONNECT_REQUEST".into()],
         "cm_id 4: one event waits, and nobody has got it (rdma_get_cm_event(3)): CONNECT_REQUEST"),
@@ -217,7 +225,8 @@ const CASES: &[Case] = &[
             src: Some("0.0.0.0:7174".into()), backlog_room: Some(0), parked: 1,
             unread: vec!["CONNECT_REQUEST".into()], ..CmId::default()
         }], locked: None });
-    }, "CONNECT sent 3.0 s ago to 10.0.0.1:7174, no answer; the listener's backlog is full: one CONNECT_REQUEST event that process 200 has not got"),
+    }, "CONNECT sent 3.0 s ago to 10.0.0.1:7174, no answer; the listener's backlog is full: one CONNECT_REQUEST event \
+        that process 200 has not got"),
     ("cm-request", Stuck, |w| {
         w.id(Some(CmState::ReqSent)).age_ns = Some(3 * SECOND);
         w.peer.cm = Some(Cm { ids: vec![CmId {

@@ -64,7 +64,8 @@ pub const CALLS: &[(&str, Fails)] = &[
     ("rdma_write_cm_event", MinusOne),
 ];
 
-/// Calls that go by a second name: verbs.h makes one of what the program wrote, and send requests are posted in two ways.
+/// Calls that go by a second name: verbs.h makes one of what the program wrote, and send requests are posted in two
+/// ways.
 const ALSO: [(&str, &str); 2] = [("ibv_reg_mr_iova2", "ibv_reg_mr"), ("ibv_wr_complete", "ibv_post_send")];
 
 /// Rules about calls.
@@ -152,8 +153,8 @@ impl CallFaults {
     }
 }
 
-/// What a device that is gone cannot do: everything but to give back, to poll and to post (what is posted is flushed). As
-/// Linux, where every command of a disassociated device fails with EIO (`drivers/infiniband/core/uverbs_main.c`).
+/// What a device that is gone cannot do: everything but to give back, to poll and to post (what is posted is flushed).
+/// As Linux, where every command of a disassociated device fails with EIO (`drivers/infiniband/core/uverbs_main.c`).
 /// librdmacm's calls have errnos of their own for it, but those that are verbs underneath.
 fn needs_the_device(name: &str) -> bool {
     const STILL: [&str; 14] = [

@@ -1,8 +1,9 @@
-//! Faults on purpose, by a specification and a seed: the same seed and the same sequence of packets and calls give the same
-//! faults.
+//! Faults on purpose, by a specification and a seed: the same seed and the same sequence of packets and calls give the
+//! same faults.
 //!
-//! `spec.rs` says what there is, `parse.rs` reads it, `rule.rs` decides when, `path.rs` does it to packets. Calls that fail are
-//! in `calls.rs`; the C ABI asks. What happens to the device as a whole is an [`Order`], which the NIC carries out.
+//! `spec.rs` says what there is, `parse.rs` reads it, `rule.rs` decides when, `path.rs` does it to packets. Calls that
+//! fail are in `calls.rs`; the C ABI asks. What happens to the device as a whole is an [`Order`], which the NIC carries
+//! out.
 
 pub mod calls;
 mod errnos;
@@ -144,8 +145,8 @@ fn describe(packet: &Packet) -> String {
     format!("{op} PSN {psn:#08x} from QP {src:#08x} to QP {dst:#08x}, {} bytes", packet.len)
 }
 
-/// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for room there
-/// ([`report::say`]).
+/// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for
+/// room there ([`report::say`]).
 pub fn tell_on_stderr(text: &str) {
     report::log(format_args!("{text}"));
 }

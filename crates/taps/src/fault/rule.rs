@@ -16,7 +16,8 @@ pub struct Armed {
     struck: AtomicU64,
 }
 
-/// A number that follows from the seed, the rule's place and a count, evenly spread (splitmix64 of Steele, Lea and Flood).
+/// A number that follows from the seed, the rule's place and a count, evenly spread (splitmix64 of Steele, Lea and
+/// Flood).
 pub(crate) fn chance(seed: u64, index: u64, count: u64) -> u64 {
     let mut z = seed;
     for part in [index, count] {
@@ -29,7 +30,8 @@ pub(crate) fn chance(seed: u64, index: u64, count: u64) -> u64 {
 }
 
 impl Armed {
-    /// A rule that has seen nothing yet. `index`: its place in the specification, so that like rules differ in their luck.
+    /// A rule that has seen nothing yet. `index`: its place in the specification, so that like rules differ in their
+    /// luck.
     pub fn new(rule: Rule, index: usize) -> Self {
         Armed { rule, index: index as u64, seen: AtomicU64::new(0), struck: AtomicU64::new(0) }
     }
@@ -71,7 +73,8 @@ impl Armed {
         self.struck.load(Ordering::Relaxed).min(self.limit())
     }
 
-    /// What is told at the end of a rule that has never struck, so that nobody takes what he saw for the fault's work. `what`: it looks at those.
+    /// What is told at the end of a rule that has never struck, so that nobody takes what he saw for the fault's work.
+    /// `what`: it looks at those.
     pub fn idle(&self, what: &str) -> Option<String> {
         let (text, seen) = (&self.rule.text, self.seen.load(Ordering::Relaxed));
         let none = match self.rule.when.after {

@@ -268,35 +268,39 @@ pub const FAULTS: [About; 15] = [
     About {
         name: "corrupt",
         keys: PACKETS,
-        about: "one bit of the packet's data is flipped, its headers stay; on a wire without a checksum the program gets the wrong \
-                data. Counts packets with data only",
+        about: "one bit of the packet's data is flipped, its headers stay; on a wire without a checksum the program \
+            gets the wrong data. Counts packets with data only",
     },
     About { name: "slow", keys: SENT_LATE, about: "every packet goes out t later, in order" },
     About {
         name: "rnr",
         keys: &[Key::Op, Key::Qp, Key::For],
-        about: "a message that comes for a reliable queue pair finds no receive posted (RNR NAK); its repetitions count anew",
+        about: "a message that comes for a reliable queue pair finds no receive posted (RNR NAK); its repetitions \
+            count anew",
     },
     About {
         name: "qp-error",
         keys: PACKETS,
-        about: "the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL); by after alone: every connected queue pair",
+        about: "the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL); by after alone: every connected \
+            queue pair",
     },
     About {
         name: "link-kill",
         keys: STATE,
-        about: "nothing passes any more between this process and the one that the packet is for; by after alone: any other",
+        about: "nothing passes any more between this process and the one that the packet is for; by after alone: any \
+            other",
     },
     About {
         name: "errno",
         keys: &[Key::Call, Key::Errno],
-        about: "a call fails with this errno, and does nothing; ibv_post_send is every posting of send requests, by ibv_wr_complete too",
+        about: "a call fails with this errno, and does nothing; ibv_post_send is every posting of send requests, by \
+            ibv_wr_complete too",
     },
     About {
         name: "device-fatal",
         keys: PACKETS,
-        about: "the device breaks: IBV_EVENT_DEVICE_FATAL, everything posted is flushed, and verbs fail with EIO, but not \
-                ibv_query_gid and those that give back, post, poll, arm or get events",
+        about: "the device breaks: IBV_EVENT_DEVICE_FATAL, everything posted is flushed, and verbs fail with EIO, but \
+            not ibv_query_gid and those that give back, post, poll, arm or get events",
     },
     About {
         name: "device-removal",

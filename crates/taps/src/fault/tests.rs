@@ -1,5 +1,5 @@
-//! Tests of specifications and of when they strike. What happens to packets is tested in `path_tests.rs`, and with programs in
-//! the suite `faults`.
+//! Tests of specifications and of when they strike. What happens to packets is tested in `path_tests.rs`, and with
+//! programs in the suite `faults`.
 
 use verbs::Errno;
 

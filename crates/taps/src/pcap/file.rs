@@ -1,12 +1,12 @@
 //! The file: one section that any number of processes add to while they run, and that is readable at every moment.
 //!
-//! Whoever adds blocks holds the file's lock (flock(2)), writes them behind the end of the section, and then moves the end,
-//! which the section header has as the section's length: 8 bytes, written at once. So a process that is killed leaves at
-//! most bytes behind the end, and the next one cuts them off. The kernel takes the lock from the dead; for one that is
-//! stopped while it has it, nobody waits long: packets go unrecorded then, and that is said in the file.
+//! Whoever adds blocks holds the file's lock (flock(2)), writes them behind the end of the section, and then moves the
+//! end, which the section header has as the section's length: 8 bytes, written at once. So a process that is killed
+//! leaves at most bytes behind the end, and the next one cuts them off. The kernel takes the lock from the dead; for
+//! one that is stopped while it has it, nobody waits long: packets go unrecorded then, and that is said in the file.
 //!
-//! A process that adds to the file holds a read lock on it as well (fcntl(2)), which says that it is in use: `softrnic run`
-//! replaces a file that nobody uses, and joins the others at one that is.
+//! A process that adds to the file holds a read lock on it as well (fcntl(2)), which says that it is in use: `softrnic
+//! run` replaces a file that nobody uses, and joins the others at one that is.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

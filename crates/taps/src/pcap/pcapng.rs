@@ -1,5 +1,5 @@
-//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng), as far as they are needed here: one section, an interface for
-//! each process, packets.
+//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng), as far as they are needed here: one section, an interface
+//! for each process, packets.
 
 /// Type and byte-order magic of a section header block.
 pub(super) const SECTION: u32 = 0x0a0d_0d0a;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::bench::pin;
 use crate::fixture::text;
 
-/// Longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer than 30 s.
+/// Longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer
+/// than 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Longest time from a program's end to the end of what it printed.
@@ -185,7 +186,8 @@ mod tests {
 
     #[test]
     fn what_a_client_says_is_told() {
-        let listener = "import socket,sys,time; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); s.listen(); time.sleep(20)";
+        let listener = "import socket,sys,time; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); \
+            s.listen(); time.sleep(20)";
         let side = |program: &str, args: &[&str]| Side {
             args: std::iter::once(program).chain(args.iter().copied()).map(str::to_owned).collect(),
             environment: &[("SAID", "hello")],

@@ -173,8 +173,8 @@ impl Group<'_> {
         self.cases().map(turns).max().unwrap_or(0)
     }
 
-    /// A turn that takes longer is the last in its round: what lasts tells as much by itself. (Beside other programs a ping-pong makes
-    /// a step per turn of the scheduler.)
+    /// A turn that takes longer is the last in its round: what lasts tells as much by itself. (Beside other programs a
+    /// ping-pong makes a step per turn of the scheduler.)
     pub fn long(&self) -> Duration {
         LONG * self.members.len() as u32
     }

@@ -53,8 +53,8 @@ fn trial(case: Case, prefix: &[String], options: &Options) -> Trial {
     let kind = if latency { "lat" } else { "bw" };
     let gid = options.device.gid.map_or_else(String::new, |index| format!("-x {index}"));
     let device = options.device.device.as_ref().map_or_else(String::new, |name| format!("-d {name}"));
-    // A test whose atomics have no size of their own refuses one; reports in Gb/s are the same in all versions. Samples have more
-    // digits than the median, which is in hundredths of a microsecond.
+    // A test whose atomics have no size of their own refuses one; reports in Gb/s are the same in all versions. Samples
+    // have more digits than the median, which is in hundredths of a microsecond.
     let report = if latency { "-U" } else { "--report_gbits" };
     let line = format!("ib_{name}_{kind} -F -p {{port}} -n {samples} {size} {more} {events} {report} {gid} {device}");
     Trial {
@@ -76,7 +76,8 @@ fn figures(text: &str) -> Option<Vec<f64>> {
     below.split_whitespace().map(|field| field.parse().ok()).collect()
 }
 
-/// Bytes, iterations, least, longest, typical, mean, deviation, 99 %, 99.9 %: perftest divides round trips by two itself.
+/// Bytes, iterations, least, longest, typical, mean, deviation, 99 %, 99.9 %: perftest divides round trips by two
+/// itself.
 fn parse_latency(text: &str) -> Option<Figure> {
     let fields = figures(text)?;
     let at = |index: usize| fields.get(index).copied();
@@ -106,9 +107,9 @@ mod tests {
 
     #[test]
     fn what_perftest_prints() {
-        let text = "---\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
-                    99% percentile[usec]   99.9% percentile[usec] \n 8       20000          0.59           7649.19      0.75     \
-                    \t       3.11        \t97.94  \t\t1.19    \t\t200.01 \n---\n";
+        let text = "---\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+            t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n 8       20000          0.59           \
+            7649.19      0.75     \t       3.11        \t97.94  \t\t1.19    \t\t200.01 \n---\n";
         let percentiles = Some(Percentiles { p99: 1.19, p99_9: 200.01, max: 7649.19 });
         assert_eq!(parse_latency(text), Some(Figure::Latency { typical: 0.75, percentiles }));
         let all = format!("---\n #bytes #iterations  t_min[usec]\n#, usec\n1, 700.8\n2, 0.745958\n3, 0.2\n{text}");

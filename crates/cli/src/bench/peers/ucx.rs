@@ -63,8 +63,9 @@ mod tests {
 
     #[test]
     fn what_ucx_perftest_prints() {
-        let text = "+------+------+\n|     Test     | # iterations | 50.0%ile | average | overall |  average |  overall |\n+---+\n        \
-                    100000      0.431    15.738    24.392        0.48       0.31       63540       40997\n+---+\n";
+        let text = "+------+------+\n|     Test     | # iterations | 50.0%ile | average | overall |  average |  \
+            overall |\n+---+\n        100000      0.431    15.738    24.392        0.48       0.31       63540       \
+            40997\n+---+\n";
         assert_eq!(parse_latency(text), Some(Figure::Latency { typical: 0.431, percentiles: None }));
         assert_eq!(parse_bandwidth(text), Some(Figure::Rate(40997.0)));
         assert_eq!(parse_latency("connection refused"), None);
