@@ -13,6 +13,7 @@ mod run;
 mod rust;
 mod setup;
 mod taps_cost;
+mod words;
 
 use std::env;
 use std::path::{Path, PathBuf};

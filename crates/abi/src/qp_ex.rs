@@ -233,7 +233,8 @@ macro_rules! builders {
 }
 
 builders! {
-    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP CmpAndSwp,
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) =
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP CmpAndSwp,
         0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: compare, swap });
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD FetchAndAdd,
         0, Ok(SendBody::Atomic { remote_addr, rkey: RKey(rkey), compare_add: add, swap: 0 });

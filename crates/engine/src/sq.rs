@@ -11,12 +11,14 @@
 //! | 2..4 | number of scatter/gather entries |
 //! | 4..8 | immediate value (network order) or rkey to invalidate |
 //! | 8..16 | wr_id |
-//! | 16..24 | remote address; datagrams: address handle index, generation; BIND_MW: start; executed at its post: when that was |
+//! | 16..24 | remote address; datagrams: address handle index, generation; BIND_MW: start; executed at its post: when |
 //! | 24..28 | rkey; datagrams: Q_Key; BIND_MW: the new rkey |
 //! | 28..32 | bytes of inline data; datagrams with scatter/gather: 0; FLUSH: bytes |
-//! | 32..40 | compare or add; datagrams: remote queue pair; BIND_MW: length; FLUSH: placement, level << 8; XRC: SRQ number |
+//! | 32..40 | compare or add; datagrams: remote QP; BIND_MW: length; FLUSH: placement, level << 8; XRC: SRQ number |
 //! | 40..48 | swap; BIND_MW: access rights, region index << 32 |
-//! | 48..64 | first scatter/gather entry (address u64, length u32, lkey u32), or inline data; BIND_MW: window index, generation, region generation, region present |
+//! | 48..64 | first SGE (address u64, length u32, lkey u32), or inline data; BIND_MW: see below |
+//!
+//! BIND_MW has in 48..64: window index, window generation, region generation, and whether there is a region.
 //!
 //! Of a request that is executed at its post (`fast`) no copy is kept: what is asked for until it completes is read
 //! here. Who writes over one that is under way changes what its completion says, and what would be sent again.

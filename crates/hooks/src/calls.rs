@@ -73,7 +73,8 @@ macro_rules! hooks {
     // `versioned` has the place of the directory taken by a number; the closure shape is the same.
     (@call versioned $($rest:tt)*) => { hooks!(@call at $($rest)*) };
     // Variadic: call the next one as such. x86-64 passes the number of vector registers along.
-    (@call variadic $next:ident, [$path:ident: $pty:ty, $flags:ident: $fty:ty, $mode:ident: $mty:ty] -> $ret:ty,
+    (@call variadic $next:ident, [$path:ident: $pty:ty, $flags:ident: $fty:ty,
+        $mode:ident: $mty:ty] -> $ret:ty,
         {$fallback:expr}) => {
         // SAFETY: the caller passes what the libc function demands, a path among it; `next` is that function.
         unsafe { with_path($path, |$path| {
@@ -82,7 +83,8 @@ macro_rules! hooks {
             next($path, $flags, $mode)
         }) }
     };
-    (@call variadic_at $next:ident, [$dir:ident: $dty:ty, $path:ident: $pty:ty, $flags:ident: $fty:ty, $mode:ident: $mty:ty]
+    (@call variadic_at $next:ident,
+        [$dir:ident: $dty:ty, $path:ident: $pty:ty, $flags:ident: $fty:ty, $mode:ident: $mty:ty]
         -> $ret:ty, {$fallback:expr}) => {
         // SAFETY: the caller passes what the libc function demands, a path among it; `next` is that function.
         unsafe { with_path_at($dir, $path, |$dir, $path| {
@@ -134,8 +136,10 @@ const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 hooks! {
     variadic fn open(path: Path, flags: c_int, mode: mode_t) -> c_int = sys_open(AT_FDCWD, path, flags, mode);
     variadic fn open64(path: Path, flags: c_int, mode: mode_t) -> c_int = sys_open(AT_FDCWD, path, flags, mode);
-    variadic_at fn openat(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int = sys_open(dir, path, flags, mode);
-    variadic_at fn openat64(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int = sys_open(dir, path, flags, mode);
+    variadic_at fn openat(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int =
+        sys_open(dir, path, flags, mode);
+    variadic_at fn openat64(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int =
+        sys_open(dir, path, flags, mode);
     // What a fortified build calls when it cannot see the flags.
     path fn __open_2(path: Path, flags: c_int) -> c_int = sys_open(AT_FDCWD, path, flags, 0);
     path fn __open64_2(path: Path, flags: c_int) -> c_int = sys_open(AT_FDCWD, path, flags, 0);
@@ -173,7 +177,8 @@ hooks! {
 
     path fn readlink(path: Path, buf: *mut c_char, len: size_t) -> ssize_t = sys_readlink(AT_FDCWD, path, buf, len);
     path fn __readlink_chk(path: Path, buf: *mut c_char, len: size_t, room: size_t) -> ssize_t;
-    at fn readlinkat(dir: c_int, path: Path, buf: *mut c_char, len: size_t) -> ssize_t = sys_readlink(dir, path, buf, len);
+    at fn readlinkat(dir: c_int, path: Path, buf: *mut c_char, len: size_t) -> ssize_t =
+        sys_readlink(dir, path, buf, len);
     at fn __readlinkat_chk(dir: c_int, path: Path, buf: *mut c_char, len: size_t, room: size_t) -> ssize_t;
 
     // `ls -l` asks for access control lists, and complains if the file that it has just seen is not there.

@@ -145,7 +145,9 @@ unsafe fn put(to: *mut c_void, room: socklen_t, port: u32) -> socklen_t {
 /// Defines interposers: what is done instead if the descriptor is one of ours, and behind `then` what is done after the
 /// next definition has been called.
 macro_rules! sockets {
-    ($(fn $name:ident($fd:ident $(, $arg:ident: $ty:ty)*) -> $ret:ty { $slot:ident, $next:ident => $ours:expr })*) => {$(
+    ($(fn $name:ident($fd:ident $(, $arg:ident: $ty:ty)*) -> $ret:ty {
+        $slot:ident, $next:ident => $ours:expr
+    })*) => {$(
         /// libc's function of this name, and netlink's addresses for sockets that this crate answers.
         ///
         /// # Safety
@@ -215,7 +217,9 @@ sockets! {
         }
     } }
 
-    fn recvfrom(fd, _buf: *mut c_void, _len: size_t, _flags: c_int, addr: *mut sockaddr, room: *mut socklen_t) -> ssize_t {
+    fn recvfrom(
+        fd, _buf: *mut c_void, _len: size_t, _flags: c_int, addr: *mut sockaddr, room: *mut socklen_t
+    ) -> ssize_t {
         _slot, next => {
             // SAFETY: the caller passes both or none.
             unsafe {

@@ -7,9 +7,9 @@
 //! is a third of what is left: few system calls, and both are done at nearly the same time.
 //!
 //! ```text
-//!  claims  u64       number of the copy (32 bits), first unit that nobody has claimed (16), unit behind the last such one (16)
+//!  claims  u64       number of the copy (32 bits), first unclaimed unit (16), unit behind the last unclaimed one (16)
 //!  helped  u64       number of the copy, units that the follower has done (16), bit 16: some of them failed
-//!  terms   5 x u64   what is copied: ticket (address, value), the follower's memory, the leader's, length and direction
+//!  terms   5 x u64   what is copied: ticket (address, value), follower's memory, leader's, length, direction
 //! ```
 //!
 //! The terms are written before the copy's number appears in `claims`, and not changed until all its units are claimed:

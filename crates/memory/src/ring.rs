@@ -5,7 +5,7 @@
 //!            sleeping: u32       set by the consumer, taken by the producer, who then rings
 //!            waiting:  u32       set by the producer (no room), taken by the consumer, who then rings
 //!            copying:  u64       the producer's side marks single copies here, see [`crate::copying`]
-//!            co_copy:  7 x u64   single copies of the producer's side that the other may help with, see [`crate::co_copy`]
+//!            co_copy:  7 x u64   single copies that the other side may join, see [`crate::co_copy`]
 //!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits (in no order)
 //!  bulk      BULK bytes          payloads that do not fit, each contiguous and 64-byte aligned
 //! ```

@@ -156,7 +156,8 @@ impl Nic {
         }
         // Also what peers have no right to: messages that are sent from it are copied once, by the receiver.
         if access.intersects(Access::ON_DEMAND | Access::HUGETLB) {
-            return Vec::new(); // nor may it stand where others have moved: its addresses may mean something else tomorrow
+            // Nor may it stand where others have moved: its addresses may mean something else later.
+            return Vec::new();
         }
         let from = addr.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let to = addr.saturating_add(length) & !(PAGE - 1);

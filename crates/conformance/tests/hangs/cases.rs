@@ -147,7 +147,8 @@ const CASES: &[Case] = &[
     }, "in INIT: nothing is received"),
     ("a completion queue has overrun", || {
         let (a, b) = pair(&patient(), &Wish { cqe: 1, ..Wish::default() });
-        (0..3).for_each(|_| a.try_post(SendOp::Write { addr: b.mr.addr(), rkey: b.mr.rkey() }, SendFlags::SIGNALED).unwrap());
+        let write = || SendOp::Write { addr: b.mr.addr(), rkey: b.mr.rkey() };
+        (0..3).for_each(|_| a.try_post(write(), SendFlags::SIGNALED).unwrap());
         here((a, b))
     }, "overrun: it was full with one completion"),
     ("nobody polls a full completion queue", || {
@@ -198,12 +199,14 @@ const CASES: &[Case] = &[
         here((a, b, a2, b2))
     }, "asynchronous events that nobody has got (ibv_get_async_event(3)): IBV_EVENT_QP_ACCESS_ERR"),
     ("datagrams find no receive", || {
-        let (a, b) = (End::new(&Wish { qp_type: QpType::Ud, ..Wish::default() }), End::new(&Wish { qp_type: QpType::Ud, ..Wish::default() }));
+        let datagrams = Wish { qp_type: QpType::Ud, ..Wish::default() };
+        let (a, b) = (End::new(&datagrams), End::new(&datagrams));
         for end in [&a, &b] {
             end.qp.init(QpType::Ud, PORT, Access::empty(), 5).expect("RESET to INIT");
             end.qp.activate_ud(0).expect("INIT to RTS");
         }
-        let to = rdma::AhAttr { dgid: a.fixture.gid, hop_limit: 64, is_global: true, port_num: PORT, ..Default::default() };
+        let dgid = a.fixture.gid;
+        let to = rdma::AhAttr { dgid, hop_limit: 64, is_global: true, port_num: PORT, ..Default::default() };
         let ah = a.fixture.pd.create_ah(&to).expect("ibv_create_ah");
         let list = [a.mr.sge(0, 8)];
         let mut wr = SendWr::new(1, SendOp::Send, Data::Sges(&list));
