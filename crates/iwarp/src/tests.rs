@@ -1,6 +1,8 @@
 //! What tests have in common.
 
 pub(crate) mod memory;
+pub(crate) mod world;
+mod world_tests;
 
 use core::ops::Range;
 use std::vec::Vec;
