@@ -40,6 +40,8 @@ def tell(**event):
 class Result(unittest.TextTestResult):
     """Tells every start and every end."""
 
+    started_at = time.monotonic()
+
     def startTest(self, test):
         super().startTest(test)
         self.told = False
@@ -50,7 +52,7 @@ class Result(unittest.TextTestResult):
         # A test ends once: a failing tearDown after a failing test is the same failure.
         if not getattr(self, 'told', False):
             self.told = True
-            tell(test=test.id(), what=what, why=why)
+            tell(test=test.id(), what=what, why=why, took=time.monotonic() - self.started_at)
 
     def addSuccess(self, test):
         super().addSuccess(test)

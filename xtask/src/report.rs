@@ -1,7 +1,7 @@
 //! What a run found: cases in suites, the table at the end, and the one line that CI reads.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How one case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Case {
     pub outcome: Outcome,
     /// Where the output is, if the case ran a program.
     pub log: Option<PathBuf>,
+    /// Zero if nobody measured it.
+    pub took: Duration,
 }
 
 /// The cases of one step, in the order in which they ran.
@@ -28,11 +30,16 @@ pub struct Suite {
     pub name: String,
     pub cases: Vec<Case>,
     pub took: Duration,
+    /// Times of what is no case by itself, such as a build, or a program that tells many cases.
+    parts: Vec<(String, Duration)>,
+    /// When the last case ended.
+    last: Instant,
 }
 
 impl Suite {
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), cases: Vec::new(), took: Duration::ZERO }
+        let (cases, parts) = (Vec::new(), Vec::new());
+        Self { name: name.to_owned(), cases, took: Duration::ZERO, parts, last: Instant::now() }
     }
 
     pub fn pass(&mut self, name: impl Into<String>) {
@@ -47,16 +54,38 @@ impl Suite {
         self.push(name, Outcome::Skipped(why.into()), None);
     }
 
-    /// Adds a case; failures are told at once, so that whoever watches need not wait for the table.
+    /// Adds a case that began when the one before it ended.
     pub fn push(&mut self, name: impl Into<String>, outcome: Outcome, log: Option<PathBuf>) {
+        self.push_timed(name, outcome, log, self.last.elapsed());
+    }
+
+    /// Adds a case; failures are told at once, so that whoever watches need not wait for the table.
+    pub fn push_timed(&mut self, name: impl Into<String>, outcome: Outcome, log: Option<PathBuf>, took: Duration) {
         let name = name.into();
+        self.last = Instant::now();
         if let Outcome::Failed(why) = &outcome {
             println!("  FAILED {}: {name}: {why}", self.name);
             if let Some(log) = &log {
                 println!("         {}", log.display());
             }
         }
-        self.cases.push(Case { name, outcome, log });
+        self.cases.push(Case { name, outcome, log, took });
+    }
+
+    /// Adds the time of what is no case by itself.
+    pub fn part(&mut self, name: impl Into<String>, took: Duration) {
+        self.parts.push((name.into(), took));
+        self.last = Instant::now();
+    }
+
+    /// The cases and parts that took longest, the longest one first, if they took a second at least.
+    fn slowest(&self) -> Vec<(&str, Duration)> {
+        let cases = self.cases.iter().map(|case| (case.name.as_str(), case.took));
+        let parts = self.parts.iter().map(|(name, took)| (name.as_str(), *took));
+        let mut all: Vec<(&str, Duration)> = cases.chain(parts).filter(|(_, took)| took.as_secs() >= 1).collect();
+        all.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        all.truncate(SLOWEST);
+        all
     }
 
     pub fn count(&self) -> Count {
@@ -71,6 +100,9 @@ impl Suite {
         count
     }
 }
+
+/// So many of a suite's cases stand in the table of times.
+const SLOWEST: usize = 5;
 
 /// Cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +144,21 @@ impl Report {
             let seconds = suite.took.as_secs_f64();
             println!("{:width$}  {:6}  {:6}  {:7}  {seconds:7.1}", suite.name, n.passed, n.failed, n.skipped);
         }
+        self.print_times();
         println!("\n{}", closing_line(self.total()));
+    }
+
+    /// Prints what took longest: the suites by their times, and of each the slowest cases.
+    fn print_times(&self) {
+        let mut suites: Vec<&Suite> = self.suites.iter().collect();
+        suites.sort_by_key(|suite| std::cmp::Reverse(suite.took));
+        println!("\nThe slowest, in seconds:");
+        for suite in suites {
+            println!("{:7.1}  {}", suite.took.as_secs_f64(), suite.name);
+            for (name, took) in suite.slowest() {
+                println!("         {:7.1}  {name}", took.as_secs_f64());
+            }
+        }
     }
 
     fn print_cases(&self, title: &str, pick: impl Fn(&Outcome) -> Option<&String>) {
@@ -143,6 +189,18 @@ fn closing_line(n: Count) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slowest_cases_and_parts() {
+        let mut suite = Suite::new("s");
+        suite.push_timed("quick", Outcome::Passed, None, Duration::from_millis(20));
+        suite.push_timed("slow", Outcome::Passed, None, Duration::from_secs(3));
+        suite.part("slower", Duration::from_secs(4));
+        assert_eq!(suite.slowest(), [("slower", Duration::from_secs(4)), ("slow", Duration::from_secs(3))]);
+        (1..9).for_each(|n| suite.part("part", Duration::from_secs(n)));
+        assert_eq!(suite.slowest().len(), SLOWEST);
+        assert_eq!(suite.slowest()[0].1, Duration::from_secs(8));
+    }
 
     #[test]
     fn counts_and_closing_line() {

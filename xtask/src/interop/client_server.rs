@@ -36,6 +36,8 @@ pub struct ClientServer {
     pub ready: Ready,
     /// The server does not end of itself.
     pub stays: bool,
+    /// Others may run at the same time: its port is its own, and it sleeps more than it computes.
+    pub beside: bool,
     pub environment: &'static [(&'static str, &'static str)],
     pub limit: Duration,
     pub check: Check,
@@ -56,6 +58,7 @@ impl ClientServer {
             clients: 1,
             ready,
             stays: false,
+            beside: false,
             environment: &[],
             limit: Duration::from_secs(60),
             check: |_, _| Ok(()),

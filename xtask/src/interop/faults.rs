@@ -1,6 +1,8 @@
 //! Faults on purpose: for each a program that meets it, and what it saw. `docs/faults.md` is made of the tables here.
 
 use std::fs;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::report::{Outcome, Suite};
@@ -11,6 +13,7 @@ use super::client_server::{ClientServer, Ready};
 use super::programs::{Record, run_client_servers};
 use super::rdmacm::compile;
 use super::sandbox::Sandbox;
+use super::{at_once, run_beside};
 
 /// A fault, what `interop/faults` is told to do under it, and all that it says.
 struct Row(&'static str, &'static str, &'static [&'static str]);
@@ -135,21 +138,31 @@ pub fn faults(suite: &mut Suite, options: &Options) {
         Ok(sandbox) => sandbox,
         Err(e) => return suite.fail("preparation", e),
     };
-    table(suite, options, &sandbox);
-    STRANGERS
-        .iter()
-        .filter(|row| options.wants(&stranger_name(row)))
-        .for_each(|row| meet_unknowing(suite, &sandbox, row));
+    let program = match compile(&sandbox, "gcc", "faults", "meet", &["-lrdmacm", "-libverbs"]) {
+        Ok(program) => program,
+        Err(e) => return suite.fail("meet", e),
+    };
+    let meet = Meet { sandbox: &sandbox, program };
+    // What takes longest comes first: the others then run beside it.
+    let mut cases = selftests();
+    cases.extend(ROWS.iter().map(|row| Case::new(name(row), move |meet| meet.row(row))));
+    cases.push(Case::new("the seed decides", |meet| meet.the_seed_decides()));
+    cases.extend(STRANGERS.iter().map(|row| Case::new(stranger_name(row), |meet| meet_unknowing(meet.sandbox, row))));
+    cases.retain(|case| options.wants(&case.name));
+    run_beside(suite, &cases, at_once(), |case| match (case.run)(&meet) {
+        Ok((outcome, log)) => (case.name.clone(), outcome, log),
+        Err(e) => (case.name.clone(), Outcome::Failed(e.to_string()), PathBuf::from(log_of(&case.name))),
+    });
     let client_servers = WEATHERS.iter().flat_map(|Weather(name, environment, programs)| {
         programs.iter().map(move |(line, host, ready)| {
             let mut client_server =
                 ClientServer::new(format!("{name} {line}"), *line, format!("{line} {host}"), *ready);
             client_server.environment = environment;
+            client_server.beside = true;
             client_server
         })
     });
     run_client_servers(suite, options, &sandbox, &mut Record::default(), client_servers.collect());
-    selftest(suite, options, &sandbox);
     page(suite, options);
 }
 
@@ -165,103 +178,103 @@ fn log_of(name: &str) -> String {
     name.replace([' ', '/', ':', ';', ',', '*'], "_")
 }
 
-/// What the program of `interop/faults` sees.
-fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
-    let program = match compile(sandbox, "gcc", "faults", "meet", &["-lrdmacm", "-libverbs"]) {
-        Ok(program) => program,
-        Err(e) => return suite.fail("meet", e),
-    };
-    let meet = |log: &str, spec: &str, scene: &str| {
+/// How a case ended, and where its output is.
+type Ended = io::Result<(Outcome, PathBuf)>;
+
+/// A case that may run beside others: most of its time it waits for what is lost or late.
+struct Case {
+    name: String,
+    run: Box<dyn Fn(&Meet) -> Ended + Sync>,
+}
+
+impl Case {
+    fn new(name: impl Into<String>, run: impl Fn(&Meet) -> Ended + Sync + 'static) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+}
+
+/// The program of `interop/faults`.
+struct Meet<'a> {
+    sandbox: &'a Sandbox,
+    program: String,
+}
+
+impl Meet<'_> {
+    fn run(&self, log: &str, spec: &str, scene: &str) -> io::Result<Finished> {
         let words: Vec<&str> = scene.split_whitespace().collect();
-        sandbox.program(&log_of(log), &program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
-    };
-    for row in ROWS.iter().filter(|row| options.wants(&name(row))) {
+        self.sandbox.program(&log_of(log), &self.program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
+    }
+
+    /// What it sees.
+    fn row(&self, row: &Row) -> Ended {
         let Row(fault, scene, saw) = row;
-        match meet(&name(row), &format!("{fault};seed=42"), scene) {
-            Ok(done) => {
-                let said: Vec<&str> = done.stdout.lines().collect();
-                let outcome = match done.ok() && said == *saw {
-                    true => Outcome::Passed,
-                    false if !done.ok() => Outcome::Failed(done.verdict()),
-                    false => Outcome::Failed(format!("saw {said:?} instead of {saw:?}")),
-                };
-                suite.push(name(row), outcome, Some(done.log));
-            }
-            Err(e) => suite.fail(name(row), e.to_string()),
-        }
+        let done = self.run(&name(row), &format!("{fault};seed=42"), scene)?;
+        let said: Vec<&str> = done.stdout.lines().collect();
+        let outcome = match done.ok() && said == *saw {
+            true => Outcome::Passed,
+            false if !done.ok() => Outcome::Failed(done.verdict()),
+            false => Outcome::Failed(format!("saw {said:?} instead of {saw:?}")),
+        };
+        Ok((outcome, done.log))
     }
-    if !options.wants("the seed decides") {
-        return;
-    }
-    let which = |log: &str, seed: u32| -> Result<Vec<String>, String> {
-        let done = meet(log, &format!("drop:p=0.3;seed={seed}"), "near uc 60").map_err(|e| e.to_string())?;
-        let numbers = done.stderr.lines().filter_map(|line| line.split_once("), ")?.1.split(':').next());
-        Ok(numbers.map(str::to_owned).collect())
-    };
-    match (which("seed_7", 7), which("seed_7_again", 7), which("seed_8", 8)) {
-        (Ok(a), Ok(b), Ok(c)) if a == b && a != c && !a.is_empty() => suite.pass("the seed decides"),
-        (a, b, c) => suite.fail("the seed decides", format!("{a:?}, {b:?}, {c:?}")),
+
+    fn the_seed_decides(&self) -> Ended {
+        let which = |log: &str, seed: u32| -> io::Result<(Vec<String>, PathBuf)> {
+            let done = self.run(log, &format!("drop:p=0.3;seed={seed}"), "near uc 60")?;
+            let numbers = done.stderr.lines().filter_map(|line| line.split_once("), ")?.1.split(':').next());
+            Ok((numbers.map(str::to_owned).collect(), done.log))
+        };
+        let ((a, log), (b, _), (c, _)) = (which("seed_7", 7)?, which("seed_7_again", 7)?, which("seed_8", 8)?);
+        let right = a == b && a != c && !a.is_empty();
+        Ok((if right { Outcome::Passed } else { Outcome::Failed(format!("{a:?}, {b:?}, {c:?}")) }, log))
     }
 }
 
 /// What a program sees that was written for adapters.
-fn meet_unknowing(suite: &mut Suite, sandbox: &Sandbox, row: &Stranger) {
+fn meet_unknowing(sandbox: &Sandbox, row: &Stranger) -> Ended {
     let Stranger(fault, server, program, saw) = row;
     let log = log_of(&stranger_name(row));
-    let run = || -> std::io::Result<Finished> {
-        let words = |line: &'static str| line.split_whitespace().collect::<Vec<_>>();
-        let server = match server {
-            Some((line, ready)) => {
-                let words = words(line);
-                let mut running = sandbox.program(&format!("{log}.server"), words[0], &words[1..]).spawn()?;
-                ready.wait(&mut running)?;
-                Some(running)
-            }
-            None => None,
-        };
-        let words = words(program);
-        let spec = format!("{fault};seed=42");
-        let done = sandbox.program(&log, words[0], &words[1..]).env("SOFTRNIC_FAULT", spec).run(LIMIT);
-        if let Some(server) = server {
-            server.stop()?;
+    let words = |line: &'static str| line.split_whitespace().collect::<Vec<_>>();
+    let server = match server {
+        Some((line, ready)) => {
+            let words = words(line);
+            let mut running = sandbox.program(&format!("{log}.server"), words[0], &words[1..]).spawn()?;
+            ready.wait(&mut running)?;
+            Some(running)
         }
-        done
+        None => None,
     };
-    match run() {
-        Ok(done) => {
-            let missing = saw.iter().find(|words| !done.stdout.contains(**words) && !done.stderr.contains(**words));
-            let outcome = match missing {
-                _ if done.status.is_none() => Outcome::Failed(done.verdict()),
-                Some(words) => Outcome::Failed(format!("does not say {words:?}: {}", done.verdict())),
-                None => Outcome::Passed,
-            };
-            suite.push(stranger_name(row), outcome, Some(done.log));
-        }
-        Err(e) => suite.fail(stranger_name(row), e.to_string()),
+    let words = words(program);
+    let spec = format!("{fault};seed=42");
+    let done = sandbox.program(&log, words[0], &words[1..]).env("SOFTRNIC_FAULT", spec).run(LIMIT);
+    if let Some(server) = server {
+        server.stop()?;
     }
+    let done = done?;
+    let missing = saw.iter().find(|words| !done.stdout.contains(**words) && !done.stderr.contains(**words));
+    let outcome = match missing {
+        _ if done.status.is_none() => Outcome::Failed(done.verdict()),
+        Some(words) => Outcome::Failed(format!("does not say {words:?}: {}", done.verdict())),
+        None => Outcome::Passed,
+    };
+    Ok((outcome, done.log))
 }
 
 /// `softrnic selftest` of the reliable services compares every byte. `SOFTRNIC_FAULT_SEEDS`: how many seeds (1).
-fn selftest(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
+fn selftests() -> Vec<Case> {
     let seeds = std::env::var("SOFTRNIC_FAULT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u32);
-    for seed in 1..=seeds {
-        for (service, single_copy) in [(", RC", "1"), (", XRC", "0")] {
-            let name = format!("selftest{service}, seed {seed}");
-            if !options.wants(&name) {
-                continue;
-            }
-            let args = ["selftest", "--quick", "--filter", service];
-            let program =
-                sandbox.softrnic(&log_of(&name), &args).env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
-            match program.env("SOFTRNIC_SINGLE_COPY", single_copy).run(Duration::from_secs(240)) {
-                Ok(done) => {
-                    let outcome = if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) };
-                    suite.push(name, outcome, Some(done.log));
-                }
-                Err(e) => suite.fail(name, e.to_string()),
-            }
-        }
-    }
+    let all = (1..=seeds).flat_map(|seed| [(seed, ", XRC", "0"), (seed, ", RC", "1")]);
+    all.map(|(seed, service, straight)| {
+        let name = format!("selftest{service}, seed {seed}");
+        let log = log_of(&name);
+        Case::new(name, move |meet| {
+            let program = meet.sandbox.softrnic(&log, &["selftest", "--quick", "--filter", service]);
+            let program = program.env("SOFTRNIC_FAULT", format!("{REPAIRED};seed={seed}"));
+            let done = program.env("SOFTRNIC_SINGLE_COPY", straight).run(Duration::from_secs(240))?;
+            Ok((if done.ok() { Outcome::Passed } else { Outcome::Failed(done.verdict()) }, done.log))
+        })
+    })
+    .collect()
 }
 
 const INTRODUCTION: &str = "# Faults

@@ -20,11 +20,11 @@ mod sandbox;
 mod sanitized;
 mod ucx;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Options;
 use crate::report::{Outcome, Suite};
@@ -201,6 +201,7 @@ pub fn busy_sample(suite: &mut Suite, options: &Options) {
     cases.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], "-n 200"));
     cases.extend(perftest::some(&["send_bw", "send_lat"], "-n 1000 -e"));
     cases.extend(perftest::some(&["send_bw"], "-n 500 -q 16 -s 65536"));
+    let cases = cases.into_iter().map(Pair::on_quick_clock).collect();
     pairs(suite, options, Mode::Every, cases);
     rdmacm::busy_sample(suite, options);
 }
@@ -226,7 +227,7 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
         let mut some = vec![pingpong::one("ibv_rc_pingpong", "-c -s 1048576 -n 60", Order::ServerFirst)];
         some.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], "-a -n 100"));
         some.extend(perftest::some(&["send_lat"], "-s 65536 -n 1000"));
-        for mut case in some {
+        for mut case in some.into_iter().map(Pair::on_quick_clock) {
             case.name = format!("{}, {place}", case.name);
             case.around = around;
             let check = case.check;
@@ -279,7 +280,8 @@ fn pairs(suite: &mut Suite, options: &Options, mode: Mode, cases: Vec<Pair>) {
     let wanted = cases
         .into_iter()
         .filter(|case| options.wants(&mode.name(&case.name)))
-        .map(|case| Pair { limit: case.limit * patience, ..case });
+        .map(|case| Pair { limit: case.limit * patience, ..case })
+        .map(|case| if mode == Mode::Every { case } else { case.on_quick_clock() });
     pairs_on(suite, &sandbox, mode, wanted);
 }
 
@@ -292,27 +294,42 @@ fn pairs_on(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, wanted: impl Itera
 
 /// Runs so many pairs at a time.
 fn run_pairs(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, cases: &[Pair], at_once: usize) {
+    run_beside(suite, cases, at_once, |case| {
+        let (outcome, log) = case.run(sandbox);
+        (mode.name(&case.name), outcome, log)
+    });
+}
+
+/// Runs so many cases at a time. What runs one says its name, how it ended, and where its output is.
+fn run_beside<T: Sync>(
+    suite: &mut Suite,
+    cases: &[T],
+    at_once: usize,
+    run: impl Fn(&T) -> (String, Outcome, PathBuf) + Sync,
+) {
     let next = AtomicUsize::new(0);
     let (done, results) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..at_once {
-            let (done, next) = (done.clone(), &next);
+            let (done, next, run) = (done.clone(), &next, &run);
             // The thread lives until all cases are over: programs die with the thread that started them.
             scope.spawn(move || {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let _ = done.send((mode.name(&case.name), case.run(sandbox)));
+                    let begun = Instant::now();
+                    let result = run(case);
+                    let _ = done.send((result, begun.elapsed()));
                 }
             });
         }
         drop(done);
-        for (name, (outcome, log)) in results {
-            suite.push(name, outcome, Some(log));
+        for ((name, outcome, log), took) in results {
+            suite.push_timed(name, outcome, Some(log), took);
         }
     });
 }
 
-/// Pairs that run at the same time. perftest spends most of its time measuring the processor's clock, on one core, at
-/// every size; two pairs keep two cores busy meanwhile. Their figures are looked at for sanity only.
+/// Cases that run at the same time. Programs wait for each other, and for time to pass; two pairs keep two cores busy
+/// meanwhile. Their figures are looked at for sanity only.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }

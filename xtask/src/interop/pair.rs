@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::report::Outcome;
 use crate::run::{Finished, Running};
 
+use super::client_server::Ready;
 use super::sandbox::Sandbox;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub struct Pair {
     pub clients: usize,
     /// What the server and the clients are run through, if anything.
     pub around: [Around; 2],
+    /// Both sides have a clock that runs faster ([`Sandbox::quick_clock`]).
+    pub quick_clock: bool,
     /// Where the server and the clients write their packets.
     pub captures: [Option<String>; 2],
     /// What is looked at when all has gone well.
@@ -80,6 +83,12 @@ const GRACE: Duration = Duration::from_secs(10);
 const START: Duration = Duration::from_secs(15);
 
 impl Pair {
+    /// For repetitions of perftest under another setting: what it measures is known from the first time.
+    pub fn on_quick_clock(self) -> Self {
+        let quick_clock = self.quick_clock || self.program.starts_with("ib_");
+        Self { quick_clock, ..self }
+    }
+
     /// Runs both sides. The log is the server's; the client's lies beside it.
     pub fn run(&self, sandbox: &Sandbox) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/'], "_");
@@ -109,9 +118,21 @@ impl Pair {
         if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("; ")) }
     }
 
+    /// How it is known that the server listens. It is not connected to for that: the servers accept one connection
+    /// only.
+    fn ready(&self, port: u16) -> Ready {
+        if self.args.iter().any(|arg| arg == "-R") { Ready::Rdma(port) } else { Ready::Tcp(port) }
+    }
+
     /// For `softrnic run`, on the server's side (0) or on the clients' (1).
     fn options(&self, side: usize) -> Vec<&str> {
         self.captures[side].iter().flat_map(|file| ["--pcap", file]).collect()
+    }
+
+    /// The program on the server's side (0) or on a client's (1).
+    fn program(&self, sandbox: &Sandbox, side: usize, log: &str, args: &[String]) -> io::Result<Running> {
+        let program = sandbox.program_with(self.around[side], &self.options(side), log, &self.program, args);
+        if self.quick_clock { program.env("LD_PRELOAD", sandbox.quick_clock()?).spawn() } else { program.spawn() }
     }
 
     fn try_run(&self, sandbox: &Sandbox, log: &str) -> io::Result<(Finished, Vec<Finished>)> {
@@ -119,17 +140,14 @@ impl Pair {
         let server = || {
             let mut args = [self.args.clone(), self.server_args.clone()].concat();
             args.extend(["-p".to_owned(), port.to_string()]);
-            sandbox
-                .program_with(self.around[0], &self.options(0), &format!("{log}.server"), &self.program, &args)
-                .spawn()
+            self.program(sandbox, 0, &format!("{log}.server"), &args)
         };
         let clients = |port: u16| {
             let mut args = self.args.clone();
             args.extend(["-p".to_owned(), port.to_string(), "127.0.0.1".to_owned()]);
             let start = |number: usize| {
                 let number = if number == 0 { String::new() } else { number.to_string() };
-                let log = format!("{log}.client{number}");
-                sandbox.program_with(self.around[1], &self.options(1), &log, &self.program, &args).spawn()
+                self.program(sandbox, 1, &format!("{log}.client{number}"), &args)
             };
             (0..self.clients).map(start).collect::<io::Result<Vec<Running>>>()
         };
@@ -137,7 +155,7 @@ impl Pair {
         match self.order {
             Order::ServerFirst => {
                 let mut server = server()?;
-                wait_for_listener(port, &mut server)?;
+                self.ready(port).wait(&mut server)?;
                 wait_for_all(server, clients(port)?, deadline)
             }
             Order::ClientFirst => {
@@ -145,7 +163,7 @@ impl Pair {
                 let mut clients = clients(relay.port)?;
                 relay.wait_for_client(&mut clients[0])?;
                 let mut server = server()?;
-                wait_for_listener(port, &mut server)?;
+                self.ready(port).wait(&mut server)?;
                 relay.open();
                 wait_for_all(server, clients, deadline)
             }
@@ -198,16 +216,6 @@ fn free_port() -> io::Result<u16> {
         }
     }
     Err(io::Error::from(io::ErrorKind::AddrNotAvailable))
-}
-
-/// Waits until the port is listened on, without connecting to it: the servers accept one connection only.
-fn wait_for_listener(port: u16, server: &mut Running) -> io::Result<()> {
-    let deadline = Instant::now() + START;
-    // A server that has ended already is judged by its output.
-    while Instant::now() < deadline && !listens(port) && !server.ended()? {
-        sleep(Duration::from_millis(2));
-    }
-    Ok(())
 }
 
 /// Somebody listens on this TCP port.

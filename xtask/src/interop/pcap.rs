@@ -138,7 +138,7 @@ fn captured(sandbox: &Sandbox, mut pair: Pair, least: usize, most: usize, sides:
         let _ = std::fs::remove_file(&file);
         Ok(())
     }));
-    pair
+    pair.on_quick_clock()
 }
 
 /// A capture in which something is wrong stays with the logs: what is seen once in a thousand runs should be looked at

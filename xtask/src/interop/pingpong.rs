@@ -102,6 +102,7 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
         server_args: Vec::new(),
         clients: 1,
         around: [Around::Plain; 2],
+        quick_clock: false,
         captures: [None, None],
         after: None,
         order,

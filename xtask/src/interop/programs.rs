@@ -12,7 +12,7 @@ use super::client_server::{ClientServer, Ready};
 use super::conformance::{self, Program};
 use super::rdmacm::{addresses, compile};
 use super::sandbox::Sandbox;
-use super::{DEVICE, INFINIBAND, pyverbs};
+use super::{DEVICE, INFINIBAND, at_once, pyverbs, run_beside};
 
 /// What came of each program, by name.
 #[derive(Default)]
@@ -74,7 +74,8 @@ fn row(name: &str, cases: &[(String, Outcome)]) -> Program {
     Program { name: name.to_owned(), package: package.to_owned(), version: pyverbs::package_version(package), result }
 }
 
-/// Runs the cases that are wanted, one after the other: some programs cannot be told a port.
+/// Runs the cases that are wanted, one after the other, as some programs cannot be told a port; those first that may
+/// run beside others.
 pub fn run_client_servers(
     suite: &mut Suite,
     options: &Options,
@@ -82,12 +83,17 @@ pub fn run_client_servers(
     record: &mut Record,
     cases: Vec<ClientServer>,
 ) {
-    for case in cases.into_iter().filter(|case| options.wants(&case.name)) {
-        let case = ClientServer { limit: case.limit * options.patience(), ..case };
-        let (outcome, log) = case.run(sandbox);
-        record.add(&case.name, &outcome);
-        suite.push(case.name, outcome, Some(log));
+    let wanted = cases.into_iter().filter(|case| options.wants(&case.name));
+    let patient = wanted.map(|case| ClientServer { limit: case.limit * options.patience(), ..case });
+    let (beside, alone): (Vec<ClientServer>, Vec<ClientServer>) = patient.partition(|case| case.beside);
+    let before = suite.cases.len();
+    for (cases, at_once) in [(beside, at_once()), (alone, 1)] {
+        run_beside(suite, &cases, at_once, |case| {
+            let (outcome, log) = case.run(sandbox);
+            (case.name.clone(), outcome, log)
+        });
     }
+    suite.cases[before..].iter().for_each(|case| record.add(&case.name, &case.outcome));
 }
 
 /// `cargo xtask programs`.
@@ -198,6 +204,7 @@ fn qperf(quick: bool) -> Vec<ClientServer> {
             let client = format!("qperf -lp {port} -t 1 {} 127.0.0.1 {name}", flags.join(" "));
             let mut case = ClientServer::new(title, format!("qperf -lp {port}"), client, Ready::Tcp(port));
             case.stays = true;
+            case.beside = true;
             if infiniband {
                 case.environment = &[INFINIBAND];
             }

@@ -65,8 +65,8 @@ pub fn run(suite: &mut Suite, sandbox: &Sandbox, options: &Options, mode: Mode) 
             }
         };
         let names: Vec<String> = names.into_iter().filter(|name| options.wants(name)).collect();
-        for (row, log) in runner.run(module, &names) {
-            suite.push(mode.name(&row.name()), row.outcome.clone(), Some(log));
+        for Ran { row, log, took } in runner.run(module, &names) {
+            suite.push_timed(mode.name(&row.name()), row.outcome.clone(), Some(log), took);
             rows.push(row);
         }
     }
@@ -160,7 +160,7 @@ impl Runner<'_> {
 
     /// Runs the tests in one process, as their own runner does; behind a test that ends or blocks the process, the rest
     /// in a new one.
-    pub fn run(&self, module: &str, names: &[String]) -> Vec<(Row, PathBuf)> {
+    pub fn run(&self, module: &str, names: &[String]) -> Vec<Ran> {
         let mut rows = Vec::new();
         let mut left: Vec<String> = names.to_vec();
         for attempt in 0..=RESTARTS {
@@ -172,23 +172,36 @@ impl Runner<'_> {
             let done = match self.program(&log, &events, &left).run(LIMIT) {
                 Ok(done) => done,
                 Err(e) => {
-                    rows.push((Row::new(module, Outcome::Failed(e.to_string())), PathBuf::from(log)));
+                    rows.push(Ran::untimed(Row::new(module, Outcome::Failed(e.to_string())), log));
                     return rows;
                 }
             };
             let found = outcomes(&read(&events), &done);
-            let known: BTreeSet<&str> = found.iter().map(|row| row.test.as_str()).collect();
+            let known: BTreeSet<&str> = found.iter().map(|(row, _)| row.test.as_str()).collect();
             left.retain(|name| !known.contains(name.as_str()));
             let stuck = found.is_empty();
-            rows.extend(found.into_iter().map(|row| (row, done.log.clone())));
+            rows.extend(found.into_iter().map(|(row, took)| Ran { row, log: done.log.clone(), took }));
             if stuck {
-                rows.push((Row::new(module, Outcome::Failed(done.verdict())), done.log));
+                rows.push(Ran::untimed(Row::new(module, Outcome::Failed(done.verdict())), done.log));
                 return rows;
             }
         }
         let why = "not run: the process had to be started too often".to_owned();
-        rows.extend(left.iter().map(|name| (Row::new(name, Outcome::Failed(why.clone())), PathBuf::from(module))));
+        rows.extend(left.iter().map(|name| Ran::untimed(Row::new(name, Outcome::Failed(why.clone())), module)));
         rows
+    }
+}
+
+/// A test that was run.
+pub struct Ran {
+    pub row: Row,
+    pub log: PathBuf,
+    pub took: Duration,
+}
+
+impl Ran {
+    fn untimed(row: Row, log: impl Into<PathBuf>) -> Self {
+        Self { row, log: log.into(), took: Duration::ZERO }
     }
 }
 
@@ -220,6 +233,7 @@ struct Event {
     test: String,
     what: String,
     why: String,
+    took: Duration,
 }
 
 fn read(path: &Path) -> Vec<Event> {
@@ -227,13 +241,17 @@ fn read(path: &Path) -> Vec<Event> {
     let word = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     text.lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .map(|v| Event { test: word(&v, "test"), what: word(&v, "what"), why: word(&v, "why") })
+        .map(|v| {
+            let took =
+                v["took"].as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
+            Event { test: word(&v, "test"), what: word(&v, "what"), why: word(&v, "why"), took }
+        })
         .collect()
 }
 
-/// What each test came to. One that started and did not end has ended the process, or blocked it.
-fn outcomes(events: &[Event], done: &Finished) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+/// What each test came to, and its time. One that started and did not end has ended the process, or blocked it.
+fn outcomes(events: &[Event], done: &Finished) -> Vec<(Row, Duration)> {
+    let mut rows = Vec::new();
     let mut open: Option<&str> = None;
     for event in events {
         let why = event.why.lines().next().unwrap_or_default().to_owned();
@@ -248,10 +266,10 @@ fn outcomes(events: &[Event], done: &Finished) -> Vec<Row> {
             _ => continue,
         };
         open = None;
-        rows.push(Row::new(&event.test, outcome));
+        rows.push((Row::new(&event.test, outcome), event.took));
     }
     if let Some(test) = open {
-        rows.push(Row::new(test, Outcome::Failed(format!("the process {}", done.verdict()))));
+        rows.push((Row::new(test, Outcome::Failed(format!("the process {}", done.verdict()))), Duration::ZERO));
     }
     rows
 }

@@ -111,12 +111,18 @@ fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
         Err(e) => return suite.fail("cmtest", e),
     };
     let limit = Duration::from_secs(600);
-    let done = match sandbox.program("cmtest", &program, &[] as &[&str]).env("CMTEST_STACKS", "1").run(limit) {
+    let done = match sandbox
+        .program("cmtest", &program, &[] as &[&str])
+        .env("CMTEST_STACKS", "1")
+        .env("CMTEST_TIMES", "1")
+        .run(limit)
+    {
         Ok(done) => done,
         Err(e) => return suite.fail("cmtest", e.to_string()),
     };
     let before = suite.cases.len();
-    for line in done.stdout.lines() {
+    let mut lines = done.stdout.lines().peekable();
+    while let Some(line) = lines.next() {
         let (outcome, rest) = if let Some(rest) = line.strip_prefix("ok ") {
             (Outcome::Passed, rest)
         } else if let Some(rest) = line.strip_prefix("not ok ") {
@@ -128,8 +134,11 @@ fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
         };
         // The address behind the `@` may have colons, but no space.
         let name = rest.split(' ').next().unwrap_or_default().trim_end_matches(':');
+        // `CMTEST_TIMES` has a line behind each case: `# 12 ms`.
+        let time = lines.peek().and_then(|line| line.strip_prefix("# ")?.strip_suffix(" ms")?.parse().ok());
+        let took = Duration::from_millis(time.unwrap_or(0));
         if options.wants(name) {
-            suite.push(name, outcome, Some(done.log.clone()));
+            suite.push_timed(name, outcome, Some(done.log.clone()), took);
         }
     }
     if suite.cases.len() == before && options.filter.is_none() {

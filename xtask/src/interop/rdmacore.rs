@@ -7,7 +7,7 @@ use crate::rdmacore::{self, Missing};
 use crate::report::{Outcome, Suite};
 use crate::{Options, root};
 
-use super::pyverbs::{HugePages, MODULES, Runner};
+use super::pyverbs::{HugePages, MODULES, Ran, Runner};
 use super::sandbox::{Sandbox, copy};
 use super::{DEVICE, Mode};
 
@@ -55,14 +55,14 @@ pub fn rdmacore(suite: &mut Suite, options: &Options) {
             }
         };
         let names: Vec<String> = names.into_iter().filter(|name| options.wants(name)).collect();
-        for (row, log) in runner.run(module, &names) {
+        for Ran { row, log, took } in runner.run(module, &names) {
             let outcome = match row.outcome.clone() {
                 Outcome::Skipped(why) if !LEFT_OUT.iter().any(|part| why.contains(part)) => {
                     Outcome::Failed(format!("left itself out: {why}"))
                 }
                 outcome => outcome,
             };
-            suite.push(row.name(), outcome, Some(log));
+            suite.push_timed(row.name(), outcome, Some(log), took);
         }
     }
 }
