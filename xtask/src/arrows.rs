@@ -64,6 +64,13 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-conformance", &["softrnic-memory", "softrnic-window"]),
 ];
 
+/// True if arrows lead from the first crate to the second one, those of tests included.
+#[cfg(test)]
+pub fn reaches(from: &str, to: &str) -> bool {
+    let uses = ARROWS.iter().chain(TEST_ARROWS).filter(|(name, _)| *name == from).flat_map(|(_, uses)| *uses);
+    from == to || uses.into_iter().any(|used| reaches(used, to))
+}
+
 /// # Errors
 /// Every undeclared arrow and every undeclared crate, one per line.
 pub fn check() -> Result<(), String> {
@@ -118,6 +125,12 @@ mod tests {
     #[test]
     fn the_workspace_obeys_the_table() {
         check().unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn arrows_lead_on() {
+        assert!(reaches("softrnic-cm", "softrnic-window") && reaches("softrnic-conformance", "softrnic-window"));
+        assert!(!reaches("softrnic-taps", "softrnic-window"));
     }
 
     #[test]

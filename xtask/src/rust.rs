@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program};
 use crate::{Options, logs, root, target_dir};
 
-/// A build on two busy cores takes minutes; ten times that is a hang.
-const BUILD: Duration = Duration::from_secs(1200);
+/// A build on two busy cores takes minutes; ten times that is a hang. In the background it may have to wait for the
+/// longest suites.
+const BUILD: Duration = Duration::from_secs(1800);
 
 /// Thousands of kills take an hour on a busy machine.
 const STRESS: Duration = Duration::from_secs(3 * 3600);
@@ -64,16 +65,22 @@ pub fn fmt(suite: &mut Suite, _: &Options) {
     }
 }
 
+/// Where lints and documentation are built: cargo lets one command at a time into a folder, and tests are built
+/// meanwhile.
+fn lints() -> PathBuf {
+    target_dir().join("lints")
+}
+
 pub fn clippy(suite: &mut Suite, _: &Options) {
     let program =
         cargo("clippy").args(["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"]);
-    one(suite, "cargo clippy -D warnings", program, BUILD);
+    one(suite, "cargo clippy -D warnings", program.env("CARGO_TARGET_DIR", lints()), BUILD);
 }
 
 pub fn doc(suite: &mut Suite, _: &Options) {
     let program =
         cargo("doc").args(["doc", "--workspace", "--no-deps", "--keep-going"]).env("RUSTDOCFLAGS", "-D warnings");
-    let Some(done) = one(suite, "cargo doc", program, BUILD) else { return };
+    let Some(done) = one(suite, "cargo doc", program.env("CARGO_TARGET_DIR", lints()), BUILD) else { return };
     // Some warnings are cargo's own, which nothing turns into errors.
     match done.stderr.lines().find(|line| line.starts_with("warning")) {
         Some(line) => suite.push("cargo doc warns of nothing", Outcome::Failed(line.to_owned()), Some(done.log)),
@@ -104,9 +111,30 @@ pub fn test_units(suite: &mut Suite, options: &Options) {
 /// The one test of what single copies alone can do.
 const NEEDS_SINGLE_COPY: &str = "who_only_watches_its_memory_is_reached";
 
-/// The same tests with single copies between processes forbidden: everything goes through the window.
+/// The crates whose tests cannot differ when single copies are forbidden, and which are tested once. Only
+/// `softrnic-window` reads that setting. It is not among the dependencies of these crates, and their tests start no
+/// program of ours and load no library of ours.
+const KNOW_NO_WINDOW: &[&str] = &[
+    "softrnic-verbs",
+    "softrnic-wire",
+    "softrnic-report",
+    "softrnic-sys",
+    "softrnic-engine",
+    "softrnic-memory",
+    "softrnic-ask",
+    "softrnic-taps",
+    "softrnic-view",
+    "softrnic-netlink",
+    "softrnic-hooks",
+    "softrnic-dropin",
+    "softrnic-limits",
+    "xtask",
+];
+
+/// The tests that can differ, with single copies between processes forbidden: everything goes through the window.
 pub fn test_indirect(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
+    words.extend(KNOW_NO_WINDOW.iter().flat_map(|name| ["--exclude", name]));
     words.extend(options.test_filter());
     words.extend(SHOWN);
     words.extend(["--skip", NEEDS_SINGLE_COPY]);
@@ -177,6 +205,7 @@ pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
 /// The same; false if there was none.
 fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> bool {
     let cases = suite.cases.len();
+    let begun = Instant::now();
     let done = match program.run(limit) {
         Ok(done) => done,
         Err(e) => {
@@ -184,9 +213,15 @@ fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
             return true;
         }
     };
+    let mut building = begun.elapsed();
+    for (binary, took) in binary_times(&done.stderr, &done.stdout) {
+        building = building.saturating_sub(took);
+        suite.part(format!("{name}: {binary}"), took);
+    }
+    suite.part(format!("{name}: cargo's own time, mostly builds"), building);
     let before = suite.count().failed;
     for (test, outcome) in test_lines(&done.stdout) {
-        suite.push(test, outcome, Some(done.log.clone()));
+        suite.push_timed(test, outcome, Some(done.log.clone()), Duration::ZERO);
     }
     for counted in done.stdout.lines().filter_map(|line| line.strip_prefix("counted: ")) {
         println!("   {counted}");
@@ -215,9 +250,33 @@ fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
     cases
 }
 
+/// How long each program of tests ran. Its name stands in cargo's messages (stderr), its time in its own (stdout), in
+/// the same order. Rust's test harness does not tell the time of a single test.
+fn binary_times(stderr: &str, stdout: &str) -> Vec<(String, Duration)> {
+    let names = stderr.lines().filter_map(|line| {
+        if let Some(documented) = line.trim().strip_prefix("Doc-tests ") {
+            return Some(format!("examples of {documented}"));
+        }
+        // Running tests/load/main.rs (target/debug/deps/load-0123456789abcdef)
+        let path = line.trim().strip_prefix("Running ")?.rsplit_once('(')?.1.strip_suffix(')')?;
+        let file = path.rsplit('/').next()?;
+        Some(file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned())
+    });
+    let times = stdout.lines().filter_map(|line| {
+        let seconds = line.strip_prefix("test result: ")?.rsplit_once("finished in ")?.1.strip_suffix('s')?;
+        Some(Duration::from_secs_f64(seconds.parse().ok()?))
+    });
+    names.zip(times).collect()
+}
+
 /// The names in the output of `cargo test -- --list`: `NAME: test`.
 pub fn listed_tests(stdout: &str) -> Vec<String> {
     stdout.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// The release profile without what takes long to build and changes no result: optimization over the bounds of crates.
+fn quick_profile(program: Program) -> Program {
+    program.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
 }
 
 /// Models of the lock-free code: every crate that has a `cfg(loom)` in it. They are built apart, because the flag
@@ -233,9 +292,21 @@ pub fn loom(suite: &mut Suite, _: &Options) {
             .args(["test", "--release", "--lib", "--tests", "--no-fail-fast", "-p", &name, "loom"])
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", target_dir().join("loom"));
+        let program = quick_profile(program);
         tests(suite, &log, program);
     }
 }
+
+/// How many inputs each fuzz target gets: about as many as it takes in fifteen seconds on a core of its own. A number
+/// and no time, because the suite runs in what time others leave.
+const FUZZ_RUNS: &[(&str, u32)] = &[
+    ("ring_consumer", 50_000),
+    ("rendezvous", 3_000_000),
+    ("packets", 60_000),
+    ("cm_messages", 3_000_000),
+    ("board", 2_500_000),
+    ("wire", 1_000_000),
+];
 
 /// A short run of every fuzz target in `fuzz/`. libFuzzer needs the coverage instrumentation, which the pinned compiler
 /// has; no nightly and no cargo-fuzz is needed for that. `--locked`: a test must not change a file that git knows.
@@ -258,19 +329,25 @@ pub fn fuzz(suite: &mut Suite, options: &Options) {
         Some(done) if done.ok() => {}
         _ => return,
     }
-    let seconds = if options.quick { 5 } else { 15 };
     for target in targets {
+        let Some((_, runs)) = FUZZ_RUNS.iter().find(|(name, _)| *name == target) else {
+            suite.fail(target, "FUZZ_RUNS in xtask/src/rust.rs does not say how many inputs it gets");
+            continue;
+        };
+        let runs = if options.quick { runs / 3 } else { *runs };
         let corpus = built.join("corpus").join(&target);
         let crashes = logs().join("cargo").join(format!("crash-{target}-"));
         if let Err(e) = fs::create_dir_all(&corpus) {
             suite.fail(target, e.to_string());
             continue;
         }
+        // An input takes far less than a millisecond. The limit is in seconds of the wall's clock, of which others may
+        // take most.
         let program = Program::new(built.join(HOST).join("release").join(&target), logs().join("cargo").join(&target))
-            .args([format!("-max_total_time={seconds}"), "-timeout=5".into(), "-rss_limit_mb=2048".into()])
+            .args([format!("-runs={runs}"), "-timeout=60".into(), "-rss_limit_mb=2048".into()])
             .args([format!("-artifact_prefix={}", crashes.display())])
             .args([corpus]);
-        one(suite, &target, program, Duration::from_secs(seconds + 120));
+        one(suite, &target, program, BUILD);
     }
 }
 
@@ -339,6 +416,29 @@ mod tests_of_parsing {
         assert_eq!(cases[1].1, Outcome::Failed("the test failed".into()));
         assert_eq!(cases[2].1, Outcome::Skipped("needs root".into()));
         assert_eq!(cases[3].0, "e");
+    }
+
+    #[test]
+    fn times_of_programs() {
+        let cargo = "   Compiling softrnic-x v0.1.0 (/x)\n\
+            \x20    Running unittests src/lib.rs (target/debug/deps/softrnic_x-0a1b)\n\
+            \x20    Running tests/load/main.rs (target/debug/deps/load-0123)\n   Doc-tests softrnic_x\n";
+        let tests = "\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed; finished in 0.00s\n\n\
+            test result: FAILED. 3 passed; 1 failed; finished in 12.50s\n\n\
+            test result: ok. 1 passed; finished in 1.25s\n";
+        let times = binary_times(cargo, tests);
+        let times: Vec<(&str, f64)> = times.iter().map(|(name, took)| (name.as_str(), took.as_secs_f64())).collect();
+        assert_eq!(times, [("softrnic_x", 0.0), ("load", 12.5), ("examples of softrnic_x", 1.25)]);
+    }
+
+    #[test]
+    fn who_is_tested_once_knows_no_window() {
+        for name in KNOW_NO_WINDOW {
+            assert!(!crate::arrows::reaches(name, "softrnic-window"), "{name}");
+            let folder = root().join("crates").join(name.trim_start_matches("softrnic-"));
+            let (setting, _) = crate::interop::SINGLE_COPY_FORBIDDEN;
+            assert!(*name == "xtask" || folder.is_dir() && !contains(&folder, setting), "{name}");
+        }
     }
 
     #[test]

@@ -1,0 +1,208 @@
+//! The suites: what `cargo xtask test` runs, and what beside what.
+
+use std::iter;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::report::{Report, Suite};
+use crate::{Options, arrows, busy, ctests, interop, miri, run, rust};
+
+/// Beside what a suite runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// One after the other.
+    Front,
+    /// Beside the suites of [`Lane::Front`], [`BACKGROUND`] at a time, in the time of the processors that they leave
+    /// unused ([`yield_to_others`]). For what computes, and neither measures time nor talks to other processes: builds,
+    /// models, fuzzing.
+    Background,
+    /// Behind all others, because it measures, or makes the load of its own that it is about.
+    Alone,
+}
+
+use Lane::{Alone, Background, Front};
+
+/// One suite: its name, what it is, beside what it runs, whether `--quick` leaves it out, and what runs it.
+pub struct Step {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub lane: Lane,
+    pub slow: bool,
+    run: fn(&mut Suite, &Options),
+}
+
+/// What `test` runs, in the order of its report, and within a lane in this order.
+#[rustfmt::skip]
+pub const STEPS: &[Step] = &[
+    Step { name: "build", lane: Front, slow: false, run: rust::build,
+        about: "cargo build --release: the program and, beside it, the library" },
+    Step { name: "fmt", lane: Background, slow: false, run: rust::fmt,
+        about: "cargo fmt --check" },
+    Step { name: "arrows", lane: Background, slow: false, run: arrows_step,
+        about: "the declared dependencies between the crates" },
+    Step { name: "clippy", lane: Background, slow: false, run: rust::clippy,
+        about: "cargo clippy -D warnings" },
+    Step { name: "unit", lane: Front, slow: false, run: rust::test,
+        about: "cargo test --workspace" },
+    Step { name: "doc", lane: Background, slow: false, run: rust::doc,
+        about: "cargo doc without warnings" },
+    Step { name: "c", lane: Front, slow: false, run: ctests::plain,
+        about: "the C tests against libibverbs-dev's headers" },
+    Step { name: "sanitizers", lane: Front, slow: true, run: ctests::sanitized,
+        about: "the C tests with AddressSanitizer and UndefinedBehaviorSanitizer" },
+    Step { name: "sanitized", lane: Front, slow: false, run: interop::sanitized,
+        about: "programs with a sanitizer's shared runtime, under softrnic run" },
+    Step { name: "devices", lane: Front, slow: false, run: interop::devices,
+        about: "ibv_devices, ibv_devinfo -v, rdma, softrnic devinfo" },
+    Step { name: "loading", lane: Front, slow: false, run: interop::loading,
+        about: "every way in which programs find the library" },
+    Step { name: "selftest", lane: Front, slow: false, run: interop::selftest,
+        about: "softrnic selftest" },
+    Step { name: "bench", lane: Alone, slow: false, run: interop::bench,
+        about: "softrnic bench: what it measures and writes, not how fast" },
+    Step { name: "pingpong", lane: Front, slow: false, run: interop::pingpong,
+        about: "libibverbs' pingpong programs" },
+    Step { name: "perftest", lane: Front, slow: false, run: interop::perftest,
+        about: "the perftest matrix" },
+    Step { name: "pyverbs", lane: Front, slow: false, run: interop::pyverbs,
+        about: "rdma-core's own suite; holds docs/conformance.md" },
+    Step { name: "rdmacore", lane: Front, slow: true, run: interop::rdmacore,
+        about: "the Python tests of a newer rdma-core than the distribution's" },
+    Step { name: "rdmacm", lane: Front, slow: false, run: interop::rdmacm,
+        about: "librdmacm: every function in a table, cycles and kills, its programs" },
+    Step { name: "programs", lane: Front, slow: false, run: interop::programs,
+        about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
+    Step { name: "ucx", lane: Front, slow: false, run: interop::ucx,
+        about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
+    Step { name: "infiniband", lane: Front, slow: false, run: interop::infiniband,
+        about: "programs that know LIDs only, on a port of InfiniBand" },
+    Step { name: "migrated", lane: Front, slow: false, run: interop::migrated,
+        about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory \
+        that peers map" },
+    Step { name: "pcap", lane: Front, slow: false, run: interop::pcap,
+        about: "captures of pingpong and perftest, as tshark and the specification have it" },
+    Step { name: "faults", lane: Front, slow: false, run: interop::faults,
+        about: "faults on purpose, and what programs see of them; holds docs/faults.md" },
+    Step { name: "surroundings", lane: Front, slow: false, run: interop::surroundings,
+        about: "programs in other namespaces, without process_vm_readv, and visited by another user" },
+    Step { name: "busy", lane: Alone, slow: true, run: busy::busy,
+        about: "a sample of pingpong, perftest and rdmacm, and load, with two runnable threads per core beside" },
+    Step { name: "indirect", lane: Front, slow: true, run: indirect,
+        about: "unit (crates above the window), selftest, pingpong, perftest, pyverbs, with single copies between \
+        processes forbidden" },
+    Step { name: "loom", lane: Background, slow: true, run: rust::loom,
+        about: "models of the rings, doorbells, export tables, copies and the lock" },
+    Step { name: "fuzz", lane: Background, slow: true, run: rust::fuzz,
+        about: "a short run of every fuzz target" },
+    Step { name: "miri", lane: Background, slow: true, run: miri::run,
+        about: "miri on the crates that it can run" },
+];
+
+/// Not one of them: it takes as long as all of them.
+pub const STRESS: Step = Step {
+    name: "stress",
+    lane: Front,
+    slow: true,
+    run: rust::stress,
+    about: "peers killed and objects made, for a long time",
+};
+
+/// What `quick` runs after a change, before all the rest: it needs neither root nor the distribution's packages.
+#[rustfmt::skip]
+pub const QUICK: &[Step] = &[
+    Step { name: "build", lane: Front, slow: false, run: rust::build,
+        about: "cargo build --release" },
+    Step { name: "fmt", lane: Background, slow: false, run: rust::fmt,
+        about: "cargo fmt --check" },
+    Step { name: "arrows", lane: Background, slow: false, run: arrows_step,
+        about: "the declared dependencies between the crates" },
+    Step { name: "clippy", lane: Background, slow: false, run: rust::clippy,
+        about: "cargo clippy -D warnings" },
+    Step { name: "unit", lane: Front, slow: false, run: rust::test_units,
+        about: "cargo test --workspace --lib --bins" },
+    Step { name: "selftest", lane: Front, slow: false, run: interop::selftest,
+        about: "softrnic selftest" },
+    Step { name: "pingpong", lane: Front, slow: false, run: interop::one_pingpong,
+        about: "ibv_rc_pingpong, if it is installed" },
+];
+
+/// So many suites of [`Lane::Background`] run at a time: a model and a fuzz target run on one core each.
+const BACKGROUND: usize = 2;
+
+/// Runs the steps, and prints a report of them behind what this one has already.
+pub fn run_all<'a>(mut report: Report, steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCode {
+    let steps: Vec<&Step> = steps.collect();
+    let _busy = options.busy.then(busy::Busy::start);
+    let lane = |lane| steps.iter().copied().filter(move |step| step.lane == lane).collect::<Vec<&Step>>();
+    let (front, background, alone) = (lane(Lane::Front), lane(Lane::Background), lane(Lane::Alone));
+    let run_some = |some: &[&Step]| some.iter().map(|step| run_one(step, options)).collect::<Vec<Suite>>();
+    // On a machine that is kept busy there is no time that others leave.
+    let beside = !front.is_empty() && !options.busy;
+    let next = AtomicUsize::new(0);
+    let mut suites = if beside {
+        thread::scope(|scope| {
+            let take = || {
+                yield_to_others();
+                let step = || background.get(next.fetch_add(1, Ordering::Relaxed));
+                iter::from_fn(step).map(|step| run_one(step, options)).collect::<Vec<Suite>>()
+            };
+            let behind = [(); BACKGROUND].map(|()| scope.spawn(take));
+            let mut suites = run_some(&front);
+            for thread in behind {
+                suites.extend(thread.join().expect("a suite does not panic"));
+            }
+            suites
+        })
+    } else {
+        [run_some(&background), run_some(&front)].concat()
+    };
+    suites.extend(run_some(&alone));
+    let place = |suite: &Suite| steps.iter().position(|step| step.name == suite.name);
+    suites.sort_by_key(place);
+    report.suites.extend(suites);
+    report.print();
+    let total = report.total();
+    if total.failed == 0 && total.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_one(step: &Step, options: &Options) -> Suite {
+    println!("== {}: {}", step.name, step.about);
+    let mut suite = Suite::new(step.name);
+    let started = Instant::now();
+    if run::is_over() {
+        suite.fail(step.name, run::OVER);
+    } else {
+        (step.run)(&mut suite, options);
+    }
+    suite.took = started.elapsed();
+    let (name, n, seconds) = (step.name, suite.count(), suite.took.as_secs_f64());
+    println!("   {name}: {} passed, {} failed, {} skipped in {seconds:.1} s", n.passed, n.failed, n.skipped);
+    suite
+}
+
+/// Gives this thread, and the programs that it starts, what time of the processors nobody else wants (SCHED_IDLE,
+/// sched(7)): who becomes runnable is not kept waiting by them.
+fn yield_to_others() {
+    let thread = rustix::thread::gettid().as_raw_pid().to_string();
+    let done = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).output();
+    if !done.is_ok_and(|out| out.status.success()) {
+        println!(
+            "  note: chrt (package util-linux) is missing, or it may not be used here: builds run at full priority"
+        );
+    }
+}
+
+fn arrows_step(suite: &mut Suite, _: &Options) {
+    match arrows::check() {
+        Ok(()) => suite.pass("arrows between the crates"),
+        Err(e) => suite.fail("arrows between the crates", e),
+    }
+}
+
+/// The suites again, each case's name marked, with the window as the only way.
+fn indirect(suite: &mut Suite, options: &Options) {
+    rust::test_indirect(suite, options);
+    interop::indirect(suite, options);
+}
