@@ -1,35 +1,35 @@
-//! How often something is worth a look that costs more than what it is done beside.
+//! The interval, in steps, between two checks that each cost more than the step beside which they are made.
 //!
-//! A program that polls without pause would look at everything else that can have happened (deaths, deadlines; the
-//! clock itself) far more often than anything can happen, if it did so once in a fixed number of polls; and a message
-//! that comes meanwhile waits. One that polls now and then must look at each few polls. So the number follows the time
-//! that it took.
+//! A program that polls without pause would check everything else that can have happened (deaths, deadlines; the clock
+//! itself) far more often than anything can happen, if it did so once in a fixed number of polls. A message that comes
+//! during such a check waits. A program that polls now and then must check at each few polls. So the interval follows
+//! the time that the steps took.
 
 use engine::env::Nanos;
 
-/// How far apart looks should be, in nanoseconds: less than the shortest time that is kept (RNR timers, 10 us).
+/// The aim for the time between two checks, in nanoseconds: less than the shortest timer (RNR timers, 10 us).
 const WANTED: Nanos = 8_000;
-/// Steps from one look to the next: at least, and at first; and at most.
+/// The least number of steps between two checks, which is also the first, and the greatest number.
 pub(crate) const LEAST: u32 = 32;
 const MOST: u32 = 512;
 
-/// The number of steps from one look to the next.
+/// The number of steps from one check to the next.
 #[derive(Debug)]
 pub(crate) struct AdaptiveInterval {
     steps: u32,
-    /// When the last look was.
+    /// The time of the last check.
     since: Nanos,
 }
 
 impl AdaptiveInterval {
     pub(crate) const NEW: AdaptiveInterval = AdaptiveInterval { steps: LEAST, since: 0 };
 
-    /// The number, once more.
+    /// The interval that the last check gave.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// There is a look, now. In so many steps there is to be another.
+    /// Notes a check at `now`, and returns the number of steps until the next one.
     #[inline]
     pub(crate) fn next(&mut self, now: Nanos) -> u32 {
         let took = now.saturating_sub(self.since);
@@ -37,7 +37,7 @@ impl AdaptiveInterval {
         self.steps = if took < WANTED / 2 {
             (self.steps * 2).min(MOST)
         } else if took > 4 * WANTED {
-            LEAST // what is slow now may be slower still
+            LEAST // steps that are slow now may be slower still
         } else if took > WANTED {
             (self.steps / 2).max(LEAST)
         } else {
@@ -51,7 +51,7 @@ impl AdaptiveInterval {
 mod tests {
     use super::*;
 
-    /// The number of steps, after some time of steps that take so long.
+    /// The interval after many steps that each take `step`.
     fn settles(adaptive_interval: &mut AdaptiveInterval, now: &mut Nanos, step: Nanos) -> u32 {
         for _ in 0..20 {
             *now += u64::from(adaptive_interval.steps) * step;

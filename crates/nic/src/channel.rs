@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that a program can wait on, and the queues that have something.
+//! Completion channels: a descriptor that a program can wait on, and the completion queues that have an event.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,42 +12,40 @@ use rustix::io::{IoSliceMut, ReadWriteFlags};
 
 use crate::{Nic, errno};
 
-/// An eventfd that counts what is in the queue beside it: a read takes one.
+/// An eventfd that counts the elements of the queue beside it: a read takes one.
 pub struct Bell(pub OwnedFd);
 
 impl Bell {
-    /// A new one.
+    /// Make a bell that has not rung.
     ///
-    /// # Errors
-    /// EMFILE and its like.
+    /// # Errors EMFILE, ENFILE, ENOMEM: as eventfd2(2).
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map(Bell).map_err(errno)
     }
 
-    /// One more is in the queue.
+    /// Count one more element of the queue.
     pub fn ring(&self) {
         // The count cannot overflow: the queue beside it would have to hold 2^64 entries.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Waits for one ring; with O_NONBLOCK set on the descriptor: EAGAIN. EINTR as read(2) gives it.
+    /// Wait for one ring.
     ///
-    /// # Errors
-    /// As said.
+    /// # Errors EAGAIN: O_NONBLOCK is set on the descriptor and no ring is there; EINTR: as read(2) gives it.
     pub fn wait(&self) -> Result<()> {
         let mut count = [0u8; 8];
         rustix::io::read(&self.0, &mut count).map(|_| ()).map_err(errno)
     }
 
-    /// Takes a ring back that nobody needs any more, if it is still there. Does not wait, also where the descriptor
-    /// would: another thread may take the ring at any moment, and the caller holds locks.
+    /// Take a ring back whose element was removed, if the ring is still there. This never waits, also where the
+    /// descriptor would: another thread may take the ring at any moment, and the caller holds locks.
     pub fn take_back(&self) {
         let mut count = [0u8; 8];
         let mut into = [IoSliceMut::new(&mut count)];
         let _ = rustix::io::preadv2(&self.0, &mut into, u64::MAX, ReadWriteFlags::NOWAIT);
     }
 
-    /// The program has set O_NONBLOCK on the descriptor.
+    /// True if the program has set O_NONBLOCK on the descriptor.
     pub fn nonblocking(&self) -> bool {
         rustix::fs::fcntl_getfl(self.0.as_fd()).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
     }
@@ -58,12 +56,12 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
-    /// Threads that wait for an event. One that is cancelled meanwhile (pthread_cancel(3)) stays in the list, and is
-    /// told by that it has ended.
+    /// Threads that wait for an event. A thread that is cancelled in its wait (pthread_cancel(3)) stays in the list;
+    /// that the process has no such thread any more tells it from the others.
     waiters: Mutex<Vec<u32>>,
 }
 
-/// The calling thread, as the system numbers it.
+/// The system's number of the calling thread.
 fn this_thread() -> u32 {
     thread_local! {
         static THREAD: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
@@ -72,7 +70,7 @@ fn this_thread() -> u32 {
 }
 
 impl CompChannel {
-    /// The descriptor: readable when an event waits. The program may set O_NONBLOCK on it, poll it, add it to epoll.
+    /// The descriptor, readable when an event waits. The program may set O_NONBLOCK on it, poll it, add it to epoll.
     pub fn fd(&self) -> i32 {
         self.bell.0.as_raw_fd()
     }
@@ -82,7 +80,7 @@ impl CompChannel {
         self.bell.ring();
     }
 
-    /// What the channel says of one of its queues.
+    /// The part of the report that is about the channel and one of its queues.
     pub(crate) fn facts(&self, cq: CqId) -> report::facts::Channel {
         report::facts::Channel {
             fd: self.fd(),
@@ -97,12 +95,13 @@ impl CompChannel {
         waiters.len() as u32
     }
 
-    /// The calling thread is about to wait: to read 8 bytes from the descriptor. It may leave from there for ever.
+    /// Note that the calling thread is about to wait: to read 8 bytes from the descriptor. It may never return from
+    /// there.
     pub fn begin_wait(&self) {
         self.waiters.lock().push(this_thread());
     }
 
-    /// It has waited.
+    /// Note that the calling thread has waited.
     pub fn end_wait(&self) {
         let mut waiters = self.waiters.lock();
         if let Some(at) = waiters.iter().position(|thread| *thread == this_thread()) {
@@ -121,7 +120,7 @@ impl CompChannel {
 }
 
 impl Nic {
-    /// Makes a channel.
+    /// Make a channel.
     pub fn create_channel(&self) -> Result<Arc<CompChannel>> {
         Ok(Arc::new(CompChannel {
             bell: Bell::new()?,
@@ -131,12 +130,12 @@ impl Nic {
         }))
     }
 
-    /// EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).
+    /// Destroy a channel: EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).
     pub fn destroy_channel(&self, channel: &CompChannel) -> Result<()> {
         if channel.users.load(Ordering::Relaxed) > 0 { Err(Errno::EBUSY) } else { Ok(()) }
     }
 
-    /// Events of this queue go to this channel.
+    /// Send the events of this queue to this channel.
     pub fn bind_cq_channel(&self, cq: CqId, channel: &Arc<CompChannel>) {
         channel.users.fetch_add(1, Ordering::Relaxed);
         self.lock().channels.insert(cq, channel.clone());
@@ -155,10 +154,10 @@ impl Nic {
         }
     }
 
-    /// Waits for an event (`ibv_get_cq_event(3)`); gives the token of its queue. It must be acknowledged.
+    /// Wait for an event (`ibv_get_cq_event(3)`), and return the token of its queue. The program must acknowledge the
+    /// event.
     ///
-    /// # Errors
-    /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
+    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
         loop {
             channel.begin_wait();
@@ -171,7 +170,8 @@ impl Nic {
         }
     }
 
-    /// The next event of a channel whose descriptor the caller has read. `None`: the event has gone with its queue.
+    /// Take the next event of a channel whose descriptor the caller has read. `None`: the event has gone with its
+    /// queue.
     pub fn take_cq_event(&self, channel: &CompChannel) -> Option<u64> {
         let mut unacked = self.unacked.lock();
         let (cq, user) = channel.queue.lock().pop_front()?;
@@ -210,7 +210,7 @@ mod tests {
         bell.ring();
         bell.take_back();
         bell.wait().unwrap();
-        bell.take_back(); // nothing is there: somebody else was faster
+        bell.take_back(); // nothing is there: another thread may have been faster
         bell.ring();
         bell.take_back();
         let mut fds = [rustix::event::PollFd::new(&bell.0, rustix::event::PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! Contexts, asynchronous events, and acknowledgements: an object's destruction waits until every event about it that
-//! the program has got is acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+//! Contexts, asynchronous events, and acknowledgements. An object's destruction waits until the program has
+//! acknowledged every event about the object that it has got (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use crate::channel::Bell;
 use crate::{Nic, errno, signal};
 
-/// The object that an event speaks of, by the token that it was created with.
+/// The object of an event, with the token that it was created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventTarget {
     /// A queue pair.
@@ -26,17 +26,17 @@ pub enum EventTarget {
     Device,
 }
 
-/// Events got and not acknowledged.
+/// Events that the program has got and not acknowledged.
 #[derive(Default)]
 pub(crate) struct Unacked {
     pub cqs: HashMap<CqId, u32>,
     pub objects: HashMap<Object, u32>,
-    /// Objects whose destruction waits.
+    /// Objects whose destruction waits for acknowledgements.
     pub destroys: Vec<Object>,
 }
 
 impl Unacked {
-    /// Events about an object that were got and not acknowledged.
+    /// The number of events about an object that the program has got and not acknowledged.
     pub fn of(&self, object: Object) -> u32 {
         let completions = match object {
             Object::Cq(cq) => self.cqs.get(&cq).copied().unwrap_or(0),
@@ -82,7 +82,7 @@ impl ContextQueue {
         self.bell.ring();
     }
 
-    /// The events that nobody has got.
+    /// The events that the program has not got yet.
     pub fn unread(&self) -> Vec<EventKind> {
         self.queue.lock().iter().map(|(kind, _)| *kind).collect()
     }
@@ -99,7 +99,7 @@ impl ContextQueue {
 
 /// An open device.
 pub struct Context {
-    /// Its name in the engine.
+    /// The context's name in the engine.
     pub id: CtxId,
     queue: Arc<ContextQueue>,
     /// A descriptor that stands for the context: its identity survives dup (`ibv_import_device(3)`).
@@ -112,7 +112,7 @@ impl Context {
         self.queue.bell.0.as_raw_fd()
     }
 
-    /// The command descriptor.
+    /// The command descriptor of the context.
     pub fn cmd_fd(&self) -> i32 {
         self.cmd.as_raw_fd()
     }
@@ -128,7 +128,7 @@ impl Context {
 }
 
 impl Nic {
-    /// Opens the device.
+    /// Open the device.
     pub fn open(&'static self) -> Result<Arc<Context>> {
         let queue = Arc::new(ContextQueue { bell: Bell::new()?, queue: Mutex::default() });
         // Every memfd has an inode of its own, which is what makes the descriptor recognisable.
@@ -141,7 +141,7 @@ impl Nic {
         Ok(Arc::new(Context { id, queue, cmd }))
     }
 
-    /// Closes a context; what its program left in it is destroyed.
+    /// Close a context; the objects that its program left in it are destroyed.
     pub fn close(&self, context: &Context) -> Result<()> {
         let mut core = self.lock();
         core.contexts.remove(&context.id);
@@ -150,9 +150,9 @@ impl Nic {
         }
         let result = core.close_ctx(context.id);
         if core.contexts.is_empty() {
-            core.env_mut().flush(); // the process may end now, in a way that nobody hears of
+            core.env_mut().flush(); // the process may end now, in a way that no handler sees
         }
-        // Queues that the program left behind are gone; their channels are free.
+        // Queues that the program left behind are gone, so their channels are free.
         let gone: Vec<CqId> = core.channels.keys().copied().filter(|&cq| !core.has_cq(cq)).collect();
         drop(core);
         for cq in gone {
@@ -161,10 +161,9 @@ impl Nic {
         result
     }
 
-    /// Waits for an asynchronous event. It must be acknowledged.
+    /// Wait for an asynchronous event. The program must acknowledge it.
     ///
-    /// # Errors
-    /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
+    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_async_event(&self, context: &Context) -> Result<(EventKind, EventTarget)> {
         loop {
             context.queue.bell.wait()?;
@@ -174,7 +173,8 @@ impl Nic {
         }
     }
 
-    /// The next event of a context whose descriptor the caller has read. `None`: the event has gone with its object.
+    /// Take the next event of a context whose descriptor the caller has read. `None`: the event has gone with its
+    /// object.
     pub fn take_async_event(&self, context: &Context) -> Option<(EventKind, EventTarget)> {
         let mut unacked = self.unacked.lock();
         let (kind, target) = context.queue.queue.lock().pop_front()?;
@@ -184,7 +184,7 @@ impl Nic {
         Some((kind, target))
     }
 
-    /// Acknowledges an asynchronous event.
+    /// Acknowledge an asynchronous event.
     pub fn ack_async_event(&self, target: EventTarget) {
         let Some(object) = target.object() else { return };
         let mut unacked = self.unacked.lock();
@@ -197,7 +197,7 @@ impl Nic {
         self.acked.notify_all();
     }
 
-    /// Acknowledges events of a completion queue.
+    /// Acknowledge `n` events of a completion queue.
     pub fn ack_cq_events(&self, cq: CqId, n: u32) {
         let mut unacked = self.unacked.lock();
         if let Some(open) = unacked.cqs.get_mut(&cq) {
@@ -209,7 +209,7 @@ impl Nic {
         self.acked.notify_all();
     }
 
-    /// Drops what waits about an object that is gone, and waits for the acknowledgements of what was got.
+    /// Drop the events about an object that is gone, and wait until those that the program got are acknowledged.
     pub(crate) fn await_event_acks(&self, ctx: CtxId, object: Object) {
         let queue = self.lock().contexts.get(&ctx).cloned();
         if let Some(queue) = queue {
@@ -227,5 +227,5 @@ impl Nic {
     }
 }
 
-/// Errors of handles that do not exist.
+/// The error for handles that do not exist.
 pub(crate) const UNKNOWN: Errno = Errno::EINVAL;

@@ -1,4 +1,4 @@
-//! What the lock protects.
+//! The state that the adapter's lock protects.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -22,57 +22,58 @@ use crate::{Nic, now};
 /// The wire under the engine.
 pub(crate) type Wire = Tapped<WindowEnv>;
 
-/// Who moves data.
+/// The thread that moves data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// The program polls: peers need not ring, and the NIC thread only looks now and then whether that is still so.
+    /// The program polls: peers need not ring, and the NIC thread only checks now and then whether the program still
+    /// polls.
     Polled,
-    /// Nobody polls: the NIC thread sleeps on the doorbell.
+    /// No thread polls: the NIC thread sleeps on the doorbell.
     Armed,
 }
 
-/// The engine and what the adapter keeps beside it.
+/// The engine and the state that the adapter keeps beside it.
 pub struct Core {
     pub(crate) engine: Engine<Wire>,
     pub(crate) channels: HashMap<CqId, Arc<CompChannel>>,
     pub(crate) contexts: HashMap<CtxId, Arc<ContextQueue>>,
     pub(crate) mode: Mode,
-    /// Calls of poll so far.
+    /// The number of calls of poll so far.
     pub(crate) polls: u64,
-    /// The count at which a poll that finds nothing looks at everything.
+    /// The count of polls at which a poll that finds nothing checks everything.
     pub(crate) full_check_at: u64,
     pub(crate) check_interval: AdaptiveInterval,
-    /// Until then the adapter is not armed only because no completion is expected.
+    /// The time before which the adapter is not armed for the only reason that no completion is expected.
     pub(crate) arm_not_before: u64,
-    /// Polls that count towards the next change to polled mode.
+    /// The polls that count towards the next change to polled mode.
     pub(crate) polls_armed: u32,
-    /// The program may be waiting for completion events: it has asked for one, and has not had it and polled often
-    /// since.
+    /// True if the program may be waiting for completion events: it has asked for one, and since then it has not both
+    /// got it and polled often.
     pub(crate) awaits_events: bool,
-    /// Polls in armed mode since it asked.
+    /// The polls in armed mode since the program asked for an event.
     pub(crate) polls_unasked: u32,
-    /// Polls without result in a row.
+    /// The polls in a row that found nothing.
     pub(crate) empty_polls: u32,
     pub(crate) round_robin: RoundRobin,
-    /// When the NIC thread will look by itself; `u64::MAX`: when it is woken.
+    /// When the NIC thread will wake by itself; `u64::MAX`: only when it is woken.
     pub(crate) thread_wakes_at: u64,
-    /// The NIC thread was woken and has not looked yet.
+    /// True if the NIC thread was woken and has not run yet.
     pub(crate) thread_woken: bool,
     pub(crate) thread_runs: bool,
     pub(crate) migration: Migration,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<(LinkId, Option<LinkId>)>,
-    /// What happened to the device, for who asked to be told ([`Nic::on_incident`]).
+    /// Incidents of the device that [`Nic::on_incident`]'s function has not been told yet.
     pub(crate) incidents: Vec<DeviceFault>,
     /// The time as last read.
     pub(crate) clock: u64,
-    /// How often that may be used before it is read again; see [`Core::time`].
+    /// How many times `clock` may be used before the clock is read again; see [`Core::time`].
     pub(crate) clock_uses: u32,
     readings: AdaptiveInterval,
-    /// It was read under this hold of the lock.
+    /// True if the clock was read under this hold of the lock.
     pub(crate) clock_fresh: bool,
-    /// Somebody sees the time of completions, or of packets: it is always read, and no poll takes the fast path
-    /// ([`Core::finds`]), which therefore need not ask for taps.
+    /// True if the program or a capture sees the time of completions or of packets. Then the clock is always read, and
+    /// no poll takes the fast path ([`Core::finds`]), which therefore need not ask for taps.
     pub(crate) exact_time: bool,
 }
 
@@ -108,7 +109,7 @@ impl Core {
     }
 
     /// The time, or in polled mode a time not long past: a reading costs as much as half a post. Timers that were set
-    /// by a time past are moved at the next reading ([`Engine::catch_up`]), so none runs out early; only a moderated
+    /// by a past time are moved at the next reading ([`Engine::catch_up`]), so none expires early. Only a moderated
     /// completion event (`ibv_modify_cq(3)`) may come early by that much.
     #[inline]
     pub fn time(&mut self) -> u64 {
@@ -121,29 +122,29 @@ impl Core {
         self.clock
     }
 
-    /// The time, now.
+    /// Read the clock.
     pub(crate) fn read_time(&mut self) -> u64 {
         let now = now();
         self.note_time(now);
         now
     }
 
-    /// The clock was read.
+    /// Note that the clock was read.
     pub(crate) fn note_time(&mut self, now: u64) {
         self.engine.catch_up(now.saturating_sub(self.clock));
         self.clock = now;
-        // Not at the second reading under one hold of the lock, which tells nothing about the program.
+        // The second reading under one hold of the lock does not count: it tells nothing about the program.
         self.clock_uses = if self.clock_fresh { self.readings.steps() } else { self.readings.next(now) };
         self.clock_fresh = true;
     }
 
-    /// From now on completions carry the time at which they came, to the nanosecond.
+    /// Give completions the time at which they came, to the nanosecond, from now on.
     pub fn want_exact_time(&mut self) {
         self.exact_time = true;
         self.clock_uses = 0;
     }
 
-    /// Hands completions and events to those who wait for them.
+    /// Hand completions and events to the threads that wait for them.
     fn deliver(&mut self) {
         let mut notices = std::mem::take(&mut self.notices);
         self.engine.take_notices(&mut notices);
@@ -179,20 +180,20 @@ impl Core {
             && !self.engine.is_parked()
             && self.incidents.is_empty()
             && !self.engine.env().is_unquiet()
-        // What faults have ordered they have ordered at a time, which is always read where there are any
-        // ([`Core::want_exact_time`]).
+        // Orders of faults need no check here: each has a time, and the clock is always read while there are any
+        // ([`Core::want_exact_time`]), so that `clock_fresh` is set.
     }
 
-    /// The same behind a poll on the fast path, which has looked at the rest before.
+    /// [`Core::is_flushed`] behind a poll on the fast path, which has checked the other conditions before.
     #[inline]
     pub(crate) fn is_flushed_behind_fast_path(&self) -> bool {
         !self.engine.has_ready() && !self.engine.env().must_ring_now() && !self.engine.has_notices()
     }
 
-    /// Sends what is ready and tells what happened.
+    /// Send the packets that are ready, and report what happened.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        // Mostly one acknowledgement is owed, and that is all.
+        // One acknowledgement is mostly all that there is to send.
         self.engine.acknowledge();
         if self.engine.has_ready() || self.engine.is_parked() {
             let now = self.time();
@@ -223,20 +224,20 @@ impl DerefMut for Core {
     }
 }
 
-/// Pieces of long requests that one thread copies in a row, of its own or of others' requests, before it leaves the
-/// rest to who polls and to the NIC thread. It lets go of the lock between any two.
+/// The number of pieces of long requests, of its own or of others' requests, that one thread copies in a row before it
+/// leaves the rest to a thread that polls and to the NIC thread. The thread releases the lock between any two pieces.
 const PIECES: u32 = 16;
 
-/// The lock, held. Letting go runs what was queued and delivers what happened; then, without the lock, peers are waited
-/// for that copy from or to memory which was taken back.
+/// The adapter's lock, held. Its release runs what was queued and delivers what happened. Afterwards, without the lock,
+/// it waits for peers that copy from or to memory which was deregistered.
 pub struct Guard<'a> {
     nic: &'a Nic,
     core: MutexGuard<'a, Core>,
-    // Behind the lock: members are dropped in their order.
+    // This member is dropped behind the lock: members are dropped in their order.
     then: Option<Box<Copies<'a>>>,
 }
 
-/// Copies to wait for.
+/// The copies of peers that the release of the lock waits for.
 struct Copies<'a> {
     nic: &'a Nic,
     under_way: Option<Unquiet>,
@@ -258,11 +259,11 @@ impl<'a> Guard<'a> {
         Guard { nic, core, then: None }
     }
 
-    /// The lock has been taken.
+    /// Prepare the state, directly after the lock was taken.
     #[inline]
     fn begin(core: &mut Core) {
         if core.mode == Mode::Armed || core.exact_time {
-            core.clock_uses = 0; // once for each hold of the lock
+            core.clock_uses = 0; // one reading for each hold of the lock
         }
         core.clock_fresh = false;
         core.engine.next_hold();
@@ -283,28 +284,28 @@ impl DerefMut for Guard<'_> {
 }
 
 impl Guard<'_> {
-    // Apart: what has nothing to settle pays a few comparisons.
+    // Not inlined: a release with nothing to flush pays a few comparisons only.
     #[inline(never)]
     fn finish(&mut self) {
         for _ in 0..PIECES {
             let core = &mut *self.core;
             core.flush();
             if core.clock_fresh && core.engine.has_timed() {
-                // Once more: this thread may have been stopped between reading the clock and sending what the timers
-                // are for, and none may run out early (IBTA vol. 1, 9.7.6.1.3).
+                // The clock is read again: this thread may have been stopped between reading the clock and sending the
+                // packets that the timers are for, and no timer may expire early (IBTA vol. 1, 9.7.6.1.3).
                 core.read_time();
             }
             if !core.engine.is_in_pieces() {
                 break;
             }
-            // Others may do what they like meanwhile, also with the request that is under way.
+            // Other threads may do anything in between, also with the request that is under way.
             MutexGuard::bump(&mut self.core);
             Self::begin(&mut self.core);
         }
         let core = &mut *self.core;
         self.nic.mind_deadline(core);
         if core.engine.env().is_unquiet() {
-            // Whoever is to be rung must not wait for that.
+            // Peers that are to be rung must not wait for the copies.
             core.engine.env_mut().ring_doorbells();
             self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.env().unquiet()) }));
         }

@@ -1,9 +1,9 @@
-//! Answers to those who ask what this process waits for: over a socket, and (SIGUSR1) on stderr.
+//! Reports of what this process waits for: over a socket, and (SIGUSR1) on stderr.
 //!
-//! The socket exists from the first time that the device is opened. The NIC thread sleeps on it as on everything else,
-//! so that it costs nothing until somebody connects. Who connects is answered with one packet, the descriptor of a
-//! sealed memfd that holds the report; nothing is read from anyone, nothing waits for anyone, and connections are
-//! closed at once.
+//! The socket exists from the first time that the device is opened. The NIC thread sleeps on it as on its other
+//! descriptors, so the socket costs nothing until a process connects. Each connection is answered with one packet, the
+//! descriptor of a sealed memfd that holds the report. The NIC thread reads nothing from a connection, waits for none,
+//! and closes each at once.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -23,26 +23,26 @@ use crate::{Nic, now, signal, thread};
 
 /// Connections answered with one report; the others wait for the next.
 const MOST: usize = 16;
-/// Shortest time between two reports: whoever asks without pause does not keep the NIC thread from its work.
+/// The shortest time between two reports, so that a process that asks without pause does not keep the NIC thread busy.
 const PAUSE: u64 = 20_000_000;
-/// While strangers are turned away more slowly than they come.
+/// The pause while strangers' connections are closed more slowly than they come.
 const LONG_PAUSE: u64 = 1_000_000_000;
 
-/// What is needed for answers.
+/// The state of the reports.
 #[derive(Default)]
 pub(crate) struct Doctor {
     socket: OnceLock<TrackedFd>,
     pub cm: OnceLock<CmFactsOf>,
-    /// A report is to be printed.
+    /// True if a report is to be printed.
     pub print: AtomicBool,
-    /// One is being printed.
+    /// True while a report is being printed.
     printing: AtomicBool,
-    /// Not to be asked again before.
+    /// The time before which no connection is accepted.
     rests_until: AtomicU64,
 }
 
 impl Nic {
-    /// From now on this process answers. Without a socket it works as well, and says nothing.
+    /// Start to answer. Without a socket the process works as well, and answers nothing.
     pub(crate) fn start_doctor(&'static self) {
         signal::offer();
         if self.doctor.socket.get().is_some() {
@@ -54,30 +54,31 @@ impl Nic {
         }
     }
 
-    /// Where somebody may ask.
+    /// The listening socket, if there is one.
     pub(crate) fn doctor_socket(&self) -> Option<BorrowedFd<'_>> {
         self.doctor.socket.get().map(AsFd::as_fd)
     }
 
-    /// Until then nobody is answered, for somebody just was.
+    /// The time before which no connection is accepted because one was answered just now.
     pub(crate) fn doctor_not_before(&self) -> Option<u64> {
         let until = self.doctor.rests_until.load(Ordering::Relaxed);
         (until > 0 && now() < until).then_some(until)
     }
 
-    /// Wakes the NIC thread to print a report. Async-signal-safe.
+    /// Wake the NIC thread to print a report. Async-signal-safe.
     pub(crate) fn ask_to_print(&self) {
         self.doctor.print.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// On the NIC thread: answers whoever has asked.
+    /// Answer the processes that have asked. The NIC thread calls this.
     pub(crate) fn answer_doctor(&'static self) {
         if self.doctor.print.swap(false, Ordering::Relaxed) && !self.doctor.printing.swap(true, Ordering::Relaxed) {
             let text = self.report_text();
-            // On a thread of its own: stderr may be a pipe that nobody reads, and the device must not wait for that.
+            // A thread of its own prints: stderr may be a pipe that no process reads, and the device must not wait for
+            // that.
             let printed = thread::spawn("softrnic-report", move || {
-                // One write, so that it does not mix with what others print.
+                // One write, so that the report does not mix with the output of other processes.
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 self.doctor.printing.store(false, Ordering::Relaxed);
             });
@@ -98,8 +99,8 @@ impl Nic {
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(_) => {
-                    // Out of descriptors, say: he stays at the door, and looking there again at once would be all that
-                    // we do.
+                    // There may be no more descriptors. The connection then stays in the queue of the socket, and the
+                    // NIC thread would do nothing else but try again.
                     self.doctor.rests_until.store(now() + PAUSE, Ordering::Relaxed);
                     break;
                 }
@@ -120,7 +121,7 @@ impl Nic {
     }
 }
 
-/// A report names addresses of memory and peers: for the same user, and for root.
+/// A report names addresses of memory and peers: it is for processes of the same user and of root.
 fn may_ask(asker: &TrackedFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
     peer_credentials(asker).is_ok_and(|(_, uid)| uid == own || uid == 0)
@@ -129,13 +130,13 @@ fn may_ask(asker: &TrackedFd) -> bool {
 fn listen(name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    memory::received_fds::refuse_fds(&socket); // nothing is read here from anyone
+    memory::received_fds::refuse_fds(&socket); // no descriptor is taken from any peer here
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     rustix::net::listen(&socket, 64)?;
     Ok(socket)
 }
 
-/// A memfd with these bytes that nobody can change.
+/// A memfd with these bytes that no process can change.
 fn sealed(bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     let memfd = rustix::fs::memfd_create("softrnic-report", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut left = bytes;

@@ -1,5 +1,5 @@
-//! The report of this process, put together from what the engine, the wire, the channels and the connection manager
-//! tell.
+//! The report of this process, put together from the facts of the engine, the wire, the channels and the connection
+//! manager.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use crate::context::Object;
 use crate::core::Core;
 use crate::{Nic, now};
 
-/// How long a report waits for a lock: whoever holds one longer is part of the answer.
+/// How long a report waits for a lock: a thread that holds it longer is part of the answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What the connection manager tells; its owner gives it to [`Nic::add_facts`].
+/// The facts of the connection manager; its owner gives the function to [`Nic::add_facts`].
 pub(crate) type CmFactsOf = Box<dyn Fn(Duration) -> Cm + Send + Sync>;
 
 impl Nic {
-    /// Makes the connection manager's ids part of reports. The function is given how long it may wait for a lock.
+    /// Make the connection manager's ids part of reports. The function gets the longest time that it may wait for a
+    /// lock.
     pub fn add_facts(&self, cm: impl Fn(Duration) -> Cm + Send + Sync + 'static) {
         let _ = self.doctor.cm.set(Box::new(cm));
     }
 
-    /// The report. Waits for no lock longer than a moment, and changes nothing.
+    /// The report. It waits for no lock longer than a moment, and changes nothing.
     pub fn report(&self) -> Report {
         let mut report = Report {
             version: VERSION,
@@ -34,7 +35,7 @@ impl Nic {
             told: report::logged(),
             ..Report::default()
         };
-        // Not through `Nic::lock`: letting go of that runs the engine.
+        // `Nic::lock` is not used: the release of its guard runs the engine.
         match self.core.try_lock_for(PATIENCE) {
             Some(mut core) => report.adapter = core.facts(now()),
             None => {
@@ -61,7 +62,7 @@ impl Nic {
         report
     }
 
-    /// The report as text: what this process knows by itself.
+    /// The report as text, with only what this process knows by itself.
     pub(crate) fn report_text(&self) -> String {
         let report = self.report();
         let others = Default::default();

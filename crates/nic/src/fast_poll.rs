@@ -1,4 +1,4 @@
-//! Polls of a completion queue on the fast path: short packets of one link, taken by who polls.
+//! Polls of a completion queue on the fast path: the polling thread takes short packets of one link.
 
 use ::verbs::{Completion, CqId};
 use engine::env::{LinkId, ShortPacket};
@@ -8,34 +8,34 @@ use taps::{Tapped, Wire};
 use crate::core::{Core, Mode};
 use crate::progress::BUDGET;
 
-/// What a poll of a completion queue finds before it has looked at the links.
+/// The state of a completion queue at the start of a poll, before the links are looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Finds {
     /// The queue has completions.
     Completions,
-    /// The queue has none, is asked for no event, and nothing else is to be done than to look for packets, which may
+    /// The queue has no completions, no event is asked for, and the only thing to do is to look for packets, which may
     /// bring some.
     Nothing,
-    /// The queue has none, and there may be something else to do.
+    /// The queue has no completions, and there may be something else to do.
     Work,
 }
 
-/// What a poll on the fast path found.
+/// The result of a poll on the fast path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Polled {
-    /// No completions, nor anything else that is still there: on no link, or only packets that were taken.
+    /// No completions, and no packets are left: there were none, or all were taken.
     Nothing,
-    /// Packets, some of which may have been taken, but no completions.
+    /// There are packets, some of which may have been taken, but no completions.
     Packets,
-    /// So many completions.
+    /// `n` completions.
     Completions {
         n: usize,
-        /// More can be expected for sure.
+        /// True if more completions can be expected for sure.
         more: bool,
     },
 }
 
-/// A poll that takes packets from this link, and has been given so many completions.
+/// The receiver of completions in a poll that takes packets from this link, and the number of those it got.
 struct Taker<'a, O> {
     link: LinkId,
     out: &'a mut O,
@@ -61,7 +61,7 @@ impl<W: Wire, O: FnMut(usize, &Completion)> Poller<Tapped<W>> for Taker<'_, O> {
 }
 
 impl Core {
-    /// What a poll of this queue finds, before it looks at the links.
+    /// The state of this queue at the start of a poll.
     #[inline(always)]
     pub(crate) fn finds(&self, cq: CqId) -> Finds {
         if !self.engine.hands_over(cq) {
@@ -75,8 +75,8 @@ impl Core {
         if ordinary { Finds::Nothing } else { Finds::Work }
     }
 
-    /// [`Core::poll_fast`] for one completion, which the next packet mostly brings. Apart: what a poll for several
-    /// keeps would be written to the stack and read again.
+    /// [`Core::poll_fast`] for one completion, which the next packet mostly brings. A function of its own: the state of
+    /// a poll for several would be written to the stack and read again.
     #[inline(never)]
     pub(crate) fn poll_one(&mut self, cq: CqId, out: &mut impl FnMut(usize, &Completion)) -> Polled {
         self.poll_fast(cq, 1, out)
@@ -88,9 +88,9 @@ impl Core {
         self.poll_fast(cq, most, out)
     }
 
-    /// The fast path of a poll that found [`Finds::Nothing`]: takes short packets from the link that is looked at
-    /// first, and hands the completions that they bring to this queue, so many at most, to `out` with their numbers. It
-    /// ends at the first packet that is out of the ordinary.
+    /// The fast path of a poll that found [`Finds::Nothing`]. It takes short packets from the link that is first in
+    /// turn, and hands at most `most` completions that they bring to this queue to `out`, with their numbers. It ends
+    /// at the first packet that is out of the ordinary.
     #[inline(always)]
     fn poll_fast(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
         let first = self.round_robin.first(self.engine.env().links().len());
@@ -98,7 +98,7 @@ impl Core {
         let mut taker = Taker { link, out: &mut *out, n: 0 };
         let (mut more, mut taken, mut left) = (false, false, BUDGET as usize);
         while left > 0 {
-            // Made anew in each turn, so that it stays in registers.
+            // Read in each turn, so that it stays in registers.
             let mut found = self.engine.env().peek_short(link, most == 1);
             if found.is_none() && !taken {
                 if !self.engine.env().any_ready() {
@@ -106,7 +106,7 @@ impl Core {
                     self.engine.count_poll(cq);
                     return Polled::Nothing;
                 }
-                // A third of what comes to a program that waits for it comes between the two looks.
+                // The packet may have come between the two looks, as it often does for a program that waits for it.
                 found = self.engine.env().peek_short(link, most == 1);
             }
             let Some(short) = found else { break };
@@ -133,8 +133,8 @@ impl Core {
         self.use_time();
         let mut n = taker.n;
         if n < most && !self.engine.cq_is_empty(cq) {
-            // Completions that were put in. A poll that gets fewer than asked for may take the queue for empty
-            // (verbs.h).
+            // The queue holds completions that did not come through `out`. A poll that gets fewer than asked for may
+            // take the queue for empty (verbs.h).
             n += self.engine.poll(cq, most - n, |i, completion| out(n + i, completion));
             more = false;
         }

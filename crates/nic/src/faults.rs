@@ -1,4 +1,4 @@
-//! Faults on purpose (`SOFTRNIC_FAULT`): what the process was told, and what becomes of the device.
+//! Deliberate faults (`SOFTRNIC_FAULT`): the rules of the process, and what becomes of the device.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::now;
 /// The variable with the specification.
 pub const VARIABLE: &str = "SOFTRNIC_FAULT";
 
-/// What the process was told.
+/// The rules of the process.
 pub struct Setup {
     text: String,
     spec: Spec,
@@ -28,10 +28,9 @@ pub struct Setup {
 
 static SETUP: OnceLock<Result<Option<Setup>>> = OnceLock::new();
 
-/// What the process was told; `None`: nothing. Read at the first call.
+/// The rules of the process; `None`: there are none. The specification is read at the first call.
 ///
-/// # Errors
-/// EINVAL: the specification is none. stderr says why, once.
+/// # Errors EINVAL: the specification has an error. The first call says on stderr which.
 pub fn setup() -> Result<Option<&'static Setup>> {
     match SETUP.get_or_init(read) {
         Ok(setup) => Ok(setup.as_ref()),
@@ -62,7 +61,7 @@ fn read() -> Result<Option<Setup>> {
     }))
 }
 
-/// Of few digits, for it is to be typed.
+/// A seed of few digits, because a user is to type it.
 fn random() -> u64 {
     let mut bytes = [0u8; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
@@ -77,12 +76,12 @@ impl Setup {
         Faults::new(&self.spec, self.seed, now, tell_on_stderr)
     }
 
-    /// True if a rule may want this function to fail.
+    /// True if a rule may make this function fail.
     pub fn watches(&self, name: &str) -> bool {
         self.calls.watches(name)
     }
 
-    /// Whether this call fails, and how. What was asked for is told on stderr.
+    /// The error with which this call is to fail, if it is. A failure is logged on stderr.
     pub fn call(&self, name: &str) -> Option<Errno> {
         let failure = self.calls.call(name, now().saturating_sub(self.started))?;
         let errno = failure.errno();
@@ -93,12 +92,12 @@ impl Setup {
     }
 }
 
-/// The functions that can fail on purpose.
+/// The functions that can fail deliberately.
 pub fn calls() -> &'static [(&'static str, Fails)] {
     CALLS
 }
 
-/// True once the device was taken away.
+/// True once the device was removed.
 pub fn is_removed() -> bool {
     current().is_some_and(|setup| setup.removed.load(Ordering::Relaxed))
 }
@@ -108,21 +107,21 @@ pub fn port_is_down() -> bool {
     current().is_some_and(|setup| setup.port_down.load(Ordering::Relaxed))
 }
 
-/// In a forked child: it counts its calls for itself. Async-signal-safe.
+/// Count calls anew, in a forked child. Async-signal-safe.
 pub(crate) fn begin_anew() {
     if let Some(setup) = current() {
         setup.calls.begin_anew();
     }
 }
 
-/// Tells of calls that were to fail and have not.
+/// Log the calls that were to fail and have not.
 pub(crate) fn sum_up() {
     if let Some(setup) = current() {
         setup.calls.sum_up(tell_on_stderr);
     }
 }
 
-/// What was asked for, and the seed.
+/// The specification and the seed.
 pub(crate) fn told() -> Option<String> {
     current().map(|setup| setup.text.clone())
 }
@@ -132,7 +131,7 @@ fn current() -> Option<&'static Setup> {
 }
 
 impl Core {
-    /// Does what faults want.
+    /// Carry out the orders of faults.
     #[cold]
     pub(crate) fn obey(&mut self) {
         const PORT: EventSource = EventSource::Port(1);
@@ -170,7 +169,7 @@ impl Core {
         self.engine.tell_all(kind, EventSource::Port(1));
     }
 
-    /// When something is due, by the engine or by a fault.
+    /// The next deadline of the engine or of a fault.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
         match (self.engine.next_deadline(), self.engine.env().tap_deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),

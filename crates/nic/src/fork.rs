@@ -1,5 +1,5 @@
-//! fork: the child owns nothing of its parent's adapter. It closes the sockets, so that the parent's death is still
-//! seen by its peers, and forgets the adapter; its own first verb makes a new one.
+//! fork(2): the child owns nothing of its parent's adapter. It closes the sockets, so that the peers still see the
+//! parent's death, and forgets the adapter. The child's own first verb makes a new one.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ pub(crate) fn load(at: &AtomicPtr<Nic>) -> Option<&'static Nic> {
     unsafe { at.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs in the child, between fork and whatever the program does next: only loads, stores, close() and mappings.
+/// Detach the child, between fork(2) and whatever the program does next: only loads, stores, close(2) and mappings.
 extern "C" fn in_child() {
     if let Some(nic) = load(&NIC) {
         nic.alive.store(false, Ordering::Relaxed);
@@ -30,13 +30,13 @@ extern "C" fn in_child() {
     }
 }
 
-/// Runs in the parent before fork(2): what moves to and from shared memory does so before or after it.
+/// Stop moves to and from shared memory, in the parent before fork(2): they happen before or after it.
 extern "C" fn before() {
     let held = load(&NIC).is_some_and(|nic| nic.moved.hold());
     HELD.with(|flag| flag.set(held));
 }
 
-/// Runs in the parent behind it.
+/// Allow moves again, in the parent behind fork(2).
 extern "C" fn in_parent() {
     if HELD.with(|flag| flag.replace(false))
         && let Some(nic) = load(&NIC)
@@ -47,15 +47,15 @@ extern "C" fn in_parent() {
 }
 
 std::thread_local! {
-    /// This thread holds the lock over fork.
+    /// True while this thread holds the lock over fork(2).
     static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Says that a child shares memory with its parent that should be its own. Async-signal-safe.
+/// Log that a child shares memory with its parent that should be its own. Async-signal-safe.
 pub(crate) fn complain() {
     let text =
         b"softrnic: fork: registered memory is shared with the parent, no copy could be made (SOFTRNIC_MIGRATE)\n";
-    // SAFETY: write(2) of bytes that live for ever.
+    // SAFETY: write(2) of a string that lives for ever.
     let _ = unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
@@ -68,7 +68,7 @@ unsafe impl Send for Parted {}
 unsafe impl Sync for Parted {}
 
 impl Parted {
-    /// Never unmapped: an adapter lives as long as its process.
+    /// A counter at 0; `None`: no memory. It is never unmapped: an adapter lives as long as its process.
     pub fn new() -> Option<Self> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
@@ -81,23 +81,23 @@ impl Parted {
         unsafe { self.0.as_ref() }
     }
 
-    /// So many have called [`Parted::add`].
+    /// The number of calls of [`Parted::add`], in all processes.
     pub fn count(&self) -> u32 {
         self.word().load(Ordering::Acquire)
     }
 
-    /// One more.
+    /// Count one more.
     pub fn add(&self) {
         self.word().fetch_add(1, Ordering::Release);
     }
 }
 
-/// Asks to be called in forked children. Once in a process's life: the children inherit it.
+/// Register the handlers of fork(2), once in a process's life: the children inherit them.
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: `in_child` is async-signal-safe: atomics, close() of descriptors that the child inherited and
-        // that nobody in the child uses, because `alive` is false and `NIC` is null, and mappings.
+        // SAFETY: `in_child` is async-signal-safe. It uses atomics, mappings, and close() of descriptors that the child
+        // inherited and that nothing in the child uses, because `alive` is false and `NIC` is null.
         unsafe {
             libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
         }

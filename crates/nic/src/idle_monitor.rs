@@ -1,11 +1,13 @@
-//! Staying awake for a peer that needs this processor again and again: atomics and flushes of a passive target cannot
-//! be executed by their initiator, and being woken costs the NIC thread ten times what such a request takes. And a peer
-//! that sends a stream of data fills the window while the NIC thread wakes up, and then waits for it.
+//! The NIC thread's watch for a peer that needs this processor again and again.
 //!
-//! Who has served one watches for the next, if the last two came close together, or many at once. It looks at the rings
-//! as a program that polls would, for at most [`SPAN`] after the last one; then it sleeps as before. A watch that was
-//! in vain, or that had to share its processor with others, is not tried again for a while: so an idle process burns
-//! nothing, and one that is asked rarely at most a fiftieth of a processor.
+//! The initiator cannot execute atomics and flushes of a passive target itself, and waking the NIC thread takes many
+//! times longer than such a request. A peer that sends a stream of data fills the window while the NIC thread wakes up,
+//! and then waits for it.
+//!
+//! A NIC thread that has served such a request watches for the next, if the last two came close together, or many came
+//! at once. It looks at the rings as a program that polls would, for at most [`SPAN`] after the last one; then it
+//! sleeps as before. A watch that was in vain, or that had to share its processor with others, is not tried again for a
+//! while. So an idle process uses no processor time, and one with few requests at most a fiftieth of a processor.
 
 use std::sync::atomic::Ordering;
 
@@ -14,36 +16,37 @@ use engine::env::Nanos;
 use crate::core::{Guard, Mode};
 use crate::{Nic, now};
 
-/// How close together two requests must come, and how long the next one is waited for. Longer than a round trip with a
-/// wake-up in it, or no watch would ever begin.
+/// How close together two requests must come, and how long the NIC thread waits for the next one, in nanoseconds. It is
+/// longer than a round trip with a wake-up in it, or no watch would ever begin.
 const SPAN: Nanos = 30_000;
-/// So many at once are a stream. 64 KiB come in as many pieces.
+/// The number of requests at once that makes a stream. 64 KiB come in as many pieces.
 const MANY: u64 = 4;
-/// After a watch in vain.
+/// The pause after a watch in vain, in nanoseconds.
 const PAUSE: Nanos = 1_500_000;
-/// After a watch that kept others from this processor.
+/// The pause after a watch that kept other threads from this processor, in nanoseconds.
 const LONG_PAUSE: Nanos = 20_000_000;
-/// Whoever yields and is not back by then shares his processor with a thread that has much to do. A yield alone takes
-/// 0.3 us; interrupts and the threads of the kernel take some tens.
+/// The duration of a yield, in nanoseconds, beyond which this processor is shared with a thread that has much to do. It
+/// is far longer than a yield alone, interrupts, and the threads of the kernel.
 const ALONE: Nanos = 200_000;
-/// Looks between two such tests, and of the time.
+/// The number of looks between two such yields, at which the time is checked, too.
 const ROUNDS_BEFORE_YIELD: u32 = 256;
-/// Looks in vain between two readings of the clock.
+/// The number of looks in vain between two readings of the clock.
 const ROUNDS_BEFORE_CLOCK: u32 = 16;
-/// Then the thread looks at all else that could have happened, and goes on watching if there is reason to.
+/// The length of a turn, in nanoseconds. After it the thread checks all else that could have happened, and goes on
+/// watching if there is reason to.
 const TURN: Nanos = 1_000_000;
 
-/// When to watch.
+/// The state that decides whether to watch.
 #[derive(Default)]
 pub(crate) struct IdleMonitor {
-    /// When the last such request was served.
+    /// The time at which the last such request was served.
     last: Option<Nanos>,
-    /// No watch before that.
+    /// The time before which no watch begins.
     not_before: Nanos,
 }
 
 impl IdleMonitor {
-    /// So many requests were served ([`engine::Engine::served`]). True if more are to be waited for.
+    /// Note that `served` requests were served ([`engine::Engine::served`]). True if a watch for more is to begin.
     pub fn begins(&mut self, now: Nanos, served: u64) -> bool {
         if served == 0 {
             return false;
@@ -66,18 +69,18 @@ impl IdleMonitor {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// Nothing came.
+    /// No request came.
     Vain,
-    /// Something else wants this processor.
+    /// Another thread wants this processor.
     Disturbs,
-    /// It has been long enough for now.
+    /// The turn is over.
     Turn,
-    /// The program moves its data itself, or has armed the adapter, but not before the watch was of use.
+    /// The program moves its data itself, or has armed the adapter, and the watch was of use before.
     Relieved,
 }
 
 impl Nic {
-    /// Watches, in polled mode, until `watch` knows that it is in vain. `polls` is the program's count of polls.
+    /// Watch, in polled mode, until the watch ends for a reason of [`End`]. `polls` is the program's count of polls.
     pub(crate) fn watch(&self, watch: &mut IdleMonitor, polls: u64) {
         let how = self.look_out(polls);
         watch.ends(how, now());
@@ -100,7 +103,7 @@ impl Nic {
                     return End::Turn;
                 }
             }
-            // A thread of the program that holds the lock does our work when it lets go of it.
+            // A thread of the program that holds the lock does this thread's work when it releases it.
             if let Some(mut core) = self.core.try_lock() {
                 if core.mode != Mode::Polled || core.polls_since(polls) {
                     return if served { End::Relieved } else { End::Vain };

@@ -1,9 +1,9 @@
-//! The adapter of this process: one engine over the window wire, one lock around both, one thread that works where no
-//! one polls.
+//! The adapter of this process: one engine over the window wire, one lock around both, one thread that works while no
+//! thread of the program polls.
 //!
 //! * [`Nic::get`] makes it at the first verb; until then nothing exists.
-//! * Whoever calls a verb holds the lock ([`Nic::lock`]), does its work, and delivers what follows from it when it
-//!   lets go: notices to channels, doorbells to peers.
+//! * A verb takes the lock ([`Nic::lock`]) and does its work. The release of the lock delivers what follows from it:
+//!   notices to channels, doorbells to peers.
 //! * The NIC thread (`progress.rs`) sleeps on the doorbell whenever a program is not polling, and wakes a program that
 //!   waits for an event.
 #![deny(unsafe_code)]
@@ -37,7 +37,7 @@ pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
 pub use engine::{CqOpts, MrInfo, MwKind};
-/// For sections of the C interface that one thread enters all the time.
+/// For sections of the C interface that mostly one thread enters.
 pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
@@ -57,16 +57,16 @@ pub struct GidEntry {
 
 /// The adapter of this process.
 pub struct Nic {
-    /// It leans to the thread that calls the verbs; see [`memory::biased`].
+    /// The lock is biased to the thread that calls the verbs; see [`memory::biased`].
     core: biased::Mutex<Core>,
-    /// Wakes the NIC thread.
+    /// The eventfd that wakes the NIC thread.
     wake: rustix::fd::OwnedFd,
     link_layer: LinkLayer,
     gids: Vec<GidEntry>,
     guid: u64,
     captures: bool,
     alive: AtomicBool,
-    /// Events that were got and not yet acknowledged.
+    /// Events that the program has got and not yet acknowledged.
     unacked: Mutex<context::Unacked>,
     acked: Condvar,
     fds: Arc<memory::fds::FdSet>,
@@ -75,23 +75,22 @@ pub struct Nic {
     attendants: Mutex<Vec<Attendant>>,
 }
 
-/// Who is told what happens to the device.
+/// The function that is told what happens to the device.
 type Attendant = Box<dyn Fn(DeviceFault) + Send>;
 
 static NIC: AtomicPtr<Nic> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Nic {
-    /// The adapter; made at the first call. A forked child gets one of its own.
+    /// The adapter, made at the first call. A forked child gets one of its own.
     ///
-    /// # Errors
-    /// What making sockets, memory and the thread can fail with: EMFILE, ENOMEM, ...
+    /// # Errors EMFILE, ENOMEM, ...: sockets, memory or the thread could not be made.
     pub fn get() -> Result<&'static Nic> {
         if let Some(nic) = fork::load(&NIC) {
             return Ok(nic);
         }
         let nic = Nic::new()?;
         biased::permit_early();
-        // All that can fail has been done before the adapter is there for ever: its thread waits for it.
+        // All that can fail has been done before the adapter exists for ever: its thread waits for it.
         let thread = nic.prepare()?;
         let nic = Box::leak(Box::new(nic));
         match NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire) {
@@ -103,7 +102,8 @@ impl Nic {
                 nic.start(&thread);
                 Ok(nic)
             }
-            // Another thread was faster. The loser has nothing claimed, its thread ends; what it holds is small.
+            // Another thread was faster. The loser's adapter has claimed nothing, and its thread ends; the memory it
+            // holds is small.
             Err(_) => fork::load(&NIC).ok_or(Errno::ENODEV),
         }
     }
@@ -125,7 +125,7 @@ impl Nic {
         let captures = taps.as_ref().is_some_and(|taps| taps.pcap.is_some());
         let mut engine = engine::Engine::new(taps::Tapped::new(env, taps));
         engine.set_gids(table);
-        engine.set_fast_path(!tapped); // taps count each try to send
+        engine.set_fast_path(!tapped); // taps count each attempt to send
         engine.set_link_layer(link_layer);
         let log = report::logs();
         engine.set_diagnostics(log);
@@ -187,17 +187,17 @@ impl Nic {
         self.guid
     }
 
-    /// True if packets are written down. Fixed for the life of the process.
+    /// True if packets are captured. Fixed for the life of the process.
     pub fn captures(&self) -> bool {
         self.captures
     }
 
-    /// Writes down a management datagram of 256 bytes, which is about to be sent by another way than the wire.
+    /// Capture a management datagram, which is about to be sent by another way than the wire.
     pub fn capture_mad(&self, source: &Gid, dest: &Gid, mad: &[u8; 256]) {
         self.lock().engine.env_mut().managed(source, dest, mad);
     }
 
-    /// Asks to be told what happens to the device. Called on the NIC thread, without a lock.
+    /// Set the function that is told what happens to the device. The NIC thread calls it without a lock.
     pub fn on_incident(&self, attendant: impl Fn(DeviceFault) + Send + 'static) {
         self.attendants.lock().push(Box::new(attendant));
     }
@@ -208,14 +208,14 @@ impl Nic {
         }
     }
 
-    /// Takes the lock.
+    /// Take the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_> {
         Guard::new(self, self.core.lock())
     }
 }
 
-/// Our errno for the system's.
+/// The [`Errno`] of a system's error.
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
 }

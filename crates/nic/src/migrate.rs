@@ -1,10 +1,11 @@
-//! Registered memory that peers reach by plain stores and loads: at its registration it moves, where it is, into memory
-//! that they map too (`SOFTRNIC_MIGRATE`), and at the deregistration of the last region upon it, back.
+//! Migration of registered memory that peers reach by plain stores and loads. At its registration the memory moves, at
+//! its address, into memory that peers map too (`SOFTRNIC_MIGRATE`). At the deregistration of the last region upon it,
+//! it moves back.
 //!
-//! Off at first, because a program can tell the difference: a system call that writes to the memory while it moves
-//! fails with EFAULT, madvise(MADV_DONTNEED) does not zero it while it is registered, and a forked child gets its copy
-//! in fork(2), not at the first write. Only whole pages inside a region move, only the program's own private memory,
-//! and only if it is readable and writable. What does not move is reached as before.
+//! It is off by default, because a program can tell the difference. A system call that writes to the memory while it
+//! moves fails with EFAULT. madvise(MADV_DONTNEED) does not zero the memory while it is registered. A forked child gets
+//! its copy in fork(2), not at the first write. Only whole pages inside a region move, only of the program's own
+//! private memory, and only if it is readable and writable. Peers reach memory that does not move as before.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -20,7 +21,7 @@ use crate::Nic;
 use crate::core::Core;
 use crate::fork::Parted;
 
-/// Places at one time; what is registered beyond does not move.
+/// The greatest number of migrated places at one time; memory that is registered beyond it does not move.
 const MOST: usize = 4096;
 const PAGE: u64 = 4096;
 /// How long fork waits for a move, and a move for the copies of forked children.
@@ -45,11 +46,11 @@ fn log_failure(what: &str, addr: u64, errno: Errno) {
     }
 }
 
-/// What has moved, for a forked child, which may look at it without a lock: places in the file, and their bytes.
+/// The places in the file, with their bytes, that have moved. A forked child looks at them without a lock.
 pub(crate) struct Moved {
-    /// Held while something moves, and over fork(2).
+    /// The lock that is held while memory moves, and over fork(2).
     moving: Mutex<()>,
-    /// Children forked, and those of them that have made copies of their own, as they say themselves.
+    /// The number of forks. `parted` counts the children that have made copies of their own.
     forks: AtomicU32,
     parted: Option<Parted>,
     file: AtomicI32,
@@ -66,7 +67,7 @@ impl Default for Moved {
 }
 
 impl Moved {
-    /// False if there are too many.
+    /// Add a place. False if there are too many.
     fn insert(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> bool {
         self.file.store(file.as_raw_fd(), Ordering::Relaxed);
         let free = self.places.iter().find(|(_, bytes)| bytes.load(Ordering::Relaxed) == 0);
@@ -86,12 +87,13 @@ impl Moved {
         }
     }
 
-    /// Nothing else moves, and nobody forks, while this is held.
+    /// A guard during which no other memory moves and no thread forks.
     fn still(&self) -> MutexGuard<'_, ()> {
         self.moving.lock()
     }
 
-    /// Before fork(2). False if it has to do without, as it must in a signal handler that has come in between a move.
+    /// Take the lock before fork(2). False if the fork goes on without it, as it must in a signal handler that has
+    /// interrupted a move.
     pub fn hold(&self) -> bool {
         let held = self.file().and_then(|_| self.moving.try_lock_for(FORK_PATIENCE));
         if held.is_some() {
@@ -105,13 +107,13 @@ impl Moved {
         &self.moving
     }
 
-    /// Waits until forked children have their copies: nothing of what they copy from may go before.
+    /// Wait until forked children have their copies: nothing of what they copy from may be freed before.
     fn let_part(&self) {
         let Some(parted) = &self.parted else { return };
         let until = Instant::now() + FORK_PATIENCE;
         while parted.count() != self.forks.load(Ordering::Relaxed) {
             if Instant::now() > until {
-                // One has died, or there was none, because fork(2) failed.
+                // A child has died, or there was none, because fork(2) failed.
                 self.forks.store(parted.count(), Ordering::Relaxed);
                 return;
             }
@@ -119,12 +121,12 @@ impl Moved {
         }
     }
 
-    /// The file, once something has moved there.
+    /// The file, once memory has moved there.
     pub fn file(&self) -> Option<RawFd> {
         Some(self.file.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
     }
 
-    /// In a forked child: its memory becomes its own. Async-signal-safe.
+    /// Make the memory the child's own, in a forked child. Async-signal-safe.
     pub fn part(&self, file: BorrowedFd<'_>) {
         for (start, bytes) in &self.places {
             let len = bytes.swap(0, Ordering::Acquire);
@@ -138,35 +140,36 @@ impl Moved {
     }
 }
 
-/// Who uses what has moved.
+/// The users of migrated memory.
 #[derive(Default)]
 pub(crate) struct Migration {
-    /// Regions upon each place, by its address.
+    /// The number of regions upon each place, by its address.
     users: HashMap<u64, usize>,
-    /// The places that a region uses.
+    /// The places that each region uses.
     held: HashMap<MrId, Vec<u64>>,
 }
 
 impl Nic {
-    /// Moves the memory of a region that is to be registered, if that is wanted and possible. Gives the places that the
-    /// region uses: to be kept by [`Nic::keep_migrated`], or to be given back.
+    /// Move the memory of a region that is to be registered, if that is wanted and possible. The result is the places
+    /// that the region uses: the caller gives them to [`Nic::keep_migrated`], or back to [`Nic::migrate_back`].
     pub(crate) fn migrate(&self, core: &mut Core, addr: u64, length: u64, access: Access) -> Vec<u64> {
         if !wanted() {
             return Vec::new();
         }
-        // Also what peers have no right to: messages that are sent from it are copied once, by the receiver.
+        // Memory without rights for peers moves, too: messages that are sent from it are copied once, by the receiver.
         if access.intersects(Access::ON_DEMAND | Access::HUGETLB) {
-            // Nor may it stand where others have moved: its addresses may mean something else later.
+            // Such a region does not use the places of others either: its addresses may mean something else later.
             return Vec::new();
         }
         let from = addr.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let to = addr.saturating_add(length) & !(PAGE - 1);
-        // To a region that is there already peers may be writing by system calls, which do not wait for a move.
+        // Memory of an existing region does not move: peers may be writing to it by system calls, which do not wait for
+        // a move.
         if from < to && !core.engine.has_region_at(from, to - from) {
             let len = to - from;
             let _still = self.moved.still();
             let moved = core.engine.env_mut().migrate_shared(from, len, |file, at| {
-                // Before it moves: a fork may come in between.
+                // Added before the move: a fork may come in between.
                 if !self.moved.insert(file, at, len) {
                     return Err(Errno::ENOMEM);
                 }
@@ -181,7 +184,7 @@ impl Nic {
                 Err(errno) => log_failure("memory stays where it is", from, errno),
             }
         }
-        // Also what others have moved: it must stay as long as this region may be reached there.
+        // Places that other regions have moved count, too: they must stay as long as this region may be reached there.
         let places = core.engine.env().shared_places(addr, length);
         let used: Vec<u64> =
             places.iter().map(|place| place.addr).filter(|at| core.migration.users.contains_key(at)).collect();
@@ -191,7 +194,7 @@ impl Nic {
         used
     }
 
-    /// A region was registered upon these places.
+    /// Note that a region was registered upon these places.
     pub(crate) fn keep_migrated(&self, core: &mut Core, mr: MrId, places: Vec<u64>) {
         if !places.is_empty() {
             let before = core.migration.held.insert(mr, places);
@@ -199,13 +202,13 @@ impl Nic {
         }
     }
 
-    /// A region was deregistered.
+    /// Note that a region was deregistered.
     pub(crate) fn drop_migrated(&self, core: &mut Core, mr: MrId) {
         let places = core.migration.held.remove(&mr).unwrap_or_default();
         self.migrate_back(core, places);
     }
 
-    /// These places are used by one region less. What nobody uses goes back to the program.
+    /// Release one use of each of these places. A place without users goes back to the program.
     pub(crate) fn migrate_back(&self, core: &mut Core, places: Vec<u64>) {
         for addr in places {
             let Some(users) = core.migration.users.get_mut(&addr) else { continue };
@@ -221,7 +224,8 @@ impl Nic {
                 self.moved.remove(at);
                 Ok(())
             });
-            // Otherwise it stays shared memory, which nobody knows any more. A forked child still gets its copy.
+            // On an error the memory stays shared memory, though no region is upon it. A forked child still gets its
+            // copy.
             if let Err(errno) = back {
                 log_failure("memory stays shared", addr, errno);
             }

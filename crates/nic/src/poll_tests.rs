@@ -10,14 +10,13 @@ use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
 use engine::env::{PacketOp, Payload};
 
-/// Two connected queue pairs, of one adapter or of two, each of which sees no more of the other than another process
-/// would.
+/// Two connected queue pairs, of one adapter or of two. Each sees no more of the other than another process would.
 struct Pair {
     nics: Vec<Nic>,
     ends: [End; 2],
 }
 
-/// One of them. All its completions come to one queue; that of an adapter's only one.
+/// One queue pair of the two. All its completions come to one queue; an adapter has one queue only.
 #[derive(Clone, Copy)]
 struct End {
     nic: usize,
@@ -69,7 +68,7 @@ impl Pair {
             }
         }
         let pair = Pair { nics, ends: qps.map(|(end, _)| end) };
-        // The first packets are looked at more closely, and find the way.
+        // The first packets are checked more closely, and make the path known.
         for from in [0, 1] {
             pair.receive(1 - from, 0);
             pair.send(from, 0, true);
@@ -112,7 +111,7 @@ impl Pair {
         self.nic(at).post_recv(*qp, &RecvWr { wr_id, sges }).unwrap();
     }
 
-    /// A poll by who polls all the time, and looks at everything later.
+    /// A poll by a program that polls all the time and checks everything later.
     fn poll(&self, end: usize, most: usize) -> Vec<Completion> {
         {
             let mut core = self.nic(end).core.lock();
@@ -131,7 +130,7 @@ impl Pair {
         found
     }
 
-    /// Messages both ways: from then on both sides look first where the other's packets come.
+    /// Send messages both ways: from then on both ends look first at the link where the other's packets come.
     fn acquaint(&self) {
         for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
             self.receive(to, 100);
@@ -140,7 +139,7 @@ impl Pair {
         }
     }
 
-    /// The numbers of what so many polls find: of receives, and of sends.
+    /// The numbers of the receives and of the sends that so many polls find.
     fn polled(&self, polls: usize, most: usize) -> (Vec<u64>, Vec<u64>) {
         let all: Vec<_> = (0..polls).flat_map(|_| self.poll(0, most)).collect();
         let of = |opcode| all.iter().filter(|wc| wc.opcode == opcode).map(|wc| wc.wr_id).collect();
@@ -172,7 +171,7 @@ fn who_gets_less_than_he_asked_for_has_emptied_the_queue() {
         pair.receive(1, id);
         pair.send(0, id, true);
     }
-    // The messages; one acknowledgement ends all three requests.
+    // The messages are behind one acknowledgement, which ends all three requests.
     assert_eq!(pair.poll(0, 16).len(), 3);
     let ended = (0..10).map(|_| pair.poll(0, 16)).find(|found| !found.is_empty()).unwrap();
     assert_eq!(ended.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2]);
@@ -183,7 +182,7 @@ fn who_gets_less_than_he_asked_for_has_emptied_the_queue() {
     assert_eq!(pair.poll(0, 16).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
 }
 
-/// What a poll brings itself is an event, too, for who has asked for one.
+/// A completion that a poll brings itself is an event, too, for a program that has asked for one.
 #[test]
 fn a_poll_hands_nothing_past_an_event() {
     let pair = Pair::new(2);
@@ -213,7 +212,7 @@ fn what_was_put_in_is_not_overtaken_by_several() {
     assert_eq!(found, [(WcOpcode::Send, 0), (WcOpcode::Send, 1), (WcOpcode::Recv, 9)]);
 }
 
-/// What is acknowledged brings a completion, but not on the fast path: it is in the queue when a message follows.
+/// An acknowledgement brings a completion, but not on the fast path: it is in the queue when a message follows.
 #[test]
 fn what_was_put_in_is_not_overtaken_by_one() {
     let pair = Pair::new(2);
@@ -266,7 +265,7 @@ fn the_answer_behind_acknowledgements() {
     }
 }
 
-/// A message is checked against what holds when it comes: memory that was given back after the poll before (IBTA vol.
+/// A message is checked against the state at its arrival: memory that was deregistered after the poll before (IBTA vol.
 /// 1, 10.6.3.1) is not written.
 #[test]
 fn memory_is_given_back_between_polls() {
@@ -292,8 +291,8 @@ fn memory_is_given_back_between_polls() {
     assert_eq!(memory, [5; 8]);
 }
 
-/// A packet whose header is nothing but the numbers of the last SEND is no message, whatever a peer writes into its
-/// ring: such a header is a SEND's to nobody, without a beginning and an end.
+/// A packet whose header has only the numbers of the last SEND is no message, whatever a peer writes into its ring: no
+/// rule takes such a header, without a beginning and an end, for a SEND.
 #[test]
 fn a_header_of_numbers_only_is_no_message() {
     for gone in [false, true] {
@@ -333,8 +332,8 @@ fn a_header_of_numbers_only_is_no_message() {
     }
 }
 
-/// Who sends and then polls without result rings for who fell asleep meanwhile, whether he has asked for an event or
-/// not.
+/// A program that sends and then polls without result rings for a peer that fell asleep in between, whether the program
+/// has asked for an event or not.
 #[test]
 fn a_poll_without_result_rings() {
     let pair = Pair::new(2);
@@ -353,7 +352,7 @@ fn a_poll_without_result_rings() {
     }
 }
 
-/// What has come before a queue pair leaves its connection was received, as by an adapter, which waits for no poll.
+/// Packets that came before a queue pair leaves its connection are received, as by an adapter, which waits for no poll.
 #[test]
 fn what_came_before_the_end_is_received() {
     for end in [None, Some(QpState::Reset), Some(QpState::Err)] {
@@ -378,7 +377,7 @@ fn what_came_before_the_end_is_received() {
     }
 }
 
-/// What asks for the time of completions gets the time at which they came.
+/// A program that asks for the time of completions gets the time at which they came.
 #[test]
 fn exact_time_is_that_of_the_poll() {
     let pair = Pair::new(1);
@@ -404,7 +403,7 @@ fn a_link_that_always_has_something_has_its_turn_only() {
     assert_eq!(round_robin.first(3), 0);
 }
 
-/// Also who wants several, and mostly gets one, comes to look first where something comes.
+/// A poll for several completions, which mostly gets one, also comes to look first at the link where packets come.
 #[test]
 fn the_link_that_gave_something_is_looked_at_first() {
     let pair = Pair::new(2);

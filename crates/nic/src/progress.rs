@@ -1,11 +1,13 @@
-//! Who moves data when: a program that polls does it itself, on its own core; where nobody polls, the NIC thread does.
+//! The division of work between threads: a program that polls moves data itself, on its own core; otherwise the NIC
+//! thread does.
 //!
-//! Two modes. *Polled*: peers do not ring our doorbell; the NIC thread looks at growing intervals (at most
-//! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: our links say that we
-//! sleep, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program uses no CPU. It stays
-//! awake a little longer for peers that need it again and again ([`crate::idle_monitor`]). `ibv_req_notify_cq` arms at
-//! once, and so does, now and then ([`ARM_PAUSE`]), a poll after which no completion can be expected: then peers may
-//! still read and write our memory, and must find somebody awake.
+//! There are two modes. *Polled*: peers do not ring the doorbell. The NIC thread checks at growing intervals (at most
+//! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: the links say that this
+//! process sleeps, peers ring, and the NIC thread sleeps on the doorbell without limit, so an idle program uses no
+//! processor time. The NIC thread stays awake a little longer for peers that need it again and again
+//! ([`crate::idle_monitor`]). `ibv_req_notify_cq` arms at once. A poll after which no completion can be expected arms,
+//! too, now and then ([`ARM_PAUSE`]): peers may still read and write registered memory then, and must find a thread
+//! awake.
 
 use std::sync::atomic::Ordering;
 
@@ -25,48 +27,50 @@ use crate::idle_monitor::IdleMonitor;
 use crate::{Nic, now, thread};
 
 /// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for
-/// the change. Those that find completions count where nobody waits for events.
+/// the change. Polls that find completions count where the program waits for no events.
 const POLLS_BEFORE_POLLED: u32 = 16;
 /// Polls in armed mode after which a program that has once asked for an event no longer counts as one that waits for
-/// them: more than one event brings to most.
+/// events: most programs poll less often per event.
 const POLLS_UNASKED: u32 = 64;
-/// Shortest and longest time, in nanoseconds, between two looks of the NIC thread in polled mode.
+/// Shortest time, in nanoseconds, between two checks of the NIC thread in polled mode; the longest stands below.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
-/// The longest while a request waits for room in a window.
+/// The longest such time while a request waits for room in a window, in nanoseconds.
 const TICK_PARKED: u64 = 200_000;
-/// The shortest time between two armings that nobody asked for: each costs a few microseconds, and the polls until it
-/// is over. Who computes longer than that between his messages has the NIC thread serve his peers meanwhile.
+/// The shortest time, in nanoseconds, between two armings that the program did not ask for: each costs a few
+/// microseconds, and the polls until armed mode is over. While a program computes for longer than that between its
+/// messages, the NIC thread serves its peers.
 const ARM_PAUSE: u64 = TICK_MAX;
-/// Who polls reads the clock every few microseconds ([`crate::adaptive_interval`]). If that was so long ago, he polls
-/// seldom, or does something else between bursts of polls, and his peers wait meanwhile: that shows at a second look as
-/// long after the first.
+/// The age of the last reading of the clock, in nanoseconds, that shows that a program polls seldom, or does something
+/// else between bursts of polls, so that its peers wait. A program that polls all the time reads the clock far more
+/// often ([`crate::adaptive_interval`]). The NIC thread checks again as long after the first check to make sure.
 const PAUSE: u64 = 50_000;
-/// Empty polls in a row before a poller offers its processor to others, and how often it does so from then on. On an
-/// idle machine the first is some 20 us, longer than any round trip, and the offer costs a system call.
+/// Empty polls in a row before a poller offers its processor to other threads, and how often it does so from then on.
+/// The first offer comes later than any round trip on an idle machine takes, because an offer costs a system call.
 const POLLS_BEFORE_YIELD: u32 = 1024;
 const YIELD_EVERY: u32 = 128;
-/// How often arming takes in what came in the meantime before it leaves that to the NIC thread.
+/// How often arming takes in packets that came in the meantime before it leaves them to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
-/// How long the NIC thread waits for the lock before it looks whether somebody asks for a report.
+/// How long the NIC thread waits for the lock before it checks whether a report is asked for.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(200);
-/// Turns in which a link is emptied that was full; a ring has room for fewer packets than that.
+/// The rounds in which a full link is emptied; a ring has room for fewer packets than that.
 const TAKE_IN_ROUNDS: u32 = 256;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 pub(crate) const BUDGET: u32 = 64;
 
-/// Which link a poll looks at first: the one over which the last packet came, since the next mostly does, too. But who
-/// always gets what he wants there would hardly come to the others, so it is another's turn after [`BUDGET`] polls.
+/// The link that a poll looks at first: the one over which the last packet came, since the next mostly comes there,
+/// too. A program that always finds there all that it wants would hardly come to the other links, so another one is
+/// first after [`BUDGET`] polls.
 #[derive(Debug, Default)]
 pub(crate) struct RoundRobin {
     /// The link's index.
     link: usize,
-    /// How many polls in a row were content with it.
+    /// The number of polls in a row that found there all that they wanted.
     polls: u32,
 }
 
 impl RoundRobin {
-    /// The index of the first of so many links.
+    /// The index of the first link, of `links` many.
     #[inline]
     pub(crate) fn first(&mut self, links: usize) -> usize {
         if self.polls >= BUDGET || self.link >= links {
@@ -76,13 +80,13 @@ impl RoundRobin {
         self.link
     }
 
-    /// Another one is to be looked at first next time.
+    /// Make another link the first one next time.
     #[inline]
     pub(crate) fn next_is_anothers(&mut self) {
         self.polls = BUDGET;
     }
 
-    /// A poll found on this link all that it wanted.
+    /// Note that a poll found on this link all that it wanted.
     #[inline]
     pub(crate) fn took(&mut self, at: usize) {
         if at != self.link {
@@ -93,20 +97,20 @@ impl RoundRobin {
 }
 
 impl Core {
-    /// A poll found nothing. True if the poller should offer its processor to others.
+    /// Note that a poll found nothing. True if the poller should offer its processor to other threads.
     #[inline]
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
         self.empty_polls >= POLLS_BEFORE_YIELD && self.empty_polls.is_multiple_of(YIELD_EVERY)
     }
 
-    /// Rings for what was sent by those who left that to a poll with nothing else to do.
+    /// Ring the doorbells that senders have left to a poll with nothing else to do.
     ///
-    /// In polled mode a peer that is seen to sleep is rung at once. One that was falling asleep just then is found only
-    /// behind a fence, which takes as long as writing all of the message: waiting for an answer there is time for that,
-    /// and while messages follow one another there need be one for many. Who neither polls nor sends any more leaves it
-    /// to the NIC thread's next look: that is within [`TICK_MAX`], if nothing holds that thread up, and takes a peer
-    /// that fell asleep in the same tenth of a microsecond.
+    /// In polled mode a peer that is seen to sleep is rung at once. A peer that was falling asleep at that moment is
+    /// found only behind a fence, which takes as long as writing all of the message. A program that waits for an answer
+    /// has time for the fence, and one fence serves many messages that follow one another. A program that neither polls
+    /// nor sends any more leaves the fence to the NIC thread's next check. That comes within [`TICK_MAX`], if nothing
+    /// delays that thread, and concerns only a peer that fell asleep at the very moment of the message.
     #[inline]
     pub(crate) fn ring_late(&mut self) {
         if self.engine.env().owes_ring() {
@@ -119,9 +123,9 @@ impl Core {
         self.engine.env_mut().ring_doorbells();
     }
 
-    /// What a poll does that finds no completions: a look at each link costs one load, and all else that could have
-    /// happened (deaths, deadlines, room on a full link) is looked at now and then, since reading the clock costs more
-    /// than that. It stops as soon as the poll has its completions: what comes behind them is for the next.
+    /// The work of a poll that finds no completions. A look at each link costs one load. All else that could have
+    /// happened (deaths, deadlines, room on a full link) is checked now and then, since reading the clock costs more
+    /// than that. The poll stops as soon as it has its completions, and leaves the packets behind them to the next.
     #[inline(always)]
     pub(crate) fn poll_slow(&mut self, cq: CqId, wanted: usize, finds: Finds) {
         let thorough = self.polls >= self.full_check_at;
@@ -133,7 +137,7 @@ impl Core {
         let mut now = self.time();
         if thorough {
             let adaptive_interval = u64::from(self.check_interval.next(now));
-            // Who may help is to see it soon.
+            // A process that may follow in a cooperative copy must see the offer soon.
             self.full_check_at = self.polls + if self.engine.expects_offers() { 1 } else { adaptive_interval };
         }
         if !thorough && self.mode == Mode::Polled {
@@ -145,12 +149,12 @@ impl Core {
         self.progress(now);
     }
 
-    /// Takes packets from the links, until this queue has so many completions.
+    /// Take packets from the links until this queue has so many completions.
     #[inline(always)]
     fn take_packets(&mut self, now: &mut u64, until: Option<(CqId, usize)>) {
         let mut packet = Packet::NONE;
-        // Who wants one completion mostly gets it with the next packet: no acknowledgement can be spared by waiting for
-        // others.
+        // A poll for one completion mostly gets it with the next packet: waiting for others would save no
+        // acknowledgement.
         self.engine.set_prompt(until.is_some_and(|(_, wanted)| wanted == 1));
         // By index: handling a packet may add links.
         let links = self.engine.env().links().len();
@@ -175,12 +179,13 @@ impl Core {
             }
         }
         if let (Some(at), Some(_)) = (gave, until) {
-            // Not all that was wanted, but the next mostly comes there, too: the fast path looks at no other link.
+            // The poll has not found all that it wanted, but the next packet mostly comes there, too: the fast path
+            // looks at no other link.
             self.round_robin.took(at);
         }
     }
 
-    /// Takes in what has come, runs what it set free, lets time pass.
+    /// Take in the packets that have come, run what they set free, and let time pass.
     #[inline(never)]
     pub(crate) fn progress(&mut self, mut now: u64) {
         self.engine.env_mut().pass(now);
@@ -198,7 +203,7 @@ impl Core {
         self.flush();
     }
 
-    /// Takes in all that has come until now. Peers that go on sending are not waited for.
+    /// Take in all packets that have come until now. The call does not wait for peers that go on sending.
     pub(crate) fn take_in(&mut self) {
         for _ in 0..TAKE_IN_ROUNDS {
             let now = self.read_time();
@@ -209,44 +214,44 @@ impl Core {
         }
     }
 
-    /// A poll finds completions. True if the program polls while peers ring for it, and does not wait for events: then
-    /// such polls show that as well, since it may be the NIC thread that brings the completions, and both would go on
-    /// at one another's cost.
+    /// Note a poll that finds completions. True if the program polls while peers ring for it, and does not wait for
+    /// events. Then such polls show that as well: it may be the NIC thread that brings the completions, and both
+    /// threads would go on at one another's cost.
     #[inline]
     pub(crate) fn only_polls(&mut self) -> bool {
         self.mode == Mode::Armed && !self.may_await_events()
     }
 
-    /// True if the program may be waiting for events. Who polls again and again without asking for one does not, unless
-    /// one that was asked for has not come yet: then another thread may sleep until it does.
+    /// True if the program may be waiting for events. A program that polls again and again without asking for an event
+    /// does not, unless one that was asked for has not come yet: then another thread may sleep until it does.
     fn may_await_events(&mut self) -> bool {
         if self.awaits_events {
             self.polls_unasked += 1;
             if self.polls_unasked >= POLLS_UNASKED {
                 let asked = self.channels.keys().any(|&cq| self.engine.cq_is_armed(cq));
                 self.await_events(asked);
-                // Even if one thread does wait: this one is awake, and moves the data.
+                // This holds even if one thread does wait: the polling thread is awake, and moves the data.
                 self.engine.env_mut().set_awaits_events(false);
             }
         }
         self.awaits_events
     }
 
-    /// The program has asked for an event, or cannot be waiting for one.
+    /// Note that the program has asked for an event, or cannot be waiting for one.
     pub(crate) fn await_events(&mut self, may: bool) {
         self.polls_unasked = 0;
         self.awaits_events = may;
         self.engine.env_mut().set_awaits_events(may);
     }
 
-    /// True if the program has polled since that count. One that may wait for events must have done so several times:
-    /// it polls once or twice, and then sleeps without arming anew if it did so before.
+    /// True if the program has polled since its count was `polls`. A program that may wait for events must have polled
+    /// several times: it polls once or twice, and then sleeps without arming anew if it has armed before.
     pub(crate) fn polls_since(&self, polls: u64) -> bool {
         let few = if self.awaits_events { u64::from(POLLS_BEFORE_POLLED) } else { 1 };
         self.polls.wrapping_sub(polls) >= few
     }
 
-    /// The program polls: it has found nothing, or does nothing else ([`Core::only_polls`]).
+    /// Note that the program polls: it has found nothing, or it does nothing else ([`Core::only_polls`]).
     pub(crate) fn polled(&mut self, nic: &Nic) {
         self.polls += 1;
         if self.mode == Mode::Polled {
@@ -262,9 +267,9 @@ impl Core {
         nic.wake_thread(self);
     }
 
-    /// Completions were taken. If no more can come, nobody will poll for the peers' sake. Not again and again: who
-    /// sends at such a rate is back soon, and if not the NIC thread finds out at its second turn, within twice
-    /// [`TICK_MAX`].
+    /// Note that completions were taken. If no more can come, the program will not poll for its peers' sake, so this
+    /// arms. It does not do so again and again: a program that sends at such a rate polls again soon, and if it does
+    /// not, the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && self.clock >= self.arm_not_before && !self.engine.expects_completions() {
             self.arm_for(nic);
@@ -272,7 +277,7 @@ impl Core {
         }
     }
 
-    /// Arms on a thread of the program.
+    /// Arm, on a thread of the program.
     pub(crate) fn arm_for(&mut self, nic: &Nic) {
         let now = self.read_time();
         self.polls_armed = 0;
@@ -281,7 +286,8 @@ impl Core {
         }
     }
 
-    /// From now on peers ring: says that we sleep, and takes in what came before they could know.
+    /// Enter armed mode, in which peers ring: announce sleep, and take in the packets that came before the peers could
+    /// know.
     ///
     /// False when packets still come in faster than they are taken: then the NIC thread must not sleep yet.
     #[must_use]
@@ -294,7 +300,7 @@ impl Core {
             if self.engine.env_mut().announce_sleep() {
                 return true;
             }
-            self.engine.run(now); // forgets links that were full and that nobody waits for any more
+            self.engine.run(now); // forgets links that were full and that no request waits for
             self.progress(now);
             now = self.read_time();
         }
@@ -302,38 +308,39 @@ impl Core {
     }
 }
 
-/// What the NIC thread has seen of the program's polls in polled mode, and when it looks again.
+/// The NIC thread's view of the program's polls in polled mode, and the time of its next check.
 struct PollCheck {
     tick: u64,
-    /// The last look left open whether it is at work at all.
+    /// True if the last check left open whether the program is at work at all.
     doubted: bool,
-    /// The program's count of polls at the last look.
+    /// The program's count of polls at the last check.
     polls: u64,
-    /// When it was last found to have grown.
+    /// The time at which that count was last found to have grown.
     grown_at: u64,
 }
 
 impl PollCheck {
-    /// For a program that has polled so often, and does not now.
+    /// The view of a program that has polled `polls` times, and does not now.
     fn at_rest(polls: u64) -> Self {
         PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
     }
 
-    /// True if the program moves its data itself: it has polled since the last look (`polled`), or that was so short a
-    /// time ago that nothing can be said (a doorbell may have woken us).
+    /// True if the program moves its data itself: it has polled since the last check (`polled`), or that check was so
+    /// short a time ago that its silence tells nothing (a doorbell may have woken this thread).
     fn at_work(&self, polled: bool, now: u64) -> bool {
         polled || now.saturating_sub(self.grown_at) < PAUSE
     }
 
-    /// When to look again at a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago, and
-    /// nobody was in the library. `parked`: something waits for room in a window, for which peers ring nobody who
-    /// polls.
+    /// The time of the next check of a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago,
+    /// and no thread was in the library. `parked`: a request waits for room in a window, for which peers do not ring a
+    /// process that polls.
     fn next(&mut self, polls: u64, now: u64, seldom: bool, parked: bool) -> u64 {
         if polls == self.polls {
             return self.grown_at + PAUSE;
         }
         (self.polls, self.grown_at) = (polls, now);
-        // Not twice in a row: who has polled since the first look polls seldom, and need not be looked at more often.
+        // Never twice in a row: a program that has polled since the first check polls seldom, and needs no closer
+        // check.
         self.doubted = seldom && !self.doubted;
         if self.doubted {
             return now + PAUSE;
@@ -344,12 +351,11 @@ impl PollCheck {
 }
 
 impl Nic {
-    /// Makes the NIC thread, which waits for its adapter; it ends if there will be none.
+    /// Make the NIC thread, which waits for its adapter. The thread ends if there will be none.
     ///
-    /// # Errors
-    /// EMFILE, EAGAIN: no more descriptors or threads.
+    /// # Errors EMFILE, EAGAIN: no more descriptors or threads.
     pub(crate) fn prepare(&self) -> Result<SyncSender<&'static Nic>> {
-        // A duplicate, because the platform itself is behind the lock.
+        // A duplicate, because the environment itself is behind the lock.
         let epoll =
             rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.env().epoll_fd(), 0).map_err(crate::errno)?;
         let (adapter, given) = sync_channel::<&'static Nic>(1);
@@ -361,13 +367,13 @@ impl Nic {
         Ok(adapter)
     }
 
-    /// Lets the NIC thread begin.
+    /// Let the NIC thread begin.
     pub(crate) fn start(&'static self, thread: &SyncSender<&'static Nic>) {
-        // There is room for one, and the thread waits for it.
+        // The channel has room for one, and the thread waits for it.
         self.core.lock().thread_runs = thread.send(self).is_ok();
     }
 
-    /// Makes the NIC thread look now.
+    /// Make the NIC thread run its loop now.
     pub(crate) fn wake_thread(&self, core: &mut Core) {
         if core.thread_runs && !core.thread_woken {
             core.thread_woken = true;
@@ -375,24 +381,24 @@ impl Nic {
         }
     }
 
-    /// The NIC thread must not sleep past the next deadline, nor on packets that we sent to ourselves. In polled mode
-    /// it wakes by itself often enough.
+    /// Wake the NIC thread if it would sleep past the next deadline, or on packets that this process sent to itself. In
+    /// polled mode it wakes by itself often enough.
     pub(crate) fn mind_deadline(&self, core: &mut Core) {
         if !core.incidents.is_empty() {
             self.wake_thread(core);
         }
         if core.engine.env().has_orders() {
-            self.wake_thread(core); // what a fault has ordered just now, behind `flush`
+            self.wake_thread(core); // a fault has ordered something just now, behind `flush`
         }
         if core.engine.has_ready() {
-            // More than one turn's work: if no poll continues it, the thread must.
+            // This is more than one turn's work: if no poll continues it, the thread must.
             self.wake_thread(core);
         }
         if core.mode == Mode::Polled && core.engine.is_parked() && core.thread_wakes_at > core.clock + 2 * TICK_PARKED {
-            self.wake_thread(core); // who does not poll now, but computes, has what he posted go on all the same
+            self.wake_thread(core); // requests go on also while the program computes and does not poll
         }
         if core.mode == Mode::Armed && core.engine.env_mut().peek(LinkId::LOOPBACK).is_some() {
-            self.wake_thread(core); // what goes to this process itself rings no doorbell
+            self.wake_thread(core); // a packet to this process itself rings no doorbell
         }
         if core.mode == Mode::Armed
             && let Some(at) = core.next_deadline()
@@ -410,8 +416,8 @@ impl Nic {
             let at_once = self.core.try_lock();
             let waited = at_once.is_none();
             let Some(core) = at_once.or_else(|| self.core.try_lock_for(LOCK_PATIENCE)) else {
-                // A thread of the program is in the middle of something, perhaps for ever; who asks why shall hear of
-                // it.
+                // A thread of the program holds the lock for long, perhaps for ever; a report must show that to a
+                // process that asks.
                 self.answer_doctor();
                 continue;
             };
@@ -428,7 +434,7 @@ impl Nic {
                     busy = true;
                     let seldom = !waited && now.saturating_sub(last) > PAUSE;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
-                    // A program that polls may look at that much later.
+                    // A program that polls may check that much later.
                     if due || core.engine.env().has_ending_links() {
                         core.progress(now);
                     }
@@ -458,7 +464,8 @@ impl Nic {
                 self.attend(incident);
             }
             if busy {
-                // Not earlier: it may take a while, and only who polls takes the lock so often that it matters.
+                // Not earlier: it may take a while, and only a thread that polls takes the lock so often that it
+                // matters.
                 biased::permit();
             }
             if watches {
@@ -470,7 +477,8 @@ impl Nic {
     }
 
     fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, until: u64) {
-        // The third, once the device is open: somebody asks for a report. Not looked at just after an answer.
+        // The third descriptor, once the device is open, is the socket of reports. It is left out directly after an
+        // answer.
         let not_before = self.doctor_not_before();
         let asked = self.doctor_socket().filter(|_| not_before.is_none());
         let until = not_before.map_or(until, |at| until.min(at));

@@ -29,7 +29,7 @@ fn adapter() -> (Nic, ::verbs::CtxId) {
     (nic, ctx)
 }
 
-/// A queue pair in INIT with so many receives; each completes to the queue.
+/// A queue pair in INIT with so many receives, each of which completes to the queue.
 fn receiver(nic: &Nic, ctx: ::verbs::CtxId, cq: CqId, receives: u64) -> ::verbs::QpId {
     use ::verbs::{QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, state};
     let pd = nic.lock().alloc_pd(ctx).unwrap();
@@ -47,7 +47,7 @@ fn receiver(nic: &Nic, ctx: ::verbs::CtxId, cq: CqId, receives: u64) -> ::verbs:
     qp
 }
 
-/// Its receives end.
+/// End the receives of the queue pair.
 fn flush(nic: &Nic, qp: ::verbs::QpId) {
     let attr = ::verbs::QpAttr { state: ::verbs::QpState::Err, ..::verbs::QpAttr::default() };
     nic.modify_qp(qp, &attr, ::verbs::QpAttrMask::STATE).unwrap();
@@ -64,23 +64,23 @@ fn armings_that_nobody_asked_for_are_a_rest_apart() {
         core.mode == Mode::Armed
     };
     let start = now();
-    assert!(arms(&mut core, start), "nothing is expected: peers must find somebody awake");
+    assert!(arms(&mut core, start), "nothing is expected: peers must find a thread awake");
     assert_eq!(core.arm_not_before, core.clock + ARM_PAUSE);
     let until = core.arm_not_before;
     assert!(!arms(&mut core, start) && !arms(&mut core, until - 1));
     assert_eq!(core.arm_not_before, until, "what is put off is not put off further");
     assert!(arms(&mut core, until));
-    // Who is back at once, polling, is not armed more seldom for that: he may watch his memory between two completions,
-    // and what peers write as packets would wait for the NIC thread's looks.
+    // A program that polls again at once is not armed more seldom for that: it may watch its memory between two
+    // completions, and what peers write as packets would wait for the NIC thread's checks.
     let until = core.arm_not_before;
     (0..POLLS_BEFORE_POLLED).for_each(|_| core.polled(&nic));
     assert_eq!((core.mode, core.arm_not_before), (Mode::Polled, until));
     assert!(arms(&mut core, until));
-    // Who asks for it gets it.
+    // A request for an event arms at once.
     (core.mode, core.arm_not_before) = (Mode::Polled, u64::MAX);
     core.arm_for(&nic);
     assert_eq!(core.mode, Mode::Armed);
-    // Who expects a completion comes back for it.
+    // A program that expects a completion polls again for it.
     core.arm_not_before = 0;
     drop(core);
     let qp = receiver(&nic, ctx, cq, 1);
@@ -101,7 +101,7 @@ fn timers_begin_when_it_was_sent() {
     let attr = QpAttr {
         path_mtu: 3,
         ah: AhAttr { dgid, is_global: true, port_num: 1, ..AhAttr::default() },
-        // Nobody has this number.
+        // No queue pair has this number.
         dest_qp_num: 0xff_fffe,
         timeout: 14,
         ..QpAttr::default()
@@ -144,7 +144,7 @@ fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
     assert_eq!([false, false].map(|seldom| next(&mut poll_check, seldom)), [2 * TICK_MIN, 4 * TICK_MIN]);
     let waits = [true; 6].map(|seldom| next(&mut poll_check, seldom));
     assert_eq!(waits, [PAUSE, 8 * TICK_MIN, PAUSE, TICK_MAX, PAUSE, TICK_MAX]);
-    // A doubt that the second look has settled is forgotten.
+    // A doubt that the second check has settled is forgotten.
     assert_eq!([true, false, true].map(|seldom| next(&mut poll_check, seldom)), [PAUSE, TICK_MAX, PAUSE]);
 }
 
@@ -166,7 +166,7 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
     assert!(nic.core.lock().polls_since(polls));
     let channel = nic.create_channel().unwrap();
     nic.bind_cq_channel(cq, &channel);
-    assert!(nic.core.lock().polls_since(polls), "he never asks for one");
+    assert!(nic.core.lock().polls_since(polls), "the program never asks for one");
     nic.arm_cq(cq, false).unwrap();
     assert!(!nic.core.lock().polls_since(polls));
     let polls = nic.core.lock().polls;
@@ -174,7 +174,7 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
     assert!(!nic.core.lock().polls_since(polls));
     poll(1);
     assert!(nic.core.lock().polls_since(polls));
-    // Whether he still waits is seen in armed mode.
+    // Whether the program still waits is seen in armed mode.
     for asks in [false, true] {
         nic.arm_cq(cq, false).unwrap();
         for _ in 0..POLLS_UNASKED - 1 {
@@ -185,7 +185,7 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
         }
         assert!(nic.core.lock().engine.env().awaits_events());
         assert!(nic.core.lock().may_await_events(), "the event has not come yet");
-        assert_eq!(nic.core.lock().engine.env().awaits_events(), asks, "whoever polls is awake all the same");
+        assert_eq!(nic.core.lock().engine.env().awaits_events(), asks, "a thread that polls is awake all the same");
     }
     let qp = receiver(&nic, ctx, cq, 1);
     flush(&nic, qp);
@@ -193,7 +193,7 @@ fn who_may_wait_for_events_has_to_poll_more_than_once() {
     for _ in 0..POLLS_UNASKED - 1 {
         assert!(nic.core.lock().may_await_events());
     }
-    assert!(!nic.core.lock().may_await_events(), "it has, and he goes on polling");
+    assert!(!nic.core.lock().may_await_events(), "it has, and the program goes on polling");
     nic.arm_cq(cq, false).unwrap();
     assert!(nic.core.lock().awaits_events);
     nic.unbind_cq_channel(cq);
@@ -208,13 +208,13 @@ fn who_was_at_work_just_now_still_is() {
     poll_check.next(6, now, false, false);
     let tick = poll_check.tick;
     assert!(poll_check.at_work(false, now + PAUSE - 1) && !poll_check.at_work(false, now + PAUSE));
-    // A look in between changes nothing.
+    // A check in between changes nothing.
     assert_eq!(
         (poll_check.next(6, now + 1, true, false), poll_check.tick, poll_check.doubted),
         (now + PAUSE, tick, false)
     );
     assert!(!poll_check.at_work(false, now + PAUSE));
-    assert!(!PollCheck::at_rest(6).at_work(false, now + 1), "whoever has taken over asks nothing");
+    assert!(!PollCheck::at_rest(6).at_work(false, now + 1), "a thread that has taken over asks nothing");
 }
 
 #[test]
@@ -237,11 +237,11 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
     assert!(owed(), "the fence is for later");
     assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 0);
     assert!(!owed());
-    // The NIC thread, too, by any look at the clock.
+    // The NIC thread rings, too, at any reading of the clock.
     send(Mode::Polled);
     nic.lock().read_time();
     assert!(!owed());
-    // And who sleeps is rung at once.
+    // A peer that sleeps is rung at once.
     nic.core.lock().engine.env_mut().announce_sleep();
     let mut core = nic.lock();
     (core.mode, core.clock_uses) = (Mode::Polled, 8);
@@ -257,11 +257,11 @@ fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
     let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
     let qp = receiver(&nic, ctx, cq, 64);
     flush(&nic, qp);
-    // Completions lie there that the polls had not to bring: 64, and nothing comes behind them.
+    // 64 completions are in the queue that the polls did not have to bring, and nothing comes behind them.
     nic.core.lock().arm_not_before = u64::MAX;
     let poll = |times| (0..times).for_each(|_| assert_eq!(nic.poll_cq(cq, 1, |_, _| {}), 1));
     let mode = || nic.core.lock().mode;
-    // With a channel somebody may be waiting for events, and peers have to ring.
+    // With a channel a thread may be waiting for events, and peers have to ring.
     nic.core.lock().mode = Mode::Armed;
     let channel = nic.create_channel().unwrap();
     nic.bind_cq_channel(cq, &channel);
@@ -273,7 +273,7 @@ fn who_only_polls_is_seen_to_poll_whatever_he_finds() {
     assert_eq!(mode(), Mode::Armed);
     poll(1);
     assert_eq!(mode(), Mode::Polled);
-    // Now they tell nothing: the NIC thread has nothing to stay away for.
+    // Now the polls show nothing: the NIC thread has no reason to stay away.
     let polls = nic.core.lock().polls;
     poll(POLLS_BEFORE_POLLED);
     assert_eq!(nic.core.lock().polls, polls);

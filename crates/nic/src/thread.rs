@@ -1,14 +1,14 @@
-//! What the NIC thread asks of the system for itself.
+//! System calls by which the NIC thread sets up itself.
 #![allow(unsafe_code)]
 
-/// Starts a thread of the library's own: named for who looks at `ps -L`, deaf to the program's signals, soon in its
-/// turn.
+/// Start a thread of the library's own: with a name for `ps -L`, with all of the program's signals blocked, and with a
+/// short time slice.
 ///
 /// # Errors
 /// EAGAIN: no more threads (pthread_create(3)).
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> ::verbs::Result<()> {
     let body = move || {
-        memory::deferred_close::deaf(); // handlers of the program must not run here
+        memory::deferred_close::deaf(); // handlers of the program must not run on this thread
         ask_for_short_slice();
         run();
     };
@@ -30,8 +30,9 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Asks for the shortest time slice (100 us, Linux 6.12): a thread that runs for microseconds at a time then gets its
-/// turn as soon as it is woken, also where programs spin on all processors. Older kernels ignore or refuse it.
+/// Ask for the shortest time slice (100 us, Linux 6.12). A thread that runs for microseconds at a time is then
+/// scheduled as soon as it is woken, also where programs spin on all processors. Older kernels ignore or refuse the
+/// request.
 fn ask_for_short_slice() {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
     // SAFETY: sched_setattr reads `size` bytes at the pointer; 0 means this thread, no flags.

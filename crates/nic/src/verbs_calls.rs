@@ -12,21 +12,21 @@ use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::{Finds, Polled};
 use crate::{Nic, now};
 
-/// How long deregistration waits for a peer's copy that is under way before it goes on without it: far longer than
-/// any copy takes; a peer that is stopped in the middle of one must not hang us for ever.
+/// How long deregistration waits for a peer's copy that is under way before it goes on without it, in nanoseconds. It
+/// is far longer than any copy takes; a peer that is stopped in the middle of one must not hang this process for ever.
 const DEREG_PATIENCE: u64 = 2_000_000_000;
 
 /// The end of a poll without result.
 #[inline]
 fn empty_handed(give_way: bool) -> usize {
     if give_way {
-        // Who polls this long without result waits for a peer that may be waiting for this processor.
+        // A program that polls this long without result waits for a peer that may be waiting for this processor.
         std::thread::yield_now();
     }
     0
 }
 
-/// A queue pair leaves its connection, if it has one: what has come before is received, and answered. An adapter has
+/// Receive and answer the packets that came before a queue pair leaves its connection, if it has one. An adapter has
 /// done so already.
 pub(crate) fn last_words(core: &mut Core, qp: QpId) {
     if !matches!(core.qp_state(qp), Ok(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)) {
@@ -38,7 +38,7 @@ pub(crate) fn last_words(core: &mut Core, qp: QpId) {
 }
 
 impl Nic {
-    /// `ibv_reg_mr(3)`: makes sure that the memory is there, as an adapter that pins it would.
+    /// `ibv_reg_mr(3)`. Make sure that the memory is there, as an adapter that pins it would.
     ///
     /// # Errors
     /// EFAULT: not mapped, or not writable where LOCAL_WRITE is asked for; EINVAL: length, rights.
@@ -82,7 +82,7 @@ impl Nic {
             }
         }
         let mut core = self.lock();
-        // The new memory before the old one is left: they may be the same.
+        // The new memory is taken before the old one is left: they may be the same.
         let migrated = match (translation, core.mr_info(mr)) {
             (Some((addr, length, _)), Some(old)) => self.migrate(&mut core, addr, length, access.unwrap_or(old.access)),
             _ => Vec::new(),
@@ -108,7 +108,7 @@ impl Nic {
         }
     }
 
-    /// `ibv_dereg_mr(3)`: returns when no peer is reading or writing the memory any more.
+    /// `ibv_dereg_mr(3)`. It returns when no peer is reading or writing the memory any more.
     ///
     /// # Errors
     /// EINVAL: no such region; EBUSY: windows are bound to it.
@@ -166,15 +166,15 @@ impl Nic {
         core.modify_qp(qp, attr, mask, now)
     }
 
-    /// Takes in what has come over the links, and gives how many completions of a queue pair report success and wait to
-    /// be polled.
+    /// Take in the packets that have come over the links. The result is the number of completions of a queue pair that
+    /// report success and wait to be polled.
     pub fn arrived(&self, qpn: Qpn) -> usize {
         let mut core = self.lock();
         core.take_in();
         core.unpolled(qpn)
     }
 
-    /// `ibv_destroy_qp(3)`: waits for the acknowledgement of its events.
+    /// `ibv_destroy_qp(3)`. It waits for the acknowledgement of the queue pair's events.
     ///
     /// # Errors
     /// EBUSY: attached to a multicast group.
@@ -188,7 +188,7 @@ impl Nic {
         Ok(())
     }
 
-    /// `ibv_destroy_cq(3)`: waits for the acknowledgement of its events.
+    /// `ibv_destroy_cq(3)`. It waits for the acknowledgement of the queue's events.
     ///
     /// # Errors
     /// EBUSY: in use.
@@ -199,7 +199,7 @@ impl Nic {
         Ok(())
     }
 
-    /// `ibv_destroy_srq(3)`: waits for the acknowledgement of its events.
+    /// `ibv_destroy_srq(3)`. It waits for the acknowledgement of the queue's events.
     ///
     /// # Errors
     /// EBUSY: in use.
@@ -209,8 +209,8 @@ impl Nic {
         Ok(())
     }
 
-    /// `ibv_poll_cq(3)`: moves data if nothing waits, then takes at most so many completions: `out` is called with the
-    /// number of each, from 0 on. Gives how many.
+    /// `ibv_poll_cq(3)`. It moves data if no completion waits, then takes at most `most` completions. `out` is called
+    /// with the number of each, from 0 on. The result is how many there were.
     #[inline(always)]
     pub fn poll_cq(&self, cq: CqId, most: usize, mut out: impl FnMut(usize, &Completion)) -> usize {
         let mut core = self.core.lock();
@@ -252,7 +252,7 @@ impl Nic {
         Guard::new(self, core).after_completions(self);
     }
 
-    // Apart, so that the fast path has the registers for itself.
+    // Not inlined, so that the fast path has the registers for itself.
     #[inline(never)]
     fn poll_slow(
         &self,
@@ -277,13 +277,13 @@ impl Nic {
         }
         let give_way = core.found_nothing();
         if finds == Finds::Work && core.mode == Mode::Polled {
-            core.ring_late(); // whoever found nothing to do either way, but has asked for an event
+            core.ring_late(); // the program had nothing to do either way, but asked for an event
         }
         drop(core);
         empty_handed(give_way)
     }
 
-    /// `ibv_req_notify_cq(3)`. The program is about to sleep: doorbells are wanted from now on.
+    /// `ibv_req_notify_cq(3)`. The program is about to sleep, so peers ring from now on.
     ///
     /// # Errors
     /// EINVAL: no such queue.
@@ -318,8 +318,8 @@ impl Nic {
         core.post_recv(qp, wr, now)
     }
 
-    /// [`Nic::post_recv`], if there is nothing else to do: without looking at the clock, and nothing is left to be
-    /// settled. If not (also for any error), nothing was done, and that is to be asked.
+    /// [`Nic::post_recv`], if there is nothing else to do: it does not read the clock, and leaves nothing to flush.
+    /// False: nothing was done (also for any error), and the caller must use [`Nic::post_recv`].
     #[inline(always)]
     pub fn post_recv_fast(&self, qp: QpId, wr: &RecvWr<'_>) -> bool {
         self.core.lock().engine.post_recv_fast(qp, wr)
@@ -336,10 +336,10 @@ impl Nic {
     }
 }
 
-/// Makes sure that the memory is there. True if it may go nevertheless, because somebody may cut off its file.
+/// Make sure that the memory is there. True if it may go nevertheless, because a process may truncate its file.
 fn check_memory(addr: u64, length: u64, access: Access) -> Result<bool> {
     // Linux pins the pages from the address to the end, and refuses where there is none; so a region of no bytes at an
-    // address inside a page is one (`ib_umem_get`).
+    // address inside a page is valid (`ib_umem_get`).
     if length == 0 && addr.is_multiple_of(rustix::param::page_size() as u64) {
         return Err(Errno::EINVAL);
     }
@@ -350,7 +350,7 @@ fn check_memory(addr: u64, length: u64, access: Access) -> Result<bool> {
     let writable = access.contains(Access::LOCAL_WRITE);
     memory::local::populate(addr, length, writable)?;
     let may_shrink = memory::files::may_shrink(addr, length);
-    // Not what is only read, which may be sparse: pages that were never written cost nothing.
+    // Memory that is only read may be sparse and is not touched: pages that were never written cost nothing.
     if writable && !may_shrink {
         let _ = memory::huge::collapse(addr, length);
     }

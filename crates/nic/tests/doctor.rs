@@ -1,4 +1,4 @@
-//! A process answers although one of its threads holds the device's lock and does not let go.
+//! A process answers although one of its threads holds the device's lock and does not release it.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Asks this process for its report.
+/// Ask this process for its report.
 fn ask() -> report::Report {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -38,7 +38,7 @@ fn a_lock_that_is_held_is_the_answer() {
     let well = ask();
     assert_eq!((well.pid, well.locked, well.adapter.contexts), (std::process::id(), None, 1));
     let guard = nic.lock();
-    // Who asks right after another may get the other's answer.
+    // A process that asks right after another may get the other's answer.
     let stuck = (0..100).find_map(|_| ask().locked).expect("the lock is held");
     assert!(stuck.contains("holds the device's lock"), "{stuck}");
     drop(guard);

@@ -1,4 +1,4 @@
-//! One process that talks to itself, by events: nobody polls, and nobody rings.
+//! One process that sends to itself, by events: no thread polls, and no peer rings.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn events_over_the_loopback_link() {
         nic.modify_qp(qp, &attr, mask | QpAttrMask::STATE).unwrap();
     }
     let sges = [Sge { addr, length: 8, lkey: LKey(key.0) }];
-    // What would hang is woken here, and fails by the time it took: far longer than a busy machine needs.
+    // A wait that would hang is ended here, and fails by the time it took: far longer than a busy machine needs.
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_secs(30));
@@ -65,14 +65,14 @@ fn events_over_the_loopback_link() {
         nic.post_send(qp, &wr).unwrap();
         assert_eq!(nic.get_cq_event(&channel), Ok(1));
         nic.ack_cq_events(cq, 1);
-        assert!(start.elapsed() < Duration::from_secs(10), "nobody looked at the loopback link");
+        assert!(start.elapsed() < Duration::from_secs(10), "no thread looked at the loopback link");
         assert_eq!(nic.poll_cq(cq, 4, |_, completion| wc = *completion), 1);
         assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, i));
     }
 }
 
-/// `ibv_rereg_mr(3)`: also where only the rights change, LOCAL_WRITE is not given for memory that is not writable: our
-/// own stores would fault.
+/// `ibv_rereg_mr(3)`. Also where only the rights change, LOCAL_WRITE is not given for memory that is not writable: the
+/// library's own stores would fault.
 #[test]
 fn new_rights_for_read_only_memory() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -86,8 +86,8 @@ fn new_rights_for_read_only_memory() {
     assert!(nic.rereg_mr(mr, None, None, Some(Access::REMOTE_READ)).is_ok());
 }
 
-/// Registered memory comes into huge pages where the host has some; what is only read, and so may be sparse, is left
-/// as it is.
+/// Registered memory comes into huge pages where the host has some. Memory that is only read, and so may be sparse, is
+/// left as it is.
 #[test]
 fn huge_pages_for_what_is_written() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -111,7 +111,7 @@ fn huge_pages_for_what_is_written() {
     let written = mapping(ProtFlags::READ | ProtFlags::WRITE) as u64;
     nic.reg_mr(pd, written, LEN, written, Access::LOCAL_WRITE).unwrap();
     let gained = huge_kib() - before;
-    // Whether there are any to be had now: the result is Ok as well where the host wants none.
+    // Tests whether there are huge pages now: the result is Ok as well where the host wants none.
     let other = mapping(ProtFlags::READ | ProtFlags::WRITE) as u64;
     memory::local::populate(other, LEN, true).unwrap();
     let there_are = memory::huge::collapse(other, LEN).is_ok() && huge_kib() - before > gained;

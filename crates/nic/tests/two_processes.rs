@@ -1,7 +1,7 @@
 //! Two processes, each with its adapter: messages, one-sided operations to a passive target, events, death.
 //!
-//! The child is this test binary again, told what to be by an environment variable; they talk over its stdin and
-//! stdout.
+//! The child is this test binary again, with its part in an environment variable. The two processes communicate over
+//! the child's stdin and stdout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -128,7 +128,7 @@ fn bytes_of(words: &'static mut [u64]) -> &'static mut [u8] {
     bytes
 }
 
-/// The child's part: connect, then do what the lines say.
+/// The child's part: connect, then do what the lines of stdin say.
 fn child() {
     let side = Side::new();
     let mut lines = std::io::stdin().lines().map(|l| l.unwrap());
@@ -202,7 +202,7 @@ fn two_processes() {
     let body = SendBody::Rdma { remote_addr: addr, rkey };
     let data: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7) as u8).collect();
     let memory = side.memory.as_ptr() as usize;
-    side.nic.lock(); // the lock can be taken and let go
+    side.nic.lock(); // the lock can be taken and released
     for len in [1usize, 8, 4096, 16384, 16385, 1_000_000] {
         // SAFETY: `memory` is the side's leaked buffer of 2 MiB, longer than `len`.
         unsafe { std::ptr::copy(data.as_ptr(), memory as *mut u8, len) };
@@ -248,13 +248,13 @@ fn two_processes() {
     // Death: the request ends within (retry_cnt + 1) * 4.096 us * 2^14.
     peer.tell("sleep");
     let child = peer.child.id() as i32;
-    // SAFETY: signals and waits for our own child, which has not been waited for.
+    // SAFETY: signals and waits for this process's own child, which has not been waited for.
     unsafe {
         libc::kill(child, libc::SIGSTOP);
         libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED); // it has stopped
     }
     if std::env::var("SOFTRNIC_SINGLE_COPY").as_deref() != Ok("0") {
-        // Its memory is still there for a request that needs nothing else of it, as an adapter would have it.
+        // The child's memory is still there for a request that needs nothing else of it, as an adapter would have it.
         side.post(Opcode::RdmaWrite, body, 0, 16384);
         assert_eq!(side.wait().status, WcStatus::Success);
     }
@@ -268,7 +268,7 @@ fn two_processes() {
         assert_eq!(side.wait().status, WcStatus::WrFlushErr);
     }
 
-    // Idle now: no processor time, although the link to the dead was full.
+    // The process is idle now: it uses no processor time, although the link to the dead process was full.
     std::thread::sleep(Duration::from_millis(100));
     let before = cpu_time();
     std::thread::sleep(Duration::from_millis(500));
@@ -276,7 +276,7 @@ fn two_processes() {
     assert!(used < Duration::from_millis(100), "{used:?} of processor time while idle");
 }
 
-/// Processor time of this process so far.
+/// The processor time of this process so far.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live local.
