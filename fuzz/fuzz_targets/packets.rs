@@ -6,13 +6,14 @@
 //! the process writes into the ring. The engine's own tests forge those.
 #![no_main]
 
-use engine::env::{LinkId, Packet, PacketOp, Payload, Env, packet_flags};
 use engine::{CqOpts, Engine, QPN_BLOCK};
 use libfuzzer_sys::fuzz_target;
 use verbs::{
     Access, AhAttr, CqId, Gid, LKey, Opcode, Psn, QpAttr, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType,
     Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, Sge,
 };
+use wire::prelude::*;
+use wire::{LinkId, Packet, PacketOp, Payload, packet_flags};
 use window::{Config, WindowEnv};
 
 const ARENA: usize = 1 << 16;

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::env::{Payload, Span};
 use libfuzzer_sys::fuzz_target;
 use memory::Half;
 use memory::backing::{Backing, Heap};
 use memory::ring::{Consumer, Place, Producer, RingMemory};
+use wire::{Payload, Span};
 
 fuzz_target!(|input: &[u8]| {
     let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::WINDOW));

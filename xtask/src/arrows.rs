@@ -12,7 +12,9 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     // The vocabulary: knows nothing.
     ("softrnic-verbs",  &[]),
-    // Headers as they are on a wire: bytes and values, nothing else.
+    // Timing two methods by turns: arithmetic, nothing else.
+    ("softrnic-trial",  &[]),
+    // Packets, links and what an engine asks of its surroundings; headers as they are on a wire.
     ("softrnic-wire",   &["softrnic-verbs"]),
     // The protocols of iWARP: bytes and time in, bytes and placements out.
     ("softrnic-iwarp",  &["softrnic-verbs", "softrnic-wire"]),
@@ -21,23 +23,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The C structures of verbs.h, for both sides of the ABI.
     ("softrnic-sys",    &[]),
     // The semantics: no socket, no thread, no clock.
-    ("softrnic-engine", &["softrnic-verbs", "softrnic-report"]),
+    ("softrnic-engine", &["softrnic-verbs", "softrnic-trial", "softrnic-wire", "softrnic-report"]),
     // All unsafe access to memory, on behalf of what the engine asks for.
-    ("softrnic-memory", &["softrnic-verbs", "softrnic-engine"]),
+    ("softrnic-memory", &["softrnic-verbs", "softrnic-trial", "softrnic-wire"]),
     // Asking other processes for their reports.
     ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
     // Connections of TCP programs on shared memory, and the rules that say which: no system call.
     ("softrnic-sock",   &["softrnic-verbs", "softrnic-memory"]),
     // Middleware on the message path: taps and faults, the same for every wire.
-    ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-engine"]),
+    ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report"]),
     // The wire between processes of one host.
-    ("softrnic-window", &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-taps"]),
+    ("softrnic-window", &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-memory", "softrnic-taps"]),
     // The host as a device shows it: GIDs, GUID, sysfs.
     ("softrnic-view",   &["softrnic-verbs", "softrnic-report"]),
     // The answers to programs that ask NETLINK_RDMA.
     ("softrnic-netlink", &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-view"]),
     // Device, contexts, events, progress.
-    ("softrnic-nic",    &["softrnic-verbs", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
+    ("softrnic-nic",    &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
     ("softrnic-cm",     &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev, and at NETLINK_RDMA.

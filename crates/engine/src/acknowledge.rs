@@ -2,9 +2,9 @@
 //! nothing comes (IBTA vol. 1, 9.7.5, 9.9.2).
 
 use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
+use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::backlog::Source;
-use crate::env::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::qp::{Carrier, Qp};
 use crate::{Engine, responder};

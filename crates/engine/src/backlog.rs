@@ -7,9 +7,9 @@
 //! A queue pair whose program posts no receives loses its messages at once.
 
 use verbs::{QpId, QpState, QpType};
+use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
-use crate::env::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 use crate::qp::Qp;
 
 /// How long a packet waits, and how long ago the last receive may have been taken.

@@ -5,15 +5,13 @@
 //! under way: only memory that one of them has named, for what that one does with it.
 
 use verbs::{Opcode, QpId, QpState};
+use wire::{Env, LinkId, Offer, Span};
 
 use crate::Engine;
-use crate::env::{Env, LinkId, Offer, Span};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
-/// Shorter copies are made by the target alone, in bytes: its peer would hardly have heard of them.
-pub const SHORTEST: u32 = 128 << 10;
-/// Bytes of a list that names one piece of memory, see [`crate::env::packet_flags::BY_REF`]: only those are offered.
+/// Bytes of a list that names one piece of memory, see [`wire::packet_flags::BY_REF`]: only those are offered.
 pub(crate) const LIST_OF_ONE: usize = 32;
 /// After so many looks in vain, in a row, who polls looks as seldom as he does at other things.
 const IN_VAIN: u32 = 1024;

@@ -1,10 +1,10 @@
 //! Completing send requests, and flushing queues in error (IBTA vol. 1, 10.3.1, 11.6.2).
 
 use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
+use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::env::{Env, Nanos};
 use crate::qp::{Qp, Response};
 
 const fn wc_opcode(opcode: Opcode) -> WcOpcode {

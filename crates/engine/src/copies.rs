@@ -1,10 +1,10 @@
 //! Between scatter/gather lists, packets and memory: lists of spans, and copies that mind the null region.
 
 use verbs::limits;
+use wire::{Env, Fault, Span, TicketRef};
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::env::{Env, Fault, Span, TicketRef};
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 

@@ -3,12 +3,12 @@
 //! others.
 
 use verbs::Opcode;
+use wire::SHORTEST;
+use wire::{Env, LinkId, Nanos, PIECE};
 
 use crate::Engine;
-use crate::ab_trial::AbTrial;
-use crate::co_copy::SHORTEST;
-use crate::env::{Env, LinkId, Nanos, PIECE};
 use crate::qp::Inflight;
+use trial::AbTrial;
 
 /// What is timed at once, in bytes.
 const STRETCH: u64 = 8 << 20;

@@ -2,8 +2,8 @@
 
 use report::facts::QpCounters;
 use verbs::{Completion, Opcode, WcOpcode, WcStatus};
+use wire::Nanos;
 
-use crate::env::Nanos;
 use crate::qp::Inflight;
 
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use std::hint::cold_path;
 
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
+use wire::Nanos;
 
-use crate::env::Nanos;
 use crate::in_place_ring::InPlaceRing;
 use crate::slab::Slab;
 

@@ -1,10 +1,10 @@
 //! Unreliable datagrams and multicast (IBTA vol. 1, 9.8.3, 10.5; RoCEv2: annex A17).
 
 use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStatus, limits};
+use wire::{Env, Nanos, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
 use crate::backlog::{HOLD, Source};
-use crate::env::{Env, Nanos, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 use crate::header::{self, Network};
 use crate::qp::{Inflight, Qp};
 use crate::region::LocalFault;

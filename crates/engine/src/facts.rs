@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use report::facts::{self, AckWait, Adapter, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
 use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
+use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::cq::Completions;
-use crate::env::{Env, Nanos};
 use crate::modify::timeout_nanos;
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, Mr};

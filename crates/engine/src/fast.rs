@@ -25,9 +25,9 @@ mod receive;
 use std::hint::cold_path;
 
 use verbs::{Completion, QpId};
+use wire::{Env, Nanos, ShortPacket};
 
 use crate::Engine;
-use crate::env::{Env, Nanos, ShortPacket};
 use crate::qp::Qp;
 
 /// Whether the fast path may be taken, asked `Engine::has_fast_path`. A build with `--cfg without_taps`, which is to

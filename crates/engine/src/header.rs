@@ -2,8 +2,7 @@
 //! in front of the data and in the completion.
 
 use verbs::{AhAttr, Gid, LinkLayer};
-
-use crate::env::{Packet, packet_flags as flag};
+use wire::{Packet, packet_flags as flag};
 
 /// In the first word, whose lowest bytes are service level, traffic class and hop limit: there is no GRH. Bits 32 to 47
 /// are the source LID.

@@ -2,9 +2,9 @@
 //! 11.6.3).
 
 use verbs::{EventKind, EventSource, QpId, QpState, Qpn};
+use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::env::{Env, Nanos};
 
 impl<P: Env> Engine<P> {
     /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state,

@@ -1,13 +1,12 @@
 //! The verbs engine: protection domains, regions, windows, queue pairs, completion queues and what happens between
 //! them, as the InfiniBand Architecture Specification says. It knows no socket, no thread and no clock: the
-//! surroundings are a [`env::Env`], time is an argument.
+//! surroundings are a [`wire::Env`], time is an argument.
 //!
 //! A message's way: [`Engine::post_send`] writes an entry into the send queue (`sq`), [`Engine::run`] fetches it and
 //! sends packets (`requester`); the peer's [`Engine::receive`] executes them (`responder`, `datagram`) and owes a
 //! response; the response comes back through `receive` and completes the request into a completion queue (`cq`).
 #![forbid(unsafe_code)]
 
-pub mod ab_trial;
 mod acknowledge;
 mod backlog;
 pub mod co_copy;
@@ -17,7 +16,6 @@ mod copy_policy;
 mod counts;
 mod cq;
 mod datagram;
-pub mod env;
 mod facts;
 mod fast;
 mod header;
@@ -46,8 +44,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use env::{Env, LinkId, Span};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
+use wire::{Env, LinkId, Span};
 
 pub use cq::{CqOpts, Notice};
 pub use fast::{Fast, Poller};
@@ -108,7 +106,7 @@ pub struct Engine<P: Env> {
     executed: u32,
     /// More of such requests has been left for the next one.
     is_in_pieces: bool,
-    /// The most that is copied at once: [`env::PIECE`], less in tests.
+    /// The most that is copied at once: [`wire::PIECE`], less in tests.
     piece: u32,
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
@@ -174,7 +172,7 @@ impl<P: Env> Engine<P> {
             goes_on: false,
             executed: 0,
             is_in_pieces: false,
-            piece: env::PIECE,
+            piece: wire::PIECE,
             parked: BTreeMap::new(),
             timers: BinaryHeap::new(),
             timed: Vec::new(),
@@ -240,7 +238,7 @@ impl<P: Env> Engine<P> {
 
     /// Whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
     /// result, but for what the platform is asked: on the fast path a packet may be tried twice at a full link, and
-    /// [`Env::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
+    /// [`Observer::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
     /// off.
     pub fn set_fast_path(&mut self, on: bool) {
         self.has_fast_path = on;

@@ -3,9 +3,9 @@
 use verbs::{
     Errno, EventKind, EventSource, Psn, QpAttr, QpAttrMask as M, QpId, QpState as S, QpType, Result, limits, state,
 };
+use wire::{Env, Nanos, Path};
 
 use crate::Engine;
-use crate::env::{Env, Nanos, Path};
 use crate::qp::Qp;
 
 /// 2^n * 4.096 us (IBTA vol. 1, 9.7.6.1.3); 0 means for ever.

@@ -11,9 +11,9 @@ mod srq;
 mod xrcd;
 
 use verbs::{AhId, CqId, CtxId, Errno, MrId, MwId, PdId, QpId, Result, SrqId, XrcdId};
+use wire::Env;
 
 use crate::Engine;
-use crate::env::Env;
 
 impl<P: Env> Engine<P> {
     /// Opens a context.

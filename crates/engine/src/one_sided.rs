@@ -17,9 +17,9 @@
 //! request, with that piece, is sent as a message of its own: what has been executed is not executed again.
 
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
+use wire::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload};
 
 use crate::Engine;
-use crate::env::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload};
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
 use crate::sq::Wqe;

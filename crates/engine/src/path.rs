@@ -1,9 +1,9 @@
 //! Address vectors: which ones a port takes, and where they lead.
 
 use verbs::{AhAttr, Gid, LinkLayer};
+use wire::Env;
 
 use crate::Engine;
-use crate::env::Env;
 
 impl<P: Env> Engine<P> {
     /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet there is always a GRH (annex

@@ -4,8 +4,8 @@
 use verbs::{
     AhId, Errno, Opcode, QpId, QpState, QpType, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, SrqId, limits,
 };
+use wire::{Env, Nanos};
 
-use crate::env::{Env, Nanos};
 use crate::qp::Qp;
 use crate::slab::Slab;
 use crate::{Ah, Engine};

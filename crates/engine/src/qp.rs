@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use verbs::{
     CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus,
 };
+use wire::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 
 use crate::backlog::Held;
 use crate::counts::Counts;
-use crate::env::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 use crate::in_place_ring::InPlaceRing;
 use crate::rq::{RecvQueue, RecvWqe};
 use crate::sq::{SendQueue, Wqe};
@@ -161,7 +161,7 @@ impl Ticket {
         TicketRef { addr: std::ptr::from_ref(self.0) as u64, value: self.0.load(Ordering::Relaxed) }
     }
 
-    /// All requests that carry the present name are dead. [`crate::env::Env::quiesce`] must follow.
+    /// All requests that carry the present name are dead. [`wire::SameHost::quiesce`] must follow.
     pub fn void(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

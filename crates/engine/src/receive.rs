@@ -1,10 +1,10 @@
 //! Taking receives out of their queues, giving them back, and completing them.
 
 use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
+use wire::{Env, Head, Nanos, Packet, packet_flags as flag};
 
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::env::{Env, Head, Nanos, Packet, packet_flags as flag};
 use crate::qp::{Qp, RecvProgress};
 use crate::responder::{INVALID, Refused};
 

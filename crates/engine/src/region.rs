@@ -6,8 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::cold_path;
 
 use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, RKey, Result, Sge, limits};
+use wire::Span;
 
-use crate::env::Span;
 use crate::slab::Slab;
 
 /// The address of spans that stand for the null region: reads give zeros, writes are discarded.

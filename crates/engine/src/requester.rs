@@ -2,10 +2,11 @@
 //! `acknowledge`, the end of a request in `complete`.
 
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
+use wire::SHORTEST;
+use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::co_copy::{LIST_OF_ONE, SHORTEST};
-use crate::env::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
+use crate::co_copy::LIST_OF_ONE;
 use crate::qp::{Carrier, Inflight, Qp};
 use crate::region::LocalFault;
 
@@ -267,9 +268,10 @@ impl<P: Env> Engine<P> {
                         self.fail_entry(qp, at, WcStatus::LocProtErr);
                         return Ok(());
                     }
-                    let either = packet.dma_len >= caps.either_from && self.best_by_ref(link, &qp.inflight[at]);
-                    let above = packet.dma_len > caps.single_copy_above || either;
-                    by_ref = caps.single_copy && !qp.no_single_copy && above && self.list_spans(qp);
+                    if let Some(copies) = caps.single_copy.filter(|_| !qp.no_single_copy) {
+                        let either = packet.dma_len >= copies.either_from && self.best_by_ref(link, &qp.inflight[at]);
+                        by_ref = (packet.dma_len > copies.above || either) && self.list_spans(qp);
+                    }
                     self.spans.clear();
                 }
                 _ => {
@@ -285,18 +287,21 @@ impl<P: Env> Engine<P> {
                     }
                     let inline = e.flags.contains(SendFlags::INLINE);
                     let rest = e.len - offset;
-                    let may = caps.single_copy
-                        && !qp.no_single_copy
-                        && !inline
-                        && qp.init.qp_type.is_reliable()
-                        && rest > caps.shared_above
-                        && e.carrier != Carrier::Link;
+                    let may = caps.single_copy.filter(|copies| {
+                        !qp.no_single_copy
+                            && !inline
+                            && qp.init.qp_type.is_reliable()
+                            && rest > copies.shared_above
+                            && e.carrier != Carrier::Link
+                    });
                     // What follows others that the peer has to see to, or itself, finds it awake.
                     let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
                     let flows = e.carrier == Carrier::Mixed || qp.inflight.iter().take(at).any(waited_for);
-                    let above = if flows { caps.flowing_above } else { caps.single_copy_above };
-                    let either = rest >= caps.either_from && self.best_by_ref(link, e);
-                    let single_copy = may && (rest > above || either || self.is_shared(qp, at));
+                    let single_copy = may.is_some_and(|copies| {
+                        let above = if flows { copies.flowing_above } else { copies.above };
+                        let either = rest >= copies.either_from && self.best_by_ref(link, e);
+                        rest > above || either || self.is_shared(qp, at)
+                    });
                     if e.carrier == Carrier::Free && !single_copy && !inline && qp.init.qp_type.is_reliable() {
                         qp.inflight[at].carrier = Carrier::Mixed;
                     }

@@ -1,9 +1,9 @@
 //! Sending what the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
 
 use verbs::{EventKind, EventSource, QpState, Qpn};
+use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::env::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response};
 use crate::requester::NoRoom;
 use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};

@@ -3,10 +3,10 @@
 //! Whatever a packet says is from outside: each value is checked where it is used, against our own state.
 
 use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode, WcStatus, limits};
+use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packet_flags as flag};
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::env::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packet_flags as flag};
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
 
@@ -445,13 +445,7 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    pub(crate) fn check_read(
-        &self,
-        qp: &Qp,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-    ) -> Result<Option<crate::env::Span>, Refused> {
+    pub(crate) fn check_read(&self, qp: &Qp, rkey: u32, addr: u64, len: u32) -> Result<Option<wire::Span>, Refused> {
         supports(qp, Access::REMOTE_READ)?;
         if len == 0 {
             return Ok(None); // C9-88

@@ -5,12 +5,13 @@ use std::collections::BinaryHeap;
 use std::hint::cold_path;
 
 use verbs::{QpId, QpState, QpType, WcStatus};
+use wire::{Env, LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
 use crate::backlog::Source;
-use crate::env::{Env, LinkId, Nanos, Packet, PacketOp};
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
+use crate::responder::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
 
 /// When queue pairs' timers may be due; index and generation of each.
 pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;
@@ -26,6 +27,14 @@ const TURN: u64 = 64 << 10;
 /// waits for.
 const TIMERS_EACH: usize = 10;
 const TIMERS_MORE: usize = 64;
+
+/// True for what processes of one host alone say to each other: references to memory, and the NAK codes about copies by
+/// them, which the specification reserves. A wire to another host delivers neither, so this is the one place that
+/// drops them there.
+fn is_for_one_host(packet: &Packet) -> bool {
+    let about_copies = [NAK | NAK_SOURCE_FAULT, NAK | NAK_SINGLE_COPY].contains(&packet.syndrome);
+    packet.has(flag::BY_REF) || packet.op == PacketOp::Ack && about_copies
+}
 
 impl<P: Env> Engine<P> {
     /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
@@ -53,6 +62,9 @@ impl<P: Env> Engine<P> {
     // Apart, so that the fast path pays nothing for it.
     #[inline(never)]
     fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
+        if is_for_one_host(packet) && !self.env.is_same_host(link) {
+            return;
+        }
         let Some(mut qp) = self.checkout_qp(id) else { return };
         if self.comes_from_peer(&mut qp, link, packet, now) {
             let rx = Source::Wire(rx);

@@ -4,9 +4,9 @@
 //! responder, nobody would ever try again; so the queue pair looks for its peer now and then.
 
 use verbs::{QpState, QpType};
+use wire::{Env, LinkId, Nanos};
 
 use crate::Engine;
-use crate::env::{Env, LinkId, Nanos};
 use crate::modify::timeout_nanos;
 use crate::qp::{Qp, Response};
 use crate::responder::{NAK, NAK_SEQUENCE};

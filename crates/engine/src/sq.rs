@@ -32,8 +32,7 @@ use smallvec::SmallVec;
 use verbs::{
     Access, AhId, Errno, LKey, MrId, MwId, Opcode, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge,
 };
-
-use crate::env::Nanos;
+use wire::Nanos;
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.

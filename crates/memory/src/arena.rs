@@ -14,11 +14,11 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use engine::env::{AtomicOp, Fault, Span};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use verbs::Errno;
+use wire::{AtomicOp, Fault, Span};
 
 use crate::backing::{self, SEALS};
 use crate::fds::{FdSet, TrackedFd};

@@ -21,8 +21,9 @@
 //! **Trust.** The words are input to both. The follower copies from and to what its own request names, and nothing else
 //! ([`Offer`] is what to hold against it). What the leader is told of was copied is the peer's word, as the data are.
 
-pub use engine::co_copy::SHORTEST;
-use engine::env::{SingleCopyError, TicketRef};
+pub use wire::SHORTEST;
+
+use wire::{SingleCopyError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
 

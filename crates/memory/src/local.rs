@@ -9,8 +9,8 @@ use core::ops::ControlFlow;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use engine::env::{AtomicOp, Fault, Span};
 use verbs::Errno;
+use wire::{AtomicOp, Fault, Span};
 
 use crate::{files, maps, single_copy};
 

@@ -3,10 +3,11 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p softrnic-memory --release loom`
 
-use engine::env::{Fault, Payload};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
+
+use wire::{Fault, Payload};
 
 use crate::co_copy::{self, Follower, Leader, Terms, Words};
 use crate::copying::{Copier, under_way};
@@ -326,7 +327,7 @@ impl CoCopy {
     }
 
     /// Copies these bytes of the copy that is called so.
-    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), engine::env::SingleCopyError> {
+    fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), wire::SingleCopyError> {
         let units = if at + len == Self::LEN {
             Self::UNITS..Self::UNITS + 1
         } else {
@@ -363,7 +364,7 @@ fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
         });
         let mut leader = Leader::default();
         for name in 1..=2 {
-            let ticket = engine::env::TicketRef { addr: 0, value: 0 };
+            let ticket = wire::TicketRef { addr: 0, value: 0 };
             let terms = Terms { ticket, followers: name, leaders: 0, len: CoCopy::LEN, to_follower: false };
             let waits = |_| {
                 thread::yield_now();

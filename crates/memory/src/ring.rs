@@ -25,7 +25,7 @@
 
 use std::hint::cold_path;
 
-use engine::env::{Fault, Payload};
+use wire::{Fault, Payload};
 
 use crate::store_policy::Stores;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};

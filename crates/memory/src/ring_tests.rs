@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use wire::Span;
+
 use super::*;
 use crate::Half;
 use crate::backing::{Backing, Heap};
-use engine::env::Span;
 
 /// Fewer rounds where each costs much.
 const ROUNDS: u64 = if cfg!(miri) { 60 } else { 20_000 };

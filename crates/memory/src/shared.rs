@@ -4,8 +4,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use engine::env::{Fault, Payload, Span};
 use verbs::Errno;
+use wire::{Fault, Payload, Span};
 
 use crate::backing::Backing;
 use crate::co_copy;

@@ -7,7 +7,7 @@ use core::hint::black_box;
 use core::ptr;
 use std::time::{Duration, Instant};
 
-use engine::env::{Fault, SingleCopyError, Span, TicketRef};
+use wire::{Fault, SingleCopyError, Span, TicketRef};
 
 use crate::local::{self, Cursor};
 

@@ -5,7 +5,7 @@
 //! of family 25, and 2 where its two processors have no cache in common; 13 to 18 by memory there). So both ways are
 //! timed.
 
-use engine::ab_trial::AbTrial;
+use trial::AbTrial;
 
 /// How a payload is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

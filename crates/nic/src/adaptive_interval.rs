@@ -5,7 +5,7 @@
 //! during such a check waits. A program that polls now and then must check at each few polls. So the interval follows
 //! the time that the steps took.
 
-use engine::env::Nanos;
+use wire::Nanos;
 
 /// The aim for the time between two checks, in nanoseconds: less than the shortest timer (RNR timers, 10 us).
 const WANTED: Nanos = 8_000;

@@ -5,12 +5,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ::verbs::{CqId, CtxId};
-use engine::env::{Env, LinkId};
 use engine::{Engine, Notice};
 use memory::biased::MutexGuard;
 use taps::Tapped;
 use taps::fault::spec::DeviceFault;
 use window::{Unquiet, WindowEnv};
+use wire::LinkId;
+use wire::prelude::*;
 
 use crate::adaptive_interval::AdaptiveInterval;
 use crate::channel::CompChannel;

@@ -1,9 +1,9 @@
 //! Polls of a completion queue on the fast path: the polling thread takes short packets of one link.
 
 use ::verbs::{Completion, CqId};
-use engine::env::{LinkId, ShortPacket};
 use engine::{Fast, Poller};
 use taps::{Tapped, Wire};
+use wire::{LinkId, ShortPacket};
 
 use crate::core::{Core, Mode};
 use crate::progress::BUDGET;

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::env::Nanos;
+use wire::Nanos;
 
 use crate::core::{Guard, Mode};
 use crate::{Nic, now};

@@ -5,10 +5,11 @@ use ::verbs::{
     SendData, SendFlags, SendWr, Sge, WcOpcode, WcStatus, state,
 };
 
+use wire::{PacketOp, Payload};
+
 use super::*;
 use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
-use engine::env::{PacketOp, Payload};
 
 /// Two connected queue pairs, of one adapter or of two. Each sees no more of the other than another process would.
 struct Pair {

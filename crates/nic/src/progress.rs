@@ -18,8 +18,8 @@ use ::verbs::{CqId, Result};
 use memory::biased;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
-
-use engine::env::{Env, LinkId, Packet};
+use wire::prelude::*;
+use wire::{LinkId, Packet};
 
 use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::Finds;

@@ -225,7 +225,7 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
         let mut core = nic.lock();
         (core.mode, core.clock_uses) = (mode, 8);
         core.engine.env_mut().suppress_doorbells();
-        let packet = Packet { op: engine::env::PacketOp::Ack, ..Packet::NONE };
+        let packet = Packet { op: wire::PacketOp::Ack, ..Packet::NONE };
         assert!(core.engine.env_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
         assert!(core.engine.env_mut().peek(LinkId::LOOPBACK).is_some());
         core.engine.env_mut().release(LinkId::LOOPBACK);
@@ -245,7 +245,7 @@ fn peers_that_are_not_seen_to_sleep_are_rung_by_the_next_poll_in_vain() {
     nic.core.lock().engine.env_mut().announce_sleep();
     let mut core = nic.lock();
     (core.mode, core.clock_uses) = (Mode::Polled, 8);
-    let packet = Packet { op: engine::env::PacketOp::Ack, ..Packet::NONE };
+    let packet = Packet { op: wire::PacketOp::Ack, ..Packet::NONE };
     assert!(core.engine.env_mut().send_short(LinkId::LOOPBACK, &packet, &[]).is_some());
     drop(core);
     assert!(!owed());

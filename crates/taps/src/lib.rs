@@ -3,7 +3,7 @@
 //!
 //! [`Tapped`] wraps a wire's [`Env`]. Without taps it costs one predictable branch for each packet; with them, every
 //! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
-//! itself ([`Env::one_sided`]) become packets, so that there is something to see.
+//! itself ([`SameHost::one_sided`]) become packets, so that there is something to see.
 #![forbid(unsafe_code)]
 
 pub mod fault;
@@ -13,11 +13,12 @@ pub mod pcap;
 
 use std::ops::{Deref, DerefMut};
 
-use engine::env::{
-    AtomicOp, Env, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Path,
-    Payload, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
-};
 use verbs::{Errno, Gid, Qpn, RKey};
+use wire::{
+    AtomicOp, Entropy, Env, Export, ExportId, Fault, LinkCaps, LinkId, Memory, Nanos, Observer, Offer, OneSided,
+    OneSidedDone, Packet, PacketWire, Path, Payload, SameHost, SendError, ShortPacket, SingleCopyError, Span,
+    TicketRef,
+};
 
 use pcap::Pcap;
 
@@ -41,8 +42,8 @@ pub trait Wire: Env {
     fn release_short(&mut self, link: LinkId) {
         self.release(link);
     }
-    /// Whether a packet of any size could be sent on this link now. Like a [`Env::send`] that fails, it asks to be
-    /// told of room ([`Env::take_writable`]).
+    /// Whether a packet of any size could be sent on this link now. Like a [`PacketWire::send`] that fails, it asks to
+    /// be told of room ([`PacketWire::take_writable`]).
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::Down`].
@@ -273,14 +274,7 @@ impl<W> DerefMut for Tapped<W> {
     }
 }
 
-impl<W: Wire> Env for Tapped<W> {
-    type Rx = W::Rx;
-
-    #[inline]
-    fn random(&mut self) -> u64 {
-        self.wire.random()
-    }
-
+impl<W: Wire> Memory for Tapped<W> {
     #[inline]
     fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
         self.wire.load(addr, guarded, dst)
@@ -295,6 +289,17 @@ impl<W: Wire> Env for Tapped<W> {
     fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
         self.wire.atomic(addr, guarded, op)
     }
+}
+
+impl<W: Wire> Entropy for Tapped<W> {
+    #[inline]
+    fn random(&mut self) -> u64 {
+        self.wire.random()
+    }
+}
+
+impl<W: Wire> PacketWire for Tapped<W> {
+    type Rx = W::Rx;
 
     #[inline]
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
@@ -312,13 +317,6 @@ impl<W: Wire> Env for Tapped<W> {
     }
 
     #[inline]
-    fn routed(&mut self, path: &Path) {
-        if let Some(pcap) = self.pcap() {
-            pcap.routed(path);
-        }
-    }
-
-    #[inline]
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
         self.wire.same_peer(a, b)
     }
@@ -327,7 +325,7 @@ impl<W: Wire> Env for Tapped<W> {
     fn caps(&self, link: LinkId) -> LinkCaps {
         let caps = self.wire.caps(link);
         if self.tapped() && self.needs_data() {
-            return LinkCaps { single_copy: false, ..caps };
+            return LinkCaps { single_copy: None, ..caps };
         }
         caps
     }
@@ -344,8 +342,8 @@ impl<W: Wire> Env for Tapped<W> {
 
     #[inline(always)]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
-        // With taps the engine has no fast path ([`engine::Engine::set_fast_path`]), and what it does not take is not
-        // asked about.
+        // With taps the engine has no fast path (`Engine::set_fast_path` of the engine), and what it does not take is
+        // not asked about.
         debug_assert!(self.taps.is_none());
         self.wire.send_short(link, packet, prefix)
     }
@@ -415,6 +413,12 @@ impl<W: Wire> Env for Tapped<W> {
             return self.scatter_tapped(rx, offset, spans);
         }
         self.wire.rx_scatter(rx, offset, spans)
+    }
+}
+
+impl<W: Wire> SameHost for Tapped<W> {
+    fn is_same_host(&self, link: LinkId) -> bool {
+        self.wire.is_same_host(link)
     }
 
     #[inline]
@@ -495,11 +499,6 @@ impl<W: Wire> Env for Tapped<W> {
     }
 
     #[inline]
-    fn withholds_receive(&mut self, packet: &Packet) -> bool {
-        self.tapped() && self.withholds_faulty(packet)
-    }
-
-    #[inline]
     fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         // What is executed without a packet could be neither seen nor interfered with.
         if self.tapped() { None } else { self.wire.one_sided(link, request) }
@@ -513,5 +512,19 @@ impl<W: Wire> Env for Tapped<W> {
     #[inline]
     fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
         self.wire.answered(link, len, took);
+    }
+}
+
+impl<W: Wire> Observer for Tapped<W> {
+    #[inline]
+    fn routed(&mut self, path: &Path) {
+        if let Some(pcap) = self.pcap() {
+            pcap.routed(path);
+        }
+    }
+
+    #[inline]
+    fn withholds_receive(&mut self, packet: &Packet) -> bool {
+        self.tapped() && self.withholds_faulty(packet)
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use engine::env::*;
+use std::result::Result;
+
 use verbs::{Errno, Gid, Qpn};
+use wire::*;
 
 use crate::Wire;
 
@@ -39,44 +41,59 @@ impl Wire for MockWire {
     }
 }
 
-impl Env for MockWire {
-    type Rx = u32;
-    fn random(&mut self) -> u64 {
-        4
-    }
+impl Memory for MockWire {
     fn load(&self, addr: u64, _guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
         let from = addr as usize;
         dst.copy_from_slice(self.memory.borrow().get(from..from + dst.len()).ok_or(Fault)?);
         Ok(())
     }
+
     fn store(&self, addr: u64, _guarded: bool, src: &[u8]) -> Result<(), Fault> {
         let to = addr as usize;
         self.memory.borrow_mut().get_mut(to..to + src.len()).ok_or(Fault)?.copy_from_slice(src);
         Ok(())
     }
+
     fn atomic(&self, _addr: u64, _guarded: bool, _op: AtomicOp) -> Result<u64, Fault> {
         Err(Fault)
     }
+}
+
+impl Entropy for MockWire {
+    fn random(&mut self) -> u64 {
+        4
+    }
+}
+
+impl PacketWire for MockWire {
+    type Rx = u32;
+
     fn resolve(&mut self, _gid: &Gid, _qpn: Qpn) -> Option<LinkId> {
         None
     }
+
     fn resolve_multicast(&mut self, _gid: &Gid, _links: &mut Vec<LinkId>) {}
+
     fn announce_multicast(&mut self, _gid: &Gid, _attached: bool) -> Result<(), Errno> {
         Ok(())
     }
+
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
         a == b
     }
+
     fn caps(&self, _link: LinkId) -> LinkCaps {
         LinkCaps {
             segment: 16384,
-            single_copy: true,
-            single_copy_above: 16384,
-            flowing_above: 16384,
-            either_from: u32::MAX,
-            shared_above: 16384,
+            single_copy: Some(SingleCopyCaps {
+                above: 16384,
+                flowing_above: 16384,
+                either_from: u32::MAX,
+                shared_above: 16384,
+            }),
         }
     }
+
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if let Some(room) = &mut self.room {
             *room = room.checked_sub(1).ok_or(SendError::Full)?;
@@ -90,30 +107,40 @@ impl Env for MockWire {
         self.sent.push((link, *packet, data));
         Ok(())
     }
+
     fn ring_doorbells(&mut self) {}
+
     fn sent_mark(&self, _link: LinkId) -> u64 {
         0
     }
+
     fn taken(&self, _link: LinkId, _mark: u64) -> bool {
         true
     }
+
     fn unread(&self, _link: LinkId) -> Option<u64> {
         None
     }
+
     fn read(&self, _link: LinkId) -> u64 {
         0
     }
+
     fn lives(&self, _link: LinkId) -> bool {
         true
     }
+
     fn take_writable(&mut self, _links: &mut Vec<LinkId>) {}
+
     fn rx_len(&self, rx: u32) -> u32 {
         rx
     }
+
     fn rx_fetch(&mut self, _rx: u32, offset: u32, dst: &mut [u8]) {
         let from = offset as usize;
         dst.copy_from_slice(&self.coming[0].1[from..from + dst.len()]);
     }
+
     fn rx_scatter(&mut self, _rx: u32, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         let mut from = offset as usize;
         for span in spans {
@@ -122,17 +149,26 @@ impl Env for MockWire {
         }
         Ok(())
     }
+}
+
+impl SameHost for MockWire {
     fn pull(&mut self, _l: LinkId, _t: TicketRef, _remote: &[Span], _local: &[Span]) -> Result<(), SingleCopyError> {
         Ok(())
     }
+
     fn push(&mut self, _l: LinkId, _t: TicketRef, _local: &[Span], _remote: &[Span]) -> Result<(), SingleCopyError> {
         Ok(())
     }
+
     fn quiesce(&mut self, _link: Option<LinkId>) {}
+
     fn publish(&mut self, _exported: &Export) {
         self.exported += 1;
     }
+
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         Some(OneSidedDone { epoch: 1, before: 0 })
     }
 }
+
+impl Observer for MockWire {}

@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::env::{Env, LinkId, Packet, PacketOp, Path, Payload, Span, packet_flags as flag};
 use verbs::{Gid, Psn, QpType, Qpn};
+use wire::{LinkId, Memory, Packet, PacketOp, Path, Payload, Span, packet_flags as flag};
 
 use crate::Wire;
 
@@ -147,7 +147,7 @@ impl Pcap {
     }
 
     /// A packet is being sent.
-    pub(crate) fn sent<P: Env>(&mut self, memory: &P, packet: &Packet, payload: Payload<'_>, note: Option<&str>) {
+    pub(crate) fn sent<P: Memory>(&mut self, memory: &P, packet: &Packet, payload: Payload<'_>, note: Option<&str>) {
         if self.capture.is_none() {
             return;
         }
@@ -428,7 +428,7 @@ fn references(list: &[u8]) -> impl Iterator<Item = Span> {
 }
 
 /// Copies bytes of a payload to send. A capture never trusts memory to be there.
-fn load<P: Env>(memory: &P, prefix: &[u8], spans: &[Span], offset: u32, mut to: &mut [u8]) -> bool {
+fn load<P: Memory>(memory: &P, prefix: &[u8], spans: &[Span], offset: u32, mut to: &mut [u8]) -> bool {
     let mut skip = offset as usize;
     if let Some(own) = prefix.get(skip..) {
         let n = own.len().min(to.len());

@@ -9,9 +9,9 @@
 //! Words at the end that are 0 are left out, in the steps that the ring knows: 3 (SEND, ACK), 4 (datagrams), 5 (WRITE,
 //! READ), 7 (atomics, XRC). So an 8-byte SEND or WRITE with its data is one cache line.
 
-use engine::env::{Packet, PacketOp, ShortPacket};
 use memory::ring::Short;
 use verbs::{Psn, Qpn};
+use wire::{Packet, PacketOp, ShortPacket};
 
 /// The header of a packet: the first so many of these words.
 #[inline(always)]

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::hint::cold_path;
 use std::sync::Arc;
 
-use engine::env::{
-    AtomicOp, Env, Export, ExportId, Fault, LinkCaps, LinkId, Nanos, Offer, OneSided, OneSidedDone, Packet, Payload,
-    SendError, ShortPacket, SingleCopyError, Span, TicketRef,
-};
 use memory::fds::{FdSet, TrackedFd};
 use memory::local;
 use memory::ring::{PushError, wake_fence};
 use memory::{Half, co_copy};
 use rustix::event::epoll;
 use verbs::{Errno, Gid, Qpn, RKey};
+use wire::{
+    AtomicOp, Entropy, Export, ExportId, Fault, LinkCaps, LinkId, Memory, Nanos, Observer, Offer, OneSided,
+    OneSidedDone, Packet, PacketWire, Payload, SameHost, SendError, ShortPacket, SingleCopyError, Span, TicketRef,
+};
 
 use crate::Config;
 use crate::codec;
@@ -272,15 +272,15 @@ impl WindowEnv {
         }
     }
 
-    /// True if something was sent for which peers may have to be rung ([`Env::ring_doorbells`]).
+    /// True if something was sent for which peers may have to be rung ([`PacketWire::ring_doorbells`]).
     #[inline]
     pub fn owes_ring(&self) -> bool {
         !self.dirty.is_empty()
     }
 
     /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer
-    /// that was falling asleep while we sent is only found by [`Env::ring_doorbells`], behind its fence. Who puts that
-    /// off for the fence's sake must come back to it.
+    /// that was falling asleep while we sent is only found by [`PacketWire::ring_doorbells`], behind its fence. Who
+    /// puts that off for the fence's sake must come back to it.
     #[inline]
     pub fn must_ring_now(&self) -> bool {
         self.urgent
@@ -451,15 +451,7 @@ impl WindowEnv {
     }
 }
 
-impl Env for WindowEnv {
-    type Rx = Rx;
-
-    fn random(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        self.fill_random(&mut bytes);
-        u64::from_ne_bytes(bytes)
-    }
-
+impl Memory for WindowEnv {
     #[inline]
     fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault> {
         local::load(addr, guarded, dst)
@@ -473,6 +465,18 @@ impl Env for WindowEnv {
     fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
         local::atomic(addr, guarded, op)
     }
+}
+
+impl Entropy for WindowEnv {
+    fn random(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill_random(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+impl PacketWire for WindowEnv {
+    type Rx = Rx;
 
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
         if self.is_local(gid) {
@@ -504,10 +508,6 @@ impl Env for WindowEnv {
 
     fn caps(&self, link: LinkId) -> LinkCaps {
         self.caps_of(link)
-    }
-
-    fn peers_map(&self, span: &Span) -> bool {
-        self.is_shared(span)
     }
 
     #[inline]
@@ -661,6 +661,16 @@ impl Env for WindowEnv {
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         self.link(rx.link()).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
     }
+}
+
+impl SameHost for WindowEnv {
+    fn is_same_host(&self, _link: LinkId) -> bool {
+        true
+    }
+
+    fn peers_map(&self, span: &Span) -> bool {
+        self.is_shared(span)
+    }
 
     fn publish(&mut self, exported: &Export) {
         self.publish_row(exported);
@@ -752,6 +762,8 @@ impl Env for WindowEnv {
         self.quiesce_those(|env, id| link.is_none_or(|link| env.same_peer(link, id)));
     }
 }
+
+impl Observer for WindowEnv {}
 
 /// A look at a ticket in our own memory; guarded, because its address comes from a ring, and rings are not trusted.
 fn own_ticket(ticket: TicketRef) -> Result<(), SingleCopyError> {

@@ -3,11 +3,11 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The
 //! arena's places are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
-use engine::env::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
 use memory::export_table::{VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnTable, arena, co_copy, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
+use wire::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
 
 use crate::WindowEnv;
 use crate::link::{Link, Remote, State};
@@ -249,7 +249,8 @@ impl WindowEnv {
         let Some(link) = self.link_mut(id) else { return false };
         // What goes by single copy, too, is copied by both.
         if !link.stream_detector.streams(len, monotonic)
-            || (len > self.caps_of(id).flowing_above && len < co_copy::SHORTEST)
+            || (len < co_copy::SHORTEST
+                && self.caps_of(id).single_copy.is_some_and(|copies| len > copies.flowing_above))
         {
             return false;
         }

@@ -2,11 +2,12 @@
 
 use report::facts::{Life, Link as LinkFacts};
 use verbs::Qpn;
+use wire::LinkId;
+use wire::prelude::*;
 
 use crate::WindowEnv;
 use crate::link::State;
 use crate::rendezvous;
-use engine::env::{Env, LinkId};
 
 impl WindowEnv {
     /// Fills in what a link is, by its number.
@@ -18,7 +19,7 @@ impl WindowEnv {
             return;
         };
         facts.up = link.state == State::Up;
-        facts.single_copy = self.caps(id).single_copy;
+        facts.single_copy = self.caps(id).single_copy.is_some();
         facts.full = link.full;
         let Some(remote) = &link.remote else {
             facts.pid = std::process::id();

@@ -18,7 +18,7 @@
 
 use std::collections::HashMap;
 
-use engine::env::{LinkId, Nanos};
+use wire::{LinkId, Nanos};
 
 use crate::WindowEnv;
 use crate::link::{Remote, State};

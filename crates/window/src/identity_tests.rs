@@ -3,10 +3,11 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::env::{Env, Packet, PacketOp, Payload};
 use memory::backing::Memfd;
 use memory::{Half, names};
 use verbs::{Gid, Psn, Qpn};
+use wire::prelude::*;
+use wire::{Packet, PacketOp, Payload};
 
 use super::*;
 use crate::Config;

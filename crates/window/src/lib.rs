@@ -8,7 +8,7 @@
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `thresholds`: when large messages go by single copy, and when through the window.
 //! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
-//! * [`WindowEnv`]: all of it as the engine's [`engine::env::Env`].
+//! * [`WindowEnv`]: all of it as the engine's [`wire::Env`].
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
 //!

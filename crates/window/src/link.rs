@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::env::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 use memory::backing::{Backing, Heap};
 use memory::co_copy::{self, Failed, Follower, Leader, Offer, Terms};
 use memory::copying::{Copier, UnderWay, under_way};
@@ -16,6 +15,7 @@ use memory::ring::{Broken, Consumer, Place, Producer};
 use memory::{Half, PeerTable, arena, single_copy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::Errno;
+use wire::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 
 use crate::codec;
 use crate::identity::Identity;
@@ -42,7 +42,7 @@ impl Rx {
     const ANY: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
     #[inline]
-    fn new(link: engine::env::LinkId, place: Place, len: u32) -> Rx {
+    fn new(link: wire::LinkId, place: Place, len: u32) -> Rx {
         let place = match place {
             Place::Body(at) => u64::from(at),
             Place::Bulk(at) => u64::from(at) | Self::BULK,
@@ -51,8 +51,8 @@ impl Rx {
     }
 
     #[inline]
-    pub(crate) fn link(self) -> engine::env::LinkId {
-        engine::env::LinkId(self.link_len as u32)
+    pub(crate) fn link(self) -> wire::LinkId {
+        wire::LinkId(self.link_len as u32)
     }
 
     #[inline]
@@ -141,9 +141,9 @@ pub(crate) struct Remote {
     /// It has one that cannot be mapped.
     pub arena_failed: bool,
     /// When it was last known to live.
-    pub alive_at: engine::env::Nanos,
+    pub alive_at: wire::Nanos,
     /// When it was last known not to be stopped.
-    pub ran_at: engine::env::Nanos,
+    pub ran_at: wire::Nanos,
 }
 
 fn readable(fd: &TrackedFd, flags: PollFlags) -> bool {
@@ -249,7 +249,7 @@ pub(crate) struct Link {
     /// The pace of the requests that are executed here by a system call.
     pub stream_detector: StreamDetector,
     /// They were a stream when last seen: until then, what nothing stands in front of is part of it. 0: they were none.
-    pub streams_until: engine::env::Nanos,
+    pub streams_until: wire::Nanos,
     /// Whether small requests are taken from the ring soon.
     pub small: crate::stream_detector::Small,
     /// Whether long ones are.
@@ -306,7 +306,7 @@ impl Link {
 
     /// The next packet, written to `packet`. `Err` if there will be no more on this link.
     #[inline(always)]
-    pub(crate) fn peek(&mut self, id: engine::env::LinkId, packet: &mut Packet) -> Result<Option<Rx>, Broken> {
+    pub(crate) fn peek(&mut self, id: wire::LinkId, packet: &mut Packet) -> Result<Option<Rx>, Broken> {
         if self.state != State::Up {
             cold_path();
             match self.state {

@@ -12,13 +12,13 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use engine::env::{LinkId, SingleCopyError};
 use memory::backing::Memfd;
 use memory::export_table::Reader;
 use memory::fds::TrackedFd;
 use memory::received_fds::ReceivedFd;
 use memory::{Half, PeerTable, single_copy};
 use rustix::event::{EventfdFlags, epoll};
+use wire::{LinkId, SingleCopyError};
 
 use crate::WindowEnv;
 use crate::identity::Identity;

@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use engine::env::{LinkId, Nanos};
 use memory::fds::TrackedFd;
 use memory::{deferred_close, names};
 use verbs::{Errno, Gid};
+use wire::{LinkId, Nanos};
 
 use crate::peers::monotonic;
 use crate::{WindowEnv, rendezvous};

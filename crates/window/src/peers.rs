@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use engine::env::{LinkId, Nanos};
 use memory::backing::{Backing, Memfd};
 use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
@@ -12,6 +11,7 @@ use memory::{Half, deferred_close, names, single_copy};
 use report::{Matter, log_once};
 use rustix::event::{Timespec, epoll};
 use verbs::Errno;
+use wire::{LinkId, Nanos};
 
 use crate::WindowEnv;
 use crate::link::{Link, Remote, Side, State};

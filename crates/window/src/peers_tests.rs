@@ -2,10 +2,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use engine::env::{
-    AtomicOp, Env, ExportId, Fault, Offer, Packet, PacketOp, Payload, SendError, SingleCopyError, Span, TicketRef,
-};
 use verbs::{Gid, Psn, Qpn};
+use wire::prelude::*;
+use wire::{AtomicOp, ExportId, Fault, Offer, Packet, PacketOp, Payload, SendError, SingleCopyError, Span, TicketRef};
 
 use super::*;
 use crate::Config;
@@ -115,7 +114,7 @@ fn the_loopback_link() {
     let mut env = env();
     let link = LinkId::LOOPBACK;
     let caps = env.caps(link);
-    assert!(caps.single_copy && caps.segment == 16384);
+    assert!(caps.single_copy.is_some() && caps.segment == 16384);
     let mut packet = Packet::new(PacketOp::Write, Qpn::new(5), Qpn::new(6), Psn::new(7));
     for len in [0u32, 8, 40, 16384] {
         packet.len = len;
@@ -420,7 +419,7 @@ fn copies_without_end() {
         mark(b, *b.links().last().unwrap(), 77);
         let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
         let ctx = verbs::CtxId { index: 0, generation: 0 };
-        a.publish(&engine::env::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.publish(&wire::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
         a.retract(ExportId::Region(5));
         assert!(!a.is_unquiet(), "who may not copy is not copying");
     }
@@ -451,14 +450,14 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
 #[test]
 fn large_messages_go_the_quicker_way() {
     let (mut env, mut other, link, _) = linked();
-    assert!(env.caps(link).single_copy);
+    assert!(env.caps(link).single_copy.is_some());
     let favours = |env: &mut WindowEnv, window| {
         env.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = window;
     };
     let above = |env: &WindowEnv| {
-        let caps = env.caps(link);
+        let caps = env.caps(link).single_copy.unwrap();
         assert_eq!(caps.shared_above, 16384, "one copy is best where peers map the memory");
-        (caps.single_copy_above, caps.flowing_above)
+        (caps.above, caps.flowing_above)
     };
     favours(&mut env, false);
     assert_eq!(above(&env), (16384, 16384));
@@ -475,9 +474,9 @@ fn large_messages_go_the_quicker_way() {
     assert_eq!(above(&env), (u32::MAX, u32::MAX));
     // Who has said what he wants gets it.
     env.config.single_copy_above = Some(4096);
-    let caps = env.caps(link);
-    assert_eq!((caps.single_copy_above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
-    assert_eq!(env.caps(LinkId::LOOPBACK).single_copy_above, 1024);
+    let caps = env.caps(link).single_copy.unwrap();
+    assert_eq!((caps.above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
+    assert_eq!(env.caps(LinkId::LOOPBACK).single_copy.unwrap().above, 1024);
 
     let Some(mapped) = env.allocate_shared(8192) else { panic!("memory cannot be shared here") };
     let mut own = [0u8; 8];
@@ -511,8 +510,8 @@ fn room_in_a_window_is_announced_to_sleepers() {
 /// Several requests in a row that are executed here are a stream: its next goes as a packet.
 #[test]
 fn of_a_stream_the_peer_does_its_part() {
-    use engine::env::{Export, OneSided, OneSidedOp};
     use verbs::{Access, CtxId, PdId, QpType, RKey};
+    use wire::{Export, OneSided, OneSidedOp};
     let (mut env, mut other, link, dst) = linked();
     let src = Qpn::new(0x777);
     let (access, pd, mut memory) =
@@ -560,7 +559,7 @@ fn a_reference_may_come_before_the_table_has_had_its_turn() {
     env.handle_events(monotonic());
     other.handle_events(monotonic());
     let back = other.links()[1];
-    assert!(other.caps(back).single_copy, "the peer knows all, and may send references");
+    assert!(other.caps(back).single_copy.is_some(), "the peer knows all, and may send references");
     assert!(!env.link(link).unwrap().remote.as_ref().unwrap().given);
     let word = Box::new(77u64);
     let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };

@@ -12,12 +12,12 @@
 
 use std::time::{Duration, Instant};
 
-use engine::env::LinkId;
 use memory::Half;
 use memory::copying::UnderWay;
 use memory::fds::TrackedFd;
 use memory::files::contents;
 use rustix::fs::{Dir, Mode, OFlags};
+use wire::LinkId;
 
 use crate::WindowEnv;
 use crate::link::{Link, Remote, State};

@@ -4,12 +4,12 @@
 //! best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves several
 //! times as much: two processors share the work, and a small request is one cache line.
 //!
-//! Who polls for each completion before he posts the next has no queue ([`engine::env::OneSided::queues`]). But so has
+//! Who polls for each completion before he posts the next has no queue ([`wire::OneSided::queues`]). But so has
 //! one who asks for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a
 //! row take hardly longer than the calls themselves; between two that are answered by the peer there is at least what
 //! the peer does.
 
-use engine::env::{Nanos, PIECE};
+use wire::{Nanos, PIECE};
 
 /// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three
 /// times should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.

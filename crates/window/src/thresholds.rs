@@ -7,10 +7,10 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use engine::env::{LinkCaps, LinkId, Span};
 use memory::ring::RingMemory;
 use memory::single_copy::Costs;
 use memory::{Half, co_copy};
+use wire::{LinkCaps, LinkId, SingleCopyCaps, Span};
 
 use crate::WindowEnv;
 use crate::config::SINGLE_COPY_ABOVE;
@@ -60,47 +60,35 @@ impl WindowEnv {
     pub(crate) fn caps_of(&self, link: LinkId) -> LinkCaps {
         let wanted = self.config.single_copy_above;
         let shared_above = wanted.unwrap_or(SINGLE_COPY_ABOVE);
-        let caps = LinkCaps {
-            segment: Half::SEGMENT,
-            single_copy: false,
-            single_copy_above: shared_above,
-            flowing_above: shared_above,
-            either_from: u32::MAX,
-            shared_above,
-        };
-        match self.link(link) {
-            None => caps,
+        let single_copy = match self.link(link) {
             // Inside one process a single copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
-            Some(Link { remote: None, .. }) => {
+            Some(Link { remote: None, .. }) if self.config.single_copy => {
                 let above = shared_above.min(1024);
-                LinkCaps {
-                    single_copy: self.config.single_copy,
-                    single_copy_above: above,
-                    flowing_above: above,
-                    shared_above: above,
-                    ..caps
-                }
+                let either_from = u32::MAX;
+                Some(SingleCopyCaps { above, flowing_above: above, either_from, shared_above: above })
             }
-            Some(link @ Link { remote: Some(remote), .. }) => {
+            Some(link @ Link { remote: Some(remote), .. }) if remote.we_permitted && remote.it_permitted => {
                 let by_itself = |asleep| single_copy_above(remote.favours_window, asleep, || link.producer.bulk_left());
-                // A peer that wants to be rung is at work all the same, or soon will be, where something is under way;
-                // and so are we, unless the program waits for events: who has just begun to post polls next.
+                // A peer that wants to be rung is at work all the same, or soon will be, where something is under way.
+                // So is this process, unless the program waits for events: a program that has just begun to post polls
+                // next.
                 let flowing = || by_itself(self.asleep && self.awaits_events);
                 let alone = || by_itself(self.asleep || link.producer.peer_sleeps());
                 let streams = link.streams_until != 0 && coarse_time() <= link.streams_until;
-                LinkCaps {
-                    single_copy: remote.we_permitted && remote.it_permitted,
-                    single_copy_above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
+                Some(SingleCopyCaps {
+                    above: wanted.unwrap_or_else(|| if streams { flowing() } else { alone() }),
                     flowing_above: wanted.unwrap_or_else(flowing),
-                    // The peer helps where it polls.
+                    // The peer makes a part of the copy where it polls.
                     either_from: match wanted {
                         None if remote.favours_window => co_copy::SHORTEST,
                         _ => u32::MAX,
                     },
-                    ..caps
-                }
+                    shared_above,
+                })
             }
-        }
+            _ => None,
+        };
+        LinkCaps { segment: Half::SEGMENT, single_copy }
     }
 
     /// True if peers can map the beginning of this memory.

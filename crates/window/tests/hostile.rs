@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{Node, packet, pattern};
-use engine::env::{Env, Export, LinkId, OneSided, Payload};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -18,6 +17,8 @@ use rustix::net::{
 };
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 use window::rendezvous::{self, Greeting, Message, NONCE};
+use wire::prelude::*;
+use wire::{Export, LinkId, OneSided, Payload};
 
 /// A reproducible source of bytes.
 struct Random(u64);
@@ -217,7 +218,7 @@ fn export_tables_that_are_none(node: &mut Node) {
         peer.give(&eventfd(), Some(export_table));
         let link = node.env.links()[1];
         node.until("single copies", |node| {
-            node.env.caps(link).single_copy || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
+            node.env.caps(link).single_copy.is_some() || std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some()
         });
         let mut local = vec![0; 5000];
         for key in 0..2000 {
@@ -226,7 +227,7 @@ fn export_tables_that_are_none(node: &mut Node) {
                 src: node.qpn,
                 dst: Qpn::new(key),
                 epoch: None,
-                op: engine::env::OneSidedOp::Read,
+                op: wire::OneSidedOp::Read,
                 rkey: RKey(key),
                 addr: u64::from(key),
                 len: 5000,
@@ -379,7 +380,7 @@ fn nonsense_after_hello(node: &mut Node) {
         assert!(send(&socket, &rendezvous::emit(&Message::Proof([1; NONCE])), &[]));
         assert_eq!(peers(node), 1);
         let link = node.env.links()[1];
-        assert!(!node.env.caps(link).single_copy);
+        assert!(node.env.caps(link).single_copy.is_none());
         // Neither a doorbell nor the export table, also when the right answer comes behind a wrong one.
         let (heard, fds_then) = receive(&socket);
         assert_eq!((heard, fds_then.len()), (None, 0));

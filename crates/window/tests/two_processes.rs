@@ -5,10 +5,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LOCALHOST, NAP, Node, Other, packet, pattern, payload, say, span, told};
-use engine::env::{
-    Env, Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, SendError, SingleCopyError, Span, TicketRef,
-};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
+use wire::prelude::*;
+use wire::{Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, SendError, SingleCopyError, Span, TicketRef};
 
 /// The rkey that the other process shows.
 const KEY: u32 = 0x12_3456;
@@ -85,7 +84,7 @@ fn child() {
             let (word, memory) = line.split_once(' ').unwrap();
             let (word, memory): (u64, u64) = (word.parse().unwrap(), memory.parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy)
+                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy.is_some())
             });
             let link = node.env.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
@@ -114,7 +113,7 @@ fn child() {
         "reacher" => {
             let peer = Qpn::new(told().parse().unwrap());
             node.until("a peer that permits it", |node| {
-                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy)
+                node.env.links().get(1).is_some_and(|&link| node.env.caps(link).single_copy.is_some())
             });
             let link = node.env.links()[1];
             let mut bytes = vec![0u8; 1 << 20];
@@ -374,9 +373,9 @@ fn single_copies() {
     let ticket = ticket_in(theirs);
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    assert!(!node.env.caps(link).single_copy, "nothing is known yet");
+    assert!(node.env.caps(link).single_copy.is_none(), "nothing is known yet");
     assert_eq!(node.env.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
-    node.until("single copies", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy.is_some());
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
     let mut ours = vec![0; 1 << 20];
@@ -481,7 +480,7 @@ fn requests_executed_by_the_initiator() {
     other.hear();
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
-    node.until("single copies", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy.is_some());
     let mut bytes = vec![0; 5000];
     let spans = [span(&mut bytes)];
     let request = |op, addr, local| OneSided {
@@ -565,7 +564,7 @@ fn single_copies_can_be_refused() {
         let mut node = Node::with(window::Config { single_copy: ours, ..Default::default() });
         let link = node.resolve(peer);
         exchange(&mut node, peer, &[10, 20000 / 2]);
-        assert!(!node.env.caps(link).single_copy);
+        assert!(node.env.caps(link).single_copy.is_none());
         let mut ten = [0; 10];
         let remote = [Span { addr, len: 10, guarded: false }];
         assert_eq!(node.env.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
@@ -667,7 +666,7 @@ fn another_user_is_a_peer_only_if_so_configured() {
     }
     assert!(node.env.stats().rings > 0);
     // Root may read anybody's memory, but that is not what was agreed.
-    assert!(!node.env.caps(link).single_copy);
+    assert!(node.env.caps(link).single_copy.is_none());
     let mut ten = [0; 10];
     let remote = [Span { addr: theirs, len: 10, guarded: false }];
     assert_eq!(node.env.pull(link, ticket, &remote, &[span(&mut ten)]), Err(SingleCopyError::Denied));
@@ -809,7 +808,7 @@ fn nobody_writes_to_what_was_taken_back() {
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     other.tell(&node.qpn.get().to_string());
-    node.until("single copies", |node| node.env.caps(link).single_copy);
+    node.until("single copies", |node| node.env.caps(link).single_copy.is_some());
     let mut memory = vec![255u8; 1 << 20];
     let (addr, length) = (span(&mut memory).addr, 1 << 20);
     let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_WRITE);

@@ -1,4 +1,12 @@
-//! Headers of InfiniBand, RoCEv2 and iWARP as they are on a wire. No input or output, no allocation, no clock.
+//! What travels between two ends of a connection: packets and links, the traits by which an engine uses them, and the
+//! headers of InfiniBand, RoCEv2 and iWARP as they are on a wire. No input or output, no clock.
+//!
+//! A [`Packet`] is what an engine sends and receives, before a wire has given it a layout. A [`LinkId`] names the path
+//! to one peer, [`LinkCaps`] says what that path can do, and [`Env`] is all that an engine asks of its surroundings,
+//! divided into traits. What one wire alone has is in traits and capabilities that are absent by default
+//! ([`SameHost`]).
+//!
+//! # Headers
 //!
 //! Each header has one file, and all files have one shape:
 //!
@@ -28,13 +36,19 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 #[macro_use]
 mod header;
 mod bytes;
+mod env;
 mod error;
+mod link;
+mod packet;
+mod same_host;
+mod short_packet;
 
 pub mod aeth;
 pub mod atomic_ack_eth;
@@ -62,4 +76,17 @@ pub mod udp;
 pub mod version6;
 pub mod xrceth;
 
+pub use env::{Entropy, Env, Memory, Observer, PacketWire, SameHost};
 pub use error::{Error, Result};
+pub use link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Path, Payload, SendError, SingleCopyCaps, Span};
+pub use packet::{Head, Packet, PacketOp, packet_flags};
+pub use same_host::{
+    Export, ExportId, Offer, OneSided, OneSidedDone, OneSidedOp, PIECE, SHORTEST, SingleCopyError, TicketRef,
+    check_one_sided,
+};
+pub use short_packet::ShortPacket;
+
+/// The methods of the traits, without their names: for code that calls them on one type.
+pub mod prelude {
+    pub use crate::env::{Entropy as _, Memory as _, Observer as _, PacketWire as _, SameHost as _};
+}

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use verbs::{Completion, CqId, Opcode, Psn, QpId, SendFlags};
+use wire::SHORTEST;
+use wire::{Env, Head, LinkId, Nanos};
 
 use super::{Fast, Poller, may, refused};
 use crate::Engine;
-use crate::co_copy::SHORTEST;
 use crate::complete::sent;
-use crate::env::{Env, Head, LinkId, Nanos};
 use crate::modify::timeout_nanos;
 use crate::qp::{Qp, Response};
 use crate::responder::ACK;

@@ -3,10 +3,10 @@
 use std::hint::cold_path;
 
 use verbs::{Opcode, QpId, Qpn, SendBody, SendData, SendFlags, SendWr, Sge};
+use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, Span, packet_flags as flag};
 
 use super::may;
 use crate::Engine;
-use crate::env::{Env, LinkId, Nanos, Packet, PacketOp, Payload, Span, packet_flags as flag};
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
@@ -35,7 +35,8 @@ fn refused() -> bool {
 /// MTU.)
 #[inline(always)]
 fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
-    len <= SHORT || len <= qp.mtu && (inline || len <= env.caps(link).shared_above)
+    len <= SHORT
+        || len <= qp.mtu && (inline || env.caps(link).single_copy.is_none_or(|copies| len <= copies.shared_above))
 }
 
 impl<P: Env> Engine<P> {

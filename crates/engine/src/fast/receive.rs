@@ -1,11 +1,11 @@
 //! Receiving small SENDs.
 
 use verbs::{Completion, CqId, QpId, WcOpcode};
+use wire::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet_flags as flag};
 
 use super::{Fast, NoPoll, Poller, may, refused};
 use crate::Engine;
 use crate::cq::{Cqe, Frees};
-use crate::env::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet_flags as flag};
 use crate::receive::received;
 use crate::region::NULL_ADDR;
 

@@ -1,8 +1,8 @@
 //! Address handles.
 
 use verbs::{AhAttr, AhId, Errno, PdId, Result};
+use wire::Env;
 
-use crate::env::Env;
 use crate::{Ah, Engine};
 
 impl<P: Env> Engine<P> {

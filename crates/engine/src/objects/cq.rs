@@ -1,10 +1,10 @@
 //! Completion queues, and taking completions out of them; the queue itself is in `cq`.
 
 use verbs::{CqId, CtxId, Errno, Result, limits};
+use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::cq::{CqOpts, Cqe, Frees};
-use crate::env::{Env, Nanos};
 use crate::qps::Qps;
 
 impl<P: Env> Engine<P> {

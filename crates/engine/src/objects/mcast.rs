@@ -1,9 +1,9 @@
 //! Multicast groups.
 
 use verbs::{Errno, Gid, QpId, QpType, Result, limits};
+use wire::Env;
 
 use crate::Engine;
-use crate::env::Env;
 
 impl<P: Env> Engine<P> {
     /// `ibv_attach_mcast(3)`: UD only; EINVAL for a GID that is no group.

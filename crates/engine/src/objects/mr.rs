@@ -1,9 +1,9 @@
 //! Regions and windows: their keys and bounds are in `region`.
 
 use verbs::{Access, Errno, LKey, MrId, MwId, PdId, RKey, Result};
+use wire::Env;
 
 use crate::Engine;
-use crate::env::Env;
 use crate::qp::Inflight;
 use crate::region::{Backing, MrInfo, MwKind, Regions};
 

@@ -1,8 +1,8 @@
 //! Protection domains.
 
 use verbs::{CtxId, Errno, PdId, Result};
+use wire::Env;
 
-use crate::env::Env;
 use crate::{Engine, Pd};
 
 impl<P: Env> Engine<P> {

@@ -6,10 +6,10 @@ use std::hint::cold_path;
 use verbs::{
     CqId, CtxId, Errno, Gid, Psn, QpAttr, QpCap, QpCreated, QpId, QpInit, QpState, QpType, Qpn, Result, XrcdId, limits,
 };
+use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::counts::Counts;
-use crate::env::{Env, Nanos};
 use crate::in_place_ring::InPlaceRing;
 use crate::qp::{Gates, Handed, Qp, Ticket};
 use crate::rq::RecvQueue;

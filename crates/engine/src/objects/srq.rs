@@ -1,9 +1,9 @@
 //! Shared receive queues.
 
 use verbs::{CtxId, Errno, Result, SrqAttr, SrqId, SrqInit, limits};
+use wire::Env;
 
 use crate::Engine;
-use crate::env::Env;
 use crate::rq::{RecvQueue, Srq};
 
 impl<P: Env> Engine<P> {

@@ -1,8 +1,8 @@
 //! XRC domains.
 
 use verbs::{CtxId, Errno, Result, XrcdId};
+use wire::Env;
 
-use crate::env::Env;
 use crate::{Engine, Xrcd};
 
 impl<P: Env> Engine<P> {

@@ -1,9 +1,9 @@
 //! Helping a target with its single copies for our requests: what it offers is held against them.
 
 use verbs::{Opcode, QpState, QpType, RKey, SendBody};
+use wire::{Offer, Span, TicketRef};
 
 use super::mock::*;
-use crate::env::{Offer, Span, TicketRef};
 
 const LEN: u32 = 200_000;
 

@@ -6,12 +6,12 @@ use verbs::{
     CqId, LKey, MrId, Opcode, QpAttr, QpAttrMask as M, QpCap, QpId, QpInit, QpState, QpType, Qpn, RKey, RecvWr,
     SendBody, SendData, SendFlags, SendWr, Sge, SrqId, SrqInit,
 };
+use wire::*;
 
 use super::mock::*;
 use super::random::Random;
 use super::twins::Twins;
 use crate::CqOpts;
-use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;

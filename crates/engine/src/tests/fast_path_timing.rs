@@ -5,13 +5,13 @@
 use verbs::{
     Completion, Opcode, QpAttr, QpCap, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
 };
+use wire::*;
 
 use super::fast_path::seeds;
 use super::mock::*;
 use super::random::Random;
 use super::twins::{fast_paths, world};
 use crate::Fast;
-use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
 const STEPS: u64 = 400;
@@ -390,7 +390,8 @@ fn the_fast_path_goes_as_far_as_a_packet() {
         (5, 1024, 1025, [0, 1]),
     ] {
         let mut w = world(1, true);
-        w.net.borrow_mut().shared_above = Some(shared_above);
+        let copies = (true, Some(shared_above), false);
+        (w.net.borrow_mut().single_copy, w.net.borrow_mut().shared_above, w.net.borrow_mut().maps) = copies;
         let ((a, a_qpn), (b, b_qpn)) = (w.qp(0, QpType::Rc), w.qp(1, QpType::Rc));
         w.connect(0, a, QpAttr { path_mtu, ..World::attr(b_qpn, 0, 0) });
         w.connect(1, b, QpAttr { path_mtu, ..World::attr(a_qpn, 0, 0) });

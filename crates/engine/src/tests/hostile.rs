@@ -6,10 +6,10 @@
 use verbs::{
     AhId, MwId, Opcode, QpAttrMask as M, QpId, QpState, QpType, Qpn, RKey, SendBody, SendData, SendFlags, SendWr,
 };
+use wire::*;
 
 use super::mock::*;
 use super::random::Random;
-use crate::env::*;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 120;

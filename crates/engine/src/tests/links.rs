@@ -1,9 +1,9 @@
 //! Over which link a packet comes, and what happens while there is none.
 
 use verbs::{Opcode, QpId, QpState, QpType, SendBody, WcStatus as St};
+use wire::{Packet, PacketOp, packet_flags as flag};
 
 use super::mock::*;
-use crate::env::{Packet, PacketOp, packet_flags as flag};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -112,6 +112,37 @@ fn more_than_a_packet_may_bring_is_refused() {
         w.run_all();
         let nak = w.net.borrow().queues[&(1, 0)].back().map(|msg| msg.packet.syndrome);
         assert_eq!(nak == Some(3 << 5 | 1), refused, "{len} bytes: {nak:?}, {said:?}");
+    }
+}
+
+/// A wire to another host brings no references to memory and no NAKs about them, whatever a peer sends.
+#[test]
+fn references_from_another_host_are_dropped() {
+    for same_host in [true, false] {
+        let mut w = World::new(2, 5);
+        (w.net.borrow_mut().single_copy, w.net.borrow_mut().same_host) = (true, same_host);
+        let (_, qb) = w.pair(0, 1, QpType::Rc);
+        let mut write = forged(&w, 1, qb, PacketOp::Write);
+        (write.remote_addr, write.rkey, write.len, write.dma_len) = (BASE, 1 << 30, 64, 64);
+        (write.flags, write.mtu) = (write.flags | flag::BY_REF, 1024);
+        w.inject(0, 1, write, vec![0; 32]);
+        w.run_all();
+        let answers = w.net.borrow().queues.get(&(1, 0)).map_or(0, |queue| queue.len());
+        assert_eq!(answers > 0, same_host, "the answer to a key that is none");
+
+        let mut w = World::new(2, 5);
+        w.net.borrow_mut().same_host = same_host;
+        let (qa, qb) = w.pair(0, 1, QpType::Rc);
+        let sges = [w.sge(1, 0, 8)];
+        w.recv(1, qb, &sges, 7).unwrap();
+        let sges = [w.sge(0, 0, 8)];
+        w.post(0, qa, Opcode::Send, SendBody::Plain, &sges, 1).unwrap();
+        let mut nak = forged(&w, 0, qa, PacketOp::Ack);
+        nak.syndrome = 3 << 5 | 30;
+        w.inject(1, 0, nak, vec![]);
+        w.settle();
+        let status = if same_host { St::LocProtErr } else { St::Success };
+        assert_eq!(statuses(&mut w, 0), [status], "the source of a copy is not there");
     }
 }
 

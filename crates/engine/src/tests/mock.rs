@@ -8,8 +8,8 @@ use verbs::{
     Access, AhAttr, Completion, CqId, CtxId, Errno, Gid, LKey, Opcode, PdId, QpAttr, QpAttrMask as M, QpCap, QpId,
     QpInit, QpState, QpType, Qpn, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, SrqId,
 };
+use wire::*;
 
-use crate::env::*;
 use crate::{CqOpts, Engine, Fast, Notice, Poller};
 
 pub const BASE: u64 = 0x1_0000;
@@ -37,6 +37,8 @@ pub struct Net {
     pub single_copy: bool,
     /// From this length on a message goes either way.
     pub either_from: u32,
+    /// The links lead to processes of one host.
+    pub same_host: bool,
     pub single_copy_above: u32,
     /// As `single_copy_above`, for what follows others.
     pub flowing_above: Option<u32>,
@@ -170,24 +172,33 @@ fn apply(bytes: &mut [u8], op: AtomicOp) -> u64 {
     old
 }
 
-impl Env for Mock {
-    type Rx = ();
-    fn random(&mut self) -> u64 {
-        self.net.borrow_mut().next()
-    }
+impl Memory for Mock {
     fn load(&self, addr: u64, _: bool, dst: &mut [u8]) -> std::result::Result<(), Fault> {
         let mut net = self.net.borrow_mut();
         dst.copy_from_slice(slice(&mut net.memory[self.me], addr, dst.len())?);
         Ok(())
     }
+
     fn store(&self, addr: u64, _: bool, src: &[u8]) -> std::result::Result<(), Fault> {
         slice(&mut self.net.borrow_mut().memory[self.me], addr, src.len())?.copy_from_slice(src);
         Ok(())
     }
+
     fn atomic(&self, addr: u64, _: bool, op: AtomicOp) -> std::result::Result<u64, Fault> {
         let mut net = self.net.borrow_mut();
         Ok(apply(slice(&mut net.memory[self.me], addr, 8)?, op))
     }
+}
+
+impl Entropy for Mock {
+    fn random(&mut self) -> u64 {
+        self.net.borrow_mut().next()
+    }
+}
+
+impl PacketWire for Mock {
+    type Rx = ();
+
     fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId> {
         let node = (qpn.get() / crate::QPN_BLOCK).checked_sub(1)? as usize;
         if self.net.borrow().lonely.contains(&self.me) {
@@ -195,10 +206,12 @@ impl Env for Mock {
         }
         (gid.0[15] == 1 && node < self.net.borrow().memory.len()).then(|| self.link(node))
     }
+
     fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>) {
         let nodes = self.net.borrow().groups.get(gid).cloned().unwrap_or_default();
         links.extend(nodes.into_iter().map(|n| self.link(n)));
     }
+
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> std::result::Result<(), Errno> {
         let me = self.me;
         let mut net = self.net.borrow_mut();
@@ -209,21 +222,25 @@ impl Env for Mock {
         }
         Ok(())
     }
+
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool {
         self.node(a) == self.node(b)
     }
+
     fn caps(&self, _: LinkId) -> LinkCaps {
         let mut net = self.net.borrow_mut();
         let away = net.fickle && net.next() & 1 == 0;
         LinkCaps {
             segment: net.segment,
-            single_copy: net.single_copy,
-            either_from: net.either_from,
-            single_copy_above: if away { u32::MAX } else { net.single_copy_above },
-            flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.single_copy_above) },
-            shared_above: net.shared_above.unwrap_or(net.single_copy_above),
+            single_copy: net.single_copy.then(|| SingleCopyCaps {
+                above: if away { u32::MAX } else { net.single_copy_above },
+                flowing_above: if away { u32::MAX } else { net.flowing_above.unwrap_or(net.single_copy_above) },
+                either_from: net.either_from,
+                shared_above: net.shared_above.unwrap_or(net.single_copy_above),
+            }),
         }
     }
+
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {
         assert!(link.0 < TWIN, "packets go out over one link, in order");
         let to = self.node(link);
@@ -251,23 +268,18 @@ impl Env for Mock {
         queue.push_back(msg);
         Ok(())
     }
+
     fn ring_doorbells(&mut self) {}
-    fn offered(&self, _: LinkId) -> Option<Offer> {
-        self.net.borrow().offer
-    }
-    fn has_late_writer(&mut self, _: LinkId) -> bool {
-        self.net.borrow().late_writer
-    }
-    fn co_copy(&mut self, _: LinkId, offer: &Offer) {
-        self.net.borrow_mut().followed = Some(*offer);
-    }
+
     fn sent_mark(&self, link: LinkId) -> u64 {
         self.net.borrow().sent.get(&(self.me, self.node(link))).copied().unwrap_or(0)
     }
+
     fn taken(&self, link: LinkId, mark: u64) -> bool {
         let waiting = self.net.borrow().queues.get(&(self.me, self.node(link))).map_or(0, |q| q.len() as u64);
         self.sent_mark(link) - waiting >= mark
     }
+
     fn unread(&self, link: LinkId) -> Option<u64> {
         // Otherwise what is in the queue is still on its way.
         let net = self.net.borrow();
@@ -275,22 +287,28 @@ impl Env for Mock {
         let waiting = net.queues.get(&(self.node(link), self.me)).map_or(0, |queue| queue.len() as u64);
         (here && waiting > 0).then(|| self.read + waiting)
     }
+
     fn read(&self, _: LinkId) -> u64 {
         self.read
     }
+
     fn lives(&self, link: LinkId) -> bool {
         !self.net.borrow().dead.contains(&self.node(link))
     }
+
     fn take_writable(&mut self, links: &mut Vec<LinkId>) {
         links.append(&mut self.net.borrow_mut().writable[self.me]);
     }
+
     fn rx_len(&self, (): ()) -> u32 {
         self.current.len() as u32
     }
+
     fn rx_fetch(&mut self, (): (), offset: u32, dst: &mut [u8]) {
         let at = offset as usize;
         dst.copy_from_slice(&self.current[at..at + dst.len()]);
     }
+
     fn rx_scatter(&mut self, (): (), offset: u32, spans: &[Span]) -> std::result::Result<(), Fault> {
         let mut at = offset as usize;
         for s in spans {
@@ -300,12 +318,33 @@ impl Env for Mock {
         }
         Ok(())
     }
+}
+
+impl SameHost for Mock {
+    fn is_same_host(&self, _: LinkId) -> bool {
+        self.net.borrow().same_host
+    }
+
+    fn offered(&self, _: LinkId) -> Option<Offer> {
+        self.net.borrow().offer
+    }
+
+    fn has_late_writer(&mut self, _: LinkId) -> bool {
+        self.net.borrow().late_writer
+    }
+
+    fn co_copy(&mut self, _: LinkId, offer: &Offer) {
+        self.net.borrow_mut().followed = Some(*offer);
+    }
+
     fn publish(&mut self, exported: &Export) {
         self.net.borrow_mut().exported[self.me].insert(exported.id(), *exported);
     }
+
     fn retract(&mut self, id: ExportId) {
         self.net.borrow_mut().exported[self.me].remove(&id);
     }
+
     fn one_sided(&mut self, link: LinkId, r: &OneSided<'_>) -> Option<OneSidedDone> {
         let peer = self.node(link);
         let found = {
@@ -336,12 +375,15 @@ impl Env for Mock {
         drop(net);
         Some(OneSidedDone { epoch: found.1, before })
     }
+
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
     }
+
     fn answered(&mut self, _: LinkId, len: u32, took: Nanos) {
         self.net.borrow_mut().answered.push((len, took));
     }
+
     fn pull(
         &mut self,
         link: LinkId,
@@ -354,6 +396,7 @@ impl Env for Mock {
         self.copy(peer, remote, me, local)
             .map_err(|(source, _)| if source { SingleCopyError::Remote } else { SingleCopyError::Local })
     }
+
     fn push(
         &mut self,
         link: LinkId,
@@ -366,9 +409,11 @@ impl Env for Mock {
         self.copy(me, local, peer, remote)
             .map_err(|(source, _)| if source { SingleCopyError::Local } else { SingleCopyError::Remote })
     }
+
     fn peers_map(&self, _: &Span) -> bool {
         self.net.borrow().maps
     }
+
     fn quiesce(&mut self, link: Option<LinkId>) {
         let node = link.map(|link| self.node(link));
         let me = self.me;
@@ -377,6 +422,8 @@ impl Env for Mock {
         net.quiesced.push((me, node, tickets));
     }
 }
+
+impl Observer for Mock {}
 
 /// A poll that takes what comes over a link.
 struct Polls {
@@ -501,6 +548,7 @@ impl World {
             room: 64,
             single_copy: false,
             either_from: u32::MAX,
+            same_host: true,
             single_copy_above: 16384,
             flowing_above: None,
             shared_above: None,

@@ -290,10 +290,8 @@ fn large_messages_go_as_the_link_wants() {
         w.write(0, 0, &data);
         w.recv(1, qb, &into, 7).unwrap();
         w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 50_000)], 1).unwrap();
-        let queued = w.net.borrow().queues[&(0, 1)]
-            .iter()
-            .map(|m| m.packet.has(crate::env::packet_flags::BY_REF))
-            .collect::<Vec<_>>();
+        let queued =
+            w.net.borrow().queues[&(0, 1)].iter().map(|m| m.packet.has(wire::packet_flags::BY_REF)).collect::<Vec<_>>();
         assert!(!queued.is_empty() && queued.iter().all(|single_copy| *single_copy == by_ref), "{queued:?}");
         w.settle();
         assert_eq!(statuses(&mut w, 0), [St::Success]);
@@ -334,7 +332,7 @@ fn what_follows_a_large_message_may_go_another_way() {
         w.post(0, qa, Opcode::Send, SendBody::Plain, &[w.sge(0, at, 50_000)], id).unwrap();
     }
     let by_ref = |w: &World| {
-        let single_copy = |m: &Msg| m.packet.has(crate::env::packet_flags::BY_REF);
+        let single_copy = |m: &Msg| m.packet.has(wire::packet_flags::BY_REF);
         w.net.borrow().queues[&(0, 1)].iter().map(single_copy).collect::<Vec<_>>()
     };
     assert_eq!(by_ref(&w), [true, false, false, false, false]);
@@ -608,7 +606,7 @@ fn room_that_nobody_waits_for() {
     let (from, body) = ([w.sge(0, 0, 8)], w.rdma(1, 0));
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
-    let (link, now) = (crate::env::LinkId(2), w.now);
+    let (link, now) = (wire::LinkId(2), w.now);
     w.nodes[0].engine.link_down(link, None);
     w.net.borrow_mut().writable[0].push(link);
     w.nodes[0].engine.destroy_qp(qa).unwrap();
@@ -664,7 +662,7 @@ fn refusals_of_references_come_to_an_end() {
         w.nodes[0].engine.qps.put_back(qa, qp);
         psn
     });
-    let mut refusal = crate::env::Packet::new(crate::env::PacketOp::Ack, ours, theirs, psn.unwrap());
+    let mut refusal = wire::Packet::new(wire::PacketOp::Ack, ours, theirs, psn.unwrap());
     refusal.syndrome = crate::responder::NAK | crate::responder::NAK_SINGLE_COPY;
     let mut ended = Vec::new();
     for _ in 0..20 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::hint::cold_path;
 
-use engine::env::{Fault, Payload};
+use wire::{Fault, Payload};
 
 use super::{BODY, Broken, GRAIN, Position, PushError, RingMemory, Stamp, lower, raise, round_up};
 use crate::store_policy::{StorePolicy, Stores};

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::env::Nanos;
 use verbs::Errno;
+use wire::Nanos;
 
 use super::rule::Armed;
 use super::spec::{Fault, Spec};

@@ -18,8 +18,8 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use engine::env::{LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 use verbs::Qpn;
+use wire::{LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 
 pub use errnos::name as errno_name;
 pub use parse::ParseError;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::env::Nanos;
 use verbs::Errno;
+use wire::Nanos;
 
 use super::calls::CALLS;
 use super::spec::{DeviceFault, FAULTS, Fault, Key, Only, Op, Pattern, Rule, Spec, WHEN, When};

@@ -1,6 +1,6 @@
 //! What faults do to packets, on their way between engine and wire.
 
-use engine::env::{Fault, LinkId, Nanos, Packet, Payload, SendError, Span};
+use wire::{Fault, LinkId, Nanos, Packet, Payload, SendError, Span};
 
 use super::{Arrival, Faults, Late, header};
 use crate::{Tapped, Wire};
@@ -216,7 +216,7 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// See [`engine::env::Env::withholds_receive`].
+    /// See [`wire::Observer::withholds_receive`].
     #[cold]
     #[inline(never)]
     pub(crate) fn withholds_faulty(&mut self, packet: &Packet) -> bool {

@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use engine::env::*;
 use verbs::{Psn, Qpn};
+use wire::*;
 
 use super::spec::{DeviceFault, Spec};
 use super::{Faults, Order};
@@ -170,7 +170,7 @@ fn a_full_link_holds_back_what_is_behind() {
 #[test]
 fn one_bit_of_the_data_is_flipped() {
     let mut wire = tapped("corrupt:n=2");
-    assert!(!wire.caps(LINK).single_copy, "data must be in the packets");
+    assert!(wire.caps(LINK).single_copy.is_none(), "data must be in the packets");
     (1..=3).for_each(|psn| send(&mut wire, LINK, psn));
     let flipped = |data: &[u8]| data.iter().map(|byte| (byte ^ 0xaa).count_ones()).sum::<u32>();
     let counts: Vec<u32> = wire.sent.iter().map(|(_, _, data)| flipped(data)).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::env::Nanos;
+use wire::Nanos;
 
 use super::spec::{Fault, Rule};
 

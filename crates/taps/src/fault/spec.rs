@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use engine::env::{Nanos, Packet, PacketOp};
 use verbs::Errno;
+use wire::{Nanos, Packet, PacketOp};
 
 /// Faults, and the seed of their chances.
 #[derive(Clone, Debug, PartialEq, Default)]

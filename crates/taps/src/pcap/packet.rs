@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use engine::env::{Packet, PacketOp, packet_flags as flag};
 use verbs::{Gid, Psn, QpType, Qpn, RKey, limits};
 use wire::opcode::{Extension, Opcode, Operation, Service};
+use wire::{Packet, PacketOp, packet_flags as flag};
 use wire::{aeth, atomic_ack_eth, atomic_eth, bth, deth, ethernet, feth, ieth, imm_dt, ipv4, ipv6, reth, roce};
 use wire::{transport, udp, xrceth};
 

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use engine::env::{LinkCaps, SendError};
+use wire::prelude::*;
+use wire::{LinkCaps, SendError};
 
 use super::*;
 use crate::mock_wire::MockWire;
@@ -154,7 +155,7 @@ fn data_by_reference_are_there() {
     let spans = [span(10, 20), span(100, 30)];
     bench.send(&packet(PacketOp::Send, WHOLE | flag::BY_REF, 50), &list(&spans), &[]);
     // A READ response whose data were put to their place just before.
-    let ticket = engine::env::TicketRef { addr: 0, value: 0 };
+    let ticket = wire::TicketRef { addr: 0, value: 0 };
     bench.wire.push(LINK, ticket, &spans, &[]).unwrap();
     bench.send(&packet(PacketOp::ReadResponse, WHOLE | flag::BY_REF, 50), &[], &[]);
     let memory = bench.wire.memory.borrow().clone();
@@ -249,5 +250,5 @@ fn what_a_stranger_says_of_lengths_is_not_believed() {
 #[test]
 fn single_copies_stay_as_they_are() {
     let bench = Bench::new("caps");
-    assert!(matches!(bench.wire.caps(LINK), LinkCaps { single_copy: true, .. }));
+    assert!(matches!(bench.wire.caps(LINK), LinkCaps { single_copy: Some(_), .. }));
 }

@@ -5,10 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::env::{Env, LinkId, Packet, PacketOp, Payload, SendError, Span};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::{Gid, Psn, Qpn};
 use window::{Config, Rx, WindowEnv};
+use wire::prelude::*;
+use wire::{LinkId, Packet, PacketOp, Payload, SendError, Span};
 
 pub const LOCALHOST: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
 /// How long who waits for a ring sleeps at most: so long that a busy machine alone is no reason for it to end.

@@ -1,0 +1,201 @@
+//! What an engine asks of its surroundings, divided by what they are. Time is no part of it: it is an argument.
+//!
+//! | trait | what it stands for | who has it |
+//! |---|---|---|
+//! | [`Memory`] | memory of this process | every process |
+//! | [`Entropy`] | random numbers | every process |
+//! | [`PacketWire`] | links, and packets on them | every wire that carries packets |
+//! | [`SameHost`] | what processes of one host do for each other | the wire of one host; absent by default |
+//! | [`Observer`] | captures and faults | middleware; absent by default |
+//!
+//! An implementation is single-threaded, like the engine itself: the process wraps both in one lock.
+
+use alloc::vec::Vec;
+
+use verbs::{Gid, Qpn, RKey};
+
+use crate::link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Path, Payload, SendError, Span};
+use crate::packet::Packet;
+use crate::same_host::{Export, ExportId, Offer, OneSided, OneSidedDone, SingleCopyError, TicketRef};
+
+/// Memory of this process. Every address has been checked against a region.
+pub trait Memory {
+    /// Copies `dst.len()` bytes from `addr`.
+    fn load(&self, addr: u64, guarded: bool, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Copies `src` to `addr`.
+    fn store(&self, addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault>;
+    /// An atomic operation, atomic also against this process's own processors, on 8 bytes in host byte order; gives the
+    /// value before. `addr` is a multiple of 8.
+    fn atomic(&self, addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault>;
+}
+
+/// Random numbers.
+pub trait Entropy {
+    /// 64 unguessable bits.
+    fn random(&mut self) -> u64;
+}
+
+/// Links, and packets on them.
+pub trait PacketWire {
+    /// Names the payload of the packet being received, until the call into the engine returns.
+    type Rx: Copy;
+
+    // ---- links ----
+
+    /// The link to the process that owns this queue pair number behind this GID. It is made if need be, without
+    /// waiting. `None` when there is none (yet): the caller behaves as if its packet was lost.
+    fn resolve(&mut self, gid: &Gid, qpn: Qpn) -> Option<LinkId>;
+    /// The links to all processes that have a queue pair attached to this group, the own one included if it has.
+    fn resolve_multicast(&mut self, gid: &Gid, links: &mut Vec<LinkId>);
+    /// Announces that this process has (or no longer has) queue pairs attached to this group.
+    fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), verbs::Errno>;
+    /// True if both links lead to the same process: two that connect to each other at once keep a link each.
+    fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
+    /// What this link can do.
+    fn caps(&self, link: LinkId) -> LinkCaps;
+
+    // ---- packets ----
+
+    /// Appends a packet. It is visible to the peer at once; [`PacketWire::ring_doorbells`] wakes a peer that sleeps.
+    fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
+    /// Appends a packet with a payload of at most 8 bytes, in fewer instructions than [`PacketWire::send`], and gives
+    /// [`PacketWire::sent_mark`]. `None`: nothing was sent, and `send` says why, or sends it. An engine asks for it on
+    /// its fast path only.
+    #[inline]
+    fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
+        self.send(link, packet, Payload { prefix, spans: &[] }).is_ok().then(|| self.sent_mark(link))
+    }
+    /// Something will be sent on this link very soon: a hint.
+    fn expect_send(&self, _link: LinkId) {}
+    /// Rings the doorbells of all sleeping peers that were sent something since the last call.
+    fn ring_doorbells(&mut self);
+    /// False if [`PacketWire::take_writable`] would certainly give nothing.
+    #[inline]
+    fn has_full(&self) -> bool {
+        true
+    }
+    /// Links that had been full (see [`SendError::Full`]) and have room again, or died: moved into `links`.
+    fn take_writable(&mut self, links: &mut Vec<LinkId>);
+
+    // ---- liveness: what became of packets that were sent ----
+
+    /// A mark for what was sent on this link so far.
+    fn sent_mark(&self, link: LinkId) -> u64;
+    /// True if the peer has taken everything up to this mark: only then does sending again make sense.
+    fn taken(&self, link: LinkId, mark: u64) -> bool;
+    /// A number if packets of the peer have come over this link that have not been taken yet: when
+    /// [`PacketWire::read`] has come to it, all that are here now have been taken. The answer that a request waits for
+    /// may be among them.
+    fn unread(&self, link: LinkId) -> Option<u64>;
+    /// How many packets were taken over this link.
+    fn read(&self, link: LinkId) -> u64;
+    /// True if the peer lives and is not stopped, as far as can be told without waiting. An engine asks when the peer
+    /// does not answer.
+    fn lives(&self, link: LinkId) -> bool;
+
+    // ---- the packet being received ----
+
+    /// Payload bytes that came with the packet (with `BY_REF`: of the span list).
+    fn rx_len(&self, rx: Self::Rx) -> u32;
+    /// Copies payload bytes from `offset` on into `dst`; the caller stays within `rx_len`.
+    fn rx_fetch(&mut self, rx: Self::Rx, offset: u32, dst: &mut [u8]);
+    /// Copies payload bytes from `offset` on to local memory; the caller stays within `rx_len`.
+    fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
+}
+
+/// What processes of one host do for each other. The defaults are those of a wire that leads to other hosts.
+pub trait SameHost {
+    /// True if this link leads to a process of this host. Packets by reference, and the NAK codes about them, mean
+    /// something on such links only.
+    fn is_same_host(&self, _link: LinkId) -> bool {
+        false
+    }
+
+    // ---- single copies by the target of a request; both lists have the same number of bytes ----
+    //
+    // Marked as under way from before the look at the ticket until after the copy, so that `quiesce` knows.
+
+    /// Copies from the peer's memory into the own one, if its request lives.
+    fn pull(
+        &mut self,
+        _link: LinkId,
+        _ticket: TicketRef,
+        _remote: &[Span],
+        _local: &[Span],
+    ) -> Result<(), SingleCopyError> {
+        Err(SingleCopyError::Denied)
+    }
+    /// Copies from the own memory into the peer's, if its request lives.
+    fn push(
+        &mut self,
+        _link: LinkId,
+        _ticket: TicketRef,
+        _local: &[Span],
+        _remote: &[Span],
+    ) -> Result<(), SingleCopyError> {
+        Err(SingleCopyError::Denied)
+    }
+    /// True if peers can map this memory, so that [`SameHost::pull`] is one plain copy there.
+    fn peers_map(&self, _span: &Span) -> bool {
+        false
+    }
+    /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
+    /// link) is copying from or to this process's memory on the strength of what the ticket was before. It does not
+    /// wait for a process that is dead, and not for ever for one that is stopped or lies: the link to that one goes
+    /// down.
+    fn quiesce(&mut self, _link: Option<LinkId>) {}
+
+    // ---- cooperative copies ----
+
+    /// The copy on this link of which this process may make a part.
+    fn offered(&self, _link: LinkId) -> Option<Offer> {
+        None
+    }
+    /// Makes a part of this copy, if it is still offered.
+    fn co_copy(&mut self, _link: LinkId, _offer: &Offer) {}
+    /// True if the peer was to make a part of a copy that came over this link, was not waited for any more, and may
+    /// still come to its part: memory that is given back now may be copied to later.
+    fn has_late_writer(&mut self, _link: LinkId) -> bool {
+        false
+    }
+    /// Waits for all such peers, as [`SameHost::quiesce`] does.
+    fn wait_for_late_writers(&mut self) {}
+
+    // ---- requests that the initiator executes ----
+
+    /// Publishes something for peers, in place of what was published under this name.
+    fn publish(&mut self, _exported: &Export) {}
+    /// Retracts it. When this returns, no peer acts on it, or those that did are dead.
+    fn retract(&mut self, _id: ExportId) {}
+    /// Executes a request, if the peer's side exports that all of it is allowed and this way is worth while. `None`
+    /// when the request has to be sent: then the peer decides, and nothing that a second try would not repeat has
+    /// happened.
+    fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
+        None
+    }
+    /// True if [`SameHost::one_sided`] is by far the best way to these bytes of the peer's region with this key, so
+    /// that it is worth while to wait until it can be taken.
+    fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
+        false
+    }
+    /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so
+    /// quick, or so slow, is that way at the moment. Told of small ones, and of those longer than
+    /// [`crate::same_host::PIECE`].
+    fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
+}
+
+/// What captures and faults are told, and decide.
+pub trait Observer {
+    /// A queue pair can send packets from now on, on this path. Captures write its addresses.
+    fn routed(&mut self, _path: &Path) {}
+    /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a
+    /// test of its peer's patience. An engine asks it of every message only without the fast path.
+    fn withholds_receive(&mut self, _packet: &Packet) -> bool {
+        false
+    }
+}
+
+/// All that an engine asks of its surroundings.
+pub trait Env: Memory + Entropy + PacketWire + SameHost + Observer {}
+
+impl<E: Memory + Entropy + PacketWire + SameHost + Observer> Env for E {}
