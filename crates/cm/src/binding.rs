@@ -16,7 +16,7 @@ use crate::route;
 /// Requests that a listener with no backlog of its own keeps (Linux: `net.rdma_ucm.max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
-/// What a call that may need something prepared ends with.
+/// The result of a call that may first need something prepared.
 type Outcome = std::result::Result<(), Stop>;
 
 impl State {
@@ -105,7 +105,7 @@ impl State {
         }
         let route = route::find(&from, dst)?;
         if nic::faults::is_removed() {
-            // Linux finds that out while it resolves, but for loopback addresses, which need no resolution.
+            // Linux finds this error while it resolves, but for loopback addresses, which need no resolution.
             if route.dst.ip().is_loopback() {
                 return Err(Errno::ENODEV.into());
             }

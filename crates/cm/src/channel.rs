@@ -11,22 +11,22 @@ use verbs::Result;
 use crate::event::Event;
 use crate::ids::IdKey;
 
-/// An event on its way.
+/// An event that waits in a channel.
 pub(crate) struct Queued {
-    /// The id that it is counted for; for a request: the listener.
+    /// The id that the event is counted for; for a request: the listener.
     pub id: IdKey,
-    /// The id that a request has made.
+    /// The id that was made for a request.
     pub child: Option<IdKey>,
     pub event: Event,
 }
 
 /// An event that the program has got. It must be acknowledged.
 pub struct Got {
-    /// The id that it is counted for.
+    /// The id that the event is counted for.
     pub(crate) id: IdKey,
-    /// What the id was created with: the listener's for a request.
+    /// The token with which the id was created; for a request: the listener's.
     pub token: u64,
-    /// The id that a request has made.
+    /// The id that was made for a request.
     pub child: Option<IdKey>,
     /// The event.
     pub event: Event,
@@ -39,10 +39,9 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A new one.
+    /// Make a channel without events.
     ///
-    /// # Errors
-    /// EMFILE and its like.
+    /// # Errors EMFILE, ENFILE, ENOMEM: as eventfd2(2).
     pub fn new() -> Result<Arc<Self>> {
         Ok(Arc::new(Channel { bell: Bell::new()?, queue: Mutex::default() }))
     }
@@ -52,7 +51,7 @@ impl Channel {
         self.bell.0.as_raw_fd()
     }
 
-    /// The program has set O_NONBLOCK on the descriptor.
+    /// True if the program has set O_NONBLOCK on the descriptor.
     pub fn nonblocking(&self) -> bool {
         self.bell.nonblocking()
     }
@@ -62,13 +61,13 @@ impl Channel {
         self.bell.ring();
     }
 
-    /// Puts it before all others.
+    /// Put an event before all others.
     pub(crate) fn push_front(&self, queued: Queued) {
         self.queue.lock().push_front(queued);
         self.bell.ring();
     }
 
-    /// Takes out what the test names; the rest keeps its order.
+    /// Take out the events that the test selects; the others keep their order.
     pub(crate) fn take_out(&self, mut which: impl FnMut(&Queued) -> bool) -> Vec<Queued> {
         let mut queue = self.queue.lock();
         let (out, stay): (VecDeque<_>, VecDeque<_>) = queue.drain(..).partition(|q| which(q));

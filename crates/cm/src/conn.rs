@@ -1,5 +1,5 @@
 //! One connection's handshake (IBTA vol. 1, 12.9: the states of communication establishment and release), without
-//! sockets and clocks: calls, messages and the passing of time go in; messages and events come out.
+//! sockets and clocks. Its inputs are calls, messages and the time; its outputs are messages and events.
 //!
 //! ```text
 //!  active:   Idle -REQ-> ReqSent <-REP- RepRcvd -RTU-> Established
@@ -18,11 +18,11 @@ use crate::message::{Body, Half, REJ_DATA, REP_DATA, REQ_DATA, SIDR_REP_DATA, SI
 
 /// Reject reasons of IBTA vol. 1, 12.6.7.2.
 pub mod reason {
-    /// The one who asked gave up.
+    /// The active side gave up.
     pub const TIMEOUT: u16 = 4;
-    /// Nobody listens.
+    /// No id listens at the service.
     pub const INVALID_SERVICE_ID: u16 = 8;
-    /// The consumer said no.
+    /// The program refused.
     pub const CONSUMER: u16 = 28;
     /// Vendor options are not supported.
     pub const VENDOR_OPTION: u16 = 35;
@@ -30,11 +30,11 @@ pub mod reason {
 
 /// Statuses of a SIDR REP (IBTA vol. 1, 12.11.2).
 pub mod sidr {
-    /// Here it is.
+    /// The reply names the queue pair.
     pub const SUCCESS: u16 = 0;
-    /// Nobody listens.
+    /// No id listens at the service.
     pub const UNSUPPORTED: u16 = 1;
-    /// The consumer said no.
+    /// The program refused.
     pub const REJECT: u16 = 2;
 }
 
@@ -42,11 +42,11 @@ pub mod sidr {
 const EISCONN: Errno = Errno(106);
 const ETIMEDOUT: i32 = -110;
 
-/// Time to an answer, in nanoseconds, and repetitions after that: Linux's (2 x 4.096 s, 15).
+/// Time to wait for an answer, in nanoseconds, as in Linux (2 x 4.096 s).
 pub const ANSWER_TIME: u64 = 8_192_000_000;
-/// See [`ANSWER_TIME`].
+/// Repetitions of a message after the first [`ANSWER_TIME`], as in Linux.
 pub const REPEATS: u8 = 15;
-/// Time in TimeWait: one local ACK timeout.
+/// Time in TimeWait, in nanoseconds: one local ACK timeout.
 pub const TIMEWAIT: u64 = 4_096 << ACK_TIMEOUT;
 /// Local ACK timeout that connections get: 4.096 us * 2^18 = 1.07 s, as over RoCE (packet life time 16, plus 1, plus
 /// the adapter's delay).
@@ -70,7 +70,7 @@ pub enum State {
     SidrRcvd,
 }
 
-/// What comes out.
+/// An output of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Out {
     /// A message for the peer.
@@ -83,13 +83,13 @@ pub enum Out {
 #[derive(Debug, Default)]
 pub struct Conn {
     state: State,
-    /// Our half, as sent.
+    /// This side's half, as sent.
     pub local: Half,
     /// The peer's half, as received.
     pub remote: Half,
-    /// The peer has been told, or has told us, that it is over.
+    /// True if the peer has been told, or has told this side, that the connection is over.
     disconnected: bool,
-    /// When something is to be done if nothing comes.
+    /// When to act if no message comes, in nanoseconds.
     deadline: Option<u64>,
     repeats: u8,
     last: Option<Body>,
@@ -101,17 +101,17 @@ impl Conn {
         self.state
     }
 
-    /// When [`Conn::timeout`] wants to be called.
+    /// The time at which [`Conn::timeout`] is to be called, in nanoseconds.
     pub fn deadline(&self) -> Option<u64> {
         self.deadline
     }
 
-    /// Repetitions of the last message that are left.
+    /// The repetitions of the last message that are left.
     pub fn repeats_left(&self) -> u8 {
         self.repeats
     }
 
-    /// Since when an answer is waited for.
+    /// The time since when an answer is waited for, in nanoseconds.
     pub fn asked_at(&self) -> Option<u64> {
         let repeated = u64::from(REPEATS.saturating_sub(self.repeats));
         self.last.as_ref()?;
@@ -141,14 +141,14 @@ impl Conn {
         self.deadline = Some(now + TIMEWAIT);
     }
 
-    /// DISCONNECTED, once.
+    /// Report DISCONNECTED, once.
     fn over(&mut self, status: i32, out: &mut Vec<Out>) {
         if !std::mem::replace(&mut self.disconnected, true) {
             out.push(Out::Tell(Event::with_status(EventKind::Disconnected, status)));
         }
     }
 
-    /// Active side: asks for a connection.
+    /// Active side: ask for a connection.
     pub fn connect(&mut self, service: Service, half: Half, data: Vec<u8>, now: u64, out: &mut Vec<Out>) -> Result<()> {
         if self.state != State::Idle || data.len() > REQ_DATA {
             return Err(Errno::EINVAL);
@@ -159,7 +159,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Active side, datagrams: asks for a queue pair.
+    /// Active side, datagrams: ask for a queue pair.
     pub fn look_up(&mut self, service: Service, data: Vec<u8>, now: u64, out: &mut Vec<Out>) -> Result<()> {
         if self.state != State::Idle || data.len() > SIDR_REQ_DATA {
             return Err(Errno::EINVAL);
@@ -169,15 +169,15 @@ impl Conn {
         Ok(())
     }
 
-    /// Passive side: a new connection for a REQ or a SIDR REQ, and the event that tells the listener.
+    /// Passive side: a new connection for a REQ or a SIDR REQ, and the event for the listener.
     pub fn requested(body: Body) -> Option<(Conn, Event)> {
         let mut conn = Conn::default();
         let event = Event::new(EventKind::ConnectRequest);
         match body {
             Body::Req { half, data, .. } => {
                 conn.state = State::ReqRcvd;
-                // In the view of the one who gets the event (rdma_get_cm_event(3)): what one side starts, the other
-                // answers.
+                // The values are in the view of the program that gets the event (rdma_get_cm_event(3)): what one side
+                // starts, the other answers.
                 conn.local.responder_resources = half.initiator_depth;
                 conn.local.initiator_depth = half.responder_resources;
                 let params = Params::Conn(view(&half));
@@ -192,7 +192,7 @@ impl Conn {
         }
     }
 
-    /// Passive side: agrees.
+    /// Passive side: accept the request.
     pub fn accept(&mut self, half: Half, data: Vec<u8>, now: u64, out: &mut Vec<Out>) -> Result<()> {
         if self.state != State::ReqRcvd || data.len() > REP_DATA {
             return Err(Errno::EINVAL);
@@ -203,7 +203,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Passive side, datagrams: names the queue pair, or says no.
+    /// Passive side, datagrams: name the queue pair, or refuse.
     pub fn answer(&mut self, status: u16, qpn: u32, qkey: u32, data: Vec<u8>, out: &mut Vec<Out>) -> Result<()> {
         if self.state != State::SidrRcvd || data.len() > SIDR_REP_DATA {
             return Err(Errno::EINVAL);
@@ -213,7 +213,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Active side: the queue pair is ready.
+    /// Active side: note that the queue pair is ready.
     pub fn ready(&mut self, out: &mut Vec<Out>) -> Result<()> {
         if self.state != State::RepRcvd {
             return Err(Errno::EINVAL);
@@ -223,7 +223,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Either side: says no.
+    /// Either side: refuse.
     pub fn reject(&mut self, reason: u16, data: Vec<u8>, now: u64, out: &mut Vec<Out>) -> Result<()> {
         if data.len() > REJ_DATA {
             return Err(Errno::EINVAL);
@@ -237,7 +237,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Either side: it is over. Asks the peer, or answers it; nothing if there is no connection to end.
+    /// Either side: end the connection. This asks the peer, or answers it; it does nothing if there is no connection to
+    /// end.
     pub fn disconnect(&mut self, now: u64, out: &mut Vec<Out>) {
         match self.state {
             State::Established => {
@@ -252,7 +253,7 @@ impl Conn {
         }
     }
 
-    /// Data came before the RTU (rdma_notify(3), `IBV_EVENT_COMM_EST`).
+    /// Note that data came before the RTU (rdma_notify(3), `IBV_EVENT_COMM_EST`).
     pub fn data_came(&mut self, out: &mut Vec<Out>) -> Result<()> {
         match self.state {
             State::RepSent => {
@@ -265,7 +266,7 @@ impl Conn {
         }
     }
 
-    /// The id goes away: what the peer is told.
+    /// Send the peer what it must know when the id is destroyed.
     pub fn destroy(&mut self, out: &mut Vec<Out>) {
         let no = |reason| Out::Send(Body::Rej { reason, data: Vec::new() });
         match self.state {
@@ -281,10 +282,10 @@ impl Conn {
         self.go(State::Idle);
     }
 
-    /// A message came.
+    /// Handle a message.
     pub fn receive(&mut self, body: Body, now: u64, out: &mut Vec<Out>) {
         match body {
-            // Repetitions of what has been dealt with: the answer was lost.
+            // A repetition of a message that has been handled: the answer was lost.
             Body::Req { .. } | Body::SidrReq { .. } => {
                 if self.state == State::RepSent
                     && let Some(rep) = self.last.clone()
@@ -299,7 +300,7 @@ impl Conn {
                     self.local.responder_resources = half.initiator_depth;
                     let event = Event::new(EventKind::ConnectResponse).data(data, REP_DATA);
                     out.push(Out::Tell(Event { params: Params::Conn(view(&half)), ..event }));
-                    // What the REP says of retries is for us; the count of transport retries is our own.
+                    // The RNR retries in the REP are for this side; the count of transport retries is this side's own.
                     let retry_count = self.local.retry_count;
                     self.remote = Half { retry_count, ..half };
                 }
@@ -347,12 +348,12 @@ impl Conn {
                 let event = Event::with_status(kind, status.into()).data(data, SIDR_REP_DATA);
                 out.push(Out::Tell(Event { params: Params::Ud(UdParams { qpn, qkey }), ..event }));
             }
-            // Not about connections.
+            // These messages are not about connections.
             Body::Ask { .. } | Body::Answer { .. } => {}
         }
     }
 
-    /// The peer's process is gone: what its kernel would have told us on its behalf.
+    /// Handle the end of the peer's process: act on the message that its kernel would have sent on its behalf.
     pub fn peer_gone(&mut self, now: u64, out: &mut Vec<Out>) {
         match self.state {
             State::ReqSent | State::ReqRcvd | State::RepRcvd | State::RepSent => {
@@ -369,7 +370,7 @@ impl Conn {
         }
     }
 
-    /// Nothing leads to the peer.
+    /// Handle that no route leads to the peer.
     pub fn unreachable(&mut self, out: &mut Vec<Out>) {
         if matches!(self.state, State::ReqSent | State::SidrSent | State::RepSent) {
             self.go(State::Idle);
@@ -377,7 +378,7 @@ impl Conn {
         }
     }
 
-    /// Time has passed.
+    /// Handle the passing of time.
     pub fn timeout(&mut self, now: u64, out: &mut Vec<Out>) {
         if self.deadline.is_none_or(|at| at > now) {
             return;
@@ -410,7 +411,7 @@ impl Conn {
     }
 }
 
-/// A half as the other side sees it.
+/// A half in the view of the other side.
 fn view(half: &Half) -> ConnParams {
     ConnParams {
         responder_resources: half.initiator_depth,

@@ -19,7 +19,7 @@ fn half(qpn: u32) -> Half {
     Half { qpn, psn: qpn + 1, responder_resources: 3, initiator_depth: 5, retry_count: 6, ..Half::default() }
 }
 
-/// What the program of a side does about an event.
+/// What the program of a side does at an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Program {
     /// Accepts, answers a response, disconnects when the other side does.
@@ -43,7 +43,7 @@ struct Net {
     /// Arrival time, receiver, message.
     flying: VecDeque<(u64, usize, Body)>,
     seed: u64,
-    /// Of 256 messages, so many are lost.
+    /// The number of messages that are lost, of 256.
     loss: u64,
 }
 
@@ -69,7 +69,7 @@ impl Net {
         for out in out {
             match out {
                 Out::Send(body) => {
-                    // In order, but now and then lost or twice.
+                    // The messages come in order, but now and then one is lost or comes twice.
                     let fate = self.random() % 256;
                     let copies = if fate < self.loss { 0 } else { 1 + u64::from(fate > 250 && self.loss > 0) };
                     for _ in 0..copies {
@@ -103,7 +103,7 @@ impl Net {
         self.with(0, |c, now, out| c.connect(service(), half(100), b"hello".to_vec(), now, out).unwrap());
     }
 
-    /// Lets what flies arrive and time pass, until nothing more would happen.
+    /// Let messages arrive and time pass, until nothing more would happen.
     fn run(&mut self) {
         for _ in 0..10_000 {
             let arrival = self.flying.front().map(|f| f.0);
@@ -163,7 +163,7 @@ fn connect_and_disconnect() {
 fn each_side_sees_the_other_ones_parameters() {
     let mut net = Net::new(Program::Polite, 0, 1);
     net.connect();
-    // Only the request: the event that the passive side gets.
+    // Only the request is delivered: the test is about the event that the passive side gets.
     let (_, to, body) = net.flying.pop_front().unwrap();
     let (conn, event) = Conn::requested(body).unwrap();
     let Params::Conn(p) = event.params else { panic!("{event:?}") };
@@ -249,7 +249,7 @@ fn a_peer_that_never_answers_a_disconnect() {
     assert_eq!(net.events(1)[2..], [(Disconnected, 0)]);
 }
 
-/// What the survivor hears when the other process dies, by its own state.
+/// The events of the survivor when the other process dies, by the survivor's state.
 #[test]
 fn death_of_the_peer_in_every_state() {
     let cases: [(State, &[(EventKind, i32)]); 8] = [
@@ -274,7 +274,7 @@ fn death_of_the_peer_in_every_state() {
             })
             .collect();
         assert_eq!(told, expected, "{state:?}");
-        // Dead twice is dead.
+        // A second report of the same death changes nothing.
         out.clear();
         conn.peer_gone(7, &mut out);
         assert!(out.iter().all(|o| matches!(o, Out::Send(_))), "{state:?}: {out:?}");

@@ -35,7 +35,7 @@ pub struct Ece {
     pub options: u32,
 }
 
-/// `struct rdma_conn_param` of an event, in the view of the one who gets it.
+/// `struct rdma_conn_param` of an event, in the view of the program that gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the man page's
 pub struct ConnParams {
@@ -54,23 +54,23 @@ pub struct ConnParams {
 pub struct UdParams {
     /// Remote queue pair.
     pub qpn: u32,
-    /// Its queue key.
+    /// The queue key of that queue pair.
     pub qkey: u32,
 }
 
-/// What an event brings along.
+/// The parameters of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Params {
     /// Nothing.
     #[default]
     None,
-    /// Of a connection.
+    /// Parameters of a connection.
     Conn(ConnParams),
-    /// Of a datagram service.
+    /// Parameters of a datagram service.
     Ud(UdParams),
-    /// Of a multicast group: its number among the id's.
+    /// A multicast group: its number among the id's.
     Group(u64),
-    /// Of an event that the program wrote itself.
+    /// The argument of an event that the program wrote itself.
     User(u64),
 }
 
@@ -81,19 +81,19 @@ pub struct Event {
     pub kind: EventKind,
     /// 0, a negative errno, or the reason or status that the peer gave.
     pub status: i32,
-    /// More of it.
+    /// Its parameters.
     pub params: Params,
     /// The peer's private data, padded with zeros to the length that its message can carry, as adapters report it.
     pub data: Vec<u8>,
 }
 
 impl Event {
-    /// Nothing but its kind.
+    /// An event with a kind only.
     pub fn new(kind: EventKind) -> Self {
         Event { kind, status: 0, params: Params::None, data: Vec::new() }
     }
 
-    /// With a status.
+    /// An event with a kind and a status.
     pub fn with_status(kind: EventKind, status: i32) -> Self {
         Event { status, ..Event::new(kind) }
     }

@@ -1,4 +1,4 @@
-//! What the connection manager tells about its ids: facts for reports.
+//! Facts for reports: the connection manager's ids.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::ids::{Id, IdKey, Phase, State};
 use crate::manager::Cm;
 
 impl Cm {
-    /// All ids. Waits for the lock no longer than so long.
+    /// The facts of all ids. The call waits for the lock no longer than `patience`.
     pub fn facts(&self, patience: Duration) -> CmFacts {
         let Some(state) = self.try_lock(patience) else {
             let why = "a thread of the program holds the connection manager's lock, and does not let go";

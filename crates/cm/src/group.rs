@@ -8,9 +8,9 @@ use verbs::{Gid, LinkLayer};
 /// The scope of IPoIB's broadcast group: link-local (RFC 4391 section 4).
 const SCOPE: u8 = 2;
 
-/// The group's GID. On Ethernet its address (IBTA annex A17.5.1); on InfiniBand as IPoIB maps addresses (RFC 4391
-/// section 4), but with the connection manager's own signature for the datagrams of its UDP port space, as Linux does
-/// (`cma_set_mgid`).
+/// The group's GID. On Ethernet it is made from the address (IBTA annex A17.5.1), on InfiniBand as IPoIB maps addresses
+/// (RFC 4391 section 4), but with the connection manager's own signature for the datagrams of its UDP port space, as
+/// Linux does (`cma_set_mgid`).
 pub fn gid(link_layer: LinkLayer, ip: IpAddr, udp_port_space: bool) -> Gid {
     if !link_layer.is_infiniband() {
         return Gid::from_ip(ip);
@@ -27,7 +27,7 @@ pub fn gid(link_layer: LinkLayer, ip: IpAddr, udp_port_space: bool) -> Gid {
         IpAddr::V6(v6) => {
             let octets = v6.octets();
             if octets[0] == 0xff && octets[1] & 0xf0 == 0x10 && octets[2..4] == [0xa0, 0x1b] {
-                return Gid(octets); // one that a subnet administrator made
+                return Gid(octets); // a GID that a subnet administrator made
             }
             gid.0[2..4].copy_from_slice(&[0x60, signature]);
             gid.0[6..].copy_from_slice(&octets[6..]);

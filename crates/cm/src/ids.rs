@@ -1,4 +1,4 @@
-//! What the manager's lock protects: ids, and how their connections, timers and events are handled.
+//! The state that the manager's lock protects: ids, and how their connections, timers and events are handled.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(crate) const UD: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct IdKey(pub u32);
 
-/// How far an id has come.
+/// The progress of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Idle,
@@ -52,7 +52,7 @@ pub(crate) struct Id {
     pub src: Option<SocketAddr>,
     pub dst: Option<SocketAddr>,
     pub device: bool,
-    /// The device was taken away from it: all but its destruction fails.
+    /// True if the device was removed from the id: all calls but its destruction fail.
     pub removed: bool,
     pub wire: Wire,
     pub options: Options,
@@ -61,25 +61,25 @@ pub(crate) struct Id {
     pub listener: Option<Listener>,
     pub conn: Option<Conn>,
     pub link: Option<LinkKey>,
-    /// The peer has ended since its DREQ came: what our DREP is about, for captures.
+    /// The connection that the DREP is about, for captures, if the peer has ended since its DREQ came.
     pub farewell: Option<Served>,
-    /// The link was there before the request: its process may have stopped listening.
+    /// True if the link was there before the request: its process may have stopped listening.
     pub link_may_be_stale: bool,
-    /// Nobody listens (yet): when to ask again, the pause after that, and when to give up.
+    /// The repetition of a request for which there is no listener (yet).
     pub retry: Retry,
     /// Communication id of the peer; 0: not known yet.
     pub peer: u32,
     pub psn: u32,
-    /// The program knows of it: an id made by a request has no events of its own before it is accepted.
+    /// True if the program knows the id: an id made by a request has no events of its own before it is accepted.
     pub known: bool,
-    /// The listener whose request event has not been got yet.
+    /// The listener, until the program has got its request event.
     pub awaited_by: Option<IdKey>,
     pub reported: u32,
     pub timer: Option<u64>,
 }
 
-/// A request that nobody listens for is made again for a moment before it is reported: over a network it would have
-/// travelled, and programs let go of a port and listen at it again in between.
+/// The repetition of a request for which there is no listener, for a moment before that is reported: over a network the
+/// request would have travelled, and programs close a port and listen at it again in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Retry {
     pub next: Option<u64>,
@@ -87,7 +87,7 @@ pub(crate) struct Retry {
     pub until: u64,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct State {
     pub nic: &'static Nic,
     pub any_user: bool,
@@ -102,24 +102,24 @@ pub(crate) struct State {
     pub wake: Option<Arc<TrackedFd>>,
     pub timers: BTreeSet<(u64, IdKey)>,
     pub sleeps_until: u64,
-    /// Ids whose request nobody took: whether somebody listens at the port all the same is to be looked up.
+    /// Ids whose request no listener took; the thread must look up whether a process listens at the port all the same.
     pub unheard: Vec<IdKey>,
 }
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
-    // Without random numbers the clock has to do: uniqueness is checked where it matters.
+    // Without random numbers the clock is used: uniqueness is checked where it matters.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(4) => u32::from_ne_bytes(bytes),
         _ => nic::now() as u32,
     }
 }
 impl Id {
-    /// Established, and not over yet.
+    /// True if the connection is established, and not over yet.
     pub(crate) fn is_connected(&self) -> bool {
         self.conn.as_ref().is_some_and(|conn| conn.state() == crate::conn::State::Established)
     }
 
-    /// What the id would claim at an address.
+    /// The claim that the id would make at an address.
     pub(crate) fn claim(&self, addr: &SocketAddr) -> Claim {
         let only = self.options.only.unwrap_or_else(|| addr.is_ipv4() || bindv6only());
         Claim { addr: *addr, only, reuse: self.options.reuse }
@@ -170,13 +170,13 @@ impl State {
         key
     }
 
-    /// An id to do something with. ENXIO: its device was taken away (Linux: `ucma_get_ctx`).
+    /// The id, for a call that changes it. ENXIO: its device was removed (Linux: `ucma_get_ctx`).
     pub(crate) fn id(&mut self, id: IdKey) -> Result<&mut Id> {
         let entry = self.ids.get_mut(&id).ok_or(Errno::ENOENT)?;
         if entry.removed { Err(Errno::ENXIO) } else { Ok(entry) }
     }
 
-    /// An event for the program.
+    /// Queue an event for the program.
     pub(crate) fn tell(&mut self, id: IdKey, event: Event) {
         let Some(entry) = self.ids.get(&id) else { return };
         if entry.known {
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Does something with a connection, and what follows from it.
+    /// Call a function on a connection, then send and queue what it has put out.
     pub(crate) fn with_conn<T>(
         &mut self,
         id: IdKey,
@@ -212,7 +212,7 @@ impl State {
         self.with_conn(id, work).unwrap_or(Err(Errno::EINVAL))
     }
 
-    /// Sets the id's timer to the next time at which something is to be done about it.
+    /// Set the id's timer to the next time at which something is to be done about it.
     pub(crate) fn mind(&mut self, id: IdKey) {
         let Some(entry) = self.ids.get(&id) else { return };
         let deadline = entry.conn.as_ref().and_then(Conn::deadline);
@@ -237,14 +237,14 @@ impl State {
         }
     }
 
-    /// The thread is to look at what there is to do.
+    /// Wake the thread.
     pub(crate) fn wake(&self) {
         if let Some(wake) = &self.wake {
             let _ = rustix::io::write(wake.as_fd(), &1u64.to_ne_bytes());
         }
     }
 
-    /// Until when the thread may sleep.
+    /// The time until which the thread may sleep.
     pub(crate) fn sleep(&mut self) -> u64 {
         self.sleeps_until = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
         self.sleeps_until
@@ -278,7 +278,7 @@ impl State {
         if let Some(link) = entry.link {
             self.by_peer.remove(&(link, entry.peer));
         }
-        // Requests that the program has not heard of go with their listener.
+        // Requests that the program has not got yet are destroyed with their listener.
         let children: Vec<IdKey> =
             entry.channel.take_out(|q| q.id == id).into_iter().filter_map(|queued| queued.child).collect();
         if let Some(listener) = entry.listener {
@@ -289,7 +289,7 @@ impl State {
             for (link, message) in listener.parked {
                 self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
             }
-            // Who connected to the socket and was not accepted yet sees it close.
+            // A process that connected to the socket and was not accepted yet sees it close.
             crate::socket::close_listener(listener.socket, self.fds());
         }
         Some(entry.reported)

@@ -1,4 +1,4 @@
-//! What happens to the device, as the ids hear of it: it is taken away, or an address moves to other hardware.
+//! Incidents of the device for the ids: the device is removed, or an address moves to other hardware.
 
 use nic::DeviceFault;
 
@@ -10,7 +10,7 @@ use crate::manager::Cm;
 use crate::names::is_wildcard;
 
 impl Cm {
-    /// Has the ids hear of what happened to the device.
+    /// Handle an incident of the device for all ids.
     pub fn incident(&self, incident: DeviceFault) {
         self.lock().incident(incident);
     }
@@ -20,7 +20,7 @@ impl State {
     fn incident(&mut self, incident: DeviceFault) {
         let on_it = self.ids.iter().filter(|(_, id)| id.device && !id.removed);
         let mut ids: Vec<IdKey> = on_it.map(|(key, _)| *key).collect();
-        // Keys are given in turn: in the order in which the ids were made.
+        // Keys are given out in ascending order, so this is the order in which the ids were made.
         ids.sort_unstable();
         match incident {
             DeviceFault::Removal => ids.into_iter().for_each(|id| self.take_device(id)),
@@ -41,9 +41,9 @@ impl State {
         }
     }
 
-    /// `cma_remove_one` of Linux, and what its user-mode half does then: the id is closed, so the peer hears that it is
-    /// over, and the port is free; the program hears DEVICE_REMOVAL, and every call on the id but its destruction fails
-    /// with ENXIO.
+    /// Remove the device from an id, as `cma_remove_one` of Linux and its user-mode half do. The id is closed, so the
+    /// peer gets the end of the connection, and the port is free. The program gets DEVICE_REMOVAL, and every call on
+    /// the id but its destruction fails with ENXIO.
     fn take_device(&mut self, id: IdKey) {
         self.with_conn(id, |conn, _, out| conn.destroy(out));
         let Some(entry) = self.ids.get_mut(&id) else { return };
@@ -66,7 +66,7 @@ impl State {
             crate::socket::close_listener(listener.socket, self.fds());
         }
         self.mind(id);
-        // Also for an id whose request the program has not got yet: it gets that first.
+        // An id whose request the program has not got yet gets the event, too: the request comes first.
         channel.push(Queued { id, child: None, event: Event::new(EventKind::DeviceRemoval) });
     }
 }

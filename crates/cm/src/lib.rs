@@ -2,14 +2,14 @@
 //! one host, with no daemon.
 //!
 //! * [`conn`]: the handshake of one connection; no socket, no clock.
-//! * [`message`]: what connection managers say to each other; `mad`: how a network would have it, for captures.
+//! * [`message`]: the messages between connection managers; `mad`: how a network would carry them, for captures.
 //! * [`names`]: how ports are claimed, and which claims exclude each other.
-//! * [`manager`]: what a program does with ids. Its parts: `ids` (what the lock protects), `binding` (addresses),
-//!   `requests` (from connect to accept), `ports` (who holds which port), `prepare` (what is looked up without the
-//!   lock), `incident` (what happens to the device), `links` (sockets to other processes' managers), `thread` (which
-//!   reads them).
-//! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not
-//!   know the answer.
+//! * [`manager`]: the calls of programs on ids. Its parts: `ids` (the state behind the lock), `binding` (addresses),
+//!   `requests` (from connect to accept), `ports` (which id holds which port), `prepare` (what is looked up without the
+//!   lock), `incident` (incidents of the device), `links` (sockets to other processes' managers), `thread` (which reads
+//!   them).
+//! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not know
+//!   the answer.
 //! * [`channel`]: events on their way to the program.
 #![forbid(unsafe_code)]
 

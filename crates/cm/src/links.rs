@@ -1,5 +1,5 @@
-//! Sockets to the connection managers of other processes. One carries the handshakes of all ids that two processes
-//! have in common; its closing tells that the other process is gone.
+//! Sockets to the connection managers of other processes. One socket carries the handshakes of all ids that two
+//! processes have in common; its closing tells that the other process is gone.
 //!
 //! A link is opened by connecting to a listener's name, and kept for the next request to that listener. Should the
 //! listener have moved to another process in the meantime, its old process answers "invalid service", and the name is
@@ -26,32 +26,33 @@ use crate::socket::{self, Received, errno};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LinkKey(pub u32);
 
-/// Messages that wait for room in a socket. A peer that reads nothing for so long is not waited for.
+/// The greatest number of messages that wait for room in a socket. A link to a peer that has not read for so long is
+/// closed.
 const MAX_WAITING: usize = 65_536;
-/// More messages than fit into a socket: the kernel counts 768 bytes and more for each, and `net.core.wmem_default` is
-/// 208 KiB, or some MiB on hosts that were tuned.
+/// A number of messages that no socket holds: the kernel counts 768 bytes and more for each, and
+/// `net.core.wmem_default` is 208 KiB, or some MiB on hosts that were tuned.
 const MAX_IN_SOCKET: usize = 16_384;
-/// Listeners whose links are remembered.
+/// The number of listeners whose links are remembered.
 const MAX_NAMES: usize = 4096;
-/// Messages read from one link before others have their turn.
+/// Messages read from one link before the others get their turn.
 const TURN: usize = 256;
 
 pub(crate) struct Link {
     socket: TrackedFd,
     waiting: VecDeque<Vec<u8>>,
-    /// What the last message was about.
+    /// The connection that the last message was about.
     last: Option<Served>,
-    /// The other side is gone; what it had sent is being read.
+    /// True if the other side is gone, while the messages that it had sent are being read.
     ends: bool,
 }
 
-/// What a message is about, for captures.
+/// The connection or service that a message is about, for captures.
 #[derive(Clone, Copy)]
 pub(crate) struct Served {
     src: SocketAddr,
     dst: SocketAddr,
     service: u64,
-    /// By this side.
+    /// True if this side asked for it.
     asked: bool,
 }
 
@@ -72,7 +73,7 @@ impl Links {
     }
 }
 
-/// What an epoll event is about.
+/// The subject of an epoll event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
     Wake,
@@ -109,7 +110,7 @@ impl State {
     }
 
     pub(crate) fn unwatch(&self, fd: impl AsFd) {
-        // Closing alone would not do if a forked child still has the descriptor.
+        // Closing alone does not remove the socket from epoll if a forked child still has the descriptor.
         if let Some(epoll) = &self.epoll {
             let _ = epoll::delete(epoll.as_fd(), fd);
         }
@@ -123,10 +124,10 @@ impl State {
         Ok(key)
     }
 
-    /// The link to the listener for this address, and whether it was there before. `None`: nobody listens.
+    /// The link to the listener for this address, and whether it was there before. `None`: no process listens.
     ///
-    /// # Errors
-    /// EAGAIN: too many wait at the listener's socket. EACCES: it is another user's. EMFILE.
+    /// # Errors EAGAIN: too many connections wait at the listener's socket. EACCES: it is another user's. EMFILE: no
+    /// descriptor.
     pub(crate) fn link_to(&mut self, port_space: u16, dst: &SocketAddr) -> Result<Option<(LinkKey, bool)>> {
         let mut why = None;
         for name in names::listeners(port_space, dst) {
@@ -153,7 +154,7 @@ impl State {
                     return Ok(Some((key, known.is_some())));
                 }
                 Err(Errno::ECONNREFUSED) => {}
-                // A listener of ours may be found by one of the other names.
+                // A listener of this user may be found by one of the other names.
                 Err(Errno::EACCES) => why = Some(Errno::EACCES),
                 Err(e) => return Err(e),
             }
@@ -161,12 +162,12 @@ impl State {
         why.map_or(Ok(None), Err)
     }
 
-    /// The link leads to a process that does not listen any more.
+    /// Forget the names of a link whose process does not listen any more.
     pub(crate) fn forget_name(&mut self, key: LinkKey) {
         self.links.by_name.retain(|_, k| *k != key);
     }
 
-    /// Sends, or lets the message wait until there is room. False: the link is dead, which has been dealt with.
+    /// Send a message, or keep it until there is room. False: the link is dead, and has been removed.
     pub(crate) fn send(&mut self, key: LinkKey, message: &Message) -> bool {
         if self.nic.captures() {
             self.capture(key, message);
@@ -195,17 +196,17 @@ impl State {
         true
     }
 
-    /// Writes a message down as a network would have it, before the peer can see it.
+    /// Capture a message as a network would carry it, before the peer can see it.
     fn capture(&mut self, key: LinkKey, message: &Message) {
         let about = self.about(key, IdKey(message.from));
         let Some(link) = self.links.by_key.get_mut(&key) else { return };
-        // Who refuses has no id; it answers whoever asked last.
+        // A refusal is not about an id; it answers the last request over the link.
         let Some(served) = about.or(link.last) else { return };
         link.last = Some(served);
         self.write_down(served, message);
     }
 
-    /// What messages of an id are about.
+    /// The connection or service that messages of an id are about.
     fn about(&self, link: LinkKey, id: IdKey) -> Option<Served> {
         let entry = self.ids.get(&id)?;
         let (src, dst) = (entry.src?, entry.dst?);
@@ -230,7 +231,7 @@ impl State {
         }
     }
 
-    /// A request has come: for answers to it by nobody.
+    /// Note that a request has come: an answer to it that no id sends is about its service.
     pub(crate) fn served(&mut self, key: LinkKey, service: &Service) {
         if let Some(link) = self.links.by_key.get_mut(&key) {
             let number = service_id(service.port_space, service.dst.port());
@@ -244,7 +245,7 @@ impl State {
         let _ = epoll::modify(epoll.as_fd(), &link.socket, Token::Link(key).pack(), flags);
     }
 
-    /// There is room again.
+    /// Send messages that waited: there is room again.
     fn flush(&mut self, key: LinkKey) {
         let Some(link) = self.links.by_key.get_mut(&key) else { return };
         while let Some(bytes) = link.waiting.front() {
@@ -257,7 +258,7 @@ impl State {
         self.want_room(key, false);
     }
 
-    /// Something came, or there is room.
+    /// Handle an event of a link: a message has come, or there is room.
     pub(crate) fn link_event(&mut self, key: LinkKey, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) {
             self.flush(key);
@@ -272,7 +273,7 @@ impl State {
         }
     }
 
-    /// Connections wait at a listener's or a block's socket. False if they go on waiting, since there are no
+    /// Accept connections at a listener's or a block's socket. False if they go on waiting, since there are no
     /// descriptors, or no memory.
     #[must_use]
     pub(crate) fn accept_links(&mut self, at: Token) -> bool {
@@ -287,7 +288,7 @@ impl State {
             };
             let accepted = match socket.map(socket::accept) {
                 Some(Ok(accepted)) => accepted,
-                Some(Err(Errno::EINTR | Errno(103))) => continue, // it has gone meanwhile
+                Some(Err(Errno::EINTR | Errno(103))) => continue, // the connection is gone already
                 None | Some(Err(Errno::EAGAIN)) => return true,
                 Some(Err(_)) => return false,
             };
@@ -299,13 +300,13 @@ impl State {
         true
     }
 
-    /// The other process is gone, or not worth talking to.
+    /// Handle the end of the other process, or of a link that is not worth keeping.
     pub(crate) fn link_gone(&mut self, key: LinkKey) {
-        // What it said before is heard first, as over a network.
+        // Its messages are handled first, as over a network.
         for turn in 0..MAX_IN_SOCKET {
             let Some(link) = self.links.by_key.get_mut(&key) else { return };
             if turn == 0 && std::mem::replace(&mut link.ends, true) {
-                return; // by an answer to what it said
+                return; // the answer to one of them has removed the link
             }
             let Received::Message(message) = socket::receive(&link.socket) else { break };
             self.received(key, message);
@@ -334,7 +335,7 @@ impl State {
         }
     }
 
-    /// Sends the body of an id's message to its peer.
+    /// Send the body of an id's message to its peer.
     pub(crate) fn send_body(&mut self, id: IdKey, body: Body) {
         let Some(entry) = self.ids.get_mut(&id) else { return };
         let message = Message { from: id.0, to: entry.peer, body };
@@ -342,7 +343,7 @@ impl State {
             Some(link) => {
                 self.send(link, &message);
             }
-            // Over a network the answer to a DREQ would go out although who asked has ended since.
+            // Over a network the answer to a DREQ would go out although the peer has ended since.
             None if message.body == Body::Drep && self.nic.captures() => {
                 if let Some(served) = entry.farewell.take() {
                     self.write_down(served, &message);

@@ -1,5 +1,5 @@
-//! What connection managers say to each other as it would be on a network: management datagrams (IBTA vol. 1, 13.4.2)
-//! of the class of communication management (chapter 12), between the queue pairs 1 of two ports. For captures.
+//! The messages of connection managers as they would be on a network: management datagrams (IBTA vol. 1, 13.4.2) of the
+//! class of communication management (chapter 12), between the queue pairs 1 of two ports. For captures.
 
 use verbs::{Gid, Psn, Qpn};
 use wire::mad::cm::{self, Datagram, drep, dreq, ip_addressing, path, rej, rep, req, rtu, sidr_rep, sidr_req};
@@ -10,35 +10,35 @@ use crate::message::{Body, Half, Message, SIDR_REQ_DATA, Service};
 pub use wire::mad::DATAGRAM_LEN as BYTES;
 pub use wire::mad::cm::ip_addressing::service_id;
 
-/// 4.096 us * 2^20: how long an answer of the other side may take, as Linux says it (`CMA_CM_RESPONSE_TIMEOUT`).
+/// How long an answer of the other side may take: 4.096 us * 2^20, as Linux has it (`CMA_CM_RESPONSE_TIMEOUT`).
 const RESPONSE_TIMEOUT: u8 = 20;
 /// The code of 4096 bytes.
 const MTU: u8 = 5;
-/// The code of 100 Gb/s, which is what the port says it has.
+/// The code of 100 Gb/s, the rate of the port.
 const RATE: u8 = 16;
 const HOP_LIMIT: u8 = 64;
 const PKEY: u16 = 0xffff;
 
-/// Who sends to whom.
+/// The two ends of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Our GID.
+    /// The sender's GID.
     pub source: Gid,
-    /// The peer's.
+    /// The receiver's GID.
     pub dest: Gid,
-    /// Our node.
+    /// The sender's node GUID.
     pub guid: u64,
     /// The peer's queue pair, if it is known: what a DREQ is about.
     pub remote_qpn: u32,
-    /// What the connection, or the datagram service, was asked for by.
+    /// The service ID by which the connection, or the datagram service, was asked for.
     pub service: u64,
-    /// True if this side asked for it: its id numbers the transaction.
+    /// True if the sender asked for it: its id numbers the transaction.
     pub asked: bool,
 }
 
-/// The management datagram that says what the message says. `None` for what the specification does not have.
+/// The management datagram of the message. `None` for messages that the specification does not have.
 pub fn emit(message: &Message, ends: &Ends) -> Option<[u8; BYTES]> {
-    // Room for private data behind the addresses of IP.
+    // Room for the private data behind the addresses of IP.
     let mut room = [0; ip_addressing::LEN + SIDR_REQ_DATA];
     let (local_id, remote_id) = (message.from, message.to);
     let said = match &message.body {
@@ -64,7 +64,7 @@ pub fn emit(message: &Message, ends: &Ends) -> Option<[u8; BYTES]> {
             private_data: data,
         }),
         Body::Rej { reason, data } => {
-            // What is refused: 0 a REQ, 1 a REP, 2 nothing that was said.
+            // The message that is refused: 0 a REQ, 1 a REP, 2 no message.
             let refused = match ends.asked {
                 true if ends.remote_qpn == 0 => 2,
                 asked => u8::from(asked),
@@ -116,7 +116,7 @@ pub fn emit(message: &Message, ends: &Ends) -> Option<[u8; BYTES]> {
         Body::Req { half, .. } | Body::Rep { half, .. } => half.ece.options,
         _ => 0,
     };
-    // What is too long has been refused long before.
+    // A message that is too long was refused long before.
     Datagram { transaction: release << 32 | u64::from(asker), modifier, message: said }.emit().ok()
 }
 
@@ -128,7 +128,7 @@ fn request<'a>(local_id: u32, ends: &Ends, service: &Service, half: &Half, priva
         _ => (0, 0),
     };
     let primary = path::Repr {
-        // As Linux says it where there are routers.
+        // As Linux has it where there are routers.
         local_lid: path::PERMISSIVE_LID,
         remote_lid: path::PERMISSIVE_LID,
         local_gid: ends.source,
@@ -168,8 +168,8 @@ fn request<'a>(local_id: u32, ends: &Ends, service: &Service, half: &Half, priva
     }
 }
 
-/// Private data behind the addresses, which are IP's whatever the port space is (annex A11.4). `None` if they are too
-/// long.
+/// The private data behind the addresses, which are IP's whatever the port space is (annex A11.4). `None` if they are
+/// too long.
 fn for_ip<'a>(service: &Service, data: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let header =
         ip_addressing::Repr { source_port: service.src.port(), source: service.src.ip(), dest: service.dst.ip() };

@@ -1,5 +1,5 @@
-//! The connection manager as librdmacm's C ABI calls it: what a program does with ids, answered as the kernel's
-//! `rdma_cm` answers.
+//! The connection manager as librdmacm's C ABI calls it: the calls of programs on ids, with the results of the kernel's
+//! `rdma_cm`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub mod port_space {
 
 /// The queue key of datagram services (`RDMA_UDP_QKEY`).
 pub const UDP_QKEY: u32 = 0x0123_4567;
-/// What `rdma_set_option` sets.
+/// The options of `rdma_set_option`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// RDMA_OPTION_ID_TOS.
@@ -45,7 +45,7 @@ pub struct Options {
     pub ack_timeout: Option<u8>,
 }
 
-/// What `rdma_connect` and `rdma_accept` are given.
+/// The parameters of `rdma_connect` and `rdma_accept`.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)] // the names are the man page's
 pub struct ConnectParams {
@@ -60,14 +60,14 @@ pub struct ConnectParams {
     pub data: Vec<u8>,
 }
 
-/// What an id knows of its addresses and its connection.
+/// The addresses and the connection of an id.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Our address.
+    /// The id's own address.
     pub src: Option<SocketAddr>,
-    /// The peer's.
+    /// The peer's address.
     pub dst: Option<SocketAddr>,
-    /// The id is bound to the device.
+    /// True if the id is bound to the device.
     pub device: bool,
     /// The port's link layer.
     pub link_layer: LinkLayer,
@@ -77,11 +77,11 @@ pub struct View {
     pub sgid: Gid,
     /// The peer's GID.
     pub dgid: Gid,
-    /// A route is known.
+    /// True if a route is known.
     pub routed: bool,
     /// The handshake's state and halves, once there is one.
     pub conn: Option<(conn::State, Half, Half)>,
-    /// The first sequence number that we send.
+    /// The first sequence number that this side sends; 24 bits.
     pub psn: u32,
     /// Options.
     pub options: Options,
@@ -93,7 +93,7 @@ pub struct Cm {
     state: Mutex<State>,
 }
 impl Cm {
-    /// For the adapter of this process. Does nothing yet: no thread, no socket.
+    /// Make the manager for the adapter of this process. It has no thread and no socket yet.
     pub fn new(nic: &'static Nic) -> Self {
         let instance = (0..4).fold(0u128, |n, _| n << 32 | u128::from(random_u32()));
         let state = State {
@@ -114,7 +114,7 @@ impl Cm {
         Cm { nic, state: Mutex::new(state) }
     }
 
-    /// The lock, if it can be had in time.
+    /// Take the lock, if that is possible in time.
     pub(crate) fn try_lock(&self, patience: std::time::Duration) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock_for(patience)
     }
@@ -127,7 +127,7 @@ impl Cm {
         self.nic.alive()
     }
 
-    /// Makes an id (rdma_create_id(3)). `token` comes back with its events.
+    /// Make an id (rdma_create_id(3)). `token` comes back with its events.
     ///
     /// # Errors
     /// EINVAL: no such port space.
@@ -142,19 +142,20 @@ impl Cm {
         Ok(self.lock().add_id(channel.clone(), token, space, qp_type))
     }
 
-    /// Names the structure that a new id's events shall bring along.
+    /// Set the token that a new id's events bring along.
     pub fn set_token(&self, id: IdKey, token: u64) {
         if let Some(id) = self.lock().ids.get_mut(&id) {
             id.token = token;
         }
     }
 
-    /// Destroys an id: the peer is told, waiting events are dropped. Gives how many events the program has got.
+    /// Destroy an id: tell the peer, and drop the waiting events. The result is the number of events that the program
+    /// has got.
     pub fn destroy_id(&self, id: IdKey) -> Result<u32> {
         self.lock().destroy(id).ok_or(Errno::ENOENT)
     }
 
-    /// Binds to an address (rdma_bind_addr(3)).
+    /// Bind an id to an address (rdma_bind_addr(3)).
     ///
     /// # Errors
     /// EINVAL: bound already, or a link-local address without scope; EADDRNOTAVAIL: no address of this host, or the
@@ -164,7 +165,7 @@ impl Cm {
         self.prepared(|state, prepared| state.bind(id, addr, prepared))
     }
 
-    /// If another process gives out the port's block: whether it may be claimed.
+    /// Ask the process that gives out the port's block, if it is another one, whether the port may be claimed.
     fn ask_owner(&self, id: IdKey, addr: &SocketAddr) -> Result<()> {
         let state = self.lock();
         let entry = state.ids.get(&id).ok_or(Errno::ENOENT)?;
@@ -177,18 +178,17 @@ impl Cm {
         ports::ask_owner(space, &claim, any_user)
     }
 
-    /// Listens (rdma_listen(3)).
+    /// Listen (rdma_listen(3)).
     ///
-    /// # Errors
-    /// EINVAL: not in a state to; EADDRINUSE, EADDRNOTAVAIL.
+    /// # Errors EINVAL: the id is in another state; EADDRINUSE, EADDRNOTAVAIL: as [`names::check`].
     pub fn listen(&'static self, id: IdKey, backlog: i32) -> Result<()> {
         self.prepared(|state, prepared| state.listen(id, backlog, prepared))
     }
 
-    /// Finds the way to an address (rdma_resolve_addr(3)); the event follows.
+    /// Find the way to an address (rdma_resolve_addr(3)); the event follows.
     ///
-    /// # Errors
-    /// EINVAL: not in a state to, families that differ; ENETUNREACH and its like; as [`Cm::bind`].
+    /// # Errors EINVAL: the id is in another state, or the families differ; ENETUNREACH, EHOSTUNREACH: no way; as
+    /// [`Cm::bind`].
     pub fn resolve_addr(&'static self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
         if let Some(src) = src {
             self.ask_owner(id, src)?;
@@ -196,7 +196,7 @@ impl Cm {
         self.prepared(|state, prepared| state.resolve_addr(id, src, dst, prepared))
     }
 
-    /// Finds the route (rdma_resolve_route(3)); the event follows.
+    /// Find the route (rdma_resolve_route(3)); the event follows.
     ///
     /// # Errors
     /// EINVAL: no address was resolved.
@@ -211,7 +211,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks for a connection, or for a datagram service (rdma_connect(3)); the event follows.
+    /// Ask for a connection, or for a datagram service (rdma_connect(3)); the event follows.
     ///
     /// # Errors
     /// EINVAL: no route, too much private data.
@@ -221,7 +221,7 @@ impl Cm {
         state.connect(id, params)
     }
 
-    /// Accepts a request (rdma_accept(3)).
+    /// Accept a request (rdma_accept(3)).
     ///
     /// # Errors
     /// EINVAL: there is no request (any more), too much private data; the request is then rejected.
@@ -229,7 +229,7 @@ impl Cm {
         self.lock().accept(id, params)
     }
 
-    /// Active side without a queue pair of the id's: it is ready (rdma_establish(3)).
+    /// Note that the queue pair is ready, on the active side whose queue pair is not the id's (rdma_establish(3)).
     ///
     /// # Errors
     /// EINVAL: no response has come.
@@ -237,7 +237,7 @@ impl Cm {
         self.lock().with_result(id, |conn, _, out| conn.ready(out))
     }
 
-    /// Rejects (rdma_reject(3)).
+    /// Reject a request or a response (rdma_reject(3)).
     ///
     /// # Errors
     /// EINVAL: nothing to reject, too much private data.
@@ -249,10 +249,9 @@ impl Cm {
         })
     }
 
-    /// Ends the connection, or agrees that it has ended (rdma_disconnect(3)).
+    /// End the connection, or agree that it has ended (rdma_disconnect(3)).
     ///
-    /// # Errors
-    /// EINVAL: there never was one.
+    /// # Errors EINVAL: there never was a connection.
     pub fn disconnect(&self, id: IdKey) -> Result<()> {
         self.lock().with_result(id, |conn, now, out| {
             conn.disconnect(now, out);
@@ -260,16 +259,15 @@ impl Cm {
         })
     }
 
-    /// Data came before the last message of the handshake (rdma_notify(3)).
+    /// Note that data came before the last message of the handshake (rdma_notify(3)).
     ///
-    /// # Errors
-    /// EISCONN: established already; EINVAL: not waiting for it.
+    /// # Errors EISCONN: established already; EINVAL: the id does not wait for that message.
     pub fn data_came(&self, id: IdKey) -> Result<()> {
         self.lock().with_result(id, |conn, _, out| conn.data_came(out))
     }
 
-    /// Moves an id and its waiting events to another channel (rdma_migrate_id(3)). Gives how many events the program
-    /// has got so far.
+    /// Move an id and its waiting events to another channel (rdma_migrate_id(3)). The result is the number of events
+    /// that the program has got so far.
     pub fn migrate(&self, id: IdKey, to: &Arc<Channel>) -> Result<u32> {
         let mut state = self.lock();
         let entry = state.ids.get_mut(&id).ok_or(Errno::ENOENT)?;
@@ -283,7 +281,7 @@ impl Cm {
         Ok(reported)
     }
 
-    /// Sets options that can be set at any time (rdma_set_option(3)).
+    /// Set options that can be set at any time (rdma_set_option(3)).
     ///
     /// # Errors
     /// ENOENT: no such id.
@@ -292,10 +290,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Whether the port may be shared (`rdma_set_reuseaddr` of Linux).
+    /// Set whether the port may be shared (`rdma_set_reuseaddr` of Linux).
     ///
-    /// # Errors
-    /// EINVAL: listening; or taken back after binding.
+    /// # Errors EINVAL: the id listens, or `reuse` is taken back after binding.
     pub fn set_reuse(&self, id: IdKey, reuse: bool) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -306,10 +303,9 @@ impl Cm {
         Err(Errno::EINVAL)
     }
 
-    /// Whether the id keeps to its address family (`rdma_set_afonly` of Linux).
+    /// Set whether the id keeps to its address family (`rdma_set_afonly` of Linux).
     ///
-    /// # Errors
-    /// EINVAL: past binding.
+    /// # Errors EINVAL: the id is bound or further.
     pub fn set_only(&self, id: IdKey, only: bool) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -320,7 +316,7 @@ impl Cm {
         state.change_claim_of(id, |claim| claim.only = only)
     }
 
-    /// What is known of an id.
+    /// The addresses and the connection of an id.
     pub fn view(&self, id: IdKey) -> Result<View> {
         let state = self.lock();
         let entry = state.ids.get(&id).ok_or(Errno::ENOENT)?;
@@ -345,10 +341,9 @@ impl Cm {
         })
     }
 
-    /// The id may join groups (`rdma_join_multicast` of Linux: bound or resolved).
+    /// Check that the id may join groups (`rdma_join_multicast` of Linux: it is bound or resolved).
     ///
-    /// # Errors
-    /// EINVAL.
+    /// # Errors EINVAL: it is not.
     pub fn may_join(&self, id: IdKey) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -356,7 +351,7 @@ impl Cm {
         if phase && entry.qp_type == UD && entry.device { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// Puts an event of the library's or the program's own making into the id's channel.
+    /// Put an event that the library or the program made into the id's channel.
     ///
     /// # Errors
     /// ENOENT: no such id.
@@ -369,7 +364,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Drops waiting events of an id that the test names.
+    /// Drop the waiting events of an id that the test selects.
     pub fn drop_events(&self, id: IdKey, which: impl Fn(&Event) -> bool) {
         let state = self.lock();
         if let Some(entry) = state.ids.get(&id) {
@@ -377,10 +372,9 @@ impl Cm {
         }
     }
 
-    /// Waits for an event (rdma_get_cm_event(3)). It must be acknowledged.
+    /// Wait for an event (rdma_get_cm_event(3)). The program must acknowledge it.
     ///
-    /// # Errors
-    /// EAGAIN when O_NONBLOCK is set and nothing waits; EINTR.
+    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_event(&self, channel: &Channel) -> Result<Got> {
         loop {
             channel.bell.wait()?;
@@ -390,7 +384,7 @@ impl Cm {
         }
     }
 
-    /// The next event of a channel whose descriptor the caller has read. `None`: the event went with its id in the
+    /// Take the next event of a channel whose descriptor the caller has read. `None`: the event went with its id in the
     /// meantime.
     pub fn take_event(&self, channel: &Channel) -> Option<Got> {
         let mut state = self.lock();
@@ -407,8 +401,8 @@ impl Cm {
         Some(Got { id: queued.id, token, child: queued.child, event: queued.event })
     }
 
-    /// Takes an event back that is not to be handed out yet: it is the channel's next one again. Not for requests,
-    /// which have made room for others.
+    /// Put an event back that is not to be handed out yet: it is the channel's next one again. Requests cannot be put
+    /// back: they have made room for others.
     pub fn give_back(&self, channel: &Channel, got: Got) {
         let mut state = self.lock();
         if let Some(id) = state.ids.get_mut(&got.id) {

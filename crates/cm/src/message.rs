@@ -1,5 +1,5 @@
-//! What two connection managers say to each other: the messages of IBTA vol. 1, chapter 12 (communication management),
-//! in a layout of our own.
+//! The messages between two connection managers: those of IBTA vol. 1, chapter 12 (communication management), in this
+//! project's own layout.
 //!
 //! Each message is one packet, little endian:
 //!
@@ -9,25 +9,25 @@
 //! 16  body (REQ, REP, SIDR REQ, SIDR REP), then private data up to the packet's end
 //! ```
 //!
-//! What comes from a socket is input from outside: [`parse`] takes only what [`emit`] would have written.
+//! A packet from a socket is input from outside: [`parse`] takes only what [`emit`] would have written.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::event::Ece;
 use crate::names::Claim;
 
-/// Longest private data of a REQ (rdma_connect(3): `RDMA_PS_TCP`).
+/// Longest private data of a REQ, in bytes (rdma_connect(3): `RDMA_PS_TCP`).
 pub const REQ_DATA: usize = 56;
-/// Of a REP (rdma_accept(3)).
+/// Longest private data of a REP, in bytes (rdma_accept(3)).
 pub const REP_DATA: usize = 196;
-/// Of a REJ (IBTA vol. 1, table 111).
+/// Longest private data of a REJ, in bytes (IBTA vol. 1, table 111).
 pub const REJ_DATA: usize = 148;
-/// Of a SIDR REQ (rdma_connect(3): `RDMA_PS_UDP`).
+/// Longest private data of a SIDR REQ, in bytes (rdma_connect(3): `RDMA_PS_UDP`).
 pub const SIDR_REQ_DATA: usize = 180;
-/// Of a SIDR REP (rdma_accept(3)).
+/// Longest private data of a SIDR REP, in bytes (rdma_accept(3)).
 pub const SIDR_REP_DATA: usize = 136;
 
-/// Longest packet.
+/// Longest packet, in bytes.
 pub const MAX_BYTES: usize = HEAD + SERVICE + CONN + SIDR_REQ_DATA + REP_DATA;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"sCM1");
@@ -36,16 +36,16 @@ const ADDR: usize = 24;
 const SERVICE: usize = 4 + 2 * ADDR;
 const CONN: usize = 24;
 
-/// Which service is wanted, and by whom.
+/// The service that a request is for, and the address that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// `enum rdma_port_space`.
     pub port_space: u16,
-    /// `enum ibv_qp_type` of the one who asks.
+    /// `enum ibv_qp_type` of the side that asks.
     pub qp_type: u8,
-    /// Who asks.
+    /// The address of the side that asks.
     pub src: SocketAddr,
-    /// Who is asked; its port names the service.
+    /// The address of the side that is asked; its port names the service.
     pub dst: SocketAddr,
 }
 
@@ -54,11 +54,11 @@ pub struct Service {
 pub struct Half {
     /// The queue pair; 24 bits.
     pub qpn: u32,
-    /// The first sequence number that it will send; 24 bits.
+    /// The first sequence number that this side will send; 24 bits.
     pub psn: u32,
     /// READs and atomics that the sender of this message accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that it will have outstanding.
+    /// READs and atomics that the sender of this message will have outstanding.
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: u8,
@@ -66,13 +66,13 @@ pub struct Half {
     pub retry_count: u8,
     /// Retries after RNR that the receiver shall make; 3 bits.
     pub rnr_retry_count: u8,
-    /// It has a shared receive queue.
+    /// True if this side has a shared receive queue.
     pub srq: bool,
     /// Enhanced connection establishment.
     pub ece: Ece,
 }
 
-/// What a message says.
+/// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the specification's
 pub enum Body {
@@ -102,12 +102,12 @@ pub enum Body {
         qkey: u32,
         data: Vec<u8>,
     },
-    /// May this port of a block of yours be claimed? Not of the specification.
+    /// A question: may this port of a block of the receiver's be claimed? The specification has no such message.
     Ask {
         port_space: u16,
         claim: Claim,
     },
-    /// 0, or the errno.
+    /// The answer: 0, or the errno.
     Answer {
         errno: u16,
     },
@@ -120,11 +120,11 @@ pub struct Message {
     pub from: u32,
     /// Communication id of the receiver; 0 if not known yet.
     pub to: u32,
-    /// What it says.
+    /// The body.
     pub body: Body,
 }
 
-/// Not a message of this protocol.
+/// The error of [`parse`]: the packet is no message of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -156,7 +156,7 @@ fn put_half(out: &mut Vec<u8>, h: &Half) {
     out.extend_from_slice(&h.ece.options.to_le_bytes());
 }
 
-/// Writes a message.
+/// The packet of a message.
 pub fn emit(message: &Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(MAX_BYTES);
     let (kind, code) = match &message.body {
@@ -205,7 +205,7 @@ pub fn emit(message: &Message) -> Vec<u8> {
     out
 }
 
-/// Reads what is left of a packet, in order.
+/// A reader of the rest of a packet, in order.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -296,10 +296,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads a message. Exact: the right length, no unknown flags, zeros where zeros belong.
+/// Parse a packet. The check is exact: the right length, no unknown flags, zeros where zeros belong.
 ///
-/// # Errors
-/// [`Malformed`].
+/// # Errors [`Malformed`]: the packet is no message.
 pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut r = Reader(bytes);
     if r.u32()? != MAGIC {

@@ -2,13 +2,13 @@
 //! the kernel when their owner dies, however it dies.
 //!
 //! ```text
-//! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/listen        who listens there: a SOCK_SEQPACKET listener
+//! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/listen        the SOCK_SEQPACKET listener there
 //! softrnic/1/cm/PORTSPACE/PORT/ADDRESS/FLAGS-OWNER   bound, and not listening; OWNER makes the name unique
 //! softrnic/1/cm/PORTSPACE/block/BLOCK                32 ephemeral ports, given out by their owner's process
 //! softrnic/1/cm/PORTSPACE/PORT/lock                  held for the moment of looking and claiming
 //! ```
 //!
-//! All but the second have variants, so that strangers who hold them can be passed over ([`memory::names`]).
+//! All but the second have variants, so that names that strangers hold can be passed over ([`memory::names`]).
 //!
 //! PORTSPACE and PORT are four hexadecimal digits. ADDRESS says the family, whether the id keeps to it (`o`: "only";
 //! `d`: "dual"), the address and its scope: `4o0a000001`, `6d00..01.2`.
@@ -20,7 +20,7 @@ use verbs::{Errno, Result};
 /// Ports per block of ephemeral ports.
 pub const BLOCK_PORTS: u16 = 32;
 
-/// The flags that `/proc/net/unix` shows of a socket that listens (`__SO_ACCEPTCON`).
+/// The flags of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON`).
 const LISTENS: &str = "00010000";
 
 const PREFIX: &str = "softrnic/1/cm";
@@ -30,13 +30,13 @@ const PREFIX: &str = "softrnic/1/cm";
 pub struct Claim {
     /// Address and port.
     pub addr: SocketAddr,
-    /// It keeps to its family (RDMA_OPTION_ID_AFONLY).
+    /// True if the id keeps to its family (RDMA_OPTION_ID_AFONLY).
     pub only: bool,
-    /// It shares (RDMA_OPTION_ID_REUSEADDR).
+    /// True if the id shares the port (RDMA_OPTION_ID_REUSEADDR).
     pub reuse: bool,
 }
 
-/// Linux takes loopback addresses for wildcards where ports are claimed (`cma_any_addr`).
+/// True for addresses that Linux takes for wildcards where ports are claimed: loopback addresses, too (`cma_any_addr`).
 fn counts_as_wildcard(addr: &SocketAddr) -> bool {
     addr.ip().is_unspecified() || addr.ip().is_loopback()
 }
@@ -46,7 +46,7 @@ pub fn is_wildcard(addr: &SocketAddr) -> bool {
     addr.ip().is_unspecified()
 }
 
-/// The scope matters only for link-local addresses.
+/// The scope, which matters only for link-local addresses.
 fn scope(addr: &SocketAddr) -> u32 {
     match addr {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
@@ -59,7 +59,7 @@ pub fn same_address(a: &SocketAddr, b: &SocketAddr) -> bool {
     a.ip() == b.ip() && scope(a) == scope(b)
 }
 
-/// Whether a new claim can stand beside one that exists (`cma_check_port` of Linux). The port is the same.
+/// Check that a new claim can stand beside an existing one (`cma_check_port` of Linux). The port is the same.
 ///
 /// # Errors
 /// EADDRNOTAVAIL: one of them is for all addresses, or for loopback. EADDRINUSE: the same address.
@@ -76,7 +76,7 @@ pub fn check(new: &Claim, old: &Claim) -> Result<()> {
     if same_address(&new.addr, &old.addr) { Err(Errno::EADDRINUSE) } else { Ok(()) }
 }
 
-/// Whether a listener hears of requests to this address (`cma_match_private_data` of Linux).
+/// True if a listener gets requests to this address (`cma_match_private_data` of Linux).
 pub fn hears(listener: &SocketAddr, only: bool, dst: &SocketAddr) -> bool {
     if is_wildcard(listener) {
         return !only || listener.is_ipv4() == dst.is_ipv4();
@@ -111,12 +111,12 @@ fn parse_address(text: &str, port: u16) -> Option<(SocketAddr, bool)> {
     Some((addr, only))
 }
 
-/// The name of the one who listens there.
+/// The name of the listener at an address.
 pub fn listener(port_space: u16, addr: &SocketAddr, only: bool) -> String {
     format!("{PREFIX}/{port_space:04x}/{:04x}/{}/listen", addr.port(), address(addr, only))
 }
 
-/// The name of one who is bound there.
+/// The name of an id that is bound to an address.
 pub fn bound(port_space: u16, claim: &Claim, owner: u128, serial: u32) -> String {
     let share = if claim.reuse { 'r' } else { '-' };
     let Claim { addr, only, .. } = claim;
@@ -128,12 +128,12 @@ pub fn block(port_space: u16, block: u16) -> String {
     format!("{PREFIX}/{port_space:04x}/block/{block:04x}")
 }
 
-/// The name that is held while a port is looked at and claimed.
+/// The name that is held while the claims of a port are looked at and changed.
 pub fn lock(port_space: u16, port: u16) -> String {
     format!("{PREFIX}/{port_space:04x}/{port:04x}/lock")
 }
 
-/// Names at which a listener for this address may be found, the most specific first.
+/// The names at which a listener for this address may be found, the most specific first.
 pub fn listeners(port_space: u16, dst: &SocketAddr) -> [String; 5] {
     let any4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), dst.port());
     let any6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), dst.port());
@@ -142,12 +142,12 @@ pub fn listeners(port_space: u16, dst: &SocketAddr) -> [String; 5] {
     [at(*dst, usual), at(*dst, !usual), at(mine, true), at(mine, false), at(other, false)]
 }
 
-/// The claims that a text like `/proc/net/unix` shows.
+/// The claims in a text like `/proc/net/unix`.
 pub fn claims<'a>(proc_net_unix: &'a str, port_space: u16) -> impl Iterator<Item = Claim> + 'a {
     claims_and_kinds(proc_net_unix, port_space).map(|(claim, _)| claim)
 }
 
-/// [`claims`], and whether it is a listener's.
+/// The claims of [`claims`], each with whether it is a listener's.
 pub(crate) fn claims_and_kinds<'a>(
     proc_net_unix: &'a str,
     port_space: u16,
@@ -177,7 +177,7 @@ pub(crate) fn listens(line: &str) -> bool {
     line.split_whitespace().nth(3) == Some(LISTENS)
 }
 
-/// What the names of a port's claims begin with, as `/proc/net/unix` shows them.
+/// The beginning of the names of a port's claims in `/proc/net/unix`.
 pub(crate) fn port_prefix(port_space: u16, port: u16) -> String {
     format!("@{PREFIX}/{port_space:04x}/{port:04x}/")
 }

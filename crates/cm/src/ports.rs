@@ -1,5 +1,5 @@
-//! Who holds which port. Explicit ports are claimed one by one, ephemeral ones in blocks, so that a thousand outgoing
-//! connections do not cost a thousand descriptors.
+//! The ports that ids hold. Explicit ports are claimed one by one, ephemeral ones in blocks, so that a thousand
+//! outgoing connections do not cost a thousand descriptors.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,29 +14,30 @@ use crate::names::{self, BLOCK_PORTS, Claim};
 use crate::prepare::{NewBlock, Prepared, Stop};
 use crate::socket;
 
-/// What an id holds.
+/// The port of an id.
 pub(crate) struct Port {
     pub claim: Claim,
-    /// The claim's name; none for a port of a block.
+    /// The socket with the claim's name; `None` for a port of a block.
     held: Option<TrackedFd>,
 }
 
 /// A block of ephemeral ports.
 struct Block {
-    /// Which of them are in use; those that were in use by others when the block was claimed count for ever.
+    /// The ports in use, as bits; those that were in use by other processes when the block was claimed stay set for
+    /// ever.
     used: u32,
-    /// Others ask here for one of them.
+    /// The socket at which other processes ask for one of the ports.
     socket: TrackedFd,
 }
 
-/// What this process holds.
+/// The ports of this process.
 #[derive(Default)]
 pub(crate) struct Ports {
     blocks: HashMap<(u16, u16), Block>,
     serial: u32,
-    /// Ports of blocks that are not in use, the longest unused first.
+    /// The ports of blocks that are not in use, the longest unused first.
     free: HashMap<u16, VecDeque<u16>>,
-    /// How many ids hold a port.
+    /// The number of ids that hold each port.
     users: HashMap<(u16, u16), u32>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn ephemeral_range() -> (u16, u16) {
     }
 }
 
-/// EACCES for a well-known port where the user may not have it (ip(7), `ip_unprivileged_port_start`).
+/// Check for a well-known port that the user may have it: EACCES (ip(7), `ip_unprivileged_port_start`).
 fn permitted(port: u16) -> Result<()> {
     let first = sysctl::<1>("/proc/sys/net/ipv4/ip_unprivileged_port_start").map_or(1024, |[n]| n);
     if port >= first {
@@ -70,7 +71,7 @@ fn permitted(port: u16) -> Result<()> {
 }
 
 impl State {
-    /// Claims a port for an id; an ephemeral one for port 0.
+    /// Claim a port for an id; an ephemeral one for port 0.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL ([`names::check`]); EACCES: well-known; EMFILE.
@@ -104,7 +105,7 @@ impl State {
         Ok(Port { claim, held: Some(held) })
     }
 
-    /// True if only processes of other users listen at a claim's address, whom this process does not talk to.
+    /// True if only processes of other users listen at a claim's address, and this process may not talk to those.
     fn is_strangers(&self, port_space: u16, claim: &Claim) -> bool {
         let name = names::listener(port_space, &claim.addr, claim.only);
         !self.any_user && socket::connect(&name, false).err() == Some(Errno::EACCES)
@@ -120,7 +121,7 @@ impl State {
         Ok(TrackedFd::new(socket::claim(&name)?, self.fds()))
     }
 
-    /// An id's claim is another one from now on: of an address that was chosen since, or with another option.
+    /// Change an id's claim: its address was chosen since, or an option has changed.
     pub(crate) fn change_claim(&mut self, port_space: u16, port: &mut Port, claim: Claim) -> Result<()> {
         if port.claim != claim {
             if port.held.is_some() {
@@ -131,14 +132,14 @@ impl State {
         Ok(())
     }
 
-    /// No ephemeral port from now on, if it is one of ours.
+    /// Take a port out of the ephemeral ones, if it is in a block of this process.
     fn mark_used(&mut self, port_space: u16, port: u16) {
         if let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) {
             block.used |= 1 << (port % BLOCK_PORTS);
         }
     }
 
-    /// Another process wants a port of a block of ours.
+    /// Answer another process that wants a port of a block of this process.
     pub(crate) fn answer(&mut self, port_space: u16, claim: &Claim) -> Result<()> {
         for old in self.held(port_space, claim.addr.port()) {
             names::check(claim, &old)?;
@@ -147,7 +148,7 @@ impl State {
         Ok(())
     }
 
-    /// True if the port's block is ours, or nobody's business to ask about.
+    /// True if the port's block is this process's, so that no other process need be asked.
     pub(crate) fn is_own_block(&self, port_space: u16, port: u16) -> bool {
         self.ports.blocks.contains_key(&(port_space, port / BLOCK_PORTS))
     }
@@ -162,7 +163,7 @@ impl State {
         let addr = &port.claim.addr;
         let text = prepared.names(port_space, addr.port())?;
         if port.claim.reuse {
-            // Who listens does not share; the id's own claim is in the text once.
+            // A listener does not share; the id's own claim is in the text once.
             let alone = Claim { reuse: false, ..port.claim.clone() };
             let others = names::claims(text, port_space).filter(|old| old.addr.port() == addr.port());
             let mut own = port.held.is_some();
@@ -177,7 +178,7 @@ impl State {
         Ok(TrackedFd::new(socket, self.fds()))
     }
 
-    /// The id lets go of its port.
+    /// Release the id's port.
     pub(crate) fn release_port(&mut self, port_space: u16, port: &Port) {
         let number = port.claim.addr.port();
         let key = (port_space, number);
@@ -193,8 +194,8 @@ impl State {
         }
     }
 
-    /// An ephemeral port. They take turns: who still has a port in mind that was given back shall not reach somebody
-    /// else.
+    /// An ephemeral port. The ports are used in turn: a peer that still remembers a port that was released must not
+    /// reach another program there.
     fn ephemeral(&mut self, port_space: u16, prepared: &mut Prepared) -> std::result::Result<u16, Stop> {
         loop {
             let free = self.ports.free.entry(port_space).or_default();
@@ -202,7 +203,7 @@ impl State {
                 self.add_block(prepared.take_block(port_space)?)?;
                 continue;
             };
-            // Somebody may have claimed it by its number in the meantime.
+            // Another id may have claimed it by its number in the meantime.
             let Some(block) = self.ports.blocks.get_mut(&(port_space, port / BLOCK_PORTS)) else { continue };
             let bit = 1 << (port % BLOCK_PORTS);
             if block.used & bit == 0 {
@@ -212,7 +213,7 @@ impl State {
         }
     }
 
-    /// Gives out the ports of a block from now on.
+    /// Give out the ports of a block from now on.
     fn add_block(&mut self, block: NewBlock) -> Result<()> {
         let NewBlock { port_space, number, socket, used, free } = block;
         self.watch(&socket, Token::Block(port_space, number))?;
@@ -226,26 +227,26 @@ impl State {
         self.ports.blocks.get(&(port_space, block)).map(|b| &b.socket)
     }
 
-    /// Claims of this process's ids.
+    /// The claims of this process's ids at a port.
     fn held(&self, port_space: u16, port: u16) -> Vec<Claim> {
         let ids = self.ids.values().filter(|id| id.port_space == port_space);
         ids.filter_map(|id| id.port.as_ref()).map(|p| &p.claim).filter(|c| c.addr.port() == port).cloned().collect()
     }
 }
 
-/// Asks the process that gives out the ports of a block, if there is one, whether a port may be claimed. Not to be
-/// called with the lock held: that process might ask us at the same time.
+/// Ask the process that gives out the ports of a block, if there is one, whether a port may be claimed. The caller must
+/// not hold the lock: that process might ask this one at the same time.
 pub(crate) fn ask_owner(port_space: u16, claim: &Claim, any_user: bool) -> Result<()> {
     let ask = Message { from: 0, to: 0, body: Body::Ask { port_space, claim: claim.clone() } };
     match socket::ask(&names::block(port_space, claim.addr.port() / BLOCK_PORTS), &ask, any_user) {
         Ok(Some(Body::Answer { errno: 0 })) | Err(Errno::ECONNREFUSED) => Ok(()),
         Ok(Some(Body::Answer { errno })) => Err(Errno(errno.into())),
-        // Another user's, or one that does not answer: the port may be in use.
+        // The owner is another user's process, or does not answer: the port may be in use.
         _ => Err(Errno::EADDRINUSE),
     }
 }
 
-/// True if the names show that somebody listens at the port, for whatever address.
+/// True if the names show a listener at the port, for whatever address.
 pub(crate) fn has_listener(text: &str, port_space: u16, port: u16) -> bool {
     let prefix = names::port_prefix(port_space, port);
     text.lines().any(|line| names::is_listener(line) && line.contains(&prefix) && names::listens(line))

@@ -1,8 +1,9 @@
-//! What is found out about ports without the connection manager's lock.
+//! Names and locks of ports, which calls get without the connection manager's lock.
 //!
-//! The names of all processes are one text, `/proc/net/unix`. The kernel takes half a second to write it where somebody
-//! has bound tens of thousands of names, and any user may. So a call that needs the text, or a port's lock, which
-//! another process may hold meanwhile, lets go of the connection manager's lock, gets what it needs, and begins again.
+//! The names of all processes are one text, `/proc/net/unix`. The kernel takes long to write it where a process has
+//! bound tens of thousands of names, and any user may. Another process may hold a port's lock at the same time. So a
+//! call that needs the text or a port's lock releases the connection manager's lock, gets what it needs, and begins
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +16,17 @@ use crate::manager::Cm;
 use crate::names::{self, BLOCK_PORTS};
 use crate::{ports, socket};
 
-/// How often a port's lock is tried for, every 50 us, before the port is called taken.
+/// The number of attempts to take a port's lock, every 50 us, before the port is called taken.
 const LOCK_TRIES: u32 = 20_000;
-/// How often a call begins again at most: each time it has what it lacked before.
+/// The greatest number of times that a call begins: each time it has what it lacked before.
 const ATTEMPTS: u32 = 16;
 
-/// Why a call cannot go on.
+/// The reason why a call cannot go on.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It has failed.
+    /// The call has failed.
     Failed(Errno),
-    /// It needs this.
+    /// The call needs this first.
     Needs(Need),
 }
 
@@ -35,7 +36,7 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What takes long to get.
+/// A thing that takes long to get.
 #[derive(Debug)]
 pub(crate) enum Need {
     /// The names, and the lock of this port of a port space.
@@ -44,7 +45,7 @@ pub(crate) enum Need {
     Block(u16),
 }
 
-/// The names, while a port's lock is held: nobody else claims the port.
+/// The names, together with a port's lock: no other process claims the port while it is held.
 pub(crate) struct PortNames {
     port_space: u16,
     port: u16,
@@ -57,12 +58,12 @@ pub(crate) struct NewBlock {
     pub port_space: u16,
     pub number: u16,
     pub socket: TrackedFd,
-    /// Those that others hold.
+    /// The ports that other processes hold, as bits.
     pub used: u32,
     pub free: Vec<u16>,
 }
 
-/// What a call has so far.
+/// The things that a call has got so far.
 #[derive(Default)]
 pub(crate) struct Prepared {
     names: Option<PortNames>,
@@ -78,16 +79,16 @@ impl Prepared {
         }
     }
 
-    /// A block of this port space; the caller has it from now on.
+    /// Take the block of this port space; the caller has it from now on.
     pub(crate) fn take_block(&mut self, port_space: u16) -> std::result::Result<NewBlock, Stop> {
         self.block.take_if(|block| block.port_space == port_space).ok_or(Stop::Needs(Need::Block(port_space)))
     }
 
-    /// Gets what is needed. Nobody waits for the caller meanwhile.
+    /// Get what is needed. No other call waits for the caller meanwhile.
     fn get(&mut self, need: Need, fds: &Arc<FdSet>) -> Result<()> {
         match need {
             Need::Port(port_space, port) => {
-                // Of two locks each could be waited for by the holder of the other.
+                // Never two locks: the holder of each could wait for the other.
                 self.names = None;
                 let _lock = lock_port(port_space, port, fds)?;
                 self.names = Some(PortNames { port_space, port, text: text(), _lock });
@@ -105,7 +106,7 @@ pub(crate) fn text() -> String {
     std::fs::read("/proc/net/unix").map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
 }
 
-/// The port's lock: names can be looked at and claimed without others in between.
+/// Take the port's lock: names can be looked at and claimed without other processes in between.
 fn lock_port(port_space: u16, port: u16, fds: &Arc<FdSet>) -> Result<TrackedFd> {
     let name = names::lock(port_space, port);
     for _ in 0..LOCK_TRIES {
@@ -118,7 +119,7 @@ fn lock_port(port_space: u16, port: u16, fds: &Arc<FdSet>) -> Result<TrackedFd> 
     Err(Errno::EADDRINUSE)
 }
 
-/// Claims a block that has at least one free port.
+/// Claim a block that has at least one free port.
 fn claim_block(port_space: u16, fds: &Arc<FdSet>) -> Result<NewBlock> {
     let (low, high) = ports::ephemeral_range();
     let (first, last) = (low / BLOCK_PORTS, high / BLOCK_PORTS);
@@ -131,7 +132,7 @@ fn claim_block(port_space: u16, fds: &Arc<FdSet>) -> Result<NewBlock> {
             Err(Errno::EADDRINUSE) => continue,
             Err(e) => return Err(e),
         };
-        // Who claims one of these ports from now on asks the block's holder first, and waits for the answer.
+        // A process that claims one of these ports from now on asks the block's holder first, and waits for the answer.
         let mut used = 0u32;
         for other in names::claims(&text(), port_space) {
             if other.addr.port() / BLOCK_PORTS == number {
@@ -148,7 +149,7 @@ fn claim_block(port_space: u16, fds: &Arc<FdSet>) -> Result<NewBlock> {
 }
 
 impl Cm {
-    /// Does something that may need what takes long to get, and has changed nothing when it says so.
+    /// Call a function that may need what takes long to get; it has changed nothing when it says so.
     pub(crate) fn prepared<T>(
         &'static self,
         mut attempt: impl FnMut(&mut State, &mut Prepared) -> std::result::Result<T, Stop>,
@@ -181,7 +182,7 @@ mod tests {
     use crate::{Channel, ConnectParams};
 
     type Look = Box<dyn FnMut() + Send>;
-    /// What happens while the names are read.
+    /// The function that runs while the names are read.
     static LOOK: Mutex<Option<Look>> = Mutex::new(None);
 
     pub(super) fn reads() {
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The names are read by calls that need them, and nobody has the lock meanwhile.
+    /// Calls that need the names read them, and no thread has the lock meanwhile.
     #[test]
     fn the_lock_is_free_while_names_are_read() {
         let nic = nic::Nic::get().expect("an adapter");
@@ -203,7 +204,7 @@ mod tests {
         let channel = Channel::new().expect("a channel");
         let id = || cm.create_id(&channel, 0, port_space::TCP.into(), 2).unwrap();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        // An ephemeral port, the port of a listener that shares it, and one by its number.
+        // The cases: an ephemeral port, the port of a listener that shares it, and a port by its number.
         let (first, second) = (id(), id());
         cm.set_reuse(first, true).unwrap();
         cm.bind(first, &any).unwrap();
@@ -212,7 +213,7 @@ mod tests {
         assert!(reads.recv().unwrap(), "a listener's port");
         let port = (20_000..30_000).find(|port| cm.bind(second, &SocketAddr::new(any.ip(), *port)).is_ok());
         assert!(reads.recv().unwrap(), "a port by its number");
-        // Nobody listens there.
+        // No process listens there.
         let third = id();
         let there = SocketAddr::new(any.ip(), port.unwrap());
         cm.resolve_addr(third, None, &there).unwrap();

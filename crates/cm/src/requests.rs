@@ -1,4 +1,4 @@
-//! Requests and their answers: from the id that connects to the listener that hears of it, and back.
+//! Requests and their answers: from the id that connects to the listener that gets the request, and back.
 
 use std::net::SocketAddr;
 
@@ -14,11 +14,11 @@ use crate::names::{self, is_wildcard};
 use crate::ports;
 use crate::route::Wire;
 
-/// How long a request that nobody listens for is made again before that is reported, and the pauses in between.
+/// How long a request without listener is repeated before that is reported, and the pauses in between, in nanoseconds.
 const RETRY_TIME: u64 = 200_000_000;
-/// The same, while a connection to this very address and port stands (of any port space): its acceptor lives, and
-/// programs that agree on the next connection over the first one (perftest -R) let go of the port and listen anew. On a
-/// busy machine that takes a while, and perftest's client dies of a REJECTED.
+/// The longer time of repetition, in nanoseconds, while a connection to this very address and port stands (of any port
+/// space). Its acceptor lives, and programs that agree on the next connection over the first one (perftest -R) close
+/// the port and listen anew. On a busy machine that takes a while, and perftest's client dies of a REJECTED.
 const RETRY_TIME_KNOWN: u64 = 3_000_000_000;
 const RETRY_FIRST: u64 = 500_000;
 const RETRY_LAST: u64 = 32_000_000;
@@ -63,8 +63,8 @@ impl State {
         Ok(())
     }
 
-    /// Sends a request to whoever listens. Where nobody does, the thread looks up whether somebody listens at the port
-    /// for another address ([`State::unheard`]), without the lock.
+    /// Send a request to its listener. If there is none, the thread looks up, without the lock, whether a process
+    /// listens at the port for another address ([`State::unheard`]).
     pub(crate) fn ask(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: &Body) {
         if !self.asked(id, space, dst, body) {
             self.unheard.push(id);
@@ -72,15 +72,16 @@ impl State {
         }
     }
 
-    /// What the names say about requests that nobody took.
+    /// Decide, by the names, about requests that no listener took.
     pub(crate) fn look_up(&mut self, unheard: Vec<IdKey>, names: &str) {
         for id in unheard {
             let Some(entry) = self.ids.get(&id) else { continue };
-            // It may have been answered in the meantime, by a timeout or by the device's removal.
+            // The request may have been answered in the meantime, by a timeout or by the device's removal.
             let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) else { continue };
             let space = entry.port_space;
-            // The service is known, and says no, if somebody listens at the port for another address (Linux). Who is
-            // found there may as well have begun to listen for ours since it was looked for: then it is there now.
+            // If a process listens at the port for another address, the service is known, and the answer is a refusal
+            // (Linux). Such a listener may also have begun to listen for this address since the request was sent: then
+            // the second attempt finds it.
             let known = ports::has_listener(names, space, dst.port());
             if !(known && self.asked(id, space, &dst, &body)) {
                 self.not_heard(id, known, &body);
@@ -88,7 +89,7 @@ impl State {
         }
     }
 
-    /// Nobody takes a request, although somebody listens at the port, or nobody does.
+    /// Answer a request that no listener takes. `known`: a process listens at the port for another address.
     fn not_heard(&mut self, id: IdKey, known: bool, body: &Body) {
         if !known && self.retry_later(id) {
             return;
@@ -104,7 +105,7 @@ impl State {
         self.with_conn(id, |conn, now, out| conn.receive(nobody, now, out));
     }
 
-    /// Makes the request again after a pause; false when that has been done for long enough.
+    /// Schedule the request again after a pause; false when that has been done for long enough.
     fn retry_later(&mut self, id: IdKey) -> bool {
         let Some(entry) = self.ids.get_mut(&id) else { return false };
         let now = nic::now();
@@ -124,7 +125,7 @@ impl State {
         true
     }
 
-    /// The pause is over.
+    /// Repeat a request whose pause is over.
     pub(crate) fn ask_again(&mut self, id: IdKey) {
         let Some(entry) = self.ids.get(&id) else { return };
         if let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) {
@@ -135,7 +136,8 @@ impl State {
     pub(crate) fn accept(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
         let entry = self.id(id)?;
         let (datagram, psn) = (entry.qp_type == UD, entry.psn);
-        // Before the answer goes out: on its way it may meet the peer's death, and the program is to hear of that.
+        // Set before the answer goes out: the answer may meet the peer's death, and the program must get the event of
+        // that.
         let known = std::mem::replace(&mut entry.known, true);
         let result = self.with_result(id, |conn, now, out| {
             if datagram {
@@ -152,7 +154,7 @@ impl State {
         result
     }
 
-    /// A message came over a link.
+    /// Handle a message that came over a link.
     pub(crate) fn received(&mut self, link: LinkKey, message: Message) {
         if matches!(message.body, Body::Req { .. } | Body::SidrReq { .. }) {
             if let Some(&id) = self.by_peer.get(&(link, message.from)) {
@@ -167,7 +169,7 @@ impl State {
             self.send(link, &Message { from: message.to, to: message.from, body: Body::Answer { errno } });
             return;
         }
-        // Who gives up before an answer came does not know our number.
+        // A peer that gives up before an answer came does not know this side's number.
         let id = match message.to {
             0 => {
                 self.forget_parked(link, message.from);
@@ -204,9 +206,9 @@ impl State {
         self.with_conn(id, |conn, now, out| conn.receive(message.body, now, out));
     }
 
-    /// The request is with who listens, or will be tried again. False: nobody listens there.
+    /// Send the request to its listener, or schedule it for later. False: no process listens there.
     fn asked(&mut self, id: IdKey, space: u16, dst: &SocketAddr, body: &Body) -> bool {
-        // A second try when the process that a kept link leads to has just died.
+        // The second attempt is for a kept link whose process has just died.
         for _ in 0..2 {
             match self.link_to(space, dst) {
                 Ok(Some((link, old))) => {
@@ -229,7 +231,7 @@ impl State {
                     );
                     return false;
                 }
-                // No descriptor, or no room at the listener's socket: it may be better in a moment.
+                // There is no descriptor, or no room at the listener's socket, which may change in a moment.
                 Err(_) => {
                     if let Some(entry) = self.ids.get_mut(&id) {
                         entry.retry.next = Some(nic::now() + RETRY_LAST);
@@ -242,14 +244,14 @@ impl State {
         false
     }
 
-    /// A request that waits for room in a backlog is withdrawn.
+    /// Drop a request that waits for room in a backlog: the peer has withdrawn it.
     pub(crate) fn forget_parked(&mut self, link: LinkKey, peer: u32) {
         for listener in self.ids.values_mut().filter_map(|id| id.listener.as_mut()) {
             listener.parked.retain(|(l, m)| *l != link || m.from != peer);
         }
     }
 
-    /// A request: finds its listener.
+    /// Handle a request: find its listener.
     pub(crate) fn request(&mut self, link: LinkKey, message: Message) {
         let service = match &message.body {
             Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
@@ -262,7 +264,7 @@ impl State {
                     .src
                     .is_some_and(|src| src.port() == service.dst.port() && names::hears(&src, entry.only, &service.dst))
         };
-        // The most specific one.
+        // The most specific listener gets it.
         let found = self.ids.iter().filter(|(_, entry)| hears(entry));
         let listener = found.min_by_key(|(_, entry)| entry.src.is_none_or(|src| is_wildcard(&src))).map(|(&k, _)| k);
         let Some(listener) = listener else {
@@ -282,7 +284,7 @@ impl State {
         self.send(link, &Message { from: 0, to: message.from, body });
     }
 
-    /// Gives a request to its listener, or lets it wait for room in the backlog.
+    /// Give a request to its listener, or let it wait for room in the backlog.
     pub(crate) fn offer(&mut self, listener: IdKey, link: LinkKey, message: Message) {
         let Some(entry) = self.ids.get_mut(&listener) else { return };
         let (space, qp_type, channel, options) =
@@ -325,7 +327,7 @@ impl State {
         channel.push(Queued { id: listener, child: Some(child), event });
     }
 
-    /// The program has got a request: the next one that waits has room.
+    /// Note that the program has got a request: the next one that waits has room.
     pub(crate) fn make_room(&mut self, listener: IdKey) {
         let Some(waiting) = self.ids.get_mut(&listener).and_then(|e| e.listener.as_mut()) else { return };
         waiting.room += 1;

@@ -1,4 +1,4 @@
-//! Which wire leads to an address, and from which address of ours.
+//! The wire that leads to an address, and the local address that it leaves from.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::socket;
 pub enum Wire {
     /// Shared windows: the peer is a process of this host.
     Host,
-    /// None yet: the address is another host's.
+    /// No wire yet: the address is another host's.
     None,
 }
 
@@ -22,16 +22,15 @@ pub enum Wire {
 pub struct Route {
     /// The wire.
     pub wire: Wire,
-    /// Our address on the way.
+    /// This host's address on the way.
     pub src: SocketAddr,
     /// The peer's address; never a wildcard.
     pub dst: SocketAddr,
 }
 
-/// Finds the way. The wildcard as destination means this host, as it does for sockets.
+/// Find the way. The wildcard as destination means this host, as it does for sockets.
 ///
-/// # Errors
-/// ENETUNREACH and its like: there is none. EADDRNOTAVAIL: `src` is not ours.
+/// # Errors ENETUNREACH, EHOSTUNREACH: there is none. EADDRNOTAVAIL: `src` is not an address of this host.
 pub fn find(src: &SocketAddr, dst: &SocketAddr) -> Result<Route> {
     let mut dst = *dst;
     if is_wildcard(&dst) {
@@ -44,7 +43,7 @@ pub fn find(src: &SocketAddr, dst: &SocketAddr) -> Result<Route> {
     }
     let mut from = if is_wildcard(src) { socket::source(src, &dst)? } else { *src };
     from.set_port(src.port());
-    // The way to an address of ours leaves from that address, or from another one of ours.
+    // The way to an address of this host leaves from that address, or from another one of this host.
     let local = dst.ip().is_loopback() || from.ip() == dst.ip() || socket::is_local(&dst)?;
     let wire = if local { Wire::Host } else { Wire::None };
     Ok(Route { wire, src: from, dst })

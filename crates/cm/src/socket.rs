@@ -1,4 +1,4 @@
-//! System calls of the host wire. None blocks.
+//! System calls of the host wire. None of them blocks.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,14 +30,14 @@ fn address(name: &str) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(errno)
 }
 
-/// Claims a name. EADDRINUSE: somebody has it.
+/// Claim a name. EADDRINUSE: another socket has it.
 pub(crate) fn claim(name: &str) -> Result<OwnedFd> {
     let socket = seqpacket()?;
     rustix::net::bind(&socket, &address(name)?).map_err(errno)?;
     Ok(socket)
 }
 
-/// Claims a name and listens there ([`names`]).
+/// Claim a name and listen there ([`names`]).
 pub(crate) fn listen(name: &str, over_strangers: bool) -> Result<OwnedFd> {
     let socket = names::claim(name, 4096, over_strangers)?;
     // Messages of the connection manager carry no descriptors.
@@ -45,31 +45,32 @@ pub(crate) fn listen(name: &str, over_strangers: bool) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to who holds a name, and may be talked to; gives the process, 0 for one of a foreign PID namespace.
-/// ECONNREFUSED: nobody listens there. EACCES: only strangers do. EAGAIN: too many wait there already.
+/// Connect to the holder of a name, if this process may talk to it. The result has the holder's process, 0 for one of a
+/// foreign PID namespace. ECONNREFUSED: no process listens there. EACCES: only strangers do. EAGAIN: too many
+/// connections wait there already.
 pub(crate) fn connect(name: &str, any_user: bool) -> Result<(OwnedFd, u32)> {
     let (socket, pid, _) = names::seek(name, any_user)?;
     received_fds::refuse_fds(&socket);
     Ok((socket, pid))
 }
 
-/// Closes a socket at which others connect. What they have left in their connections would be closed with the socket:
-/// each goes the way of connections ([`received_fds`]) instead.
+/// Close a socket that listens. The descriptors that peers have left in their connections would be closed with the
+/// socket: each connection is closed as any other ([`received_fds`]) instead.
 pub(crate) fn close_listener(listener: TrackedFd, fds: &Arc<FdSet>) {
-    // From now on nobody connects; who has is accepted still.
+    // No connection comes from now on; those that wait can still be accepted.
     let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
     while let Ok(visitor) = accept(&listener) {
         drop(TrackedFd::connection(visitor, fds));
     }
 }
 
-/// The next connection. `None`: there is none now, or it is one that we do not want.
+/// The next connection. `None`: there is none now, or it is one of a process that this one does not talk to.
 pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
 }
 
-/// The process at the other end, if it may be talked to: of the same user, or anybody's where that was asked for. 0 for
-/// one of a foreign PID namespace.
+/// The process at the other end, if this process may talk to it: it is of the same user, or any user is allowed. 0 for
+/// a process of a foreign PID namespace.
 pub(crate) fn peer(socket: impl AsFd, any_user: bool) -> Option<u32> {
     let (pid, uid) = peer_credentials(socket).ok()?;
     (any_user || uid == rustix::process::geteuid().as_raw()).then_some(pid)
@@ -82,7 +83,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<()> {
 /// How long another process may take to answer.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Asks who listens at a name, and waits a moment for the answer. ECONNREFUSED: nobody listens.
+/// Ask the process that listens at a name, and wait a moment for the answer. ECONNREFUSED: no process listens.
 pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Option<Body>> {
     let (socket, _) = connect(name, any_user)?;
     let answer = send(&socket, &emit(question)).map(|()| {
@@ -96,11 +97,11 @@ pub(crate) fn ask(name: &str, question: &Message, any_user: bool) -> Result<Opti
     }
 }
 
-/// What came.
+/// The result of a read from a link.
 pub(crate) enum Received {
     Message(Message),
     Nothing,
-    /// The other side is gone, or talks nonsense.
+    /// The other side is gone, or has sent what is no message.
     Closed,
 }
 
@@ -113,7 +114,8 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
                 let told = bytes.get(..heard.len).filter(|_| heard.len > 0 && heard.received_fds.is_empty());
                 return told.and_then(|b| parse(b).ok()).map_or(Received::Closed, Received::Message);
             }
-            // Told once, where the other side closed without having read all: what it had sent lies behind it.
+            // Linux reports this once, if the other side closed without having read all: the messages that it had sent
+            // lie behind it.
             Err(rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::Closed,
@@ -136,10 +138,10 @@ pub(crate) fn is_local(addr: &SocketAddr) -> Result<bool> {
     }
 }
 
-/// The address of ours from which packets to `dst` go out. ENETUNREACH and its like if there is no way.
+/// The local address from which packets to `dst` go out. ENETUNREACH, EHOSTUNREACH: there is no way.
 pub(crate) fn source(src: &SocketAddr, dst: &SocketAddr) -> Result<SocketAddr> {
     let socket = UdpSocket::bind(with_port(src, 0)).map_err(|e| io(&e))?;
-    // A port that nothing is sent to: connecting a UDP socket only chooses the way.
+    // No packet is sent to this port: connecting a UDP socket only chooses the way.
     socket.connect(with_port(dst, 9)).map_err(|e| io(&e))?;
     socket.local_addr().map_err(|e| io(&e))
 }
@@ -148,7 +150,7 @@ pub(crate) fn source(src: &SocketAddr, dst: &SocketAddr) -> Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// Linux tells of such an end first, before what lies in the queue.
+    /// Linux reports such an end first, before the messages in the queue.
     #[test]
     #[cfg_attr(miri, ignore = "system calls")]
     fn what_was_said_is_heard_although_the_other_side_has_not_read_all() {

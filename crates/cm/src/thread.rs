@@ -1,5 +1,5 @@
-//! The thread that reads the links and minds the deadlines. It sleeps whenever there is nothing to do, and exists only
-//! once a program listens or connects.
+//! The thread that reads the links and handles the deadlines. It sleeps whenever there is nothing to do, and exists
+//! only once a program listens or connects.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::manager::Cm;
 use crate::prepare;
 use crate::socket::errno;
 
-/// Events taken from the kernel at a time.
+/// The number of events that are taken from the kernel at a time.
 const BATCH: usize = 64;
-/// Between two tries to let in who cannot be let in.
+/// The time between two attempts to accept connections that cannot be accepted.
 const JAMMED: Duration = Duration::from_millis(20);
 
 impl Cm {
-    /// Makes sure that the thread runs.
+    /// Make sure that the thread runs.
     pub(crate) fn run(&'static self, state: &mut State) -> Result<()> {
         if state.epoll.is_some() {
             return Ok(());
@@ -70,7 +70,7 @@ impl Cm {
             until = state.sleep();
             drop(state);
             if jammed {
-                // Who is at the door stays there, and epoll would say so again at once.
+                // The connection stays in the socket's queue, and epoll would report it again at once.
                 std::thread::sleep(JAMMED);
             }
         }

@@ -1,4 +1,4 @@
-//! What ids wait for is told, and the rules know what it means.
+//! Reports say what ids wait for, and the rules know what it means.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn connect(port: u16) -> (Arc<Channel>, IdKey) {
     (channel, id)
 }
 
-/// Waits until it is said about an id.
+/// Wait until the report has a sentence about an id.
 fn must_say(id: IdKey, sentence: &str) {
     let start = Instant::now();
     loop {
@@ -70,7 +70,7 @@ fn ids_say_what_they_wait_for() {
     manager().disconnect(first.1).unwrap();
     must_say(child, "has disconnected: rdma_disconnect is due");
     must_say(first.1, "DISCONNECT sent ");
-    // Nobody listens where this one asks.
+    // No id listens at the port that this one asks for.
     let (_, closed) = id();
     manager().listen(closed, 1).unwrap();
     let port = manager().view(closed).unwrap().src.unwrap().port();

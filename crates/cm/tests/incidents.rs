@@ -1,4 +1,4 @@
-//! What ids hear of a device that is taken away. Alone in its process: it happens to all ids.
+//! The events of ids when the device is removed. The test is alone in its process, because that concerns all ids.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use verbs::Errno;
 
 const RC: u32 = 2;
 
-/// Events that wait for an id. They are dropped.
+/// The number of events that wait for an id. They are dropped.
 fn waiting(cm: &Cm, id: IdKey) -> u32 {
     let count = Cell::new(0);
     cm.drop_events(id, |_| {
@@ -68,7 +68,7 @@ fn a_device_is_taken_away() {
     assert_eq!(cm.disconnect(client), Err(Errno::ENXIO));
     assert_eq!(cm.accept(child, ConnectParams::default()), Err(Errno::ENXIO));
     assert_eq!(waiting(cm, child), 1, "an id that the program has got by a request hears of it, too");
-    // Those without a device stay as they were.
+    // The ids without a device stay as they were.
     assert_eq!(waiting(cm, idle), 0);
     assert!(cm.bind(idle, &SocketAddr::from(([0, 0, 0, 0], 0))).is_ok());
     for id in [resolved, client, probe, child, idle, server] {

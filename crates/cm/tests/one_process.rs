@@ -1,4 +1,4 @@
-//! Two sides in one process, over the host's own wire: what the sockets and the thread add to the handshake.
+//! Two sides in one process, over the host's own wire: the work of the sockets and the thread beyond the handshake.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Side {
         got
     }
 
-    /// Up to the resolved route.
+    /// Make a side that has resolved its route.
     fn towards(token: u64, port: u16) -> Side {
         let side = Side::new(token);
         let dst = std::net::SocketAddr::from(([127, 0, 0, 1], port));
@@ -100,12 +100,12 @@ fn nobody_listens_and_a_listener_that_comes_back() {
     manager().destroy_id(server.id).unwrap();
     let client = Side::towards(1, port);
     manager().connect(client.id, ConnectParams::default()).unwrap();
-    // A program that listens anew while the request is on its way.
+    // This program listens anew while the request is on its way.
     let server = Side::new(4);
     manager().bind(server.id, &std::net::SocketAddr::from(([0, 0, 0, 0], port))).unwrap();
     manager().listen(server.id, 0).unwrap();
     let child = server.get(EventKind::ConnectRequest, 0).child.unwrap();
-    // The listener goes with its requests; what the program has got stays.
+    // The listener's requests go with it; the ids that the program has got stay.
     manager().destroy_id(server.id).unwrap();
     manager().destroy_id(child).unwrap();
     client.get(EventKind::Rejected, 28);
@@ -127,7 +127,7 @@ fn who_has_a_connection_to_a_port_is_patient_with_the_next() {
     manager().established(client.id).unwrap();
     server.get(EventKind::Established, 0);
     manager().destroy_id(server.id).unwrap();
-    // Longer than anybody else is waited for.
+    // The server comes later than a client without an established connection waits.
     let late = Side::towards(1, port);
     manager().connect(late.id, ConnectParams::default()).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(600));
@@ -171,8 +171,8 @@ fn waiting_events_move_with_their_id() {
     manager().destroy_id(server.id).unwrap();
 }
 
-/// A peer that dies about when its request is accepted: either the call says that there is no request any more, or an
-/// event says that there is no connection.
+/// A peer dies about when its request is accepted. Either the call says that there is no request any more, or an event
+/// says that there is no connection.
 #[test]
 fn the_one_who_asked_dies_about_when_it_is_accepted() {
     use cm::message::{Body, Half, Message, Service, emit};
@@ -184,7 +184,7 @@ fn the_one_who_asked_dies_about_when_it_is_accepted() {
     let request =
         emit(&Message { from: 5, to: 0, body: Body::Req { service, half: Half::default(), data: Vec::new() } });
     for round in 0..400 {
-        // Before the call every second time: the one meets the other now and then. Else behind it.
+        // The death comes before the call in every second round, so that the two meet now and then, and else behind it.
         let before = round % 2 == 0;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -204,7 +204,7 @@ fn the_one_who_asked_dies_about_when_it_is_accepted() {
         drop(socket);
         match answer {
             Ok(()) => {
-                // Without it, this would wait for ever.
+                // Without this event the test would wait for ever.
                 assert_eq!(server.get(EventKind::Rejected, 28).token, 1000 + round);
             }
             Err(e) => assert_eq!((e, before), (Errno::EINVAL, true)),
@@ -232,7 +232,7 @@ fn names_of_strangers_are_passed_over() {
         socket
     };
     let take = move || {
-        // Of this thread alone (the system call knows no others).
+        // The change is of this thread alone (the system call knows no others).
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65533)).unwrap();
         [squat("lock", false), squat(&format!("{address}/listen"), true)]
     };
