@@ -1,14 +1,15 @@
-//! Makes the version map and the trampolines from `exports.txt`.
+//! Build the version map and the trampolines from `exports.txt`.
 //!
-//! Why trampolines: an ELF version can be given to a symbol only where it is defined, and rustc has no attribute for
-//! it. So each export is a jump in assembly, under a name of its own that `.symver ..., remove` replaces by the
-//! versioned one. A node that the map lacks, or a mapped name without code, is a link error.
+//! An ELF version can be given to a symbol only where it is defined, and rustc has no attribute for it. So each export
+//! is a jump in assembly, under a name of its own that `.symver ..., remove` replaces by the versioned one. A node that
+//! the map lacks, or a mapped name without code, is a link error.
 //!
 //! rustc passes a map of its own to the linker, without node names, with every `#[no_mangle]` function of this crate
 //! and of those below it. LLD, which rustc uses by default on x86-64, merges both; names listed explicitly win over
 //! `local: *`. So plain `#[no_mangle]` functions (the interposers of libc's functions) stay in the base version, where
 //! they answer references to any version of their name (`open@GLIBC_2.2.5`), beside the versioned `ibv_*`. References
-//! to the C library's cancellation points are led to `src/syscalls.rs` (`--wrap`), by trampolines that are hidden.
+//! to the C library's cancellation points are redirected to `src/syscalls.rs` (`--wrap`), by trampolines that are
+//! hidden.
 //!
 //! GNU ld refuses to combine the two maps: elsewhere, link with `-Clink-arg=-fuse-ld=lld`.
 
@@ -58,13 +59,12 @@ fn main() {
     for name in WRAPPED {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
-    // Its own name, so that whoever needs it (the drop-in libraries) gets the one that is loaded already.
+    // The library has a SONAME of its own, so that the drop-in libraries get the one that is loaded already.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsoftrnic.so");
 }
 
-/// Every function is exported once more under the same name in a second node, as an old version that
-/// nobody binds to by accident: this is what the drop-in libraries forward to. By the public version they would find
-/// themselves.
+/// The node in which every function is exported once more under its name, as an old version that no program binds to by
+/// accident. The drop-in libraries forward to this version; by the public one they would find themselves.
 const FORWARD: &str = "SOFTRNIC_";
 
 struct Node<'a> {
@@ -95,8 +95,8 @@ struct Route<'a> {
     never: bool,
 }
 
-/// What `owners.txt` says of the default version of every function of libibverbs, and of those of librdmacm that it
-/// names.
+/// The routes in `owners.txt`: of the default version of every function of libibverbs, and of those of librdmacm that
+/// it names.
 fn routes<'a>(nodes: &[Node<'a>], owners: &'a str) -> Vec<Route<'a>> {
     let mut known = BTreeMap::new();
     for line in owners.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
@@ -155,8 +155,8 @@ fn route_table(routes: &[Route]) -> String {
     code + "];\n"
 }
 
-/// The instructions behind a trampoline's label: a jump, after a look at whose the argument is if there are adapters,
-/// and at whether the call is to fail if there are faults.
+/// The instructions behind a trampoline's label: a jump. In front of it stand a test of the argument's owner, if there
+/// are adapters, and a test whether the call is to fail, if there are faults.
 fn body(arch: &str, jump: &str, route: Option<usize>) -> String {
     let lines = match (arch, route) {
         (_, None) => return format!("\"{jump} {{f}}\""),
@@ -216,7 +216,7 @@ fn trampolines(nodes: &[Node], routes: &[Route], arch: &str, jump: &str) -> Stri
     code
 }
 
-/// Where the linker leads references to the functions of [`WRAPPED`].
+/// The trampolines to which the linker redirects references to the functions of [`WRAPPED`].
 fn wrappers(jump: &str) -> String {
     let mut code = String::new();
     for name in WRAPPED {

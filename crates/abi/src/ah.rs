@@ -17,9 +17,9 @@ use crate::query::check_port;
 #[repr(C)]
 pub struct Ah {
     c: UnsafeCell<ibv_ah>,
-    /// The engine's.
+    /// The engine's id.
     pub id: AhId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
 }
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { looked_up::<Ah, _>(ah) }?;
-        // SAFETY: fields that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: fields that no thread writes; a context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.
         unsafe { Context::of(context) }?.nic()?.lock().destroy_ah(this.id)?;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Source and destination of a received datagram, and what else its network header says.
+/// The source, the destination and the other members of a received datagram's network header.
 struct Header {
     source: Gid,
     destination: Gid,
@@ -128,7 +128,7 @@ unsafe fn answer(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) 
     let to_us = nic.gids().iter().position(|g| g.gid == header.destination);
     let index = match to_us {
         Some(index) => index,
-        // To a group: answer from the table's first entry of the same family.
+        // The datagram went to a group: the answer comes from the table's first entry of the same family.
         None if header.destination.is_multicast() => {
             let v4 = header.source.ipv4().is_some();
             nic.gids().iter().position(|g| g.gid.ipv4().is_some() == v4).unwrap_or(0)

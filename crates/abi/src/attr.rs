@@ -1,9 +1,10 @@
-//! Attributes of queue pairs and address vectors, between C's structures and ours: by value, member by member.
+//! Attributes of queue pairs and address vectors, between C's structures and those of `verbs`: by value, member by
+//! member.
 
 use sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 use verbs::{Access, AhAttr, Errno, Gid, QpAttr, QpAttrMask, QpCap, QpState, Result};
 
-/// From C.
+/// Capacities from C.
 pub fn cap(c: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: c.max_send_wr,
@@ -14,7 +15,7 @@ pub fn cap(c: &ibv_qp_cap) -> QpCap {
     }
 }
 
-/// To C.
+/// Capacities to C.
 pub fn c_cap(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -31,7 +32,7 @@ pub fn gid(c: &ibv_gid) -> Gid {
     Gid(unsafe { c.raw })
 }
 
-/// From C.
+/// An address vector from C.
 pub fn ah(c: &ibv_ah_attr) -> AhAttr {
     AhAttr {
         dgid: gid(&c.grh.dgid),
@@ -48,7 +49,7 @@ pub fn ah(c: &ibv_ah_attr) -> AhAttr {
     }
 }
 
-/// To C.
+/// An address vector to C.
 pub fn c_ah(a: &AhAttr) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -71,7 +72,7 @@ fn byte(value: u32) -> Result<u8> {
     u8::try_from(value).map_err(|_| Errno::EINVAL)
 }
 
-/// From C: only what the mask names is looked at, since the rest need not be initialised to anything sensible.
+/// Attributes of a queue pair from C. Only members in the mask are read, since the others need not be initialised.
 pub fn qp(c: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr> {
     use QpAttrMask as M;
     let mut a = QpAttr::default();
@@ -120,7 +121,7 @@ pub fn qp(c: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr> {
     Ok(a)
 }
 
-/// To C.
+/// Attributes of a queue pair to C.
 pub fn c_qp(a: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: a.state as u32,

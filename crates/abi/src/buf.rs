@@ -43,8 +43,8 @@ pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: size_t, buf: *mut 
 pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     silent(|| {
         if !buf.is_null() {
-            // SAFETY: made by ibv_alloc_buf and given back once; the protection domain was held since; nobody uses the
-            // pages any more (man page).
+            // SAFETY: made by ibv_alloc_buf and given back once; the protection domain was held since; the program does
+            // not use the pages any more (man page).
             unsafe {
                 let buf = Box::from_raw(buf.cast::<Buf>());
                 libc::munmap(buf.start, buf.size);
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
     unsafe { mr::ibv_reg_mr(pd, addr, length, access) }
 }
 
-/// `ibv_export_buf_dmabuf_fd(3)`: ENODATA, no buffer of ours is a dma-buf.
+/// `ibv_export_buf_dmabuf_fd(3)`: ENODATA, no buffer of this library is a dma-buf.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     minus_one(|| Err(if buf.is_null() { Errno::EINVAL } else { ENODATA }))
 }

@@ -12,22 +12,22 @@ use crate::cq::Cq;
 use crate::entry::{last_errno, minus_one, number, object, pointer, silent};
 use crate::wait::{AGAIN, rung, waits};
 
-/// A channel.
+/// A completion channel.
 #[repr(C)]
 pub struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
-    /// The NIC's.
+    /// The channel of the NIC.
     pub inner: Arc<nic::CompChannel>,
 }
 
 impl Channel {
     /// The context that it was made in.
     pub fn context(&self) -> Result<&Context> {
-        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of((*self.c.get()).context) }
     }
 
-    /// Keeps the public count of completion queues, which some programs read.
+    /// Change the public count of completion queues, which some programs read.
     pub fn count(&self, by: c_int) {
         // SAFETY: an aligned int that only this function writes.
         let refs = unsafe { core::sync::atomic::AtomicI32::from_ptr(&raw mut (*self.c.get()).refcnt) };
@@ -87,7 +87,7 @@ unsafe extern "C" fn end_wait(
 ) -> c_int {
     let errno = last_errno();
     minus_one(|| {
-        // SAFETY: live, as a channel is that somebody waits for (man page).
+        // SAFETY: live, as a channel is for which a thread waits (man page).
         let this = unsafe { object::<Channel, _>(channel) }?;
         this.inner.end_wait();
         rung(got, errno)?;

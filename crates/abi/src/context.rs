@@ -1,4 +1,4 @@
-//! An open device, and what its imports share.
+//! An open device, and the state that its imports share.
 
 use core::cell::UnsafeCell;
 use core::mem::{offset_of, size_of};
@@ -18,11 +18,12 @@ use crate::entry::Zeroed;
 use crate::per_nic::PerNic;
 use crate::{device, table};
 
-/// Completion vectors. They spread interrupts over processors on hardware; programs choose among them, here without
-/// an effect.
+/// The number of completion vectors. On hardware they spread interrupts over processors; programs choose among them,
+/// here without an effect.
 pub const COMP_VECTORS: c_int = 2;
 
-/// What can be imported by its handle (`ibv_import_pd(3)` and its siblings), and what is needed for that.
+/// The objects that can be imported by their handle (`ibv_import_pd(3)` and its siblings), and the data needed for
+/// that.
 #[derive(Default)]
 pub struct Handles {
     /// Protection domains.
@@ -37,32 +38,33 @@ pub struct Handles {
 
 /// The part of an open device that all its `ibv_context`s have in common.
 pub struct Shared {
-    /// The NIC's side.
+    /// The context of the NIC.
     pub context: Arc<nic::Context>,
     /// Objects by handle.
     pub handles: Mutex<Handles>,
-    /// How many `ibv_context`s there are.
+    /// The number of `ibv_context`s.
     opens: AtomicU32,
 }
 
-/// Open devices of this process, for `ibv_import_device`.
+/// The open devices of this process, for `ibv_import_device`.
 static OPEN: PerNic<Mutex<Vec<Arc<Shared>>>> = PerNic::new();
 
-/// An `ibv_context` and what is ours around it. Reached from C by the address of `v.context`.
+/// An `ibv_context` and this library's members around it. Reached from C by the address of `v.context`.
 #[repr(C)]
 pub struct Context {
     v: UnsafeCell<verbs_context>,
-    /// Where some providers keep private data; programs that are built against one provider's direct verbs look.
+    /// Space where some providers keep private data; programs that are built against one provider's direct verbs read
+    /// it.
     private: [u64; 64],
     nic: &'static Nic,
-    /// What imports share.
+    /// The state that imports share.
     pub shared: Arc<Shared>,
-    /// The command descriptor that `ibv_import_device` was given and owns since.
+    /// The command descriptor that `ibv_import_device` was given, and that this context owns since then.
     imported_fd: Option<c_int>,
 }
 
 impl Context {
-    /// Opens the device.
+    /// Open the device.
     pub fn open() -> Result<*mut ibv_context> {
         let nic = Nic::get()?;
         let context = nic.open()?;
@@ -71,8 +73,8 @@ impl Context {
         Ok(Self::create(nic, shared, None))
     }
 
-    /// A second `ibv_context` for the open device that this command descriptor belongs to. EINVAL if there is none in
-    /// this process.
+    /// Make a second `ibv_context` for the open device that this command descriptor belongs to. EINVAL if there is none
+    /// in this process.
     pub fn import(cmd_fd: c_int) -> Result<*mut ibv_context> {
         let nic = Nic::get()?;
         // SAFETY: fcntl reads no memory, whatever the number is.
@@ -99,14 +101,14 @@ impl Context {
         v.context.abi_compat = sys::VERBS_ABI_IS_EXTENDED;
         let this =
             Box::into_raw(Box::new(Context { v: UnsafeCell::new(v), private: [0; 64], nic, shared, imported_fd }));
-        // SAFETY: just made; nobody else has it.
+        // SAFETY: just made; no other thread has it.
         unsafe {
             (*(*this).v.get()).priv_ = (&raw mut (*this).private).cast();
             &raw mut (*(*this).v.get()).context
         }
     }
 
-    /// Ours around a pointer of the program's; EINVAL for NULL.
+    /// The context around a pointer of the program; EINVAL for NULL.
     ///
     /// # Safety
     /// `context` is NULL or came from here and is not closed.
@@ -133,7 +135,7 @@ impl Context {
         alive(self.nic)
     }
 
-    /// The NIC, for what never changes (names, limits, addresses): a forked child may ask, too.
+    /// The NIC, for facts that never change (names, limits, addresses): a forked child may ask, too.
     pub fn facts(&self) -> &'static Nic {
         self.nic
     }
@@ -149,7 +151,7 @@ impl Context {
         unsafe { &raw mut (*self.v.get()).context }
     }
 
-    /// Closes; the last one closes the device.
+    /// Close a context; the last one closes the device.
     ///
     /// # Safety
     /// As for [`Context::of`]; the pointer is dead afterwards.
@@ -162,7 +164,7 @@ impl Context {
             nic.close(&this.shared.context)?;
         }
         if let Some(fd) = this.imported_fd {
-            // SAFETY: ours since the import; nobody uses it any more.
+            // SAFETY: this library's since the import; no code uses it any more.
             unsafe { libc::close(fd) };
         }
         let raw = core::ptr::from_ref(this).cast_mut();
@@ -172,7 +174,7 @@ impl Context {
     }
 }
 
-/// ENODEV in a forked child.
+/// The NIC, unless it is a parent's: ENODEV in a forked child.
 pub fn alive(nic: &'static Nic) -> Result<&'static Nic> {
     if nic.alive() { Ok(nic) } else { Err(Errno::ENODEV) }
 }

@@ -14,38 +14,38 @@ use crate::context::{COMP_VECTORS, Context, alive};
 use crate::entry::{Handled, Zeroed, argument, looked_up, number, object, pointer};
 use crate::pd::Pd;
 
-/// A completion queue. All are extended ones inside; what `ibv_create_cq` gives out is the front of it.
+/// A completion queue. All are extended ones inside; `ibv_create_cq` gives out the front of the structure.
 #[repr(C)]
 pub struct Cq {
     c: UnsafeCell<ibv_cq_ex>,
     /// The NIC.
     pub nic: &'static Nic,
     id: CqId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
     channel: *mut ibv_comp_channel,
     parent_domain: *mut sys::ibv_pd,
     /// Held from start_poll to end_poll, unless the program promised to use one thread.
     pub polling: RawBiased,
-    /// The program's promise.
+    /// True if the program promised to use one thread.
     pub single_threaded: bool,
-    /// What the extended poll stands at.
+    /// The completion at which the extended poll stands.
     pub current: UnsafeCell<Completion>,
 }
 
-/// What a queue is made with.
+/// The parameters of a new queue.
 pub struct CqInit {
-    /// Entries asked for.
+    /// The number of entries asked for.
     pub cqe: u32,
     /// The program's pointer.
     pub user: *mut c_void,
-    /// Or NULL.
+    /// The channel, or NULL.
     pub channel: *mut ibv_comp_channel,
-    /// Below [`COMP_VECTORS`].
+    /// The completion vector, below [`COMP_VECTORS`].
     pub vector: i64,
     /// Options.
     pub opts: CqOpts,
-    /// Or NULL.
+    /// The parent domain, or NULL.
     pub parent_domain: *mut sys::ibv_pd,
 }
 
@@ -63,12 +63,12 @@ impl Handled for Cq {
 }
 
 impl Cq {
-    /// The engine's name for it.
+    /// The engine's id.
     pub fn id(&self) -> CqId {
         self.id
     }
 
-    /// The one behind a pointer of the program's.
+    /// The queue behind a pointer of the program.
     ///
     /// # Safety
     /// `cq` is NULL or live.
@@ -93,7 +93,7 @@ impl Cq {
     }
 
     fn context(&self) -> Result<&Context> {
-        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of((*self.c()).context) }
     }
 
@@ -104,7 +104,7 @@ impl Cq {
         }
     }
 
-    /// Makes one.
+    /// Make a queue.
     ///
     /// # Safety
     /// The pointers are NULL or live.
@@ -137,12 +137,12 @@ impl Cq {
         let (id, cqe) = match made {
             Ok(made) => made,
             Err(errno) => {
-                // SAFETY: made above; nobody else has it.
+                // SAFETY: made above; no other thread has it.
                 drop(unsafe { Box::from_raw(cq) });
                 return Err(errno);
             }
         };
-        // SAFETY: nobody else has it yet; the channel and the domain are live (caller).
+        // SAFETY: no other thread has it yet; the channel and the domain are live (caller).
         unsafe {
             (*cq).id = id;
             let c = (*cq).c.get();
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// `ibv_destroy_cq(3)`: EBUSY while queue pairs complete there; waits for the acknowledgement of its events.
+/// `ibv_destroy_cq(3)`: EBUSY while queue pairs complete there. It waits for the acknowledgement of the queue's events.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).

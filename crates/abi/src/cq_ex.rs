@@ -58,8 +58,8 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<CqInit> {
     })
 }
 
-/// Sets the members that the header's inline functions call. All of them, whatever was asked for: the rest of the
-/// program's flags only lets an adapter save work.
+/// Set the members that the header's inline functions call. All of them are set, whatever was asked for: the rest of
+/// the program's flags only lets an adapter save work.
 pub fn fill(c: &mut ibv_cq_ex) {
     c.start_poll = Some(start_poll);
     c.next_poll = Some(next_poll);
@@ -91,7 +91,7 @@ unsafe fn step(cq: *mut ibv_cq_ex) -> c_int {
     if this.nic.poll_cq(this.id(), 1, |_, completion| one = *completion) == 0 {
         return libc::ENOENT;
     }
-    // SAFETY: this thread alone is at it (caller).
+    // SAFETY: only this thread is between start_poll and end_poll (caller).
     unsafe {
         (*cq).wr_id = one.wr_id;
         (*cq).status = one.status as u32;
@@ -110,7 +110,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if !this.single_threaded {
         this.polling.lock();
     }
-    // SAFETY: live; alone by the lock or by the program's promise.
+    // SAFETY: live; this thread is the only one, by the lock or by the program's promise.
     let result = unsafe { step(cq) };
     if result != 0 {
         // "If an error code is given, end_poll shouldn't be called."
@@ -137,7 +137,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// As [`step`].
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Completion {
-    // SAFETY: live, and nobody writes it between start_poll and end_poll but this thread (caller).
+    // SAFETY: live, and no thread writes it between start_poll and end_poll but this thread (caller).
     unsafe { &*(*cq.cast::<Cq>()).current.get() }
 }
 
@@ -170,17 +170,17 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// Cannot be asked for.
+/// The VLAN, which a program cannot ask for.
 unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// Cannot be asked for.
+/// The flow tag, which a program cannot ask for.
 unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Cannot be asked for.
+/// The tag matching result, which a program cannot ask for.
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     if !info.is_null() {
         // SAFETY: the caller's structure.

@@ -13,7 +13,7 @@ use crate::hardware;
 
 /// The device's name, as in `/sys/class/infiniband`.
 pub const NAME: &str = "softrnic0";
-/// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at what lies behind it, to see whether the
+/// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at the bytes behind it, to see whether the
 /// device is one of theirs.
 #[repr(C)]
 struct Device {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
             // SAFETY: as above.
             unsafe { *num_devices = list.len() as c_int };
         }
-        // Behind the end that programs see: what is to be given back with it.
+        // rdma-core's list stands behind the end that programs see: it is to be given back with this one.
         list.extend([core::ptr::null_mut(), others.cast()]);
         Ok(Box::into_raw(list.into_boxed_slice()).cast())
     })
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     .unwrap_or(0)
 }
 
-/// `ibv_get_device_index(3)`; -1 for a device that is not ours.
+/// `ibv_get_device_index(3)`; -1 for a device that is not softrnic0.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     if known(device).is_ok() { 0 } else { -1 }
 }

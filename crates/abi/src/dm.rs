@@ -1,7 +1,8 @@
-//! Device memory: here, zeroed pages that only the device hands out. They lie in memory that peers of the same user map
-//! too, so that what they do to it by RDMA are plain stores and loads; where that cannot be had, they are the process's
-//! own. They can be had in a forked child too, through a context of its parent's (but not registered there); those are
-//! always its own.
+//! Device memory: zeroed pages that only the device hands out.
+//!
+//! The pages lie in memory that peers of the same user map too, so that the peers' RDMA operations are plain stores and
+//! loads. Where that is not possible, the pages are the process's own. A forked child can allocate them, too, through a
+//! context of its parent's (but not register them); those are always the child's own.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -18,7 +19,7 @@ use crate::entry::{Zeroed, argument, number, object, pointer, silent};
 use crate::mr::{Made, Mr};
 use crate::pd::Pd;
 
-/// How much there is, in bytes, for the whole process.
+/// The amount of device memory, in bytes, for the whole process.
 pub const MAX_SIZE: usize = 256 << 20;
 
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -27,15 +28,15 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 pub struct Memory {
     start: *mut c_void,
     mapped: usize,
-    /// Bytes that the program asked for.
+    /// The bytes that the program asked for.
     len: usize,
-    /// Where an alignment beyond a page's makes the usable part begin.
+    /// The start of the usable part, which an alignment beyond a page's moves.
     offset: usize,
-    /// It lies in shared memory of this adapter's.
+    /// The shared memory of this adapter in which the pages lie, if they do.
     shared: Option<(&'static Nic, Mapped)>,
 }
 
-// SAFETY: plain memory; who may use it when is the program's business, as with any registered memory.
+// SAFETY: plain memory; the program decides which thread uses it when, as with any registered memory.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -97,10 +98,10 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.shared.take() {
-            // In a forked child the place is still its parent's; only our mapping goes.
+            // In a forked child the place is still its parent's; only the child's mapping is removed.
             Some((nic, memory)) if nic.alive() => nic.lock().env_mut().free_shared(memory),
             Some((_, memory)) => drop(memory),
-            // SAFETY: our own mapping; the last user is gone.
+            // SAFETY: this process's own mapping; the last user is gone.
             None => drop(unsafe { libc::munmap(self.start, self.mapped) }),
         }
         USED.fetch_sub(self.len, Ordering::Relaxed);
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { object::<Dm, _>(dm) }?;
-        // SAFETY: fields that nobody writes; the context outlives its objects (ibv_close_device(3)).
+        // SAFETY: fields that no thread writes; the context outlives its objects (ibv_close_device(3)).
         let (context, handle) = unsafe { ((*this.c.get()).context, (*this.c.get()).handle) };
         // SAFETY: as above.
         let ctx = unsafe { Context::of(context) }?;
@@ -196,7 +197,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
     number(|| {
         // SAFETY: live or NULL (man page).
         let to = unsafe { object::<Dm, _>(dm) }?.memory.words(offset, length)?;
-        // SAFETY: both sides have `length` bytes: ours was checked, the other is the caller's.
+        // SAFETY: both sides have `length` bytes: the device memory was checked, the other is the caller's.
         unsafe { libc::memmove(to, from, length) };
         Ok(())
     })
@@ -207,7 +208,7 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
     number(|| {
         // SAFETY: live or NULL (man page).
         let from = unsafe { object::<Dm, _>(dm) }?.memory.words(offset, length)?;
-        // SAFETY: both sides have `length` bytes: ours was checked, the other is the caller's.
+        // SAFETY: both sides have `length` bytes: the device memory was checked, the other is the caller's.
         unsafe { libc::memmove(to, from, length) };
         Ok(())
     })
@@ -230,7 +231,8 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = dm.memory.range(offset, length)? as u64;
         let nic = domain.context()?.nic()?;
-        // Directly to the engine: this memory is there. The region may be empty, as on adapters.
+        // Directly to the engine: there is no need to check that this memory exists. The region may be empty, as on
+        // adapters.
         let (id, lkey, rkey) = nic.lock().reg_mr(domain.id, addr, length as u64, 0, access)?;
         let made = Made { id, lkey: lkey.0, rkey: rkey.0, addr: null_mut(), length };
         Mr::create(pd, made, Some(dm.memory.clone()))

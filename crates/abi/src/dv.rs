@@ -1,4 +1,4 @@
-//! What the device can do beyond verbs.h: `include/softrnic/dv.h`.
+//! Functions of the device beyond verbs.h: `include/softrnic/dv.h`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::dm::{MAX_SIZE, Memory};
 use crate::entry::{number, pointer};
 
-/// What was given out, by its address, with its bytes.
+/// The memory that was given out, by its address, with its bytes.
 static GIVEN: Mutex<BTreeMap<usize, (usize, Arc<Memory>)>> = Mutex::new(BTreeMap::new());
 
 /// `softrnic_dv_alloc`: memory that peers map too.
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn softrnic_dv_free(context: *mut ibv_context, addr: *mut 
     number(|| {
         // SAFETY: live or NULL (dv.h).
         let ctx = unsafe { Context::of(context) }?;
-        // Held over the question, so that nobody else gives it back meanwhile. A region that another thread registers
-        // just now is that program's race with itself, as with free(3).
+        // Held over the test, so that no other thread gives the memory back meanwhile. A region that another thread
+        // registers at this moment is a race of the program with itself, as with free(3).
         let mut given = GIVEN.lock();
         let (length, _) = given.get(&(addr as usize)).ok_or(Errno::EINVAL)?;
         // A forked child has no regions.

@@ -1,11 +1,11 @@
-//! The boundary between C and Rust: errors become what the man page says, and no panic crosses.
+//! The boundary between C and Rust: errors become those of the man pages, and no panic crosses.
 //!
 //! Three conventions exist among the verbs: NULL with errno set, the errno as the value, and -1 with errno set. Where
 //! the value is the errno, the variable is set too, as it is behind a call that has gone through the kernel: programs
 //! call perror(3). Posting and polling leave it alone.
 //!
-//! A thread is not cancelled inside ([`sys::cancel`]); the calls that wait for events are in [`crate::wait`].
-//! A panic (a bug of ours) becomes EIO where the build unwinds; the release profile aborts instead.
+//! A thread is not cancelled inside ([`sys::cancel`]); the calls that wait for events are in [`crate::wait`]. A panic
+//! (a bug of this library) becomes EIO where the build unwinds; the release profile aborts instead.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +13,7 @@ use libc::c_int;
 use sys::cancel::Uncancelled;
 use verbs::{Errno, Result};
 
-/// A number that `verbs::Errno` has no name for: nothing is stored there.
+/// ENODATA, for which `verbs::Errno` has no name: there is nothing in this place.
 pub const ENODATA: Errno = Errno(libc::ENODATA);
 
 /// The C library's errno of this thread.
@@ -22,24 +22,24 @@ pub fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// Sets the C library's errno of this thread.
+/// Set the C library's errno of this thread.
 pub fn set_errno(errno: Errno) {
     // SAFETY: the C library gives a valid pointer to this thread's own variable.
     unsafe { *libc::__errno_location() = errno.0 }
 }
 
-/// Runs `call`; a panic becomes EIO. For posting, which reaches no cancellation point anyway (`syscalls.rs`).
+/// Run `call`; a panic becomes EIO. For posting, which reaches no cancellation point anyway (`syscalls.rs`).
 pub fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::EIO))
 }
 
-/// Runs `call`, in which the thread is not cancelled; a panic becomes EIO.
+/// Run `call`, in which the thread is not cancelled; a panic becomes EIO.
 pub fn shielded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     let _uncancelled = Uncancelled::new();
     caught(call)
 }
 
-/// NULL and errno on failure; ENOMEM while memory is short.
+/// Run `call` for a verb that returns a pointer: NULL and errno on failure; ENOMEM while memory is short.
 pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
     let _uncancelled = Uncancelled::new();
     let made = if crate::reserve::enough() { caught(call) } else { Err(Errno::ENOMEM) };
@@ -52,8 +52,8 @@ pub fn pointer<T, F: FnOnce() -> Result<*mut T>>(call: F) -> *mut T {
     })
 }
 
-/// Says so if the verb's closure of this name has failed because something is lacking. Mistakes of the program's are
-/// told where they are seen.
+/// Log that the verb's closure of this name has failed because something is lacking. Mistakes of the program are logged
+/// where they are seen.
 fn tell_lack(closure: &str, errno: Errno) {
     const LACKS: [c_int; 8] =
         [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOSPC, libc::EFBIG, libc::EAGAIN, libc::EPERM, libc::EACCES];
@@ -64,7 +64,7 @@ fn tell_lack(closure: &str, errno: Errno) {
     }
 }
 
-/// 0, or the errno, which the variable has then, too.
+/// Run `call` for a verb that returns 0 or the errno; the variable is set then, too.
 pub fn number(call: impl FnOnce() -> Result<()>) -> c_int {
     match shielded(call) {
         Ok(()) => 0,
@@ -75,7 +75,7 @@ pub fn number(call: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// A value that is not negative, or -1 and errno.
+/// Run `call` for a verb that returns a value that is not negative, or -1 and errno.
 pub fn minus_one(call: impl FnOnce() -> Result<c_int>) -> c_int {
     shielded(call).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -83,18 +83,18 @@ pub fn minus_one(call: impl FnOnce() -> Result<c_int>) -> c_int {
     })
 }
 
-/// Nothing to say to the caller.
+/// Run `call` for a verb that returns nothing.
 pub fn silent(call: impl FnOnce()) {
     let _uncancelled = Uncancelled::new();
     let _ = catch_unwind(AssertUnwindSafe(call));
 }
 
-/// A shared reference to one of our objects behind a pointer from the program; EINVAL for NULL.
+/// A shared reference to an object of this library behind a pointer from the program; EINVAL for NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or came from the function that makes `T` and has not been destroyed, as the man pages demand.
 pub unsafe fn object<'a, T, C>(pointer: *mut C) -> Result<&'a T> {
-    // SAFETY: every object of ours begins with its C structure, so the addresses are the same; it is live (caller).
+    // SAFETY: every object begins with its C structure, so the addresses are the same; it is live (caller).
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::EINVAL)
 }
 
@@ -109,8 +109,9 @@ pub trait Handled {
     fn is_at_home(&self) -> bool;
 }
 
-/// As [`object`], for a call that leads through the kernel with an adapter: ENOENT for an object whose handle or
-/// context was changed. The kernel would find none there, or another one, and would leave this one as it is.
+/// The object behind a pointer, for a call that leads through the kernel with an adapter. ENOENT for an object whose
+/// handle or context was changed: the kernel would find none there, or another one, and would leave this one as it is.
+/// EINVAL for NULL.
 ///
 /// # Safety
 /// As [`object`]; its context is not closed.
@@ -120,7 +121,7 @@ pub unsafe fn looked_up<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
     if this.is_at_home() { Ok(this) } else { Err(Errno::ENOENT) }
 }
 
-/// As [`looked_up`], for an argument of a call that is about another object: the argument's own context is not asked.
+/// [`looked_up`] for an argument of a call that is about another object: the argument's own context is not checked.
 ///
 /// # Safety
 /// As [`object`].
@@ -130,7 +131,7 @@ pub unsafe fn by_handle<'a, T: Handled, C>(pointer: *mut C) -> Result<&'a T> {
     if this.is_itself() { Ok(this) } else { Err(Errno::ENOENT) }
 }
 
-/// [`by_handle`] for what need not be there: `None` for NULL.
+/// [`by_handle`] for an argument that may be missing: `None` for NULL.
 ///
 /// # Safety
 /// As [`object`].
@@ -142,27 +143,27 @@ pub unsafe fn by_handle_if_any<'a, T: Handled, C>(pointer: *mut C) -> Result<Opt
 /// A reference to a plain argument; EINVAL for NULL.
 ///
 /// # Safety
-/// `pointer` is NULL or points to a `T` that nobody writes during the call.
+/// `pointer` is NULL or points to a `T` that no thread writes during the call.
 pub unsafe fn argument<'a, T>(pointer: *const T) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or(Errno::EINVAL)
 }
 
-/// A reference to something to fill in; EINVAL for NULL.
+/// A reference to a variable that the call fills in; EINVAL for NULL.
 ///
 /// # Safety
-/// `pointer` is NULL or points to a `T` that nobody else uses during the call.
+/// `pointer` is NULL or points to a `T` that no other thread uses during the call.
 pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or(Errno::EINVAL)
 }
 
-/// A C structure of which every bit pattern of zeros is a valid, empty value.
+/// A C structure for which zeros are a valid, empty value.
 ///
 /// # Safety
 /// Only for types made of integers, raw pointers and `Option`s of function pointers.
 pub unsafe trait Zeroed: Sized {
-    /// All zeros: NULL pointers, missing functions, mutexes in the state of `PTHREAD_MUTEX_INITIALIZER`.
+    /// The value of zeros only: NULL pointers, missing functions, mutexes in the state of `PTHREAD_MUTEX_INITIALIZER`.
     fn zeroed() -> Self {
         // SAFETY: the trait's promise.
         unsafe { core::mem::zeroed() }

@@ -33,7 +33,7 @@ unsafe extern "C" fn end_wait(got: isize, context: *mut ibv_context, event: *mut
     let errno = last_errno();
     minus_one(|| {
         rung(got, errno)?;
-        // SAFETY: live, as a context is that somebody waits in (man page).
+        // SAFETY: live, as a context is in which a thread waits (man page).
         let context = unsafe { Context::of(context) }?;
         // SAFETY: the caller's structure.
         let event = unsafe { output(event) }?;

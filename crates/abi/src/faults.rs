@@ -1,8 +1,9 @@
-//! Calls that fail on purpose (`SOFTRNIC_FAULT`, `errno:call=...`), and those that a broken device cannot serve.
+//! Calls that fail deliberately (`SOFTRNIC_FAULT`, `errno:call=...`), and those that a broken device cannot serve.
 //!
-//! Exported functions are asked about in their trampolines, which look at one byte while there is no specification
-//! ([`crate::hardware`]). Functions of the tables in `ibv_context` and its like get a trampoline of the same kind only
-//! when there is one, and those of the data path only when a rule names them: without, they cost nothing.
+//! The trampolines of exported functions ask here whether the call is to fail; while there is no specification they
+//! look at one byte only ([`crate::hardware`]). Functions of the tables in `ibv_context` and its siblings get a
+//! trampoline of this kind only when there is a specification, and those of the data path only when a rule names them.
+//! Otherwise faults cost them nothing.
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -20,7 +21,7 @@ use crate::entry::set_errno;
 use crate::hardware::{PRESENT, ROUTE_COUNT, enter};
 use crate::{cq, cq_ex, dm, mr, mw, pd, poll, post, qp, query, srq, xrcd};
 
-/// What the process was told about faults. A specification that is none stops the device from being made.
+/// The fault rules of the process. A specification with an error stops the device from being made.
 pub fn setup() -> Option<&'static Setup> {
     static LOOKED: Once = Once::new();
     let setup = faults::setup().ok().flatten();
@@ -28,7 +29,7 @@ pub fn setup() -> Option<&'static Setup> {
     setup
 }
 
-/// True if a rule may want this function to fail.
+/// True if a rule may make this function fail.
 pub fn watches(name: &str) -> bool {
     setup().is_some_and(|setup| setup.watches(name))
 }
@@ -58,15 +59,15 @@ extern "C" fn negative_fails() -> c_int {
     -FAILURE.get()
 }
 
-/// Where an exported function's trampoline jumps if the call is to fail; null if it is not.
+/// The target of an exported function's trampoline if the call is to fail; null if it is not.
 pub fn verdict(name: &CStr) -> *const c_void {
     let Some(setup) = setup() else { return null() };
-    // A private spelling is not what the program wrote.
+    // A private spelling of a name is not the program's.
     let name = name.to_str().unwrap_or_default().trim_start_matches('_');
     faults::calls().iter().find(|(known, _)| *known == name).map_or(null(), |call| judge(setup, *call))
 }
 
-/// The same for a member of a table, by its place among the calls.
+/// The target for a member of a table, by its number among the calls; null if the call is not to fail.
 pub fn verdict_on_member(number: usize) -> *const c_void {
     let (Some(setup), Some(call)) = (setup(), faults::calls().get(number)) else { return null() };
     judge(setup, *call)
@@ -104,7 +105,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     i == a.len() && i == b.len()
 }
 
-/// A function that asks whether the call is to fail before it jumps to the true one, whatever its arguments are.
+/// Define a function that asks whether the call is to fail before it jumps to the true one, whatever its arguments are.
 macro_rules! guarded {
     ($name:literal, $function:path) => {{
         #[unsafe(naked)]
@@ -141,7 +142,7 @@ macro_rules! guarded {
     }};
 }
 
-/// Has the members of a context's tables ask, if there is anything to ask about.
+/// Guard the members of a context's tables, if there is a specification.
 #[allow(clippy::missing_transmute_annotations)] // the type is that of the member that is assigned to
 pub fn guard(v: &mut verbs_context) {
     let Some(setup) = setup() else { return };
@@ -190,7 +191,7 @@ pub fn failure(name: &str) -> Option<Errno> {
     setup()?.call(name)
 }
 
-/// A post that fails names its first request.
+/// Define posting functions that can fail: a post that fails names its first request.
 macro_rules! posts {
     ($($name:literal: $guard:ident($object:ident, $request:ident);)*) => {$(
         unsafe extern "C" fn $guard(object: *mut $object, wr: *mut $request, bad: *mut *mut $request) -> c_int {
@@ -215,7 +216,7 @@ posts! {
 
 #[cfg(test)]
 mod tests {
-    /// Every call that is said to be able to fail has a trampoline, or a member of a table that is guarded above.
+    /// Every call that is listed as able to fail has a trampoline, or a member of a table that is guarded above.
     #[test]
     fn every_call_is_asked_about() {
         let owners = include_str!("../owners.txt");

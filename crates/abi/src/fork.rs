@@ -1,4 +1,4 @@
-//! fork: the child owns nothing of the parent's device, and no page is pinned, so there is nothing to protect.
+//! fork(2): the child owns nothing of the parent's device, and no page is pinned, so there is nothing to protect.
 
 use libc::{c_int, c_void, size_t};
 
@@ -12,12 +12,12 @@ pub extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
     sys::IBV_FORK_UNNEEDED
 }
 
-/// Marks memory as not to be copied to a child. Not needed here.
+/// Mark memory as not to be copied to a child. This device does not need it.
 pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: size_t) -> c_int {
     0
 }
 
-/// The opposite of [`ibv_dontfork_range`].
+/// Undo [`ibv_dontfork_range`].
 pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: size_t) -> c_int {
     0
 }

@@ -20,7 +20,7 @@ fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
     }
 }
 
-/// No GID at this index of the table.
+/// The error for an index of the table without a GID.
 const ENODATA: Errno = Errno(libc::ENODATA);
 
 /// Entries of the port's GID table: like an adapter's, it has room for more than the host has addresses.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table(3)`: how many, or a negative errno; EINVAL when there are more than fit.
+/// `ibv_query_gid_table(3)`: the number of entries, or a negative errno; EINVAL when there are more than fit.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -97,7 +97,8 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
             return Err(Errno::EINVAL);
         }
         for (i, gid) in gids.iter().enumerate() {
-            // SAFETY: the caller has `max_entries` of `entry_size` bytes each; a newer header's are larger than ours.
+            // SAFETY: the caller has `max_entries` of `entry_size` bytes each; a newer header's entries are larger than
+            // these.
             unsafe { entries.byte_add(i * entry_size).write(convert(context, gid, i as u32)) };
         }
         Ok(gids.len() as ssize_t)
@@ -110,10 +111,10 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 
 /// `enum ibv_gid_type_sysfs` of rdma-core's private interface: InfiniBand or RoCE v1, which share a name there.
 const SYSFS_IB_ROCE_V1: u32 = 0;
-/// RoCE v2.
+/// RoCE v2, in that interface.
 const SYSFS_ROCE_V2: u32 = 1;
 
-/// A private function that others use: the type of a GID as sysfs tells it.
+/// The type of a GID as sysfs has it. The function is private, but other libraries use it.
 pub unsafe extern "C" fn ibv_query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL.

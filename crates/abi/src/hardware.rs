@@ -1,13 +1,14 @@
-//! Real adapters beside softrnic0, for those who ask for them (`SOFTRNIC_WITH_HARDWARE`).
+//! Real adapters beside softrnic0, for programs that ask for them (`SOFTRNIC_WITH_HARDWARE`).
 //!
-//! rdma-core's own libibverbs is loaded, and its devices follow ours in `ibv_get_device_list`. What comes of them
-//! (contexts, and all objects made from these) is rdma-core's, with rdma-core's tables: the inline functions of verbs.h
-//! go there by themselves. The exported functions come here first, by interposition. So each of them looks whose its
-//! first argument is (`owners.txt` says how to tell), and jumps on. That happens in the trampolines that `build.rs`
-//! makes, and only once adapters have been looked for: before, [`PRESENT`] is all that is ever looked at.
+//! rdma-core's own libibverbs is loaded, and its devices follow softrnic0 in `ibv_get_device_list`. Contexts of these
+//! devices, and all objects made from them, are rdma-core's, with rdma-core's tables: the inline functions of verbs.h
+//! go there by themselves. Calls of the exported functions come to this library first, by interposition. So each
+//! function finds the owner of its first argument (`owners.txt` says how), and jumps on. That happens in the
+//! trampolines that `build.rs` makes, and only once adapters have been looked for: before, they look at [`PRESENT`]
+//! only.
 //!
 //! librdmacm's functions are not routed: they know softrnic0 only. But their trampolines lead here, too, as all do
-//! while a fault specification stands: then calls can fail on purpose ([`crate::faults`]).
+//! while a fault specification stands: then calls can fail deliberately ([`crate::faults`]).
 
 use core::ffi::CStr;
 use core::ptr::{null, null_mut};
@@ -21,33 +22,33 @@ use verbs::Errno;
 use crate::device::the_device;
 use crate::entry::set_errno;
 
-/// True if trampolines have to come here: there may be an adapter, or calls may fail on purpose, or nobody has looked
-/// for that yet.
+/// True if trampolines have to come here: there may be an adapter, or calls may fail deliberately, or neither has been
+/// looked for yet.
 pub static PRESENT: AtomicBool = AtomicBool::new(true);
 
-/// How to tell whose an argument is.
+/// The kind of a first argument, by which its owner is found.
 #[derive(Clone, Copy)]
 pub enum Owner {
-    /// It is an `ibv_device`.
+    /// An `ibv_device`.
     Device,
-    /// It is an `ibv_context`, which begins with a pointer to its device.
+    /// An `ibv_context`, which begins with a pointer to its device.
     Context,
-    /// It begins with a pointer to its context, as every object of verbs.h does.
+    /// An object that begins with a pointer to its context, as every object of verbs.h does.
     Object,
-    /// It is an `ibv_async_event`.
+    /// An `ibv_async_event`.
     Event,
-    /// It is no adapter's, whatever it is.
+    /// An argument of any kind that is never an adapter's.
     Nobody,
 }
 
 /// How a function fails.
 #[derive(Clone, Copy)]
 pub enum Fails {
-    /// Returns the errno.
+    /// It returns the errno.
     Number,
-    /// Returns NULL and sets errno.
+    /// It returns NULL and sets errno.
     Pointer,
-    /// Returns -1 and sets errno.
+    /// It returns -1 and sets errno.
     MinusOne,
 }
 
@@ -81,7 +82,8 @@ fn real() -> Option<&'static Real> {
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 fn load() -> Option<Real> {
-    // The next one, for ours gives ourselves to whoever asks for libibverbs. Behind a drop-in library there is none.
+    // The next dlopen, for this library's own gives itself to any program that asks for libibverbs. Behind a drop-in
+    // library there is none.
     // SAFETY: a valid handle and a name.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
     if next.is_null() {
@@ -89,7 +91,7 @@ fn load() -> Option<Real> {
     }
     // SAFETY: dlopen's signature.
     let open = unsafe { core::mem::transmute::<*mut c_void, Open>(next) };
-    // SAFETY: a name and flags. The constructors of rdma-core's library do nothing to us.
+    // SAFETY: a name and flags. The constructors of rdma-core's library do nothing to this one.
     let handle = unsafe { open(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return None;
@@ -123,24 +125,25 @@ fn load() -> Option<Real> {
     }
 }
 
-/// rdma-core's devices: its list, to be given back with [`free`], and how many are on it. Null if there are none.
+/// rdma-core's devices: its list, to be given back with [`free`], and the number of devices on it. Null if there are
+/// none.
 pub fn list() -> (*mut *mut ibv_device, usize) {
     let Some(real) = real() else { return (null_mut(), 0) };
-    crate::faults::setup(); // has looked
-    // From here on: its own calls of exported functions arrive here, too.
+    crate::faults::setup(); // faults are looked for before `PRESENT` is set
+    // Set from here on: calls of exported functions by that library arrive here, too.
     PRESENT.store(true, Ordering::Release);
     let mut count = 0;
-    // It asks NETLINK_RDMA, and is to find what the kernel has.
+    // That library asks NETLINK_RDMA, and must find what the kernel has.
     // SAFETY: the man page's contract.
     let devices = netlink::host_only(|| unsafe { (real.list)(&raw mut count) });
     let count = usize::try_from(count).unwrap_or(0);
     (devices, if devices.is_null() { 0 } else { count })
 }
 
-/// Gives a list back.
+/// Give a list back.
 ///
 /// # Safety
-/// It came from [`list`] and was not given back.
+/// `devices` came from [`list`] and was not given back.
 pub unsafe fn free(devices: *mut *mut ibv_device) {
     if let (false, Some(real)) = (devices.is_null(), real()) {
         // SAFETY: the caller's promise.
@@ -148,14 +151,15 @@ pub unsafe fn free(devices: *mut *mut ibv_device) {
     }
 }
 
-/// What `ibv_fork_init` of rdma-core's library says; 0 without one.
+/// The result of `ibv_fork_init` of rdma-core's library; 0 without one.
 pub fn fork_init() -> c_int {
     // SAFETY: no arguments; safe at any time (man page).
     real().map_or(0, |real| unsafe { (real.fork_init)() })
 }
 
-/// What a trampoline calls if there may be an adapter or a fault: its number is in `eax` or `w16`, and where to jump
-/// comes back in `r11` or `x16`: 0 for our own function. All registers that hold arguments stay as they are.
+/// The function that a trampoline calls if there may be an adapter or a fault. The trampoline's number is in `eax` or
+/// `w16`. The target of its jump comes back in `r11` or `x16`: 0 for this library's own function. All registers that
+/// hold arguments stay as they are.
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter() {
     #[cfg(target_arch = "x86_64")]
@@ -208,10 +212,10 @@ pub unsafe extern "C" fn enter() {
     );
 }
 
-/// Where the trampoline with this number jumps: null for our own function.
+/// The target of the trampoline with this number: null for this library's own function.
 ///
 /// # Safety
-/// `first` is what the function demands as its first argument.
+/// `first` is a valid first argument of the function.
 pub unsafe extern "C" fn route(first: *const c_void, number: usize) -> *const c_void {
     let _uncancelled = sys::cancel::Uncancelled::new();
     let Some(route) = ROUTES.get(number) else { return crate::faults::verdict_on_member(number - ROUTE_COUNT) };
@@ -262,16 +266,16 @@ extern "C" fn minus_one_fails() -> c_int {
 /// True if an object that a function of librdmacm got is this device's, whose ids are the only ones; also for NULL.
 ///
 /// # Safety
-/// It is NULL, or a live object that begins with a pointer to its context.
+/// `object` is NULL, or a live object that begins with a pointer to its context.
 pub unsafe fn is_object_of_ours<T>(object: *mut T) -> bool {
     // SAFETY: the caller's promise.
     unsafe { is_ours(object.cast_const().cast(), Owner::Object) }
 }
 
-/// Whose an argument is. NULL is ours, to complain about.
+/// True if an argument is this library's. NULL is: this library reports the error.
 ///
 /// # Safety
-/// It is NULL, or a live object of the kind that `owner` says.
+/// `first` is NULL, or a live object of the kind that `owner` says.
 unsafe fn is_ours(first: *const c_void, owner: Owner) -> bool {
     if first.is_null() {
         return true;

@@ -1,5 +1,5 @@
-//! Between the kernel's structures and the library's: functions that rdma-core's librdmacm borrows from libibverbs.
-//! The kernel's layouts are those of `rdma/ib_user_verbs.h` and `rdma/ib_user_sa.h`.
+//! Functions that rdma-core's librdmacm borrows from libibverbs, which convert between the kernel's structures and the
+//! library's. The kernel's layouts are those of `rdma/ib_user_verbs.h` and `rdma/ib_user_sa.h`.
 
 use sys::{ibv_ah_attr, ibv_gid, ibv_qp_attr};
 
@@ -138,7 +138,7 @@ unsafe fn both<'a, D, S>(dst: *mut D, src: *mut S) -> Option<(&'a mut D, &'a S)>
     unsafe { Some((dst.as_mut()?, src.as_ref()?)) }
 }
 
-/// From the kernel's address vector.
+/// Convert the kernel's address vector.
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: *mut KernAh) {
     silent(|| {
         // SAFETY: two structures of the caller's.
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: 
     });
 }
 
-/// From the kernel's queue pair attributes. `qp_state` is not among what is copied.
+/// Convert the kernel's queue pair attributes. `qp_state` is not among the members that are copied.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *mut KernQp) {
     silent(|| {
         // SAFETY: two structures of the caller's.
@@ -181,7 +181,7 @@ macro_rules! copy_path {
     ($dst:ident, $src:ident, $($field:ident)*) => { $($dst.$field = $src.$field;)* };
 }
 
-/// From the kernel's path record.
+/// Convert the kernel's path record.
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut SaPath, src: *mut KernPath) {
     silent(|| {
         // SAFETY: two structures of the caller's.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut SaPath, src: *mut
     });
 }
 
-/// To the kernel's path record.
+/// Convert to the kernel's path record.
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut KernPath, src: *mut SaPath) {
     silent(|| {
         // SAFETY: two structures of the caller's.

@@ -1,17 +1,17 @@
 //! libsoftrnic.so: the C ABI of libibverbs and librdmacm (`cm`), for a NIC in software. It translates, calls, and maps
 //! the error.
 //!
-//! Preload it (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by interposition. Its SONAME
-//! is its own, so the system's libibverbs stays loaded beside it for the libraries that need its private symbols.
-//! Loading does nothing; the device comes into being at the first verb. The drop-in libraries that `softrnic install`
-//! writes (crate `dropin`) forward to it.
+//! A program uses it when it is preloaded (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by
+//! interposition. Its SONAME is its own, so the system's libibverbs stays loaded beside it for the libraries that need
+//! its private symbols. Loading does nothing; the first verb makes the device. The drop-in libraries that `softrnic
+//! install` writes (crate `dropin`) forward to it.
 //!
-//! Where things are: `exports.txt` lists the symbols with their versions, `table.rs` the members of `ibv_context` and
-//! `verbs_context` that the header's inline functions call. One file for each kind of object; `post.rs`, `qp_ex.rs` and
+//! `exports.txt` lists the symbols with their versions, and `table.rs` the members of `ibv_context` and `verbs_context`
+//! that the header's inline functions call. There is one file for each kind of object; `post.rs`, `qp_ex.rs` and
 //! `poll.rs` are the data path.
 //!
-//! Every object that C sees is the front of a structure of ours in a `Box`: the pointer in C's hands is the `Box`'s. A
-//! pointer from a program is trusted to be live, as every verbs library trusts it; NULL is EINVAL.
+//! Every object that C sees is the front of a structure of this library in a `Box`: the pointer in C's hands is the
+//! `Box`'s. A pointer from a program is trusted to be live, as every verbs library trusts it; NULL is EINVAL.
 //!
 //! Functions that the ABI declares unsafe by nature have no "Safety" section of their own: their man page is it.
 #![allow(clippy::missing_safety_doc)]

@@ -14,31 +14,31 @@ use crate::dm::Memory;
 use crate::entry::{Handled, argument, looked_up, number, object, pointer, set_errno, shielded, silent};
 use crate::pd::Pd;
 
-/// A region.
+/// A memory region.
 #[repr(C)]
 pub struct Mr {
     c: UnsafeCell<ibv_mr>,
-    /// The engine's.
+    /// The engine's id.
     pub id: MrId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
-    /// Device memory below it, kept as long as the region is.
+    /// The device memory below it, kept as long as the region is.
     _memory: Option<Arc<Memory>>,
-    /// Made by `ibv_import_mr`: its protection domain does not count it.
+    /// True if it was made by `ibv_import_mr`: its protection domain does not count it.
     imported: bool,
 }
 
-/// What a registration gave.
+/// The result of a registration.
 pub struct Made {
-    /// The engine's.
+    /// The engine's id.
     pub id: MrId,
-    /// Keys.
+    /// The local key.
     pub lkey: u32,
-    /// Keys.
+    /// The remote key.
     pub rkey: u32,
-    /// Start, as the program gave it.
+    /// The start, as the program gave it.
     pub addr: *mut c_void,
-    /// Bytes.
+    /// The length, in bytes.
     pub length: usize,
 }
 
@@ -56,7 +56,7 @@ impl Handled for Mr {
 }
 
 impl Mr {
-    /// The C structure for a region that was just registered.
+    /// Make the C structure for a region that was just registered.
     pub fn create(pd: *mut ibv_pd, made: Made, memory: Option<Arc<Memory>>) -> Result<*mut ibv_mr> {
         // SAFETY: live: the registration used it.
         let domain = unsafe { object::<Pd, _>(pd) }?;
@@ -87,13 +87,13 @@ impl Mr {
     }
 
     fn context(&self) -> Result<&Context> {
-        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of((*self.c.get()).context) }
     }
 }
 
-/// The rights in `access`. Bits of the optional range that we do not know are ignored, which is what makes them
-/// optional; other unknown bits are EINVAL.
+/// The rights in `access`. Unknown bits of the optional range are ignored, which is what makes them optional; other
+/// unknown bits are EINVAL.
 pub fn access(access: c_uint) -> Result<Access> {
     let known = access & !(sys::IBV_ACCESS_OPTIONAL_RANGE & !Access::all().bits());
     Access::from_bits(known).ok_or(Errno::EINVAL)
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     pointer(|| register(pd, addr, length, iova, access as c_uint))
 }
 
-/// What the header makes of the two above when optional access flags may be set.
+/// `ibv_reg_mr` and `ibv_reg_mr_iova` as the header calls them when optional access flags may be set.
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_a
     })
 }
 
-/// `ibv_alloc_null_mr(3)`: its lkey swallows what is written and gives zeros.
+/// `ibv_alloc_null_mr(3)`: its lkey discards what is written and reads as zeros.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: live or NULL (man page).
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// `ibv_import_mr(3)`: `addr` is NULL, as the man page says. ENOENT for a handle that is none.
+/// `ibv_import_mr(3)`: `addr` is NULL, as the man page says. ENOENT for an unknown handle.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: live or NULL (man page).
@@ -292,8 +292,8 @@ pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     });
 }
 
-/// `ibv_advise_mr(3)`: the pages of an on-demand region are found when they are needed, and they are the process's own,
-/// so a prefetch has nothing to do but say whether the range could be used.
+/// `ibv_advise_mr(3)`. The pages of an on-demand region are found when they are needed, and they are the process's own,
+/// so a prefetch only says whether the range could be used.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: sys::ibv_advise_mr_advice,

@@ -13,13 +13,13 @@ use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::Qp;
 
-/// A window.
+/// A memory window.
 #[repr(C)]
 pub struct Mw {
     c: UnsafeCell<ibv_mw>,
-    /// The engine's.
+    /// The engine's id.
     pub id: MwId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
 }
 
@@ -37,9 +37,9 @@ impl Handled for Mw {
 }
 
 impl Mw {
-    /// Its type, which never changes.
+    /// The type of the window, which never changes.
     pub fn kind(&self) -> ibv_mw_type {
-        // SAFETY: a field that nobody writes after creation.
+        // SAFETY: a field that no thread writes after creation.
         unsafe { (*self.c.get()).type_ }
     }
 }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { looked_up::<Mw, _>(mw) }?;
-        // SAFETY: fields that nobody writes; the context outlives its objects (ibv_close_device(3)).
+        // SAFETY: fields that no thread writes; the context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.
         unsafe { Context::of(context) }?.nic()?.lock().dealloc_mw(this.id)?;
@@ -114,7 +114,7 @@ unsafe fn new_key(mw: &Mw, rkey: u32) -> u32 {
     unsafe { (*mw.c.get()).rkey & !0xff | rkey & 0xff }
 }
 
-/// A request was posted that binds this window, which has its new key from now on.
+/// Give a window its new key: a request that binds it was posted.
 ///
 /// # Safety
 /// `mw` is NULL or live, and no other thread binds it.

@@ -17,7 +17,8 @@ use crate::query::check_port;
 /// No VLAN.
 const NO_VLAN: u16 = 0xffff;
 
-/// Gives the address of the next hop, and 0xffff for "no VLAN". EHOSTUNREACH when the neighbour is not known.
+/// Resolve the address of the next hop, and the VLAN, which is 0xffff for "no VLAN". EHOSTUNREACH when the neighbour is
+/// not known.
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     c_attr: *mut ibv_ah_attr,
@@ -64,7 +65,7 @@ fn resolve(nic: &Nic, gid: &Gid, ifname: &str) -> Result<[u8; 6]> {
     }
 }
 
-/// RFC 1112 section 6.4; RFC 2464 section 7.
+/// The Ethernet address of a group (RFC 1112 section 6.4; RFC 2464 section 7).
 fn multicast(ip: IpAddr) -> [u8; 6] {
     match ip {
         IpAddr::V4(v4) => {
@@ -78,7 +79,7 @@ fn multicast(ip: IpAddr) -> [u8; 6] {
     }
 }
 
-/// The opposite of RFC 4291, appendix A.
+/// The Ethernet address in an interface identifier: the opposite of RFC 4291, appendix A.
 fn from_eui64(ip: &[u8; 16]) -> [u8; 6] {
     [ip[8] ^ 2, ip[9], ip[10], ip[13], ip[14], ip[15]]
 }

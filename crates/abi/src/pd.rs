@@ -15,13 +15,13 @@ use crate::entry::{Handled, argument, by_handle, looked_up, number, object, poin
 #[repr(C)]
 pub struct Pd {
     c: ibv_pd,
-    /// The engine's.
+    /// The engine's id.
     pub id: PdId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
-    /// Objects and parent domains that were made with this very structure.
+    /// The number of objects and parent domains that were made with this very structure.
     users: AtomicU32,
-    /// Parent domains: what they join.
+    /// The domains that a parent domain joins.
     joined: Option<Joined>,
 }
 
@@ -30,8 +30,8 @@ struct Joined {
     td: *const Td,
 }
 
-/// A thread domain: a promise of the program's that one thread at a time uses what is made with it. The device needs
-/// no such promise; only the objects' life is looked after.
+/// A thread domain: the program's promise that one thread at a time uses the objects made with it. The device needs no
+/// such promise; only the objects' life is counted.
 #[repr(C)]
 pub struct Td {
     c: UnsafeCell<ibv_td>,
@@ -56,7 +56,7 @@ impl Pd {
         Box::into_raw(Box::new(Pd { c, id, home: context, users: AtomicU32::new(0), joined })).cast()
     }
 
-    /// The one behind a pointer of the program's; ENOENT if its handle or its context was changed.
+    /// The domain behind a pointer of the program; ENOENT if its handle or its context was changed.
     ///
     /// # Safety
     /// `pd` is NULL or live.
@@ -65,7 +65,7 @@ impl Pd {
         unsafe { looked_up::<Pd, _>(pd) }
     }
 
-    /// As [`Pd::of`], for an argument of a call that is about another object.
+    /// [`Pd::of`] for an argument of a call that is about another object.
     ///
     /// # Safety
     /// As [`Pd::of`].
@@ -74,18 +74,18 @@ impl Pd {
         unsafe { by_handle::<Pd, _>(pd) }
     }
 
-    /// The context that it belongs to.
+    /// The context that the domain belongs to.
     pub fn context(&self) -> Result<&Context> {
         // SAFETY: a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of(self.c.context) }
     }
 
-    /// Counts an object that was made with it.
+    /// Count an object that was made with the domain.
     pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Uncounts it.
+    /// Uncount an object.
     ///
     /// # Safety
     /// `pd` is live: it was held.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     })
 }
 
-/// `ibv_dealloc_pd(3)`: EBUSY while anything belongs to it. For parent domains, too.
+/// `ibv_dealloc_pd(3)`, for parent domains, too: EBUSY while an object belongs to it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_import_pd(3)`: ENOENT for a handle that is none.
+/// `ibv_import_pd(3)`: ENOENT for an unknown handle.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     pointer(|| {
         // SAFETY: live or NULL (man page).
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { object::<Td, _>(td) }?;
-        // SAFETY: its context outlives it (ibv_close_device(3)); nobody writes the field.
+        // SAFETY: its context outlives it (ibv_close_device(3)); no thread writes the field.
         unsafe { Context::of((*this.c.get()).context) }?.nic()?;
         if this.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);

@@ -1,20 +1,20 @@
-//! What this process knows beside its NIC. A forked child has another NIC, and begins with nothing: what it inherited
-//! may have been under way in another thread at the fork, its locks held for ever.
+//! State that this process keeps beside its NIC. A forked child has another NIC, and begins with new state: what it
+//! inherited may have been under way in another thread at the fork, its locks held for ever.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use nic::Nic;
 
-/// A value for each NIC; the one of the present NIC is kept. Those of a parent are left behind in the child.
+/// A value for each NIC; the one of the present NIC is kept. In a child those of its parent are left behind.
 pub struct PerNic<T: 'static>(AtomicPtr<(&'static Nic, T)>);
 
 impl<T: Default + Send + Sync> PerNic<T> {
-    /// Of no NIC yet.
+    /// A value of no NIC yet.
     pub const fn new() -> Self {
         PerNic(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// The value that belongs to a live NIC; made at the first call.
+    /// The value of a live NIC, made at the first call.
     pub fn of(&'static self, nic: &'static Nic) -> &'static T {
         let mut now = self.0.load(Ordering::Acquire);
         loop {
@@ -29,7 +29,7 @@ impl<T: Default + Send + Sync> PerNic<T> {
             match self.0.compare_exchange(now, made, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => now = made,
                 Err(other) => {
-                    // SAFETY: made above; nobody else has seen it.
+                    // SAFETY: made above; no other thread has seen it.
                     drop(unsafe { Box::from_raw(made) });
                     now = other;
                 }

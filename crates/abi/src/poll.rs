@@ -1,4 +1,4 @@
-//! `ibv_poll_cq(3)`, the fast way out: completions are translated on the stack.
+//! `ibv_poll_cq(3)`: the fast path of completions, which are translated on the stack.
 
 use libc::c_int;
 use sys::{ibv_cq, ibv_wc, ibv_wc__bindgen_ty_1};
@@ -6,7 +6,7 @@ use verbs::Completion;
 
 use crate::cq::Cq;
 
-/// `ibv_poll_cq(3)`: how many, or a negative errno.
+/// `ibv_poll_cq(3)`: the number of completions, or a negative errno.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: live or NULL (man page).
     let (Ok(this), Ok(wanted)) = (unsafe { Cq::of(cq) }, usize::try_from(num_entries)) else {

@@ -1,4 +1,5 @@
-//! Posting, the fast way in: requests are translated on the stack, without allocation, under one lock for a list.
+//! Posting: the fast path of requests, which are translated on the stack, without allocation, under one lock for a
+//! list.
 
 use core::mem::{MaybeUninit, offset_of, size_of};
 use core::ops::DerefMut;
@@ -20,11 +21,11 @@ const _: () = {
     assert!(offset_of!(ibv_sge, lkey) == offset_of!(Sge, lkey));
 };
 
-/// Pieces of inline data that fit into one request.
+/// The pieces of inline data that fit into one request.
 type Pieces<'a> = [MaybeUninit<&'a [u8]>; limits::MAX_SGE as usize];
 
-/// A C list of scatter/gather entries as ours; the layout is the same. An entry of length 0 names no bytes on this
-/// device (some adapters take it for 2^31).
+/// A C list of scatter/gather entries as a slice of [`Sge`], whose layout is the same. An entry of length 0 names no
+/// bytes on this device (some adapters take it for 2^31).
 ///
 /// # Safety
 /// `list` has `count` entries, or `count` is 0.
@@ -38,7 +39,7 @@ unsafe fn sges<'a>(list: *mut ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     }
 }
 
-/// The bytes that an entry names.
+/// The bytes of an entry.
 ///
 /// # Safety
 /// The entry names readable memory.
@@ -50,7 +51,7 @@ unsafe fn bytes(sge: &Sge) -> &[u8] {
     unsafe { core::slice::from_raw_parts(sge.addr as usize as *const u8, sge.length as usize) }
 }
 
-/// The bytes that an inline request's entries name: addresses of this process, keys are ignored.
+/// The bytes of an inline request's entries: addresses of this process, keys are ignored.
 ///
 /// # Safety
 /// Every entry names readable memory.
@@ -102,7 +103,7 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
     }
 }
 
-/// Posts one request.
+/// Post one request.
 ///
 /// # Safety
 /// As [`body`].
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 
 /// `ibv_post_recv(3)`.
 pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // Mostly it is one, and that is all there is to do.
+    // The list mostly has one request, which needs nothing else.
     // SAFETY: live or NULL (man page); lists as it describes them.
     unsafe {
         if let (Ok(this), Some(one)) = (Qp::of(qp), wr.as_ref())
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
     }
 }
 
-/// Walks a list of requests; stops at the first that fails and names it in `bad`.
+/// Walk a list of requests; stop at the first that fails and name it in `bad`.
 ///
 /// # Safety
 /// `first` is NULL or a list linked by `next`; `bad` is NULL or the caller's variable.

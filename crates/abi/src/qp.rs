@@ -1,4 +1,4 @@
-//! Queue pairs: making, changing, asking, destroying.
+//! Queue pairs: making, changing, querying, destroying.
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -26,22 +26,23 @@ pub struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
     /// The NIC.
     pub nic: &'static Nic,
-    /// The engine's.
+    /// The engine's id.
     pub id: QpId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
-    /// Transport service.
+    /// The transport service.
     pub ty: QpType,
-    /// Real sizes.
+    /// The real sizes.
     pub cap: QpCap,
     sq_sig_all: bool,
-    /// Operations that `ibv_wr_*` may build (`enum ibv_qp_create_send_ops_flags`); `None`: made without that interface.
+    /// The operations that `ibv_wr_*` may build (`enum ibv_qp_create_send_ops_flags`); `None`: made without that
+    /// interface.
     pub send_ops: Option<u64>,
-    /// Requests under construction by `ibv_wr_*`.
+    /// The requests under construction by `ibv_wr_*`.
     pub batch: Batch,
 }
 
-/// XRC targets have several handles: the last one to go destroys.
+/// The handles of an XRC target: the last one to be closed destroys it.
 struct Target {
     handles: u32,
     /// The handle that events name. It outlives the others even when it is destroyed first.
@@ -51,7 +52,7 @@ struct Target {
 
 static TARGETS: PerNic<Mutex<HashMap<QpId, Target>>> = PerNic::new();
 
-/// Optional parts of what is asked for.
+/// The optional attributes of a new queue pair.
 #[derive(Default)]
 struct Extra {
     xrcd: Option<verbs::XrcdId>,
@@ -72,12 +73,12 @@ impl Handled for Qp {
 }
 
 impl Qp {
-    /// The engine's name for it.
+    /// The engine's id.
     pub fn id(&self) -> QpId {
         self.id
     }
 
-    /// The one behind a pointer of the program's.
+    /// The queue pair behind a pointer of the program.
     ///
     /// # Safety
     /// `qp` is NULL or live.
@@ -139,10 +140,10 @@ impl Qp {
         };
         let mut cap = attr::cap(&init.cap);
         if extra.send_ops.is_some_and(|ops| ops & u64::from(sys::IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
-            // Its 8 bytes come inline.
+            // The 8 bytes of an atomic write are inline data.
             cap.max_inline_data = cap.max_inline_data.max(8);
         }
-        // What an XRC queue pair has no use for is not looked at (ibv_create_qp_ex(3)).
+        // Attributes that an XRC queue pair has no use for are ignored (ibv_create_qp_ex(3)).
         // SAFETY: live or NULL (man page).
         let (send_cq, recv_cq, srq) = unsafe {
             (
@@ -167,13 +168,13 @@ impl Qp {
         let (id, created) = match nic.create_qp(ctx.id(), &request, qp as u64) {
             Ok(made) => made,
             Err(errno) => {
-                // SAFETY: made above; nobody else has it.
+                // SAFETY: made above; no other thread has it.
                 drop(unsafe { Box::from_raw(qp) });
                 return Err(errno);
             }
         };
         init.cap = attr::c_cap(&created.cap);
-        // SAFETY: nobody else has it yet.
+        // SAFETY: no other thread has it yet.
         unsafe {
             (*qp).id = id;
             (*qp).cap = created.cap;
@@ -194,7 +195,7 @@ impl Qp {
         Ok(qp.cast())
     }
 
-    /// Another handle of an XRC target.
+    /// Make another handle of an XRC target.
     pub fn reopen(
         ctx: &Context,
         nic: &'static Nic,
@@ -206,7 +207,7 @@ impl Qp {
         let mut targets = TARGETS.of(nic).lock();
         targets.get_mut(&id).ok_or(Errno::EINVAL)?.handles += 1;
         let qp = Self::new(nic, ctx.c(), id, QpType::XrcTgt, None, false);
-        // SAFETY: just made; nobody else has it.
+        // SAFETY: just made; no other thread has it.
         unsafe {
             let base = &mut (*(*qp).c.get()).qp_base;
             (base.context, base.qp_context) = (ctx.c(), user);
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_a
     })
 }
 
-/// `ibv_create_qp_ex(3)`. EOPNOTSUPP for what belongs to raw packets: creation flags, segmentation, hashing.
+/// `ibv_create_qp_ex(3)`. EOPNOTSUPP for options of raw packets: creation flags, segmentation, hashing.
 pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     const KNOWN: u32 = sys::IBV_QP_INIT_ATTR_PD
         | sys::IBV_QP_INIT_ATTR_XRCD
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// `ibv_query_qp(3)`: everything, whatever the mask says (it is a hint).
+/// `ibv_query_qp(3)`: all attributes, whatever the mask says (it is a hint).
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -362,17 +363,17 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: nothing is promised; how a copy moves its bytes is the processor's business.
+/// `ibv_query_qp_data_in_order(3)`: no order is promised; the processor decides in which order a copy moves its bytes.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0
 }
 
-/// `ibv_destroy_qp(3)`: EBUSY while attached to a multicast group; waits for the acknowledgement of its events.
+/// `ibv_destroy_qp(3)`: EBUSY while attached to a multicast group. It waits for the acknowledgement of the events.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { Qp::named(qp) }?;
-        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         let ctx = unsafe { Context::of((*this.c()).qp_base.context) }?;
         this.destroy(ctx)
     })

@@ -17,7 +17,7 @@ use crate::entry::{argument, caught, object};
 use crate::mw::{Mw, bind_body, set_key};
 use crate::qp::Qp;
 
-/// Operations that a queue pair of this type can have built (`enum ibv_qp_create_send_ops_flags`).
+/// The operations that can be built for a queue pair of this type (`enum ibv_qp_create_send_ops_flags`).
 pub fn possible(ty: ibv_qp_type) -> u64 {
     use sys::*;
     let datagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -41,31 +41,32 @@ pub fn possible(ty: ibv_qp_type) -> u64 {
     })
 }
 
-/// A request being made.
+/// A request that is being built.
 struct Entry {
     wr_id: u64,
-    /// The immediate value or key, and above it the number of a shared receive queue: one word, since they are read as
-    /// one, and a load that is wider than the stores before it waits for them (`engine::in_place_ring`).
+    /// The immediate value or key, and above it the number of a shared receive queue. They share one word because they
+    /// are read as one, and a load that is wider than the stores before it waits for them (`engine::in_place_ring`).
     numbers: u64,
     opcode: Opcode,
     flags: SendFlags,
-    /// Where lies what it sends: from here to there.
+    /// The kind and the range of the data that the request sends.
     data: Data,
     from: usize,
     to: usize,
-    /// For [`Data::Word`].
+    /// The data for [`Data::Word`].
     word: [u8; 8],
     body: SendBody,
 }
 
-/// Where lies what a request sends.
+/// The place of the data that a request sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     /// In the list of scatter/gather entries.
     Listed,
-    /// In the bytes: inline data.
+    /// In the list of bytes: inline data.
     Bytes,
-    /// Here: inline data of 8 bytes. Apart, because what is known to be that long is one load and one store.
+    /// In the entry itself: inline data of 8 bytes. A kind of its own, because a copy of a known length is one load and
+    /// one store.
     Word,
 }
 
@@ -85,13 +86,13 @@ impl Entry {
     }
 }
 
-/// Requests between wr_start and wr_complete.
+/// The requests between wr_start and wr_complete.
 pub struct Batch {
     section: RawBiased,
     work: UnsafeCell<Work>,
 }
 
-/// Lists that only grow: their places are written where they are, and the numbers say how many are in use.
+/// Lists that only grow: their elements are written in place, and counters say how many are in use.
 #[derive(Default)]
 struct Work {
     entries: Vec<Entry>,
@@ -99,7 +100,7 @@ struct Work {
     sges: Vec<Sge>,
     sges_in_use: usize,
     bytes: Vec<u8>,
-    /// The windows that they bind, and with which keys.
+    /// The windows that the requests bind, and the keys with which they do.
     binds: Vec<(*mut ibv_mw, u32)>,
     error: Option<Errno>,
 }
@@ -129,7 +130,7 @@ impl Work {
         &self.entries[..self.in_use]
     }
 
-    /// Begins a request that sends nothing yet.
+    /// Begin a request that sends nothing yet.
     #[inline(always)]
     fn begin(&mut self, wr_id: u64, opcode: Opcode, flags: SendFlags, numbers: u64, body: SendBody) {
         let from = self.sges_in_use;
@@ -138,8 +139,8 @@ impl Work {
         };
         (e.wr_id, e.opcode, e.flags, e.numbers) = (wr_id, opcode, flags, numbers);
         match body {
-            // Apart, so that only its tag is written. As a whole it would be copied from where it was made, by wider
-            // loads than the tag was written with, and these wait for all stores before them.
+            // A case of its own, so that only its tag is written. The whole body would be copied from where it was
+            // made, by loads wider than the store of the tag, and such loads wait for all stores before them.
             SendBody::Plain => e.body = SendBody::Plain,
             body => e.body = body,
         }
@@ -156,7 +157,7 @@ impl Work {
 
     #[inline(always)]
     fn last(&mut self) -> Option<&mut Entry> {
-        // Nothing is in front of the first.
+        // The first request has none in front of it.
         let last = self.entries.get_mut(self.in_use.wrapping_sub(1));
         if last.is_none() {
             self.error.get_or_insert(Errno::EINVAL);
@@ -164,7 +165,7 @@ impl Work {
         last
     }
 
-    /// Gives the last request one scatter/gather entry.
+    /// Give the last request one scatter/gather entry.
     #[inline(always)]
     fn set_sge(&mut self, sge: Sge) {
         let at = self.sges_in_use;
@@ -176,7 +177,7 @@ impl Work {
         self.sges_in_use = at + 1;
     }
 
-    /// Gives the last request these.
+    /// Give the last request these scatter/gather entries.
     #[inline(never)]
     fn set_sges(&mut self, list: &[Sge]) {
         let from = self.sges_in_use;
@@ -202,7 +203,7 @@ unsafe fn inside<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Work) {
     }
 }
 
-/// Begins a request.
+/// Begin a request.
 ///
 /// # Safety
 /// As [`inside`].
@@ -283,13 +284,13 @@ unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, 
     }
 }
 
-/// Segmentation is for raw packets.
+/// Segmentation, which is for raw packets.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
     // SAFETY: live and inside its section (man page).
     unsafe { inside(qp) }.1.fail(Errno::EOPNOTSUPP);
 }
 
-/// 8 bytes, copied now.
+/// An atomic write of 8 bytes, which are copied now.
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: *const c_void) {
     let body = if value.is_null() { Err(Errno::EINVAL) } else { Ok(SendBody::Rdma { remote_addr, rkey: RKey(rkey) }) };
     // SAFETY: live and inside its section; the caller has 8 bytes there (man page).
@@ -334,7 +335,8 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
-    // SAFETY: live and inside its section; the list is the caller's (man page) and has our layout (asserted in post).
+    // SAFETY: live and inside its section; the list is the caller's (man page) and has the layout of [`Sge`] (asserted
+    // in post).
     unsafe {
         if count > 0 && list.is_null() {
             return inside(qp).1.fail(Errno::EINVAL);
@@ -380,7 +382,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, 
     }
 }
 
-/// Copies inline data of the last request.
+/// Copy inline data of the last request.
 ///
 /// # Safety
 /// As [`inside`]; every piece is readable.
@@ -431,7 +433,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     result.map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// The same where a rule may want it to fail: then nothing is posted.
+/// [`wr_complete`] if a rule may make it fail: then nothing is posted.
 unsafe extern "C" fn wr_complete_guarded(qp: *mut ibv_qp_ex) -> c_int {
     match crate::faults::failure("ibv_wr_complete") {
         // SAFETY: as this function.
@@ -444,14 +446,14 @@ unsafe extern "C" fn wr_complete_guarded(qp: *mut ibv_qp_ex) -> c_int {
     }
 }
 
-/// All or nothing: every request is checked before the first one is queued.
+/// Post all requests or none: every request is checked before the first one is queued.
 fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let Some(errno) = work.error {
         return Err(errno);
     }
     let mut core = alive(qp.nic)?.lock();
     let now = core.time();
-    // A lone request is checked by the post itself.
+    // A single request is checked by the post itself.
     if let [entry] = work.requests() {
         return with_request(work, entry, |wr| core.post_send_here(qp.id, wr, now));
     }
@@ -472,7 +474,7 @@ fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> 
     Ok(())
 }
 
-/// Does something with a collected request.
+/// Call a function with a collected request.
 #[inline(always)]
 fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Result<()>) -> Result<()> {
     let request = |data| SendWr {
@@ -498,7 +500,7 @@ fn with_request(work: &Work, entry: &Entry, act: impl FnOnce(&SendWr<'_>) -> Res
     }))
 }
 
-/// Sets the members that the header's inline functions call.
+/// Set the members that the header's inline functions call.
 pub fn fill(c: &mut ibv_qp_ex) {
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);

@@ -1,4 +1,4 @@
-//! What the device and its port are: one place that tells the limits of `verbs::limits` to C.
+//! Attributes of the device and its port: the one place that reports the limits of `verbs::limits` to C.
 
 use core::mem::{offset_of, size_of};
 
@@ -34,7 +34,7 @@ const _: () = assert!(
         | IBV_DEVICE_XRC
 );
 
-/// What [`ibv_query_device`] tells.
+/// The attributes for [`ibv_query_device`].
 fn device_attr(guid: u64) -> ibv_device_attr {
     let rd_atomic = u64::from(limits::MAX_RD_ATOMIC);
     ibv_device_attr {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Copies the part of `value` that a caller with `size` bytes knows, and zeros behind what we know.
+/// Copy the part of `value` that a caller with `size` bytes knows, and zeros behind the end of `value`.
 ///
 /// # Safety
 /// `to` has `size` bytes.
@@ -156,16 +156,17 @@ pub fn check_port(port: u32) -> Result<()> {
 
 /// `enum ib_port_phys_state`, LinkUp (IBTA vol. 1, 14.2.5.6).
 const PHYS_LINK_UP: u8 = 5;
-/// The same, Disabled: what RoCE adapters say of a port whose cable is out.
+/// Disabled in that enumeration: the state of a RoCE adapter's port whose cable is out.
 const PHYS_DISABLED: u8 = 3;
 /// 4X, `PortInfo:LinkWidthActive`.
 const WIDTH_4X: u8 = 2;
-/// 25.78125 Gb/s a lane, `PortInfo:LinkSpeedActive`.
+/// EDR, 25.78125 Gb/s a lane, `PortInfo:LinkSpeedActive`.
 const SPEED_EDR: u8 = 32;
-/// What width and speed make together, in Mb/s.
+/// The rate of that width and speed together, in Mb/s.
 const MBPS: u64 = 100_000;
 
-/// 4.096 us * 2^this: how long a datagram may take through the subnet (`PortInfo:SubnetTimeOut`, the usual value).
+/// The exponent n of the time that a datagram may take through the subnet, 4.096 us * 2^n (`PortInfo:SubnetTimeOut`,
+/// the usual value).
 const SUBNET_TIMEOUT: u8 = 18;
 
 fn port_attr(context: &Context) -> ibv_port_attr {

@@ -1,6 +1,6 @@
-//! When memory runs out. Rust ends a program that gets none, and a verbs library must not: whoever asks for something
-//! to be made is refused (ENOMEM) while there is little, and for the small things that come up while data move there is
-//! a reserve, whose pages cost nothing until then.
+//! Lack of memory. Rust ends a program that gets no memory, and a verbs library must not do so. While there is little
+//! memory, calls that make objects are refused (ENOMEM). The small allocations that come up while data move have a
+//! reserve, whose pages cost nothing until then.
 //!
 //! Large things (queues, windows) are refused where they are made.
 
@@ -9,15 +9,16 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::alloc::System;
 
-/// Bytes of the reserve.
+/// The bytes of the reserve.
 const BYTES: usize = 512 << 10;
-/// What making any one object needs in small pieces, several times over.
+/// The bytes that any one object needs in small pieces, several times over.
 const ENOUGH: usize = 64 << 10;
 
-/// The C library's memory, and behind it the reserve.
+/// The C library's allocator, and behind it the reserve.
 pub struct Backed {
     area: UnsafeCell<[u8; BYTES]>,
-    /// The next free byte of it, and how many pieces are in use. All is free again when none is.
+    /// The offset of the next free byte, and the number of pieces in use. All bytes are free again when no piece is in
+    /// use.
     used: UnsafeCell<(usize, usize)>,
     lock: AtomicBool,
 }
@@ -29,7 +30,7 @@ static BACKED: Backed =
 // SAFETY: `used` is only reached under the lock; of `area`, only addresses are made here.
 unsafe impl Sync for Backed {}
 
-/// True if there is memory to make something with.
+/// True if there is memory to make an object with.
 pub fn enough() -> bool {
     let layout = Layout::new::<[u8; ENOUGH]>();
     // SAFETY: the size is not 0; what was allocated is freed with the same layout, and never used.
@@ -43,12 +44,12 @@ pub fn enough() -> bool {
 }
 
 impl Backed {
-    /// Runs `change` on `used`, alone. Only when memory has run out, and for moments.
+    /// Run `change` on `used` under the lock. This happens only when memory has run out, and takes moments.
     fn locked<T>(&self, change: impl FnOnce(&mut (usize, usize)) -> T) -> T {
         while self.lock.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: whoever holds the lock is the only one.
+        // SAFETY: only the holder of the lock reaches `used`.
         let result = change(unsafe { &mut *self.used.get() });
         self.lock.store(false, Ordering::Release);
         result

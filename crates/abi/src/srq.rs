@@ -20,7 +20,7 @@ pub struct Srq {
     /// The NIC.
     pub nic: &'static Nic,
     id: SrqId,
-    /// The context that it was made in. The one in the C structure is the program's to write.
+    /// The context in which it was made. The program may write the one in the C structure.
     home: *mut ibv_context,
 }
 
@@ -38,12 +38,12 @@ impl Handled for Srq {
 }
 
 impl Srq {
-    /// The engine's name for it.
+    /// The engine's id.
     pub fn id(&self) -> SrqId {
         self.id
     }
 
-    /// The one behind a pointer of the program's.
+    /// The queue behind a pointer of the program.
     ///
     /// # Safety
     /// `srq` is NULL or live.
@@ -62,7 +62,7 @@ impl Srq {
         unsafe { looked_up::<Srq, _>(srq) }
     }
 
-    /// Makes one; writes the real sizes to `attr`.
+    /// Make a queue; its real sizes are written to `attr`.
     fn create(
         pd: *mut ibv_pd,
         user: *mut libc::c_void,
@@ -89,12 +89,12 @@ impl Srq {
         let (id, real) = match made {
             Ok(made) => made,
             Err(errno) => {
-                // SAFETY: made above; nobody else has it.
+                // SAFETY: made above; no other thread has it.
                 drop(unsafe { Box::from_raw(srq) });
                 return Err(errno);
             }
         };
-        // SAFETY: nobody else has it yet.
+        // SAFETY: no other thread has it yet.
         unsafe {
             (*srq).id = id;
             (*(*srq).c.get()).handle = id.index;
@@ -183,12 +183,12 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_out: *mut u32) ->
     })
 }
 
-/// `ibv_destroy_srq(3)`: EBUSY while queue pairs take from it; waits for the acknowledgement of its events.
+/// `ibv_destroy_srq(3)`: EBUSY while queue pairs take from it. It waits for the acknowledgement of the queue's events.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { Srq::named(srq) }?;
-        // SAFETY: fields that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: fields that no thread writes; a context outlives its objects (ibv_close_device(3)).
         let (context, pd) = unsafe { ((*this.c.get()).context, (*this.c.get()).pd) };
         // SAFETY: as above.
         let ctx = unsafe { Context::of(context) }?.id();

@@ -1,4 +1,4 @@
-//! Names of enumeration values, for people: the texts that libibverbs prints.
+//! Names of enumeration values, for messages: the texts that libibverbs prints.
 
 use core::ffi::CStr;
 

@@ -2,19 +2,19 @@
 //! is cancelled.
 //!
 //! Posting and polling take the adapter's lock, and now and then close a descriptor, read a file or sleep under it,
-//! mostly by Rust's standard library. Turning cancellation off would cost each of them as much as a part of a small
-//! message's way; instead the linker leads every reference of this library's to one of these names here (`--wrap`, see
-//! build.rs, which has the names). The program's own calls do not come here. A test holds the finished library to it:
-//! it imports no other cancellation point.
+//! mostly by Rust's standard library. Turning cancellation off in each of these calls would cost a noticeable part of a
+//! small message's time. Instead the linker redirects every reference of this library to one of these names (`--wrap`,
+//! see build.rs, which has the names). The program's own calls do not come here. A test checks that the finished
+//! library imports no other cancellation point.
 
 use libc::{c_int, c_long, c_void, iovec, off64_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-/// Defines them: name, arguments, and the system call.
+/// Define such functions: name, arguments, and the system call.
 macro_rules! plain {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $number:ident($($value:expr),*);)*) => {$(
         /// The system call of this name.
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: as of the C library's function, whose caller this one has; the kernel checks every address.
+            // SAFETY: as for the C library's function, whose caller this one has; the kernel checks every address.
             unsafe { libc::syscall(libc::$number, $($value),*) as $ret }
         }
     )*};
@@ -37,18 +37,18 @@ plain! {
 pub unsafe extern "C" fn poll(fds: *mut pollfd, n: libc::nfds_t, timeout_ms: c_int) -> c_int {
     let time = timespec { tv_sec: i64::from(timeout_ms) / 1000, tv_nsec: i64::from(timeout_ms) % 1000 * 1_000_000 };
     let limit: *const timespec = if timeout_ms < 0 { core::ptr::null() } else { &raw const time };
-    // SAFETY: as of poll(2); no signal mask is given.
+    // SAFETY: as for poll(2); no signal mask is given.
     unsafe { libc::syscall(libc::SYS_ppoll, fds, n, limit, core::ptr::null::<c_void>(), 0 as c_long) as c_int }
 }
 
-/// clock_nanosleep(2), which gives the errno.
+/// clock_nanosleep(2), which returns the errno.
 pub unsafe extern "C" fn clock_nanosleep(
     clock: libc::clockid_t,
     flags: c_int,
     time: *const timespec,
     left: *mut timespec,
 ) -> c_int {
-    // SAFETY: as of clock_nanosleep(2).
+    // SAFETY: as for clock_nanosleep(2).
     let result = unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) };
     if result == 0 { 0 } else { crate::entry::last_errno().0 }
 }

@@ -1,4 +1,4 @@
-//! Two followers of libibverbs that providers and older programs call.
+//! Two functions of libibverbs about sysfs, which providers and older programs call.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use verbs::{Errno, Result};
 
 use crate::entry::minus_one;
 
-/// Where sysfs is: `SYSFS_PATH`, or `/sys`.
+/// The root of sysfs: `SYSFS_PATH`, or `/sys`.
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -23,7 +23,7 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     .as_ptr()
 }
 
-/// Reads `dir/file` into `buf`, without the newline at its end; gives the length.
+/// Read `dir/file` into `buf`, without the newline at its end. The result is the length.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,
@@ -47,16 +47,16 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 /// `buf` has `size` bytes.
 unsafe fn read(path: &CStr, buf: *mut c_char, size: usize) -> Result<c_int> {
     let last = || Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
-    // The C library's functions, not the system's: they may be interposed to show our own files.
+    // The C library's functions, not system calls: they may be interposed to show the device's own files.
     // SAFETY: a string and a flag.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: our descriptor; the caller has `size` bytes.
+    // SAFETY: a descriptor opened above; the caller has `size` bytes.
     let got = unsafe { libc::read(fd, buf.cast::<c_void>(), size) };
     let errno = last();
-    // SAFETY: our descriptor.
+    // SAFETY: a descriptor opened above.
     unsafe { libc::close(fd) };
     let mut len = usize::try_from(got).map_err(|_| errno)?;
     // SAFETY: `len` is at most `size`; both places are within the caller's bytes.

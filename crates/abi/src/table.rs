@@ -1,11 +1,11 @@
-//! The tables that the header's inline functions jump through. No member is empty: what the device cannot do is in
-//! [`crate::unsupported`].
+//! The tables that the header's inline functions jump through. No member is empty: operations that the device does not
+//! have are in [`crate::unsupported`].
 
 use sys::{ibv_context_ops, verbs_context};
 
 use crate::{buf, cq, cq_ex, dm, mr, mw, pd, poll, post, qp, query, srq, unsupported as no, xrcd};
 
-/// Fills all of them.
+/// Fill all members.
 pub fn fill(v: &mut verbs_context) {
     v.context.ops = basic();
     v.free_buf = Some(buf::ibv_free_buf);

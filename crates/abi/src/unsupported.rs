@@ -1,5 +1,5 @@
-//! What this device does not do: flow steering, raw work queues, counters, tag matching, packet pacing, dma-buf,
-//! enhanced connection establishment. Every one has a function, and each says EOPNOTSUPP in its own convention.
+//! Operations that this device does not have: flow steering, raw work queues, counters, tag matching, packet pacing,
+//! dma-buf, enhanced connection establishment. Each has a function that fails with EOPNOTSUPP in its own convention.
 
 use core::ffi::c_void;
 
@@ -9,7 +9,7 @@ use verbs::Errno;
 
 use crate::entry::{minus_one, pointer};
 
-/// Functions that return the errno.
+/// Define functions that return the errno.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident($($ty:ty),*);)*) => {$(
         $(#[$doc])*
@@ -19,7 +19,7 @@ macro_rules! numbers {
     )*};
 }
 
-/// Functions that return NULL and set errno.
+/// Define functions that return NULL and set errno.
 macro_rules! pointers {
     ($($(#[$doc:meta])* $name:ident($($ty:ty),*) -> $ret:ty;)*) => {$(
         $(#[$doc])*

@@ -1,18 +1,18 @@
 //! Calls that wait for an event: cancellation points (pthreads(7)), as they are where read(2) waits in them.
 //!
 //! A thread that is cancelled while it waits is unwound from there. That must not cross a frame of Rust, so there is
-//! none: the exported function is a few instructions that call its beginning, then the C library's `read`, then its
+//! none. The exported function is a few instructions that call its beginning, then the C library's `read`, then its
 //! end, with nothing to be undone between the two. A signal ends the wait as it ends any read (EINTR), and so does
 //! O_NONBLOCK (EAGAIN).
 
 use libc::{c_int, c_void};
 use verbs::{Errno, Result};
 
-/// What the end of a call gives if there was nothing to be had after all: it begins again.
+/// The result of a call's end if there was no event after all: the call begins again.
 pub const AGAIN: c_int = 1;
 
 unsafe extern "C" {
-    /// The C library's: a cancellation point, which `read` is not in this library (`syscalls.rs`).
+    /// The C library's read, which is a cancellation point; this library's own `read` is none (`syscalls.rs`).
     #[cfg_attr(not(test), link_name = "__real_read")]
     pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize;
 }
@@ -22,9 +22,9 @@ pub fn rung(got: isize, errno: Errno) -> Result<()> {
     if got < 0 { Err(errno) } else { Ok(()) }
 }
 
-/// Defines functions that wait, of at most three pointers. `begin` gets them, and gives the descriptor to read 8 bytes
-/// from, or -1 with errno set; `end` gets what read(2) returned in front of them, and gives the call's result or
-/// [`AGAIN`].
+/// Define functions that wait, of at most three pointers. `begin` gets these, and returns the descriptor to read 8
+/// bytes from, or -1 with errno set. `end` gets the result of read(2) in front of them, and returns the call's result
+/// or [`AGAIN`].
 macro_rules! waits {
     ($($(#[$doc:meta])* $name:ident($($ty:ty),*): $begin:path, $end:path;)*) => {$(
         $(#[$doc])*

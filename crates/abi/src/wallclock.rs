@@ -1,19 +1,19 @@
-//! From the clock of the completions (CLOCK_MONOTONIC) to that of the wall.
+//! Conversion from the clock of completions (CLOCK_MONOTONIC) to the wall clock.
 //!
-//! The two run alike, and differ by a number that changes only when somebody sets the wall's. They cannot be read at
-//! one time, so each reading gives bounds of that number. A difference that is worked out anew each time would differ
-//! by some nanoseconds, or, where the thread was stopped between the two readings, by far more: times would go back.
+//! The two run alike, and differ by a number that changes only when the wall clock is set. They cannot be read at one
+//! time, so each reading gives bounds of that number. A difference that is computed anew each time would vary by some
+//! nanoseconds, or, where the thread was stopped between the two readings, by far more: times would go back.
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
-/// The least that the difference can be, as known so far.
+/// The greatest known lower bound of the difference, in nanoseconds.
 static OFFSET: AtomicI64 = AtomicI64::new(i64::MIN);
 
-/// The kernel rounds each clock by itself.
+/// The error of a reading, in nanoseconds: the kernel rounds each clock by itself.
 const ROUNDING: i64 = 2;
 
-/// The difference now, in nanoseconds: never more than it is, and with every call at least what it was, unless the
-/// wall's clock was set back.
+/// The difference now, in nanoseconds. It is never more than the true one, and never less than at the call before,
+/// unless the wall clock was set back.
 pub fn offset() -> i64 {
     let before = read(libc::CLOCK_MONOTONIC);
     let wall = read(libc::CLOCK_REALTIME);
@@ -25,7 +25,7 @@ pub fn offset() -> i64 {
     }
 }
 
-/// What is known after a reading that says: not less than `least`, not more than `most`.
+/// The known bound after a reading that shows at least `least` and at most `most`.
 fn refined(known: i64, least: i64, most: i64) -> i64 {
     if known > most.saturating_add(ROUNDING) { least } else { known.max(least) }
 }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn it_goes_back_only_with_the_wall() {
         let mut known = i64::MIN;
-        // True: 1000. A long pause in the first reading, short ones later.
+        // The true difference is 1000. The first reading has a long pause, later ones short pauses.
         for (least, most, expected) in [
             (400, 1000, 400),
             (990, 1005, 990),

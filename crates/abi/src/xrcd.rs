@@ -14,7 +14,7 @@ use crate::qp::Qp;
 #[repr(C)]
 pub struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,
-    /// The engine's.
+    /// The engine's id.
     pub id: XrcdId,
 }
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrc
         }
         let create = attr.oflags & libc::O_CREAT != 0;
         let inode = if attr.fd == -1 {
-            // Without an inode there is nothing to find again, so it can only be created.
+            // Without an inode there is nothing to find the domain by again, so it can only be created.
             if !create {
                 return Err(Errno::EINVAL);
             }
@@ -56,12 +56,12 @@ pub unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrc
     })
 }
 
-/// `ibv_close_xrcd(3)`: EBUSY while something belongs to it and this is the last handle.
+/// `ibv_close_xrcd(3)`: EBUSY while an object belongs to it and this is the last handle.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
         let this = unsafe { object::<Xrcd, _>(xrcd) }?;
-        // SAFETY: a field that nobody writes; a context outlives its objects (ibv_close_device(3)).
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of((*this.c.get()).context) }?.nic()?.lock().close_xrcd(this.id)?;
         // SAFETY: made by Box::into_raw; not used afterwards (man page).
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });

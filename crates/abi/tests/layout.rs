@@ -187,7 +187,7 @@ fn inner() -> Vec<(&'static str, &'static str, usize)> {
     }
 }
 
-/// The structures that grew since version 44: how many bytes in front, how many behind.
+/// The structures that grew since version 44: the number of bytes in front and behind.
 fn grown(name: &str) -> Option<(usize, usize)> {
     match name {
         // The library states its own size in `sz`; programs count backwards from `context`.

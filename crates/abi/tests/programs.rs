@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longer than any of them takes, even on a busy machine.
+/// A limit that no program reaches, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn note(text: &str, key: &str) -> Vec<String> {

@@ -46,7 +46,7 @@ fn unversioned_symbols_are_the_interposers() {
     let found = exported(&support::library());
     let plain: Vec<&String> = found.iter().filter(|s| !s.contains('@')).collect();
     assert!(plain.iter().any(|s| *s == "open") && plain.iter().any(|s| *s == "stat"), "{plain:?}");
-    // Nothing of Rust's own, and no verb without a version.
+    // No symbol is Rust's own, and no verb is without a version.
     let strange = |s: &str| ["ibv_", "_R", "_ZN", "__softrnic", "rust"].iter().any(|p| s.starts_with(p));
     assert_eq!(plain.iter().filter(|s| strange(s)).collect::<Vec<_>>(), Vec::<&&String>::new());
 }
@@ -76,7 +76,8 @@ fn nothing_of_the_installed_libraries_is_missing() {
 }
 
 /// Threads are cancelled at no call that the library makes (pthreads(7) has the list), except where they wait for an
-/// event: there it is `read` (`src/wait.rs`). What is not here the library calls with cancellation turned off.
+/// event: there the call is `read` (`src/wait.rs`). The library makes the calls that are not in this list with
+/// cancellation turned off.
 #[test]
 fn no_cancellation_point_is_called() {
     const POINTS: &[&str] = &[

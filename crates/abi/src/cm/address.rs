@@ -9,7 +9,7 @@ use super::id::Id;
 use super::sockaddr as address;
 use crate::entry::{minus_one, shielded};
 
-/// Binds.
+/// Bind an id.
 pub fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     // SAFETY: an address or NULL (man page).
     let addr = unsafe { address::read(addr) }?.ok_or(Errno::EINVAL)?;
@@ -17,7 +17,7 @@ pub fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     id.refresh()
 }
 
-/// Finds the way; in synchronous mode waits for the result.
+/// Find the way; in synchronous mode wait for the result.
 pub fn resolve(id: &Id, src: *const sockaddr, dst: *const sockaddr) -> Result<()> {
     // SAFETY: addresses or NULL (man page).
     let (src, dst) = unsafe { (address::read(src)?, address::read(dst)?.ok_or(Errno::EINVAL)?) };
@@ -27,7 +27,7 @@ pub fn resolve(id: &Id, src: *const sockaddr, dst: *const sockaddr) -> Result<()
     complete(id)
 }
 
-/// Finds the route; in synchronous mode waits for the result.
+/// Find the route; in synchronous mode wait for the result.
 pub fn route(id: &Id) -> Result<()> {
     id.cm.resolve_route(id.key)?;
     complete(id)
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
     })
 }
 
-/// `rdma_resolve_addr(3)`. What is asked is known at once: the timeout never passes.
+/// `rdma_resolve_addr(3)`. The answer is known at once: the timeout never passes.
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut sockaddr,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     .unwrap_or(0)
 }
 
-/// `rdma_get_dst_port(3)`: likewise.
+/// `rdma_get_dst_port(3)`: in network byte order; 0 if the id has none.
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     shielded(|| {
         // SAFETY: live or NULL (man page); an address that we have written, or zeros.

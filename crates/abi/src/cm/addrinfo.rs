@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo(3)` and its kin. Everything handed out is the C library's memory, as librdmacm's is.
+//! `rdma_getaddrinfo(3)` and its siblings. Every structure handed out is the C library's memory, as librdmacm's is.
 
 use core::mem::size_of;
 use core::ptr::null_mut;
@@ -18,7 +18,7 @@ use super::event::complete;
 use super::id::Id;
 use crate::entry::{minus_one, output, set_errno, shielded, silent};
 
-/// Zeros of the C library's.
+/// Zeroed memory of the C library's.
 fn allocate(bytes: usize) -> Result<*mut c_void> {
     // SAFETY: calloc reads nothing.
     let made = unsafe { libc::calloc(1, bytes.max(1)) };
@@ -40,7 +40,7 @@ fn text(from: *const c_char) -> *mut c_char {
     if from.is_null() { null_mut() } else { unsafe { libc::strdup(from) } }
 }
 
-/// What the C library is asked.
+/// The hints for the C library.
 fn hints_for(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: integers and pointers; zeros are valid.
     let mut ai: addrinfo = unsafe { core::mem::zeroed() };
@@ -89,7 +89,7 @@ fn fill(rai: &mut rdma_addrinfo, hints: Option<&rdma_addrinfo>, ai: &addrinfo) -
     Ok(())
 }
 
-/// What looking up gives: `Err(Ok(n))` is an EAI_ number of getaddrinfo(3), `Err(Err(errno))` an errno.
+/// Look up an address. `Err(Ok(n))` is an EAI_ number of getaddrinfo(3), `Err(Err(errno))` an errno.
 fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     silent(|| free(res));
 }
 
-/// Frees what was resolved and not asked for.
+/// Free a result that was resolved and not queried.
 pub fn forget(id: &Id) {
     let resolved = std::mem::take(&mut id.inner.lock().resolved);
     free(resolved as *mut rdma_addrinfo);

@@ -1,4 +1,4 @@
-//! What the handshake says about a queue pair: `rdma_init_qp_attr`, and the path record.
+//! Attributes of a queue pair by the state of the handshake: `rdma_init_qp_attr`, and the path record.
 
 use ::cm::conn::{ACK_TIMEOUT, State};
 use ::cm::manager::{UDP_QKEY, View};
@@ -11,9 +11,9 @@ use verbs::{Errno, Result};
 use super::id::Id;
 use crate::entry::{Zeroed, minus_one, output};
 
-/// Hops that a packet may take, as RoCEv2 adapters set it.
+/// The hops that a packet may take, as RoCEv2 adapters set them.
 const HOP_LIMIT: u8 = 64;
-/// Of a path inside an InfiniBand subnet, which needs no GRH.
+/// The hops of a path inside an InfiniBand subnet, which needs no GRH.
 const NO_HOPS: u8 = 0;
 /// `IBV_RATE_100_GBPS`, for the path record.
 const RATE_100_GBPS: u8 = 16;
@@ -49,7 +49,7 @@ pub fn path(view: &View) -> ibv_sa_path_rec {
     }
 }
 
-/// On Ethernet the priority of the type of service; on InfiniBand all traffic has one level.
+/// The service level. On Ethernet it is the priority of the type of service; on InfiniBand all traffic has one level.
 fn service_level(view: &View) -> u8 {
     if view.link_layer.is_infiniband() { 0 } else { view.options.tos >> 5 }
 }
@@ -62,7 +62,7 @@ pub fn ah(view: &View) -> ibv_ah_attr {
     global(view)
 }
 
-/// The same with a GRH.
+/// The address vector to the id's peer with a GRH.
 pub fn global(view: &View) -> ibv_ah_attr {
     let mut ah = ibv_ah_attr::zeroed();
     ah.dlid = view.link_layer.lid();
@@ -84,11 +84,11 @@ pub fn init(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32)> {
     let view = id.cm.view(id.key)?;
     let mut a = ibv_qp_attr::zeroed();
     a.qp_state = state;
-    // SAFETY: a member that nobody writes after creation.
+    // SAFETY: a member that no thread writes after creation.
     let qp_type = unsafe { id.fields() }.qp_type;
     let begun = view.conn.as_ref().filter(|(s, ..)| *s != State::Idle && qp_type != sys::IBV_QPT_UD);
     let Some((conn, local, remote)) = begun else {
-        // Before the handshake, and for datagrams always: what INIT needs.
+        // Attributes for INIT, before the handshake, and for datagrams always.
         if !view.device || state > sys::IBV_QPS_RTS {
             return Err(Errno::EINVAL);
         }

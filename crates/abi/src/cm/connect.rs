@@ -13,7 +13,7 @@ use super::id::Id;
 use super::qp;
 use crate::entry::minus_one;
 
-/// Private data of the program's.
+/// The private data of the program.
 ///
 /// # Safety
 /// `data` is NULL or points to `len` bytes.
@@ -26,13 +26,13 @@ unsafe fn private(data: *const c_void, len: u8) -> Vec<u8> {
 }
 
 fn is_datagram(id: &Id) -> bool {
-    // SAFETY: a member that nobody writes after creation.
+    // SAFETY: a member that no thread writes after creation.
     unsafe { id.fields() }.qp_type == sys::IBV_QPT_UD
 }
 
-/// EINVAL for what the device cannot do, and for a connection of nothing.
+/// Check parameters: EINVAL for what the device cannot do, and for a connection without a queue pair.
 fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
-    // SAFETY: members that nobody writes meanwhile.
+    // SAFETY: members that no thread writes meanwhile.
     let c = unsafe { id.fields() };
     if c.ps != RDMA_PS_TCP {
         return Ok(());
@@ -48,9 +48,9 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
     }
 }
 
-/// What goes into the message.
+/// The parameters for the message.
 fn params(id: &Id, param: Option<&rdma_conn_param>, before: Vec<u8>) -> Result<ConnectParams> {
-    // SAFETY: members that nobody writes meanwhile; the id's live queue pair.
+    // SAFETY: members that no thread writes meanwhile; the id's live queue pair.
     let (qpn, srq) = unsafe {
         match id.fields().qp.as_ref() {
             Some(qp) => (qp.qp_num, !qp.srq.is_null()),
@@ -113,7 +113,7 @@ fn accept(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
         qp::to_rts(id, Some(depth))?;
     }
     let mut params = params(id, param, Vec::new())?;
-    // The vendor that the peer named, and our options (librdmacm's side of ECE).
+    // The vendor that the peer named, with the options of this side (librdmacm's part of ECE).
     params.ece.vendor_id = id.inner.lock().remote_ece.vendor_id;
     if let Err(errno) = id.cm.accept(id.key, params) {
         let _ = qp::to_err(id);

@@ -38,7 +38,7 @@ pub fn context() -> Result<*mut ibv_context> {
     open(&mut shared()?.lock())
 }
 
-/// An id begins to use the device.
+/// Hold the device for an id.
 pub fn hold() -> Result<(*mut ibv_context, *mut ibv_pd)> {
     let mut shared = shared()?.lock();
     let context = open(&mut shared)?;
@@ -53,7 +53,7 @@ pub fn hold() -> Result<(*mut ibv_context, *mut ibv_pd)> {
     Ok((context, shared.pd as *mut ibv_pd))
 }
 
-/// It ends.
+/// Release the device for an id.
 pub fn release() {
     let Ok(shared) = shared() else { return };
     let mut shared = shared.lock();
@@ -62,7 +62,7 @@ pub fn release() {
         return;
     }
     if shared.pd != 0 {
-        // SAFETY: allocated above. If the program still uses it, the call fails and it stays for the next id.
+        // SAFETY: allocated above. If the program still uses it, the call fails and the domain stays for the next id.
         if unsafe { pd::ibv_dealloc_pd(shared.pd as *mut ibv_pd) } == 0 {
             shared.pd = 0;
         }

@@ -19,7 +19,7 @@ use crate::wait::{AGAIN, rung, waits};
 fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, init: *const ibv_qp_init_attr) -> Result<()> {
     address::bind(id, res.ai_src_addr)?;
     if !pd.is_null() {
-        // SAFETY: a new id, which nobody else has.
+        // SAFETY: a new id, which no other thread has.
         unsafe { id.fields() }.pd = pd;
     }
     // SAFETY: the caller's structure or NULL.
@@ -51,7 +51,7 @@ fn active(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, init: *mut ibv_qp_init_
     Ok(())
 }
 
-/// Destroys an endpoint.
+/// Destroy an endpoint.
 ///
 /// # Safety
 /// `id` is live, and not used afterwards.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn rdma_create_ep(
             active(this, res, pd, init)
         };
         if let Err(e) = result {
-            // SAFETY: just made; nobody else has it.
+            // SAFETY: just made; no other thread has it.
             let _ = unsafe { destroy(made) };
             return Err(e);
         }
@@ -128,13 +128,13 @@ unsafe extern "C" fn end_wait(got: isize, listen: *mut rdma_cm_id, id: *mut *mut
     let errno = last_errno();
     minus_one(|| {
         rung(got, errno)?;
-        // SAFETY: live, as a listener is that somebody waits for; the caller's variable (man page).
+        // SAFETY: live, as a listener is for which a thread waits; the caller's variable (man page).
         let (this, out) = unsafe { (Id::of(listen)?, output(id)?) };
         // SAFETY: the listener's calls are made one at a time in this mode.
         let c = unsafe { this.fields() };
         let Some(event) = take(c.channel)? else { return Ok(AGAIN) };
         let request = || {
-            // SAFETY: ours, just got.
+            // SAFETY: an event of this library, just got.
             let (kind, status, child) = unsafe { ((*event).event, (*event).status, (*event).id) };
             if kind == EventKind::Rejected as u32 {
                 return Err(Errno::ECONNREFUSED);
@@ -194,7 +194,7 @@ fn create_srq(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     let ours =
         unsafe { is_object_of_ours(attr.pd) && (attr.srq_type != sys::IBV_SRQT_XRC || is_object_of_ours(attr.cq)) };
     if !ours {
-        return Err(Errno::EINVAL); // an adapter's, beside which there are no ids
+        return Err(Errno::EINVAL); // an adapter's queue, beside which there are no ids
     }
     // SAFETY: a live context and a complete structure.
     let made = unsafe { srq::create_srq_ex(c.verbs, attr) };
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn rdma_create_srq(id: *mut rdma_cm_id, pd: *mut ibv_pd, a
         let mut ex = ibv_srq_init_attr_ex::zeroed();
         (ex.srq_context, ex.attr) = (attr.srq_context, attr.attr);
         ex.comp_mask = sys::IBV_SRQ_INIT_ATTR_TYPE | sys::IBV_SRQ_INIT_ATTR_PD;
-        // SAFETY: a member that nobody writes after creation.
+        // SAFETY: a member that no thread writes after creation.
         let xrc = unsafe { id.fields() }.qp_type == sys::IBV_QPT_XRC_RECV;
         ex.srq_type = if xrc { sys::IBV_SRQT_XRC } else { sys::IBV_SRQT_BASIC };
         ex.pd = pd;

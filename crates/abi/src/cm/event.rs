@@ -1,4 +1,4 @@
-//! Events: getting and acknowledging them, and what the library does when one comes.
+//! Events: getting and acknowledging them, and the library's own work at each.
 
 use core::ptr::null_mut;
 
@@ -17,11 +17,11 @@ use super::{attr, last_errno, qp};
 use crate::entry::{Zeroed as _, minus_one, output};
 use crate::wait::{AGAIN, rung, waits};
 
-/// An event in C's hands. What C sees comes first.
+/// An event that the program holds. The member that C sees comes first.
 #[repr(C)]
 struct CmEvent {
     c: rdma_cm_event,
-    /// Who counts it: for a request, the listener.
+    /// The id that counts the event: for a request, the listener.
     counted: *mut rdma_cm_id,
     group: Option<u64>,
     data: [u8; 256],
@@ -44,7 +44,7 @@ fn conn(p: &ConnParams) -> rdma_conn_param {
     }
 }
 
-/// Active side: the response came, and the id has a queue pair.
+/// Continue on the active side: the response came, and the id has a queue pair.
 fn responded(id: &Id, p: &ConnParams) -> Result<()> {
     {
         let mut inner = id.inner.lock();
@@ -65,7 +65,7 @@ fn responded(id: &Id, p: &ConnParams) -> Result<()> {
     })
 }
 
-/// Does what the library does about an event, and says what the program shall see. `None`: nothing.
+/// Do the library's work at an event, and make the event for the program. `None`: the program gets none.
 fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
     let Event { mut kind, mut status, params, data } = got.event;
     let mut id = listener_or_id;
@@ -131,7 +131,7 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
         _ => {}
     }
     (c.id, c.event, c.status) = (id.c(), kind as u32, status);
-    // SAFETY: a member that nobody writes after creation.
+    // SAFETY: a member that no thread writes after creation.
     let datagram = unsafe { id.fields() }.qp_type == sys::IBV_QPT_UD;
     c.param = match &params {
         Params::Conn(p) => rdma_cm_event_param { conn: conn(p) },
@@ -169,13 +169,16 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
     Ok(Some(event))
 }
 
-/// A disconnection comes behind all that the peer had sent: an adapter has completed it before the message of the
-/// connection manager has made its way through the kernel. Here nobody may have looked at the link in the meantime; now
-/// somebody does.
+/// True if a disconnection is not to be handed out yet.
 ///
-/// True if the event is not to be handed out yet, which is for programs that poll in turn their completions and,
-/// without waiting, this channel (libfabric does). Of them one that polled before the last message came would get the
-/// disconnection first, and destroy the queue pair with the message. So they get it when they have polled what had
+/// A disconnection comes behind all that the peer had sent: an adapter has completed it before the message of the
+/// connection manager has made its way through the kernel. Here it is possible that no thread has looked at the link in
+/// the meantime, so this call takes in the packets first.
+///
+/// The event is held back for programs that poll in turn their completions and, without waiting, this channel
+/// (libfabric does). Such a program, if it polled before the last message came, would get the disconnection first, and
+/// destroy the queue pair with the message. So it gets the event when it has polled the completions that had come, or
+/// when it asks twice without polling.
 /// come; or when they ask twice without polling.
 fn overtakes(id: &Id, channel: &Channel) -> bool {
     let qpn = match id.cm.view(id.key) {
@@ -187,7 +190,7 @@ fn overtakes(id: &Id, channel: &Channel) -> bool {
     waiting > 0 && before.is_none_or(|n| waiting < n) && channel.nonblocking()
 }
 
-/// Makes of what has come what the program gets; `None`: nothing.
+/// Make the program's event from the manager's; `None`: the program gets none.
 fn hand_out(cm: &Cm, channel: &Channel, got: Got) -> Result<Option<*mut rdma_cm_event>> {
     // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.
     let id = unsafe { &*(got.token as usize as *const Id) };
@@ -204,7 +207,7 @@ fn hand_out(cm: &Cm, channel: &Channel, got: Got) -> Result<Option<*mut rdma_cm_
     }
 }
 
-/// Waits for the next event of a channel.
+/// Wait for the next event of a channel.
 fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     let (_, cm) = super::manager()?;
     // SAFETY: live or NULL (man page).
@@ -224,10 +227,10 @@ pub fn awaited_at(channel: *mut rdma_event_channel) -> Result<c_int> {
     Ok(unsafe { EventChannel::of(channel) }?.inner()?.fd())
 }
 
-/// The next event of a channel whose descriptor was read from; `None` if there is none for the program after all.
+/// Take the next event of a channel whose descriptor was read from; `None` if there is none for the program after all.
 pub fn take(channel: *mut rdma_event_channel) -> Result<Option<*mut rdma_cm_event>> {
     let (_, cm) = super::manager()?;
-    // SAFETY: live, as a channel is that somebody waits for (man page).
+    // SAFETY: live, as a channel is for which a thread waits (man page).
     let inner = unsafe { EventChannel::of(channel) }?.inner()?;
     match cm.take_event(&inner) {
         Some(got) => hand_out(cm, &inner, got),
@@ -235,7 +238,7 @@ pub fn take(channel: *mut rdma_event_channel) -> Result<Option<*mut rdma_cm_even
     }
 }
 
-/// In synchronous mode: drops the event that the id holds.
+/// Drop the event that the id holds, in synchronous mode.
 pub fn drop_event(id: &Id) {
     if !id.inner.lock().sync {
         return;
@@ -243,13 +246,13 @@ pub fn drop_event(id: &Id) {
     // SAFETY: the id's calls are made one at a time in this mode.
     let c = unsafe { id.fields() };
     if !c.event.is_null() {
-        // SAFETY: an event of ours that was not acknowledged.
+        // SAFETY: an event of this library that was not acknowledged.
         unsafe { rdma_ack_cm_event(c.event) };
         c.event = null_mut();
     }
 }
 
-/// In synchronous mode: waits for the outcome of a call (rdma_create_id(3)).
+/// Wait for the outcome of a call, in synchronous mode (rdma_create_id(3)).
 pub fn complete(id: &Id) -> Result<()> {
     if !id.inner.lock().sync {
         return Ok(());
@@ -259,7 +262,7 @@ pub fn complete(id: &Id) -> Result<()> {
     let c = unsafe { id.fields() };
     let event = get(c.channel)?;
     c.event = event;
-    // SAFETY: ours, just got.
+    // SAFETY: an event of this library, just got.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match status {
         0 => Ok(()),

@@ -23,14 +23,14 @@ use crate::entry::{minus_one, object, output, pointer, silent};
 #[repr(C)]
 pub struct EventChannel {
     c: rdma_event_channel,
-    /// The manager's, until it is destroyed.
+    /// The channel of the manager, until it is destroyed.
     inner: Mutex<Option<Arc<Channel>>>,
     nic: &'static Nic,
 }
 
-/// How many channels that were destroyed are kept, so that who uses one all the same is told so: a program's thread
-/// that waits for events may come back to do so while another one ends (rping does). With librdmacm it finds a
-/// descriptor that is none, mostly.
+/// The number of destroyed channels that are kept, so that a thread that uses one all the same gets an error. A
+/// program's thread that waits for events may come back to do so while another one ends (rping does). With librdmacm it
+/// mostly finds a descriptor that is none.
 const KEPT: usize = 64;
 
 /// A channel that was destroyed.
@@ -39,8 +39,8 @@ struct Destroyed(*mut EventChannel);
 // SAFETY: what it points to may be used from any thread.
 unsafe impl Send for Destroyed {}
 
-/// In a forked child a lock may be one that another thread of the parent held: it is never let go. Nobody else holds
-/// one for so long.
+/// How long to wait for a lock that a fork may have left locked. In a forked child another thread of the parent may
+/// have held it, and it is never released. No thread holds it for so long otherwise.
 const FORKED: Duration = Duration::from_secs(1);
 
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
@@ -53,7 +53,7 @@ impl EventChannel {
         Ok(Box::into_raw(Box::new(EventChannel { c, inner: Mutex::new(Some(inner)), nic })).cast())
     }
 
-    /// The one behind a pointer of the program's; ENODEV for a parent's in a forked child.
+    /// The channel behind a pointer of the program; ENODEV for a parent's in a forked child.
     ///
     /// # Safety
     /// `channel` is NULL or live.
@@ -64,7 +64,7 @@ impl EventChannel {
         Ok(this)
     }
 
-    /// The manager's; EBADF if it was destroyed.
+    /// The channel of the manager; EBADF if it was destroyed.
     pub fn inner(&self) -> Result<Arc<Channel>> {
         self.inner.lock().clone().ok_or_else(|| {
             if report::logs() {
@@ -78,9 +78,9 @@ impl EventChannel {
     /// `channel` is NULL or live, or was destroyed not long ago.
     unsafe fn destroy(channel: *mut rdma_event_channel) {
         let channel = channel.cast::<EventChannel>();
-        // SAFETY: the caller's promise; what was destroyed is kept for a while.
+        // SAFETY: the caller's promise; a channel that was destroyed is kept for a while.
         let Some(this) = (unsafe { channel.as_ref() }) else { return };
-        // The descriptor is closed now, or when who waits at it has an event.
+        // The descriptor is closed now, or when the thread that waits at it has an event.
         let Some(inner) = this.inner.try_lock_for(FORKED).and_then(|mut inner| inner.take()) else { return };
         drop(inner);
         let oldest = {
@@ -95,47 +95,47 @@ impl EventChannel {
     }
 }
 
-/// A multicast group of an id's.
+/// A multicast group of an id.
 #[derive(Clone)]
 pub struct Group {
     /// Its number among the id's groups.
     pub number: u64,
     /// The address that was joined.
     pub addr: std::net::SocketAddr,
-    /// The program's own.
+    /// The program's own context.
     pub context: usize,
-    /// Joined for sending only: no queue pair is attached.
+    /// True if it was joined for sending only: no queue pair is attached.
     pub send_only: bool,
-    /// The queue pair is attached.
+    /// True if the queue pair is attached.
     pub attached: bool,
-    /// Being left: waits for its events only.
+    /// True while it is being left and only waits for its events.
     pub left: bool,
-    /// Events got, and acknowledged.
+    /// The number of events that the program has got.
     pub reported: u32,
-    /// See `reported`.
+    /// The number of events that it has acknowledged.
     pub completed: u32,
 }
 
-/// What changes about an id.
+/// The state of an id that changes.
 #[derive(Default)]
 pub struct Inner {
-    /// Events acknowledged.
+    /// The number of events that were acknowledged.
     pub completed: u32,
-    /// The id has its own channel, and its calls wait for their events.
+    /// True if the id has its own channel, and its calls wait for their events.
     pub sync: bool,
-    /// The queue pair could not follow the handshake: what comes of it is not told.
+    /// True if the queue pair could not follow the handshake: the events that result are not reported.
     pub connect_error: bool,
-    /// Completions that were not polled when a disconnection was last held back for them.
+    /// The number of completions that were not polled when a disconnection was last held back for them.
     pub unpolled: Option<usize>,
-    /// READs and atomics that we will have outstanding.
+    /// The READs and atomics that this side will have outstanding.
     pub initiator_depth: u8,
-    /// READs and atomics that we accept.
+    /// The READs and atomics that this side accepts.
     pub responder_resources: u8,
-    /// What we offer.
+    /// The ECE options of this side.
     pub local_ece: Ece,
-    /// What the peer offers.
+    /// The ECE options of the peer.
     pub remote_ece: Ece,
-    /// What queue pairs of requests are made with (rdma_create_ep(3)); an `ibv_qp_init_attr`.
+    /// The attributes with which queue pairs of requests are made (rdma_create_ep(3)).
     pub qp_init: Option<Box<sys::ibv_qp_init_attr>>,
     /// Private data that goes in front of the program's (`ai_connect`).
     pub connect_data: Vec<u8>,
@@ -143,18 +143,18 @@ pub struct Inner {
     pub groups: Vec<Group>,
     /// The last group's number.
     pub last_group: u64,
-    /// The id uses the device.
+    /// True if the id uses the device.
     pub device: bool,
-    /// rdma_resolve_addrinfo(3): under way, or done and not queried.
+    /// True while rdma_resolve_addrinfo(3) is under way, or done and its result not queried.
     pub resolving: bool,
-    /// Its result, a `rdma_addrinfo`.
+    /// The result, a `rdma_addrinfo`.
     pub resolved: usize,
 }
 
 // SAFETY: the pointers in `qp_init` are the program's own, and are only handed back to it.
 unsafe impl Send for Inner {}
 
-/// An id. What C sees comes first.
+/// An id. The member that C sees comes first.
 #[repr(C)]
 pub struct Id {
     c: UnsafeCell<rdma_cm_id>,
@@ -162,16 +162,16 @@ pub struct Id {
     pub nic: &'static Nic,
     /// The manager.
     pub cm: &'static Cm,
-    /// Its name there.
+    /// The id's key in the manager.
     pub key: IdKey,
-    /// What changes.
+    /// The state that changes.
     pub inner: Mutex<Inner>,
-    /// An event was acknowledged.
+    /// Signalled when an event was acknowledged.
     pub acked: Condvar,
 }
 
 impl Id {
-    /// The one behind a pointer of the program's. EINVAL for NULL; ENODEV for a parent's in a forked child.
+    /// The id behind a pointer of the program. EINVAL for NULL; ENODEV for a parent's in a forked child.
     ///
     /// # Safety
     /// `id` is NULL or live.
@@ -198,7 +198,7 @@ impl Id {
         unsafe { &mut *self.c.get() }
     }
 
-    /// Makes the C side of an id. The key is set by who calls.
+    /// Make the C side of an id. The caller sets the key.
     fn allocate(
         nic: &'static Nic,
         cm: &'static Cm,
@@ -214,7 +214,7 @@ impl Id {
         Box::new(Id { c: UnsafeCell::new(c), nic, cm, key: IdKey(0), inner, acked })
     }
 
-    /// Makes an id; with a channel of its own if there is none given.
+    /// Make an id; with a channel of its own if there is none given.
     pub fn create(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -225,13 +225,13 @@ impl Id {
         let own = if channel.is_null() { Some(EventChannel::create()?) } else { None };
         let mut id = Self::allocate(nic, cm, own.unwrap_or(channel), context, port_space, qp_type);
         id.inner.get_mut().sync = own.is_some();
-        // SAFETY: ours, or the program's live one (rdma_create_id(3)).
+        // SAFETY: made above, or the program's live one (rdma_create_id(3)).
         let inner = unsafe { EventChannel::of(own.unwrap_or(channel)) }?.inner()?;
         match cm.create_id(&inner, (&raw const *id) as u64, port_space, qp_type) {
             Ok(key) => id.key = key,
             Err(e) => {
                 if let Some(own) = own {
-                    // SAFETY: made above; nobody else has it.
+                    // SAFETY: made above; no other thread has it.
                     unsafe { EventChannel::destroy(own) };
                 }
                 return Err(e);
@@ -240,7 +240,7 @@ impl Id {
         Ok(Box::into_raw(id).cast())
     }
 
-    /// The C side of an id that a request has made.
+    /// Make the C side of an id that a request has made.
     pub fn adopt(&self, key: IdKey) -> &'static Id {
         // SAFETY: fields that do not change while events are got.
         let c = unsafe { self.fields() };
@@ -251,7 +251,7 @@ impl Id {
         id
     }
 
-    /// Brings C's structure up to date with the manager's: addresses, device, path.
+    /// Bring C's structure up to date with the manager's: addresses, device, path.
     pub fn refresh(&self) -> Result<()> {
         let view = self.cm.view(self.key)?;
         if view.device && !self.inner.lock().device {
@@ -286,7 +286,7 @@ impl Id {
         Ok(())
     }
 
-    /// Waits until as many events are acknowledged.
+    /// Wait until `reported` events are acknowledged.
     fn wait_acked(&self, reported: u32) {
         let mut inner = self.inner.lock();
         while inner.completed < reported {
@@ -294,7 +294,7 @@ impl Id {
         }
     }
 
-    /// An event was acknowledged.
+    /// Count an acknowledged event.
     pub fn acknowledge(&self, group: Option<u64>) {
         let mut inner = self.inner.lock();
         inner.completed += 1;
@@ -305,7 +305,7 @@ impl Id {
         self.acked.notify_all();
     }
 
-    /// Destroys an id.
+    /// Destroy an id.
     ///
     /// # Safety
     /// As for [`Id::of`]; the pointer is dead afterwards.
@@ -313,10 +313,10 @@ impl Id {
         // SAFETY: the caller's promise.
         let this = unsafe { Id::of(id) }?;
         let reported = this.cm.destroy_id(this.key)?;
-        // SAFETY: nobody else uses the id any more (man page), but for those who acknowledge its events.
+        // SAFETY: no thread uses the id any more (man page), but for those that acknowledge its events.
         let c = unsafe { this.fields() };
         if !c.event.is_null() {
-            // SAFETY: an event of ours that the program has not acknowledged.
+            // SAFETY: an event of this library that the program has not acknowledged.
             unsafe { rdma_ack_cm_event(c.event) };
             c.event = null_mut();
         }
@@ -350,13 +350,13 @@ impl Id {
         }
         let own = if channel.is_null() { Some(EventChannel::create()?) } else { None };
         let to = own.unwrap_or(channel);
-        // SAFETY: ours, or the program's live one (man page).
+        // SAFETY: made above, or the program's live one (man page).
         let inner = unsafe { EventChannel::of(to) }?.inner()?;
         let reported = match self.cm.migrate(self.key, &inner) {
             Ok(reported) => reported,
             Err(e) => {
                 if let Some(own) = own {
-                    // SAFETY: made above; nobody else has it.
+                    // SAFETY: made above; no other thread has it.
                     unsafe { EventChannel::destroy(own) };
                 }
                 return Err(e);
@@ -366,11 +366,11 @@ impl Id {
         let c = unsafe { self.fields() };
         if was_sync {
             if !c.event.is_null() {
-                // SAFETY: an event of ours that the program has not acknowledged.
+                // SAFETY: an event of this library that the program has not acknowledged.
                 unsafe { rdma_ack_cm_event(c.event) };
                 c.event = null_mut();
             }
-            // SAFETY: the id's own channel, which nobody waits at now.
+            // SAFETY: the id's own channel, at which no thread waits now.
             unsafe { EventChannel::destroy(c.channel) };
         }
         self.inner.lock().sync = own.is_some();

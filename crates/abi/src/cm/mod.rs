@@ -1,8 +1,8 @@
 //! librdmacm: the C ABI of the connection manager (`rdma/rdma_cma.h`).
 //!
-//! As between librdmacm and the kernel: the crate `cm` has the ids' states, the handshakes and the waiting events; what
-//! is here changes queue pairs, on the thread of the program that calls, and hands out C's structures. One file for
-//! each page of the manual, more or less.
+//! The work is divided as between librdmacm and the kernel. The crate `cm` has the ids' states, the handshakes and the
+//! waiting events. This module changes queue pairs, on the thread of the program that calls, and hands out C's
+//! structures. It has about one file for each page of the manual.
 
 pub mod address;
 pub mod addrinfo;
@@ -45,7 +45,7 @@ fn manager() -> Result<(&'static Nic, &'static Cm)> {
     Ok((nic, cm.get_or_init(make)))
 }
 
-/// 0 and an errno as the verbs give them.
+/// A result from a verb's 0 or errno.
 fn checked(number: libc::c_int) -> Result<()> {
     if number == 0 { Ok(()) } else { Err(Errno(number)) }
 }

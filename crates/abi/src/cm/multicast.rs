@@ -21,7 +21,7 @@ use crate::ah;
 use crate::entry::{Zeroed, argument, minus_one};
 
 fn mgid(id: &Id, addr: &SocketAddr) -> Gid {
-    // SAFETY: a member that nobody writes after creation.
+    // SAFETY: a member that no thread writes after creation.
     let udp = unsafe { id.fields() }.ps == RDMA_PS_UDP;
     let link_layer = super::manager().map(|(nic, _)| nic.link_layer()).unwrap_or_default();
     ::cm::group::gid(link_layer, addr.ip(), udp)
@@ -40,7 +40,8 @@ pub fn ah(id: &Id, number: u64) -> ibv_ah_attr {
     ah
 }
 
-/// The event of a join is handed out. Gives the program's own pointer; `None` if the group was left in the meantime.
+/// Complete a join whose event is handed out. The result is the program's own pointer; `None` if the group was left in
+/// the meantime.
 pub fn joined(id: &Id, number: u64, kind: &mut EventKind, status: &mut i32) -> Option<*mut c_void> {
     let mut inner = id.inner.lock();
     let group = inner.groups.iter_mut().find(|g| g.number == number && !g.left)?;
@@ -69,7 +70,7 @@ fn detach(id: &Id, group: &mut Group) {
     }
 }
 
-/// The queue pair goes away.
+/// Detach all groups: the queue pair goes away.
 pub fn detach_all(id: &Id) {
     for group in &mut id.inner.lock().groups {
         detach(id, group);
@@ -126,8 +127,8 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     })
 }
 
-/// `rdma_leave_multicast(3)`: EADDRNOTAVAIL for a group that was not joined. Waits for the acknowledgement of its
-/// events.
+/// `rdma_leave_multicast(3)`: EADDRNOTAVAIL for a group that was not joined. It waits for the acknowledgement of the
+/// group's events.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL; an address or NULL (man page).

@@ -48,7 +48,7 @@ fn set_id(id: &Id, name: u32, data: *const c_void, len: size_t) -> Result<()> {
         }
         RDMA_OPTION_ID_ACK_TIMEOUT => {
             let timeout = byte()?;
-            // SAFETY: a member that nobody writes after creation.
+            // SAFETY: a member that no thread writes after creation.
             match unsafe { id.fields() }.qp_type {
                 sys::IBV_QPT_RC | sys::IBV_QPT_XRC_SEND if timeout < 32 => {
                     id.cm.set_options(id.key, |o| o.ack_timeout = Some(timeout))
@@ -60,7 +60,7 @@ fn set_id(id: &Id, name: u32, data: *const c_void, len: size_t) -> Result<()> {
     }
 }
 
-/// RDMA_OPTION_IB_PATH: the route is what the program says. There is one path here, so only the form is checked.
+/// RDMA_OPTION_IB_PATH: the program gives the route. There is one path only, so just the form is checked.
 pub fn set_path(id: &Id, data: *const c_void, len: size_t) -> Result<()> {
     const WANTED: u32 = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
     if data.is_null() {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     })
 }
 
-/// `rdma_get_remote_ece(3)`: likewise.
+/// `rdma_get_remote_ece(3)`: for ids without a queue pair of their own.
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL; the caller's structure or NULL (man page).

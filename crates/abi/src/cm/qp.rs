@@ -1,4 +1,4 @@
-//! Queue pairs of ids, and what an id makes for them: completion queues and their channels.
+//! Queue pairs of ids, and the completion queues and channels that an id makes for them.
 
 use core::ptr::null_mut;
 
@@ -13,7 +13,7 @@ use crate::entry::{Zeroed, minus_one, silent};
 use crate::hardware::is_object_of_ours;
 use crate::{channel, cq, qp};
 
-/// Sends the id's queue pair to a state; nothing if it has none.
+/// Move the id's queue pair to a state; do nothing if it has none.
 fn go(id: &Id, state: u32, change: impl FnOnce(&mut ibv_qp_attr)) -> Result<()> {
     // SAFETY: a member that changes with the queue pair only.
     let qp = unsafe { id.fields() }.qp;
@@ -26,19 +26,19 @@ fn go(id: &Id, state: u32, change: impl FnOnce(&mut ibv_qp_attr)) -> Result<()> 
     checked(unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask as c_int) })
 }
 
-/// To RTR. `resources`: READs and atomics that are accepted, if not as the handshake says.
+/// Move to RTR. `resources`: READs and atomics that are accepted, if not as the handshake says.
 pub fn to_rtr(id: &Id, resources: Option<u8>) -> Result<()> {
     // The handshake may have changed the rights that INIT gave.
     go(id, sys::IBV_QPS_INIT, |_| {})?;
     go(id, sys::IBV_QPS_RTR, |a| a.max_dest_rd_atomic = resources.unwrap_or(a.max_dest_rd_atomic))
 }
 
-/// To RTS. `depth`: READs and atomics under way, if not as the handshake says.
+/// Move to RTS. `depth`: READs and atomics under way, if not as the handshake says.
 pub fn to_rts(id: &Id, depth: Option<u8>) -> Result<()> {
     go(id, sys::IBV_QPS_RTS, |a| a.max_rd_atomic = depth.unwrap_or(a.max_rd_atomic))
 }
 
-/// To ERR.
+/// Move to ERR.
 pub fn to_err(id: &Id) -> Result<()> {
     // SAFETY: a member that changes with the queue pair only.
     let qp = unsafe { id.fields() }.qp;
@@ -55,7 +55,7 @@ fn first_states(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     // SAFETY: a live queue pair, our own structure.
     let modify = |attr: &mut ibv_qp_attr, mask: u32| checked(unsafe { qp::ibv_modify_qp(qp, attr, mask as c_int) });
     modify(&mut attr, mask)?;
-    // SAFETY: a member that nobody writes after creation.
+    // SAFETY: a member that no thread writes after creation.
     if unsafe { id.fields() }.qp_type == sys::IBV_QPT_UD {
         attr.qp_state = sys::IBV_QPS_RTR;
         modify(&mut attr, sys::IBV_QP_STATE)?;
@@ -66,7 +66,7 @@ fn first_states(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     Ok(())
 }
 
-/// Destroys the completion queues that the id has made.
+/// Destroy the completion queues that the id has made.
 pub fn destroy_cqs(c: &mut rdma_cm_id) {
     if c.qp_type == sys::IBV_QPT_XRC_RECV && !c.srq.is_null() {
         return;
@@ -92,7 +92,7 @@ pub fn destroy_cqs(c: &mut rdma_cm_id) {
     }
 }
 
-/// Makes completion queues of these sizes, each with a channel; none for 0.
+/// Make completion queues of these sizes, each with a channel; none for 0.
 pub fn create_cqs(id: &Id, send: u32, recv: u32) -> Result<()> {
     // SAFETY: the call that makes a queue pair may change these members.
     let c = unsafe { id.fields() };
@@ -130,11 +130,11 @@ pub fn create_cqs(id: &Id, send: u32, recv: u32) -> Result<()> {
     result
 }
 
-/// Inline bytes that every queue pair of an id has. Adapters give the rest of a send queue's entry, whatever was asked
-/// for, and programs (rdma_xclient among them) send inline without asking.
+/// The inline bytes that every queue pair of an id has. Adapters give the rest of a send queue's entry, whatever was
+/// asked for, and programs (rdma_xclient among them) send inline without asking.
 const INLINE: u32 = 64;
 
-/// Makes the id's queue pair.
+/// Make the id's queue pair.
 pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
     // SAFETY: the call that makes a queue pair may change these members.
     let c = unsafe { id.fields() };
@@ -152,7 +152,7 @@ pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
         }
         let (send, recv, srq) = ((*attr).send_cq, (*attr).recv_cq, (*attr).srq);
         if !(is_object_of_ours(send) && is_object_of_ours(recv) && is_object_of_ours(srq)) {
-            return Err(Errno::EINVAL); // an adapter's, beside which there are no ids
+            return Err(Errno::EINVAL); // an adapter's domain, beside which there are no ids
         }
         let other = |own: *mut sys::ibv_cq, given: *mut sys::ibv_cq| !own.is_null() && !given.is_null() && own != given;
         if other(c.recv_cq, (*attr).recv_cq) || other(c.send_cq, (*attr).send_cq) {
@@ -195,7 +195,7 @@ pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// Makes the id's queue pair from the smaller structure.
+/// Make the id's queue pair from the smaller structure.
 pub fn create_basic(id: &Id, pd: *mut sys::ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<()> {
     if attr.is_null() {
         return Err(Errno::EINVAL);

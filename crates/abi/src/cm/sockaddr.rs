@@ -1,4 +1,4 @@
-//! Socket addresses, between C and us.
+//! Socket addresses, between C's structures and Rust's.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

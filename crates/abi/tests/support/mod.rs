@@ -1,4 +1,4 @@
-//! What the tests share: a C compiler that finds libibverbs's header, the library under test, and running programs.
+//! Support for the tests: a C compiler that finds libibverbs's header, the library under test, and running programs.
 #![allow(dead_code)] // each test program uses some of it
 
 use std::io::Write as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// A place for what the tests make.
+/// The folder for the files that the tests make.
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -25,7 +25,7 @@ pub fn library() -> PathBuf {
 /// A C compiler with libibverbs-dev.
 pub struct Compiler;
 
-/// The compiler; `None`, said aloud, where libibverbs-dev or a compiler is missing. libtest does not hide what is
+/// The compiler; `None`, with a message, where libibverbs-dev or a compiler is missing. libtest does not hide what is
 /// written to the descriptor itself.
 pub fn compiler(test: &str) -> Option<Compiler> {
     static FOUND: OnceLock<bool> = OnceLock::new();
@@ -43,7 +43,7 @@ pub fn compiler(test: &str) -> Option<Compiler> {
 }
 
 impl Compiler {
-    /// Compiles one file; a warning is a failure.
+    /// Compile one file; a warning is a failure.
     pub fn compile(&self, source: &Path, program: &Path, flags: &[String]) {
         let out = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"])
@@ -65,7 +65,7 @@ pub fn tool(name: &str, args: &[&Path]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// Everything that a program said.
+/// All output of a program.
 pub fn said(out: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
