@@ -1,5 +1,5 @@
 //! A mutex that *leans* to the thread that takes it all the time (biased locking), and costs that thread no locked
-//! instruction: two of those are a tenth of a small message's time.
+//! instruction: two of those are a notable part of a small message's time (docs/lab/constants.md).
 //!
 //! Beside an ordinary mutex, `inner`, there are two words. `owner` is the thread to which the mutex leans; it is
 //! written only under `inner`. `seq` is odd while that thread holds the mutex by that right alone; it is written only
@@ -83,7 +83,7 @@ const SLOTS: usize = 16;
 /// How often in a row a thread must call `lock` after the first time: least, and most.
 const NEEDED_LEAST: u32 = if cfg!(any(loom, miri)) { 0 } else { 128 };
 const NEEDED_MOST: u32 = if cfg!(any(loom, miri)) { 0 } else { 65_536 };
-/// A bias that was used so often was worth its revocation several times over: each use saves some 15 ns. The NIC thread
+/// A bias that was used so often was worth its revocation several times over (docs/lab/constants.md). The NIC thread
 /// revokes it once per millisecond (more often while messages wait for room), and most programs that poll take the lock
 /// ten thousand times meanwhile.
 const WORTH: u32 = 1024;

@@ -70,7 +70,7 @@ impl Costs {
     /// How much is moved: enough that what a system call costs by itself matters little.
     pub const BYTES: usize = 64 << 10;
 
-    /// Tries it with memory of this process: the best of a few times, which take a tenth of a millisecond in all.
+    /// Tries it with memory of this process: the best of a few times (docs/lab/constants.md has what it takes).
     ///
     /// # Errors
     /// As [`pull`].

@@ -1,9 +1,8 @@
 //! Which way a payload is written to where another processor reads it, tried out while data flow.
 //!
 //! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it
-//! from there: on some machines the fastest way of all (30 GB/s on an EPYC of family 26), on others slow (8 GB/s on one
-//! of family 25, and 2 where its two processors have no cache in common; 13 to 18 by memory there). So both ways are
-//! timed.
+//! from there: on some machines the fastest way of all, on others several times slower than the way through memory
+//! (docs/lab/constants.md). So both ways are timed.
 
 use trial::AbTrial;
 

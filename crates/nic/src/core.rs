@@ -109,9 +109,9 @@ impl Core {
         }
     }
 
-    /// The time, or in polled mode a time not long past: a reading costs as much as half a post. Timers that were set
-    /// by a past time are moved at the next reading ([`Engine::catch_up`]), so none expires early. Only a moderated
-    /// completion event (`ibv_modify_cq(3)`) may come early by that much.
+    /// The time, or in polled mode a time not long past: a reading is no small part of a post (docs/lab/constants.md).
+    /// Timers that were set by a past time are moved at the next reading ([`Engine::catch_up`]), so none expires early.
+    /// Only a moderated completion event (`ibv_modify_cq(3)`) may come early by that much.
     #[inline]
     pub fn time(&mut self) -> u64 {
         if self.clock_uses == 0 { self.read_time() } else { self.use_time() }

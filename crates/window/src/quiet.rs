@@ -22,8 +22,8 @@ use wire::LinkId;
 use crate::WindowEnv;
 use crate::link::{Link, Remote, State};
 
-/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB), which takes a third of a
-/// millisecond, with what a busy machine may add.
+/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB): far longer than such a copy
+/// takes (docs/lab/constants.md), for what a busy machine may add.
 const COPY_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a thread of the peer may wait for a processor meanwhile.
 const LONGEST_EXCUSE: Duration = Duration::from_secs(1);

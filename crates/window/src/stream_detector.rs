@@ -14,8 +14,8 @@ use wire::{Nanos, PIECE};
 /// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three
 /// times should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.
 const CLASSES: [(u32, u32); 3] = [(1024, 16), (32768, 4), (u32::MAX, 2)];
-/// So many hundredths of the calls' own time may pass in a stream: 108 to 140 are seen. Where each is answered by
-/// another it is 190 to 210, and where two are by one it cannot be less than 150.
+/// So many hundredths of the calls' own time may pass in a stream. Where each call is answered by a call of the peer's,
+/// or two by one, at least 150 pass (docs/lab/constants.md).
 const STREAM: u64 = 135;
 
 /// The pace of the requests that are executed here.

@@ -2,8 +2,8 @@
 //!
 //! By single copy, the target copies once, by a system call that looks up every page on the other side. Through the
 //! window both sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is
-//! seen and much of it stays in caches. Which is quicker is the machine's: on one the kernel takes twice as long as a
-//! plain copy, on another ten times.
+//! seen and much of it stays in caches. Which is faster depends on how much longer the kernel takes than a plain copy,
+//! which differs from machine to machine (docs/lab/large-messages.md).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -17,8 +17,7 @@ use crate::config::SINGLE_COPY_ABOVE;
 use crate::export_table::coarse_time;
 use crate::link::Link;
 
-/// As many plain copies take as long as the way through the window. Seen with messages of 64 KiB: 2.7 and 4.7 for the
-/// time of one, 3.0 and 3.4 for many, on an EPYC (family 26) and on a Xeon.
+/// As many plain copies take as long as the way through the window (docs/lab/constants.md).
 const PLAIN_COPIES: u32 = 4;
 
 /// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is
@@ -30,8 +29,8 @@ fn favour_window(costs: Costs) -> bool {
     costs.kernel > costs.plain * PLAIN_COPIES
 }
 
-/// True if the way through the window is quicker on this machine, between two programs that are awake. The first time
-/// it takes a tenth of a millisecond.
+/// True if the way through the window is faster on this machine, between two programs that are awake. The first call
+/// measures it ([`Costs::measure`]).
 pub(crate) fn window_is_quicker() -> bool {
     const UNKNOWN: u8 = 2;
     // Two threads may both find out. A lock would be held for ever in a child that is forked meanwhile.
