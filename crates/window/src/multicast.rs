@@ -21,8 +21,8 @@ use crate::{WindowEnv, rendezvous};
 
 /// How long a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
-/// One that took so long serves so many times as long: any process may bind tens of thousands of names, which the kernel
-/// lists at each reading (docs/lab/constants.md).
+/// One that took so long serves so many times as long: any process may bind tens of thousands of names, and the kernel
+/// lists them at each reading (docs/lab/constants.md).
 const SLOW: Nanos = 20_000_000;
 const TIMES: Nanos = 20;
 
