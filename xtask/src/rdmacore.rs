@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::run::Program;
@@ -16,8 +17,8 @@ const PINNED: &str = "interop/rdmacore/requirements.txt";
 /// The package has 2 MB. pip gives up by itself after two tries of 20 s.
 const FETCH: Duration = Duration::from_secs(100);
 
-/// A build takes half a minute on two cores.
-const BUILD: Duration = Duration::from_secs(300);
+/// A build takes half a minute on two cores; beside other suites it may have to wait for time.
+const BUILD: Duration = Duration::from_secs(900);
 
 /// Unpacks the package, and builds pyverbs without the modules of vendors' adapters, beside the two libraries that it
 /// is linked to. Nothing is measured with it, so the compiler need not optimize, which is most of its time.
@@ -75,8 +76,10 @@ pub fn fetch() -> Result<PathBuf, Missing> {
     }
 }
 
-/// The folder of the built package: `rdma-core/tests`, `build/lib`, `build/python`.
+/// The folder of the built package: `rdma-core/tests`, `build/lib`, `build/python`. Who comes while it is built waits.
 pub fn built() -> Result<PathBuf, Missing> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = BUILDING.lock();
     let package = fetch()?;
     let broken = |e: std::io::Error| Missing::Broken(e.to_string());
     let (folder, built) = (folder()?.join("source"), folder()?.join("built"));

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::report::{Report, Suite};
-use crate::{Options, arrows, busy, ctests, interop, miri, run, rust};
+use crate::{Options, arrows, busy, ctests, interop, miri, rdmacore, run, rust};
 
 /// Beside what a suite runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +148,13 @@ pub fn run_all<'a>(mut report: Report, steps: impl Iterator<Item = &'a Step>, op
                 let step = || background.get(next.fetch_add(1, Ordering::Relaxed));
                 iter::from_fn(step).map(|step| run_one(step, options)).collect::<Vec<Suite>>()
             };
+            if front.iter().any(|step| step.name == "rdmacore") {
+                scope.spawn(|| {
+                    yield_to_others();
+                    // The suite waits for it, and tells what is wrong with it.
+                    let _ = rdmacore::built();
+                });
+            }
             let behind = [(); BACKGROUND].map(|()| scope.spawn(take));
             let mut suites = run_some(&front);
             for thread in behind {
