@@ -2,6 +2,7 @@
 
 mod arrows;
 mod busy;
+mod circles;
 mod ctests;
 mod interop;
 #[cfg(test)]

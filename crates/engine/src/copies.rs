@@ -4,11 +4,40 @@ use verbs::limits;
 use wire::{Env, Fault, Span, TicketRef};
 
 use crate::Engine;
-use crate::backlog::Source;
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
+/// Where the payload of the packet being received lies.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<Rx> {
+    /// On the wire.
+    Wire(Rx),
+    /// In the engine: it had to wait.
+    Held,
+}
+
 impl<P: Env> Engine<P> {
+    /// Bytes of the payload.
+    pub(crate) fn payload_len(&self, rx: Source<P::Rx>) -> u32 {
+        match rx {
+            Source::Wire(rx) => self.env.rx_len(rx),
+            Source::Held => self.held.len() as u32,
+        }
+    }
+
+    /// Copies a part of the payload; the caller stays inside it.
+    pub(crate) fn payload_fetch(&mut self, rx: Source<P::Rx>, offset: u32, dst: &mut [u8]) {
+        match rx {
+            Source::Wire(rx) => self.env.rx_fetch(rx, offset, dst),
+            Source::Held => {
+                let at = offset as usize;
+                if let Some(part) = self.held.get(at..at + dst.len()) {
+                    dst.copy_from_slice(part);
+                }
+            }
+        }
+    }
+
     /// The memory of bytes `offset..offset+len` of an entry, into `self.spans`; false when it is not (any more) ours.
     pub(crate) fn gather(&mut self, qp: &Qp, at: usize, offset: u32, len: u32, write: bool) -> bool {
         self.spans.clear();

@@ -4,8 +4,6 @@ use report::facts::QpCounters;
 use verbs::{Completion, Opcode, WcOpcode, WcStatus};
 use wire::Nanos;
 
-use crate::qp::Inflight;
-
 #[derive(Default)]
 pub(crate) struct Counts {
     pub counters: QpCounters,
@@ -14,18 +12,18 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A send request is over.
+    /// A send request of `len` bytes is over.
     #[inline]
-    pub fn completed(&mut self, e: &Inflight, status: WcStatus) {
+    pub fn completed(&mut self, opcode: Opcode, len: u32, status: WcStatus) {
         let counters = &mut self.counters;
         match status {
             WcStatus::Success => {
                 counters.sent += 1;
-                let bytes = match e.opcode {
+                let bytes = match opcode {
                     Opcode::RdmaRead => &mut counters.received_bytes,
                     _ => &mut counters.sent_bytes,
                 };
-                *bytes += u64::from(e.len);
+                *bytes += u64::from(len);
             }
             WcStatus::WrFlushErr => {}
             WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr => {

@@ -7,10 +7,10 @@ use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
 use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::cq::Completions;
 use crate::modify::timeout_nanos;
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, Mr};
+use crate::wq::cq::Completions;
 
 impl<P: Env> Engine<P> {
     /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.

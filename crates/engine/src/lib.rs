@@ -2,62 +2,67 @@
 //! them, as the InfiniBand Architecture Specification says. It knows no socket, no thread and no clock: the
 //! surroundings are a [`wire::Env`], time is an argument.
 //!
-//! A message's way: [`Engine::post_send`] writes an entry into the send queue (`sq`), [`Engine::run`] fetches it and
-//! sends packets (`requester`); the peer's [`Engine::receive`] executes them (`responder`, `datagram`) and owes a
-//! response; the response comes back through `receive` and completes the request into a completion queue (`cq`).
+//! A message's way: [`Engine::post_send`] writes an entry into the send queue (`wq::sq`), [`Engine::run`] fetches it
+//! and sends packets (`rc::requester`); the peer's [`Engine::receive`] executes them (`rc::responder`, `ud::datagram`)
+//! and owes a response; the response comes back through `receive` and completes the request into a completion queue
+//! (`wq::cq`).
+//!
+//! # Folders
+//!
+//! | folder | what |
+//! |---|---|
+//! | `wq` | send, receive and completion queues, posts, completions |
+//! | `rc` | the connected services: requester, responder, acknowledgements, and the fast path |
+//! | `ud` | datagrams, and messages that wait for a receive |
+//! | `same_host` | what two processes of one host do for each other beside packets |
+//! | `objects` | creating, changing and destroying verbs objects |
+//!
+//! Beside them: `region` (memory and its rights), `qp` (a queue pair's state), `copies` (between packets and memory),
+//! `run` (which queue pair runs when).
+//!
+//! The files name each other in one direction only (a test of xtask holds that). The *methods* of [`Engine`] do call
+//! each other across folders: a packet leads to a completion, a completion to room in a queue, room to a request, and a
+//! request to packets. That circle is the protocol's own. It is broken at [`Engine::run`]: what a method leaves to be
+//! done it puts on a list (`ready`, `parked`, `timers`), and `run` takes it from there, so no method calls itself by
+//! way of others.
 #![forbid(unsafe_code)]
 
-mod acknowledge;
-mod backlog;
-pub mod co_copy;
-mod complete;
 mod copies;
-mod copy_policy;
 mod counts;
-mod cq;
-mod datagram;
 mod facts;
-mod fast;
-mod header;
-mod in_place_ring;
 mod incident;
 mod modify;
 mod objects;
-mod one_sided;
 mod path;
-mod post;
 mod qp;
 mod qpn;
 mod qps;
-mod receive;
+mod rc;
 mod region;
-mod requester;
-mod respond;
-mod responder;
-mod rq;
 mod run;
-mod seek;
+mod same_host;
 mod slab;
-mod sq;
 #[cfg(test)]
 mod tests;
+mod ud;
+mod wq;
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 use wire::{Env, LinkId, Span};
 
-pub use cq::{CqOpts, Notice};
-pub use fast::{Fast, Poller};
 pub use qpn::BLOCK as QPN_BLOCK;
+pub use rc::fast::{Fast, Poller};
 pub use region::{MrInfo, MwKind};
+pub use wq::cq::{CqOpts, Notice};
 
-use cq::Completions;
 use qpn::QpnTable;
 use qps::Qps;
 use region::Regions;
-use rq::Srq;
 use slab::Slab;
+use wq::cq::Completions;
+use wq::rq::Srq;
 
 pub(crate) struct Pd {
     ctx: CtxId,
@@ -114,8 +119,8 @@ pub struct Engine<P: Env> {
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
     /// The requests by reference with whose copies we may help.
-    lent: co_copy::Lenders,
-    copy_policies: copy_policy::CopyPolicies,
+    lent: same_host::co_copy::Lenders,
+    copy_policies: same_host::copy_policy::CopyPolicies,
     // reused lists, so that the message path does not allocate
     spans: Vec<Span>,
     remote_spans: Vec<Span>,
@@ -123,7 +128,7 @@ pub struct Engine<P: Env> {
     links: Vec<LinkId>,
     /// The link of the packet being received.
     arrival: LinkId,
-    /// Small SENDs take the fast path (`fast`).
+    /// Small SENDs take the fast path (`rc::fast`).
     has_fast_path: bool,
     /// Acknowledgements of small SENDs do not wait for others.
     prompt: bool,

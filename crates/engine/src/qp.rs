@@ -11,11 +11,10 @@ use verbs::{
 };
 use wire::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
 
-use crate::backlog::Held;
 use crate::counts::Counts;
-use crate::in_place_ring::InPlaceRing;
-use crate::rq::{RecvQueue, RecvWqe};
-use crate::sq::{SendQueue, Wqe};
+use crate::wq::in_place_ring::InPlaceRing;
+use crate::wq::rq::{RecvQueue, RecvWqe};
+use crate::wq::sq::{SendQueue, Wqe};
 
 /// So many requests in front of one, whose places are still taken, are a queue.
 const QUEUE: u64 = 2;
@@ -239,6 +238,14 @@ impl Gates {
 pub(crate) struct Handed {
     pub sends: u64,
     pub receives: u64,
+}
+
+/// A packet that waits for a receive (`ud::backlog`).
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub packet: Packet,
+    pub bytes: Vec<u8>,
+    pub since: Nanos,
 }
 
 pub(crate) struct Qp {

@@ -8,10 +8,10 @@ use verbs::{QpId, QpState, QpType, WcStatus};
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
-use crate::backlog::Source;
+use crate::copies::Source;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
-use crate::responder::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
+use crate::rc::responder::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
 
 /// When queue pairs' timers may be due; index and generation of each.
 pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;

@@ -40,7 +40,7 @@ pub const SNAPLEN: u32 = 65535;
 /// Bytes of blocks that are written together.
 const BATCH: usize = 256 << 10;
 
-/// Most bytes of a message that one packet by reference stands for (`engine::requester`).
+/// Most bytes of a message that one packet by reference stands for (`engine::rc::requester`).
 const LONGEST_REFERENCE: u32 = 1 << 20;
 
 /// Bytes in front of a datagram's data: source and destination GID.
@@ -52,7 +52,7 @@ const GSI_QKEY: u32 = 0x8001_0000;
 /// No shorter than a management datagram.
 const GSI_MTU: u32 = 256;
 
-/// NAK codes that only the window has (`engine::responder`).
+/// NAK codes that only the window has (`engine::rc::responder`).
 const NAK: u8 = 3 << 5;
 const NAK_SOURCE_FAULT: u8 = NAK | 30;
 const NAK_SINGLE_COPY: u8 = NAK | 31;

@@ -4,8 +4,8 @@ use verbs::{CqId, CtxId, Errno, Result, limits};
 use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::cq::{CqOpts, Cqe, Frees};
 use crate::qps::Qps;
+use crate::wq::cq::{CqOpts, Cqe, Frees};
 
 impl<P: Env> Engine<P> {
     /// `ibv_create_cq(3)`. Gives the real number of entries.

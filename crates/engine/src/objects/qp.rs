@@ -10,10 +10,10 @@ use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::counts::Counts;
-use crate::in_place_ring::InPlaceRing;
 use crate::qp::{Gates, Handed, Qp, Ticket};
-use crate::rq::RecvQueue;
-use crate::sq::SendQueue;
+use crate::wq::in_place_ring::InPlaceRing;
+use crate::wq::rq::RecvQueue;
+use crate::wq::sq::SendQueue;
 
 /// Requests under way for which every queue pair has room from the beginning.
 const INFLIGHT: usize = 8;

@@ -4,7 +4,7 @@ use verbs::{CtxId, Errno, Result, SrqAttr, SrqId, SrqInit, limits};
 use wire::Env;
 
 use crate::Engine;
-use crate::rq::{RecvQueue, Srq};
+use crate::wq::rq::{RecvQueue, Srq};
 
 impl<P: Env> Engine<P> {
     /// `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.

@@ -89,7 +89,7 @@ impl Twins {
             self.same("completion queue", x, y);
         }
         for ((_, x), (_, y)) in a.srqs.iter().zip(b.srqs.iter()) {
-            let look = |srq: &crate::rq::Srq| (srq.queue.wqes.len(), srq.queue.held, srq.limit);
+            let look = |srq: &crate::wq::rq::Srq| (srq.queue.wqes.len(), srq.queue.held, srq.limit);
             self.same("shared receive queue", &look(x), &look(y));
         }
         self.same("queue pairs", &a.qps.iter().count(), &b.qps.iter().count());

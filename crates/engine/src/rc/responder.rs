@@ -6,7 +6,7 @@ use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode
 use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packet_flags as flag};
 
 use crate::Engine;
-use crate::backlog::Source;
+use crate::copies::Source;
 use crate::qp::{Into, Qp, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR};
 

@@ -6,9 +6,9 @@ use wire::SHORTEST;
 use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::co_copy::LIST_OF_ONE;
 use crate::qp::{Carrier, Inflight, Qp};
 use crate::region::LocalFault;
+use crate::same_host::co_copy::LIST_OF_ONE;
 
 /// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
@@ -129,7 +129,7 @@ impl<P: Env> Engine<P> {
 
     /// Checks a fetched request, and executes it if it is local.
     fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
-        if !crate::post::legal(qp.init.qp_type, e.opcode) {
+        if !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
         }
         match e.opcode {

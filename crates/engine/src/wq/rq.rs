@@ -5,7 +5,7 @@ use std::hint::cold_path;
 use smallvec::SmallVec;
 use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, XrcdId};
 
-use crate::in_place_ring::InPlaceRing;
+use crate::wq::in_place_ring::InPlaceRing;
 
 /// A posted receive, copied at the post. One with up to two entries lies in one cache line.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct RecvWqe {
 
 /// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for
 /// whoever wrote it may have done so just now, and a load that is wider than the stores before it waits for them
-/// ([`crate::in_place_ring`]).
+/// ([`crate::wq::in_place_ring`]).
 #[inline(always)]
 pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
     match (list.as_mut_slice(), from) {

@@ -8,11 +8,11 @@ use wire::{Env, Head, LinkId, Nanos};
 
 use super::{Fast, Poller, may, refused};
 use crate::Engine;
-use crate::complete::sent;
 use crate::modify::timeout_nanos;
 use crate::qp::{Qp, Response};
-use crate::responder::ACK;
+use crate::rc::responder::ACK;
 use crate::run::arm;
+use crate::wq::complete::sent;
 
 /// What an acknowledgement asks of the oldest request under way.
 struct Oldest {

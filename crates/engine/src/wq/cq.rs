@@ -5,8 +5,8 @@ use std::hint::cold_path;
 use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
 use wire::Nanos;
 
-use crate::in_place_ring::InPlaceRing;
 use crate::slab::Slab;
+use crate::wq::in_place_ring::InPlaceRing;
 
 /// What the engine tells the process, to be delivered outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

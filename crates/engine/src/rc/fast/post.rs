@@ -9,10 +9,10 @@ use super::may;
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
+use crate::rc::requester::MOST_PSNS;
 use crate::region::NULL_ADDR;
-use crate::requester::MOST_PSNS;
 use crate::run::arm;
-use crate::sq::Executed;
+use crate::wq::sq::Executed;
 
 /// No longer than the shortest MTU, in bytes: one packet on every connection.
 const SHORT: u32 = 256;

@@ -5,8 +5,8 @@ use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags
 
 use crate::Engine;
 use crate::qp::{Into, Qp, Response};
-use crate::requester::NoRoom;
-use crate::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
+use crate::rc::requester::NoRoom;
+use crate::rc::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::run::BURST;
 
 impl<P: Env> Engine<P> {

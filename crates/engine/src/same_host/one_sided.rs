@@ -22,7 +22,7 @@ use wire::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, 
 use crate::Engine;
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, NULL_ADDR};
-use crate::sq::Wqe;
+use crate::wq::sq::Wqe;
 
 impl<P: Env> Engine<P> {
     /// The adapter's lock is taken, or taken anew after others could have it.

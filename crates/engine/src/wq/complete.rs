@@ -4,8 +4,8 @@ use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags,
 use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::cq::{Cqe, Frees};
 use crate::qp::{Qp, Response};
+use crate::wq::cq::{Cqe, Frees};
 
 const fn wc_opcode(opcode: Opcode) -> WcOpcode {
     match opcode {
@@ -101,7 +101,7 @@ impl<P: Env> Engine<P> {
         if e.is_read_like() && !e.done && e.psns > 0 {
             qp.reads_out = qp.reads_out.saturating_sub(1);
         }
-        qp.counts.completed(e, status);
+        qp.counts.completed(e.opcode, e.len, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
         let silent = status == WcStatus::Success && !e.flags.contains(SendFlags::SIGNALED);
         if let (Some(link), WcStatus::Success, true) = (qp.link, status, qp.init.qp_type.is_reliable()) {

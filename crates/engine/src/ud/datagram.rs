@@ -4,12 +4,13 @@ use verbs::{Gid, QpId, QpState, QpType, Qpn, SendBody, WcFlags, WcOpcode, WcStat
 use wire::{Env, Nanos, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::backlog::{HOLD, Source};
-use crate::header::{self, Network};
+use crate::copies::Source;
 use crate::qp::{Inflight, Qp};
+use crate::rc::requester::NoRoom;
 use crate::region::LocalFault;
-use crate::requester::NoRoom;
-use crate::rq::RecvWqe;
+use crate::ud::backlog::HOLD;
+use crate::ud::header::{self, Network};
+use crate::wq::rq::RecvWqe;
 
 /// Bytes in front of a datagram's data on a link: source and destination GID.
 const GIDS: u32 = 32;

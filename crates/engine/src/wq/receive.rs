@@ -4,9 +4,9 @@ use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
 use wire::{Env, Head, Nanos, Packet, packet_flags as flag};
 
 use crate::Engine;
-use crate::cq::{Cqe, Frees};
 use crate::qp::{Qp, RecvProgress};
-use crate::responder::{INVALID, Refused};
+use crate::rc::responder::{INVALID, Refused};
+use crate::wq::cq::{Cqe, Frees};
 
 /// The completion of a receive that succeeded.
 #[inline(always)]

@@ -5,9 +5,9 @@ use wire::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet
 
 use super::{Fast, NoPoll, Poller, may, refused};
 use crate::Engine;
-use crate::cq::{Cqe, Frees};
-use crate::receive::received;
 use crate::region::NULL_ADDR;
+use crate::wq::cq::{Cqe, Frees};
+use crate::wq::receive::received;
 
 /// The payload of a packet that comes in.
 #[derive(Clone, Copy)]

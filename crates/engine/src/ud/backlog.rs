@@ -10,52 +10,15 @@ use verbs::{QpId, QpState, QpType};
 use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
-use crate::qp::Qp;
+use crate::copies::Source;
+use crate::qp::{Held, Qp};
 
 /// How long a packet waits, and how long ago the last receive may have been taken.
 pub(crate) const HOLD: Nanos = 200_000_000;
 const MOST_PACKETS: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Where the payload of the packet being received lies.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<Rx> {
-    /// On the wire.
-    Wire(Rx),
-    /// In the engine: it had to wait.
-    Held,
-}
-
-/// A packet that waits.
-#[derive(Debug)]
-pub(crate) struct Held {
-    packet: Packet,
-    bytes: Vec<u8>,
-    since: Nanos,
-}
-
 impl<P: Env> Engine<P> {
-    /// Bytes of the payload.
-    pub(crate) fn payload_len(&self, rx: Source<P::Rx>) -> u32 {
-        match rx {
-            Source::Wire(rx) => self.env.rx_len(rx),
-            Source::Held => self.held.len() as u32,
-        }
-    }
-
-    /// Copies a part of the payload; the caller stays inside it.
-    pub(crate) fn payload_fetch(&mut self, rx: Source<P::Rx>, offset: u32, dst: &mut [u8]) {
-        match rx {
-            Source::Wire(rx) => self.env.rx_fetch(rx, offset, dst),
-            Source::Held => {
-                let at = offset as usize;
-                if let Some(part) = self.held.get(at..at + dst.len()) {
-                    dst.copy_from_slice(part);
-                }
-            }
-        }
-    }
-
     fn has_receive(&self, qp: &Qp) -> bool {
         match qp.init.srq {
             Some(id) => self.srqs.get(id).is_some_and(|srq| !srq.queue.wqes.is_empty()),

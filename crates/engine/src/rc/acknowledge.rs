@@ -4,10 +4,11 @@
 use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 
-use crate::backlog::Source;
+use crate::Engine;
+use crate::copies::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::qp::{Carrier, Qp};
-use crate::{Engine, responder};
+use crate::rc::responder;
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
 const PATIENCE: Nanos = 20_000_000_000;

@@ -9,7 +9,7 @@ use wire::{Env, LinkId, Nanos};
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::{Qp, Response};
-use crate::responder::{NAK, NAK_SEQUENCE};
+use crate::rc::responder::{NAK, NAK_SEQUENCE};
 
 /// Pauses between looks, in nanoseconds: the first, doubled each time up to the last.
 const FIRST: Nanos = 10_000_000;
