@@ -45,7 +45,8 @@ pub fn possible(ty: ibv_qp_type) -> u64 {
 struct Entry {
     wr_id: u64,
     /// The immediate value or key, and above it the number of a shared receive queue. They share one word because they
-    /// are read as one, and a load that is wider than the stores before it waits for them (`engine::wq::in_place_ring`).
+    /// are read as one, and a load that is wider than the stores before it waits for them
+    /// (`engine::wq::in_place_ring`).
     numbers: u64,
     opcode: Opcode,
     flags: SendFlags,
