@@ -314,8 +314,11 @@ fn datagrams(address: &str, quick: bool) -> Vec<ClientServer> {
     if address == "127.0.0.1" || address == "::1" {
         return cases;
     }
-    let group = if address.contains(':') { "ff0e::4711" } else { "239.47.11.1" };
-    for option in ["", "-c 3 -C 20 -S 500"] {
+    // Each case has a group of its own, so they may run side by side. The sender sleeps for three seconds first.
+    let place = addresses().iter().position(|other| other == address).unwrap_or(0);
+    for (n, option) in ["", "-c 3 -C 20 -S 500"].into_iter().enumerate() {
+        let number = 11 + 2 * place + n;
+        let group = if address.contains(':') { format!("ff0e::47{number}") } else { format!("239.47.11.{number}") };
         let mut case = client_server(
             &format!("mckey {option} {address}").replace("  ", " "),
             &format!("mckey -m {group} -b {address} {option}"),
@@ -323,6 +326,7 @@ fn datagrams(address: &str, quick: bool) -> Vec<ClientServer> {
             0,
             false,
         );
+        case.beside = true;
         case.ready = Ready::Settled;
         case.check = |server, client| says(server, "return status 0").and_then(|()| says(client, "return status 0"));
         cases.push(case);
