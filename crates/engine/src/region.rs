@@ -341,36 +341,42 @@ impl Regions {
         addr: u64,
         len: u32,
         need: Access,
-    ) -> Option<Span> {
-        match *self.keys.get(&(rkey.0 >> 8))? {
+    ) -> std::result::Result<Span, RemoteFault> {
+        match *self.keys.get(&(rkey.0 >> 8)).ok_or(RemoteFault::Key)? {
             (full, Keyed::Mr(id)) if full == rkey.0 => {
-                let mr = self.mrs.get(id)?;
-                let same_domain = pd.map_or(mr.ctx == ctx, |pd| pd == mr.info.pd);
-                if !same_domain || !mr.info.access.contains(need) {
-                    return None;
+                let mr = self.mrs.get(id).ok_or(RemoteFault::Key)?;
+                if !pd.map_or(mr.ctx == ctx, |pd| pd == mr.info.pd) {
+                    return Err(RemoteFault::Domain);
                 }
-                mr.info.span(mr.backing, addr, len)
+                if !mr.info.access.contains(need) {
+                    return Err(RemoteFault::Rights);
+                }
+                mr.info.span(mr.backing, addr, len).ok_or_else(|| beyond(addr, len))
             }
             (_, Keyed::Mw(id)) => {
-                let mw = self.mws.get(id)?;
-                let bound = mw.bound.as_ref()?;
+                let mw = self.mws.get(id).ok_or(RemoteFault::Key)?;
+                let bound = mw.bound.as_ref().filter(|_| mw.key == rkey.0).ok_or(RemoteFault::Key)?;
                 // A type 2B window belongs to the queue pair that bound it (IBTA vol. 1, 10.6.7.2.3).
                 let owner = match mw.kind {
                     MwKind::Type1 => pd.map_or(mw.ctx == ctx, |pd| pd == mw.pd),
                     MwKind::Type2 => bound.qp == qp,
                 };
-                if mw.key != rkey.0 || !owner || !bound.access.contains(need) {
-                    return None;
+                if !owner {
+                    return Err(RemoteFault::Domain);
+                }
+                if !bound.access.contains(need) {
+                    return Err(RemoteFault::Rights);
                 }
                 let zero_based = bound.access.contains(Access::ZERO_BASED);
-                let offset = if zero_based { addr } else { addr.checked_sub(bound.addr)? };
-                if offset.checked_add(u64::from(len))? > bound.length {
-                    return None;
+                let start = if zero_based { 0 } else { bound.addr };
+                let offset = addr.checked_sub(start).ok_or(RemoteFault::Bounds)?;
+                if offset.checked_add(u64::from(len)).is_none_or(|end| end > bound.length) {
+                    return Err(beyond(addr, len));
                 }
-                let mr = self.mrs.get(bound.mr)?;
-                mr.info.span(mr.backing, bound.addr + offset, len)
+                let mr = self.mrs.get(bound.mr).ok_or(RemoteFault::Key)?;
+                mr.info.span(mr.backing, bound.addr + offset, len).ok_or(RemoteFault::Bounds)
             }
-            _ => None,
+            _ => Err(RemoteFault::Key),
         }
     }
 
@@ -461,6 +467,44 @@ impl Regions {
             }
         }
     }
+}
+
+/// Why a peer may not reach memory by a key. IBTA folds all of them into one NAK (vol. 1, 9.7.5.2.8: remote access
+/// error); RFC 5040 and 5041 tell them apart (Terminate codes), and so does the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteFault {
+    /// No region and no bound window has this key.
+    Key,
+    /// The region or window belongs to another protection domain, context or queue pair.
+    Domain,
+    /// The rights of the region or window do not include the access.
+    Rights,
+    /// The memory does not lie within the region or window.
+    Bounds,
+    /// The end of the memory is beyond the address space.
+    Wrap,
+}
+
+impl RemoteFault {
+    /// One line for the log.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            RemoteFault::Key => "responder: no memory region and no bound window has this rkey",
+            RemoteFault::Domain => {
+                "responder: the rkey's region or window belongs to another protection domain (a type 2 window: to \
+                 another queue pair)"
+            }
+            RemoteFault::Rights => "responder: the rkey's region or window does not grant this access",
+            RemoteFault::Bounds => "responder: the access lies beyond the bounds of the rkey's region or window",
+            RemoteFault::Wrap => "responder: the access ends beyond the address space",
+        }
+    }
+}
+
+/// Why memory that is not within bounds is not.
+#[cold]
+fn beyond(addr: u64, len: u32) -> RemoteFault {
+    if addr.checked_add(u64::from(len)).is_none() { RemoteFault::Wrap } else { RemoteFault::Bounds }
 }
 
 /// True if the region of so many bytes from `iova` on has these.

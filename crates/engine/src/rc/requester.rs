@@ -2,11 +2,11 @@
 //! `acknowledge`, the end of a request in `complete`.
 
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
-use wire::SHORTEST;
-use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
+use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
 use crate::Engine;
 use crate::qp::{Carrier, Inflight, Qp};
+use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
 
@@ -208,150 +208,14 @@ impl<P: Env> Engine<P> {
         };
         let caps = self.env.caps(link);
         loop {
-            let e = &qp.inflight[at];
-            let dst = verbs::Qpn::new(qp.attr.dest_qp_num);
-            let mut packet = Packet::new(PacketOp::Send, dst, qp.qpn, e.first_psn);
-            packet.dma_len = e.len - e.executed;
-            if qp.init.qp_type == QpType::XrcIni {
-                packet.flags |= flag::XRC;
-            }
-            match e.body {
-                SendBody::Rdma { remote_addr, rkey } | SendBody::Atomic { remote_addr, rkey, .. } => {
-                    (packet.remote_addr, packet.rkey) = (remote_addr, rkey.0);
+            let mut packet = self.first_of(qp, at);
+            let piece = match self.make_packet(qp, at, link, &caps, &mut packet) {
+                Ok(piece) => piece,
+                Err(status) => {
+                    self.fail_entry(qp, at, status);
+                    return Ok(());
                 }
-                _ => {}
-            }
-            self.spans.clear();
-            self.bytes.clear();
-            let mut chunk = 0;
-            let mut by_ref = false;
-            match e.opcode {
-                Opcode::CmpAndSwp | Opcode::FetchAndAdd => {
-                    let SendBody::Atomic { compare_add, swap, .. } = e.body else { return Ok(()) };
-                    packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
-                    if e.opcode == Opcode::CmpAndSwp {
-                        packet.op = PacketOp::CompareSwap;
-                        (packet.compare, packet.swap) = (compare_add, swap);
-                    } else {
-                        packet.op = PacketOp::FetchAdd;
-                        packet.swap = compare_add;
-                    }
-                }
-                Opcode::AtomicWrite => {
-                    packet.op = PacketOp::AtomicWrite;
-                    packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
-                    match self.eight_bytes(qp, at) {
-                        Ok(value) => packet.swap = value,
-                        Err(status) => {
-                            self.fail_entry(qp, at, status);
-                            return Ok(());
-                        }
-                    }
-                }
-                Opcode::Flush => {
-                    let SendBody::Flush { remote_addr, rkey, length, placement, level } = e.body else { return Ok(()) };
-                    packet.op = PacketOp::Flush;
-                    packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
-                    (packet.remote_addr, packet.rkey, packet.dma_len) = (remote_addr, rkey.0, length);
-                    packet.syndrome = placement & 3 | (level & 1) << 4;
-                }
-                Opcode::RdmaRead => {
-                    packet.op = PacketOp::ReadRequest;
-                    packet.flags |= flag::FIRST | flag::LAST | flag::ACK_REQ;
-                    // What has arrived before a retry is not asked for again (9.7.3.1).
-                    let got = e.received;
-                    packet.psn = e.first_psn.plus((got - e.executed) / qp.mtu);
-                    packet.remote_addr = packet.remote_addr.wrapping_add(u64::from(got));
-                    packet.dma_len = e.len - got;
-                    packet.imm = got;
-                    if !self.gather(qp, at, got, e.len - got, true) {
-                        self.fail_entry(qp, at, WcStatus::LocProtErr);
-                        return Ok(());
-                    }
-                    if let Some(copies) = caps.single_copy.filter(|_| !qp.no_single_copy) {
-                        let either = packet.dma_len >= copies.either_from && self.best_by_ref(link, &qp.inflight[at]);
-                        by_ref = (packet.dma_len > copies.above || either) && self.list_spans(qp);
-                    }
-                    self.spans.clear();
-                }
-                _ => {
-                    let write = matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm);
-                    if write {
-                        packet.op = PacketOp::Write;
-                    }
-                    let offset = e.sent;
-                    packet.psn = e.first_psn.plus((offset - e.executed) / qp.mtu);
-                    packet.remote_addr = if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
-                    if qp.init.qp_type == QpType::XrcIni {
-                        packet.swap = u64::from(e.srqn);
-                    }
-                    let inline = e.flags.contains(SendFlags::INLINE);
-                    let rest = e.len - offset;
-                    let may = caps.single_copy.filter(|copies| {
-                        !qp.no_single_copy
-                            && !inline
-                            && qp.init.qp_type.is_reliable()
-                            && rest > copies.shared_above
-                            && e.carrier != Carrier::Link
-                    });
-                    // What follows others that the peer has to see to, or itself, finds it awake.
-                    let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
-                    let flows = e.carrier == Carrier::Mixed || qp.inflight.iter().take(at).any(waited_for);
-                    let single_copy = may.is_some_and(|copies| {
-                        let above = if flows { copies.flowing_above } else { copies.above };
-                        let either = rest >= copies.either_from && self.best_by_ref(link, e);
-                        rest > above || either || self.is_shared(qp, at)
-                    });
-                    if e.carrier == Carrier::Free && !single_copy && !inline && qp.init.qp_type.is_reliable() {
-                        qp.inflight[at].carrier = Carrier::Mixed;
-                    }
-                    let e = &qp.inflight[at];
-                    // Whatever it goes back to, the pieces end where those before it did.
-                    let piece = |most: u32| rest.min(most - offset % most);
-                    chunk = piece(if single_copy { PIECE } else { caps.segment });
-                    if inline {
-                        self.bytes.resize(chunk as usize, 0);
-                        qp.sq.inline_bytes(e.number, offset, &mut self.bytes);
-                    } else if !self.gather(qp, at, offset, chunk, false) {
-                        self.fail_entry(qp, at, WcStatus::LocProtErr);
-                        return Ok(());
-                    }
-                    if single_copy && self.list_spans(qp) {
-                        by_ref = true;
-                        self.spans.clear();
-                    } else if single_copy {
-                        chunk = piece(caps.segment);
-                        self.gather(qp, at, offset, chunk, false);
-                    }
-                    let e = &qp.inflight[at];
-                    if offset == e.executed {
-                        packet.flags |= flag::FIRST;
-                    }
-                    if e.opcode == Opcode::RdmaWriteWithImm {
-                        packet.flags |= flag::IMM;
-                    }
-                    if chunk == rest {
-                        packet.flags |= flag::LAST | flag::ACK_REQ;
-                        if e.flags.contains(SendFlags::SOLICITED) {
-                            packet.flags |= flag::SOLICITED;
-                        }
-                        match e.opcode {
-                            Opcode::SendWithImm => packet.flags |= flag::IMM,
-                            Opcode::SendWithInv => packet.flags |= flag::INV,
-                            _ => {}
-                        }
-                        packet.imm = e.imm;
-                    } else if qp.init.qp_type.is_reliable() && (offset + chunk).is_multiple_of(PIECE) {
-                        packet.flags |= flag::ACK_REQ; // a long message must not look like a dead peer
-                    }
-                    (packet.len, packet.mtu) = (chunk, qp.cut(e.len - e.executed));
-                    self.fill_null_spans();
-                }
-            }
-            if by_ref {
-                // Each piece is acknowledged: a long copy must not look like a dead peer.
-                packet.flags |= flag::BY_REF | flag::ACK_REQ;
-            }
+            };
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.env.send(link, &packet, payload) {
                 Ok(()) => (qp.lossy, qp.give_up_at) = (false, None),
@@ -374,26 +238,31 @@ impl<P: Env> Engine<P> {
                     return Ok(());
                 }
             }
-            qp.sent_mark = self.env.sent_mark(link);
-            if by_ref && !qp.inflight[at].by_ref {
-                qp.inflight[at].by_ref = true;
-                self.hold_single_copy(&qp.inflight[at], 1);
-            }
-            let piece = if packet.op == PacketOp::ReadRequest { packet.dma_len } else { packet.len };
-            if by_ref && piece >= SHORTEST && self.bytes.len() == LIST_OF_ONE {
-                self.lend(qp, link);
-            }
-            let e = &mut qp.inflight[at];
-            e.sent += chunk;
-            if packet.has(flag::LAST) {
-                self.mark_out(qp, at);
-            }
-            if !by_ref {
-                self.turn += u64::from(chunk);
-            }
+            self.packet_sent(qp, at, link, &packet, piece);
             if packet.has(flag::LAST) || self.turn_is_over() {
                 return Ok(());
             }
+        }
+    }
+
+    /// A packet of the entry has been sent.
+    fn packet_sent(&mut self, qp: &mut Qp, at: usize, link: LinkId, packet: &Packet, piece: Piece) {
+        qp.sent_mark = self.env.sent_mark(link);
+        if piece.by_ref {
+            if !qp.inflight[at].by_ref {
+                qp.inflight[at].by_ref = true;
+                self.hold_single_copy(&qp.inflight[at], 1);
+            }
+            let len = if packet.op == PacketOp::ReadRequest { packet.dma_len } else { packet.len };
+            if len >= SHORTEST && self.bytes.len() == LIST_OF_ONE {
+                self.lend(qp, link);
+            }
+        } else {
+            self.turn += u64::from(piece.len);
+        }
+        qp.inflight[at].sent += piece.len;
+        if packet.has(flag::LAST) {
+            self.mark_out(qp, at);
         }
     }
 
@@ -415,20 +284,6 @@ impl<P: Env> Engine<P> {
         for e in qp.inflight.iter_mut().skip(at + 1) {
             e.out = true;
         }
-    }
-
-    fn eight_bytes(&mut self, qp: &Qp, at: usize) -> Result<u64, WcStatus> {
-        let mut value = [0u8; 8];
-        let e = &qp.inflight[at];
-        if e.flags.contains(SendFlags::INLINE) {
-            qp.sq.inline_bytes(e.number, 0, &mut value);
-            return Ok(u64::from_ne_bytes(value));
-        }
-        if !self.gather(qp, at, 0, 8, false) {
-            return Err(WcStatus::LocProtErr);
-        }
-        self.load_spans(&mut value).map_err(|()| WcStatus::LocProtErr)?;
-        Ok(u64::from_ne_bytes(value))
     }
 
     /// Counts a request by reference in or out of its regions.

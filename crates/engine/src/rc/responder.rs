@@ -8,7 +8,7 @@ use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packe
 use crate::Engine;
 use crate::copies::Source;
 use crate::qp::{Into, Qp, Response, WriteProgress};
-use crate::region::{LocalFault, NULL_ADDR};
+use crate::region::{LocalFault, NULL_ADDR, RemoteFault};
 
 /// NAK codes (IBTA vol. 1, table 46).
 pub(crate) const NAK_SEQUENCE: u8 = 0;
@@ -33,7 +33,6 @@ const fn refusal_rule(code: u8) -> &'static str {
             "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned \
              atomic, more reads than max_dest_rd_atomic, not permitted by the queue pair's qp_access_flags"
         }
-        NAK_REMOTE_ACCESS => "responder: the rkey does not allow the access: key, bounds, domain, rights of the region",
         _ => "responder: the receive cannot take the data: bad scatter/gather entry",
     }
 }
@@ -42,6 +41,8 @@ const fn refusal_rule(code: u8) -> &'static str {
 pub(crate) enum Refused {
     /// No receive is posted.
     NotReady,
+    /// The request names memory that it may not reach: a remote access error (9.7.5.2.8).
+    Access(RemoteFault),
     /// The request is at fault: NAK code, the status of the receive it was going into, and the event for our side.
     Nak(u8, WcStatus, EventKind),
     /// A receive has the fault: NAK, the receive's status; no event (class A: locally detected).
@@ -65,7 +66,6 @@ pub(crate) fn refused_copy(error: SingleCopyError) -> Refused {
 const MOST_OWED: usize = 1024;
 
 pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
-const ACCESS: Refused = Refused::Nak(NAK_REMOTE_ACCESS, WcStatus::LocAccessErr, EventKind::QpAccessErr);
 
 /// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an
 /// unsupported OpCode, and as such an invalid request, whatever the region permits, and also where there are no bytes
@@ -155,12 +155,12 @@ impl<P: Env> Engine<P> {
                 let syndrome = RNR_NAK | qp.attr.min_rnr_timer & 31;
                 qp.responses.push_back(Response::Nak { psn, syndrome, msn });
             }
+            Refused::Access(fault) => {
+                let says = (WcStatus::LocAccessErr, EventKind::QpAccessErr, fault.rule());
+                self.fail_request(qp, nak(NAK_REMOTE_ACCESS), says, now);
+            }
             Refused::Nak(code, status, event) => {
-                self.done.broken(qp.qpn, None, status, refusal_rule(code));
-                qp.responses.push_back(nak(code));
-                self.fail_recv(qp, status, now);
-                self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
-                self.enter_error(qp, now);
+                self.fail_request(qp, nak(code), (status, event, refusal_rule(code)), now);
             }
             Refused::Local(code, status) => {
                 let wr_id = qp.recv.as_ref().map(|r| r.wqe.wr_id);
@@ -184,6 +184,16 @@ impl<P: Env> Engine<P> {
                 qp.responses.push_back(nak(code));
             }
         }
+    }
+
+    /// The peer's request is at fault: the answer to it, and what this side learns.
+    fn fail_request(&mut self, qp: &mut Qp, answer: Response, says: (WcStatus, EventKind, &'static str), now: Nanos) {
+        let (status, event, rule) = says;
+        self.done.broken(qp.qpn, None, status, rule);
+        qp.responses.push_back(answer);
+        self.fail_recv(qp, status, now);
+        self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
+        self.enter_error(qp, now);
     }
 
     /// A packet from before what is expected (9.7.5.1.3): acknowledge again, read again, answer atomics from memory.
@@ -370,15 +380,18 @@ impl<P: Env> Engine<P> {
                 progress.total,
                 Access::REMOTE_WRITE,
             );
-            let Some(mut span) = whole else {
+            let mut span = match whole {
+                Ok(span) => span,
                 // 11.6.2: a protection error of a WRITE with immediate data is a local access error of the receive that
                 // it would have taken. Which it is shows in each of its packets.
-                if packet.has(flag::IMM)
-                    && let Ok(recv) = self.take_recv(qp, packet)
-                {
-                    qp.recv = Some(recv);
+                Err(fault) => {
+                    if packet.has(flag::IMM)
+                        && let Ok(recv) = self.take_recv(qp, packet)
+                    {
+                        qp.recv = Some(recv);
+                    }
+                    return Err(Refused::Access(fault));
                 }
-                return Err(ACCESS);
             };
             span.addr = span.addr.wrapping_add(u64::from(progress.offset));
             span.len = packet.len;
@@ -450,7 +463,9 @@ impl<P: Env> Engine<P> {
         if len == 0 {
             return Ok(None); // C9-88
         }
-        self.mem.remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, Access::REMOTE_READ).map(Some).ok_or(ACCESS)
+        let need = Access::REMOTE_READ;
+        let span = self.mem.remote(qp.ctx, qp.init.pd, qp.id, RKey(rkey), addr, len, need);
+        span.map(Some).map_err(Refused::Access)
     }
 
     // ---- atomics, FLUSH ----
@@ -469,7 +484,8 @@ impl<P: Env> Engine<P> {
             return Err(INVALID); // 9.4.5: naturally aligned, else an invalid request
         }
         let rkey = RKey(packet.rkey);
-        let span = self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need).ok_or(ACCESS)?;
+        let span = self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, 8, need);
+        let span = span.map_err(Refused::Access)?;
         if !span.addr.is_multiple_of(8) || span.addr == NULL_ADDR {
             return Err(INVALID);
         }
@@ -506,14 +522,18 @@ impl<P: Env> Engine<P> {
         }
         supports(qp, need)?;
         let rkey = RKey(packet.rkey);
-        let found = if level == 1 {
+        if level == 1 {
             let mr = self.mem.find_mr(packet.rkey).and_then(|id| self.mr_info(id));
-            mr.filter(|mr| mr.access.contains(need) && (qp.init.pd.is_none() || qp.init.pd == Some(mr.pd))).is_some()
+            let mr = mr.ok_or(Refused::Access(RemoteFault::Key))?;
+            if qp.init.pd.is_some_and(|pd| pd != mr.pd) {
+                return Err(Refused::Access(RemoteFault::Domain));
+            }
+            if !mr.access.contains(need) {
+                return Err(Refused::Access(RemoteFault::Rights));
+            }
         } else {
-            self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, packet.dma_len, need).is_some()
-        };
-        if !found {
-            return Err(ACCESS);
+            let found = self.mem.remote(qp.ctx, qp.init.pd, qp.id, rkey, packet.remote_addr, packet.dma_len, need);
+            found.map_err(Refused::Access)?;
         }
         Self::owe_result(qp, packet.psn, None);
         Ok(())

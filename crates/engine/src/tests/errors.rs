@@ -57,6 +57,43 @@ fn remote_access() {
     }
 }
 
+/// The log names what a refused access broke, where the wire has one NAK for all of it.
+#[test]
+fn a_refused_access_names_its_reason() {
+    use crate::region::RemoteFault::{Bounds, Domain, Key, Rights, Wrap};
+    for fault in [Key, Domain, Rights, Bounds, Wrap] {
+        for opcode in [Opcode::RdmaWrite, Opcode::RdmaRead] {
+            let mut w = World::new(2, 5);
+            let (qa, _) = w.pair(0, 1, QpType::Rc);
+            let n = &mut w.nodes[1];
+            n.engine.set_diagnostics(true);
+            let other = n.engine.alloc_pd(n.ctx).unwrap();
+            let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+            let (pd, access) = match fault {
+                Domain => (other, remote),
+                Rights => (n.pd, Access::LOCAL_WRITE),
+                _ => (n.pd, remote),
+            };
+            let (_, key, _) = n.engine.reg_mr(pd, BASE, 64, BASE, access).unwrap();
+            let rkey = if fault == Key { RKey(key.0 ^ 1) } else { RKey(key.0) };
+            let remote_addr = match fault {
+                Bounds => BASE + 1,
+                Wrap => u64::MAX - 1,
+                _ => BASE,
+            };
+            let sges = [w.sge(0, 0, 64)];
+            w.post(0, qa, opcode, SendBody::Rdma { remote_addr, rkey }, &sges, 1).unwrap();
+            w.run_for(SECOND);
+            assert_eq!(statuses(&mut w, 0), [St::RemAccessErr]);
+            let rules = w.nodes[1].notices.iter().filter_map(|notice| match notice {
+                Notice::Broken { rule, .. } => Some(*rule),
+                _ => None,
+            });
+            assert_eq!(rules.collect::<Vec<_>>(), [fault.rule()], "{opcode:?}");
+        }
+    }
+}
+
 /// 9.4.5, 11.6.2: the list of an atomic has 8 bytes, however many entries.
 #[test]
 fn atomic_list_not_of_eight_bytes() {
