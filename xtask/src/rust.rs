@@ -309,6 +309,7 @@ const FUZZ_RUNS: &[(&str, u32)] = &[
     ("cm_messages", 3_000_000),
     ("export_table", 2_500_000),
     ("wire", 1_000_000),
+    ("iwarp", 300_000),
 ];
 
 /// A short run of every fuzz target in `fuzz/`. libFuzzer needs the coverage instrumentation, which the pinned compiler

@@ -3,6 +3,7 @@
 use std::vec::Vec;
 
 use verbs::RKey;
+use wire::rdmap::read_request;
 
 use super::memory::Memory;
 use super::world::{BASE, Net, Post, SINK, SOURCE, WRITTEN, World};
@@ -237,6 +238,49 @@ fn placement_comes_before_order() {
             assert_eq!(receives.position(), sends.sent(), "nothing is wanted again");
         }
     }
+}
+
+/// An answer to two READs of which the first segment is held back.
+#[test]
+fn answers_to_reads_are_placed_early_where_the_reads_want_them() {
+    let terms = agreed(true, true);
+    let config = Config::new(600);
+    let (mut asks, mut answers) = (Stream::new(&terms, &config, 0), Stream::new(&terms, &config, 0));
+    let mut memory = Memory::new(SINK, BASE, 3000);
+    let mut source = Memory::new(SOURCE, BASE, 3000);
+    let (mut requests, mut stream, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    for at in [0, 1000] {
+        let request = read_request::Repr {
+            sink_stag: RKey(SINK),
+            sink_offset: BASE + at,
+            size: 1000,
+            source_stag: RKey(SOURCE),
+            source_offset: BASE,
+        };
+        asks.start(Work::Read(request)).expect("may be sent");
+        asks.send(&[][..], &mut Gather { stream: &mut requests, payload: &[] });
+    }
+    answers.input(0, &requests, &mut source);
+    // The second answer is for a place that no READ has named.
+    for (delivery, sink) in source.deliveries().into_iter().zip([BASE, BASE + 1500]) {
+        let Delivery::Request { request, .. } = delivery else { panic!("{delivery:?}") };
+        answers.start(Work::Response(read_request::Repr { sink_offset: sink, ..request })).expect("was asked");
+        let mut last = Some(false);
+        while last == Some(false) {
+            places.push(stream.len());
+            last = answers.send(&[3; 1000][..], &mut Gather { stream: &mut stream, payload: &[3; 1000] });
+        }
+    }
+    assert_eq!(places.len(), 4);
+    asks.input(places[1] as u64, &stream[places[1]..], &mut memory);
+    let rest = memory.placed;
+    assert!((1..1000).contains(&rest), "{rest}: what the first READ wants, and no more");
+    assert_eq!(&memory.bytes(SINK)[1000 - rest..1000], &[3; 1000][..rest]);
+    assert_eq!(memory.delivered, []);
+    asks.input(0, &stream, &mut memory);
+    assert_eq!(memory.deliveries(), [Delivery::Read]);
+    assert!(matches!(asks.end(), Some(End::Fault(_))));
+    assert_eq!(memory.placed, 1000);
 }
 
 #[test]
