@@ -41,7 +41,8 @@ pub struct Channel {
 impl Channel {
     /// Make a channel without events.
     ///
-    /// # Errors EMFILE, ENFILE, ENOMEM: as eventfd2(2).
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM: as eventfd2(2).
     pub fn new() -> Result<Arc<Self>> {
         Ok(Arc::new(Channel { bell: Bell::new()?, queue: Mutex::default() }))
     }

@@ -126,7 +126,8 @@ impl State {
 
     /// The link to the listener for this address, and whether it was there before. `None`: no process listens.
     ///
-    /// # Errors EAGAIN: too many connections wait at the listener's socket. EACCES: it is another user's. EMFILE: no
+    /// # Errors
+    /// EAGAIN: too many connections wait at the listener's socket. EACCES: it is another user's. EMFILE: no
     /// descriptor.
     pub(crate) fn link_to(&mut self, port_space: u16, dst: &SocketAddr) -> Result<Option<(LinkKey, bool)>> {
         let mut why = None;

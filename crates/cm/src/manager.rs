@@ -180,14 +180,16 @@ impl Cm {
 
     /// Listen (rdma_listen(3)).
     ///
-    /// # Errors EINVAL: the id is in another state; EADDRINUSE, EADDRNOTAVAIL: as [`names::check`].
+    /// # Errors
+    /// EINVAL: the id is in another state; EADDRINUSE, EADDRNOTAVAIL: as `names::check` has them.
     pub fn listen(&'static self, id: IdKey, backlog: i32) -> Result<()> {
         self.prepared(|state, prepared| state.listen(id, backlog, prepared))
     }
 
     /// Find the way to an address (rdma_resolve_addr(3)); the event follows.
     ///
-    /// # Errors EINVAL: the id is in another state, or the families differ; ENETUNREACH, EHOSTUNREACH: no way; as
+    /// # Errors
+    /// EINVAL: the id is in another state, or the families differ; ENETUNREACH, EHOSTUNREACH: no way; as
     /// [`Cm::bind`].
     pub fn resolve_addr(&'static self, id: IdKey, src: Option<&SocketAddr>, dst: &SocketAddr) -> Result<()> {
         if let Some(src) = src {
@@ -251,7 +253,8 @@ impl Cm {
 
     /// End the connection, or agree that it has ended (rdma_disconnect(3)).
     ///
-    /// # Errors EINVAL: there never was a connection.
+    /// # Errors
+    /// EINVAL: there never was a connection.
     pub fn disconnect(&self, id: IdKey) -> Result<()> {
         self.lock().with_result(id, |conn, now, out| {
             conn.disconnect(now, out);
@@ -261,7 +264,8 @@ impl Cm {
 
     /// Note that data came before the last message of the handshake (rdma_notify(3)).
     ///
-    /// # Errors EISCONN: established already; EINVAL: the id does not wait for that message.
+    /// # Errors
+    /// EISCONN: established already; EINVAL: the id does not wait for that message.
     pub fn data_came(&self, id: IdKey) -> Result<()> {
         self.lock().with_result(id, |conn, _, out| conn.data_came(out))
     }
@@ -292,7 +296,8 @@ impl Cm {
 
     /// Set whether the port may be shared (`rdma_set_reuseaddr` of Linux).
     ///
-    /// # Errors EINVAL: the id listens, or `reuse` is taken back after binding.
+    /// # Errors
+    /// EINVAL: the id listens, or `reuse` is taken back after binding.
     pub fn set_reuse(&self, id: IdKey, reuse: bool) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -305,7 +310,8 @@ impl Cm {
 
     /// Set whether the id keeps to its address family (`rdma_set_afonly` of Linux).
     ///
-    /// # Errors EINVAL: the id is bound or further.
+    /// # Errors
+    /// EINVAL: the id is bound or further.
     pub fn set_only(&self, id: IdKey, only: bool) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -343,7 +349,8 @@ impl Cm {
 
     /// Check that the id may join groups (`rdma_join_multicast` of Linux: it is bound or resolved).
     ///
-    /// # Errors EINVAL: it is not.
+    /// # Errors
+    /// EINVAL: it is not.
     pub fn may_join(&self, id: IdKey) -> Result<()> {
         let mut state = self.lock();
         let entry = state.id(id)?;
@@ -374,7 +381,8 @@ impl Cm {
 
     /// Wait for an event (rdma_get_cm_event(3)). The program must acknowledge it.
     ///
-    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
+    /// # Errors
+    /// EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_event(&self, channel: &Channel) -> Result<Got> {
         loop {
             channel.bell.wait()?;

@@ -298,7 +298,8 @@ impl<'a> Reader<'a> {
 
 /// Parse a packet. The check is exact: the right length, no unknown flags, zeros where zeros belong.
 ///
-/// # Errors [`Malformed`]: the packet is no message.
+/// # Errors
+/// [`Malformed`]: the packet is no message.
 pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut r = Reader(bytes);
     if r.u32()? != MAGIC {

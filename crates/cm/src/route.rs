@@ -30,7 +30,8 @@ pub struct Route {
 
 /// Find the way. The wildcard as destination means this host, as it does for sockets.
 ///
-/// # Errors ENETUNREACH, EHOSTUNREACH: there is none. EADDRNOTAVAIL: `src` is not an address of this host.
+/// # Errors
+/// ENETUNREACH, EHOSTUNREACH: there is none. EADDRNOTAVAIL: `src` is not an address of this host.
 pub fn find(src: &SocketAddr, dst: &SocketAddr) -> Result<Route> {
     let mut dst = *dst;
     if is_wildcard(&dst) {

@@ -18,7 +18,8 @@ pub struct Bell(pub OwnedFd);
 impl Bell {
     /// Make a bell that has not rung.
     ///
-    /// # Errors EMFILE, ENFILE, ENOMEM: as eventfd2(2).
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM: as eventfd2(2).
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map(Bell).map_err(errno)
     }
@@ -31,7 +32,8 @@ impl Bell {
 
     /// Wait for one ring.
     ///
-    /// # Errors EAGAIN: O_NONBLOCK is set on the descriptor and no ring is there; EINTR: as read(2) gives it.
+    /// # Errors
+    /// EAGAIN: O_NONBLOCK is set on the descriptor and no ring is there; EINTR: as read(2) gives it.
     pub fn wait(&self) -> Result<()> {
         let mut count = [0u8; 8];
         rustix::io::read(&self.0, &mut count).map(|_| ()).map_err(errno)
@@ -157,7 +159,8 @@ impl Nic {
     /// Wait for an event (`ibv_get_cq_event(3)`), and return the token of its queue. The program must acknowledge the
     /// event.
     ///
-    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
+    /// # Errors
+    /// EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
         loop {
             channel.begin_wait();

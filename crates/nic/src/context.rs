@@ -163,7 +163,8 @@ impl Nic {
 
     /// Wait for an asynchronous event. The program must acknowledge it.
     ///
-    /// # Errors EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
+    /// # Errors
+    /// EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_async_event(&self, context: &Context) -> Result<(EventKind, EventTarget)> {
         loop {
             context.queue.bell.wait()?;

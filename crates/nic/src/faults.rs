@@ -30,7 +30,8 @@ static SETUP: OnceLock<Result<Option<Setup>>> = OnceLock::new();
 
 /// The rules of the process; `None`: there are none. The specification is read at the first call.
 ///
-/// # Errors EINVAL: the specification has an error. The first call says on stderr which.
+/// # Errors
+/// EINVAL: the specification has an error. The first call says on stderr which.
 pub fn setup() -> Result<Option<&'static Setup>> {
     match SETUP.get_or_init(read) {
         Ok(setup) => Ok(setup.as_ref()),

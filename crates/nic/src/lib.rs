@@ -83,7 +83,8 @@ static NIC: AtomicPtr<Nic> = AtomicPtr::new(std::ptr::null_mut());
 impl Nic {
     /// The adapter, made at the first call. A forked child gets one of its own.
     ///
-    /// # Errors EMFILE, ENOMEM, ...: sockets, memory or the thread could not be made.
+    /// # Errors
+    /// EMFILE, ENOMEM, ...: sockets, memory or the thread could not be made.
     pub fn get() -> Result<&'static Nic> {
         if let Some(nic) = fork::load(&NIC) {
             return Ok(nic);

@@ -353,7 +353,8 @@ impl PollCheck {
 impl Nic {
     /// Make the NIC thread, which waits for its adapter. The thread ends if there will be none.
     ///
-    /// # Errors EMFILE, EAGAIN: no more descriptors or threads.
+    /// # Errors
+    /// EMFILE, EAGAIN: no more descriptors or threads.
     pub(crate) fn prepare(&self) -> Result<SyncSender<&'static Nic>> {
         // A duplicate, because the environment itself is behind the lock.
         let epoll =
