@@ -57,7 +57,7 @@ impl<P: Env> Engine<P> {
             return false;
         }
         self.bytes.clear();
-        let ticket = qp.ticket.name();
+        let ticket = qp.same_host.ticket.name();
         self.bytes.extend_from_slice(&ticket.addr.to_le_bytes());
         self.bytes.extend_from_slice(&ticket.value.to_le_bytes());
         for span in &self.spans {

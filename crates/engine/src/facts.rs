@@ -100,7 +100,7 @@ impl<P: Env> Engine<P> {
                 qpn: qp.attr.dest_qp_num,
                 link: qp.link.map(|link| link.0),
                 owned: None,
-                answered: qp.proven,
+                answered: qp.same_host.proven,
             }),
             sq: qp.init.qp_type.sends().then(|| sq_facts(qp, now)),
             // An XRC target's receives are elsewhere, but its place in the sequence is here.
@@ -109,7 +109,7 @@ impl<P: Env> Engine<P> {
                 posted: qp.rq.wqes.len() as u32,
                 held: qp.rq.held,
                 total: qp.rq.total,
-                expected_psn: qp.epsn.get(),
+                expected_psn: qp.rc.epsn.get(),
             }),
             waits: self.waits_facts(qp, now),
             counters: qp.counts.counters,
@@ -117,7 +117,7 @@ impl<P: Env> Engine<P> {
     }
 
     fn waits_facts(&self, qp: &Qp, now: Nanos) -> Waits {
-        let next = qp.sq.peek().flatten().filter(|_| qp.reads_out > 0 && qp.cursor >= qp.inflight.len());
+        let next = qp.sq.peek().flatten().filter(|_| qp.rc.reads_out > 0 && qp.cursor >= qp.inflight.len());
         let read_like = |opcode| {
             matches!(
                 opcode,
@@ -131,34 +131,34 @@ impl<P: Env> Engine<P> {
             rnr: qp.counts.rnr_since.map(|(since, before)| RnrWait {
                 age_ns: now.saturating_sub(since),
                 naks: qp.counts.counters.rnr_naks_in - before,
-                retries: qp.attr.rnr_retry.saturating_sub(qp.rnr_retries),
+                retries: qp.attr.rnr_retry.saturating_sub(qp.rc.rnr_retries),
                 rnr_retry: qp.attr.rnr_retry,
-                left_ns: qp.rnr_until.map(|until| until.saturating_sub(now)),
+                left_ns: qp.rc.rnr_until.map(|until| until.saturating_sub(now)),
             }),
             link: lacks_link && qp.init.qp_type != QpType::Ud,
             room: qp.parked,
             reads: next
                 .as_ref()
-                .filter(|wqe| read_like(wqe.opcode) && qp.reads_out >= most)
-                .map(|_| (qp.reads_out, most)),
+                .filter(|wqe| read_like(wqe.opcode) && qp.rc.reads_out >= most)
+                .map(|_| (qp.rc.reads_out, most)),
             fence: next.is_some_and(|wqe| wqe.flags.contains(SendFlags::FENCE)),
-            backlog: qp.backlog.len() as u32,
+            backlog: qp.unreliable.backlog.len() as u32,
         }
     }
 
     fn ack_facts(&self, qp: &Qp, now: Nanos) -> Option<AckWait> {
         let reliable = matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni);
-        if !reliable || qp.rnr_until.is_some() || qp.counts.rnr_since.is_some() {
+        if !reliable || qp.rc.rnr_until.is_some() || qp.counts.rnr_since.is_some() {
             return None;
         }
         let oldest = unfinished(qp).filter(|e| e.psns > 0 && (e.out || e.sent > 0))?;
         Some(AckWait {
             age_ns: now.saturating_sub(oldest.since),
             timeout_ns: timeout_nanos(qp.attr.timeout),
-            left_ns: qp.ack_deadline.map(|at| at.saturating_sub(now)),
-            retries: qp.attr.retry_cnt.saturating_sub(qp.retries),
+            left_ns: qp.rc.ack_deadline.map(|at| at.saturating_sub(now)),
+            retries: qp.attr.retry_cnt.saturating_sub(qp.rc.retries),
             retry_cnt: qp.attr.retry_cnt,
-            untaken: qp.link.is_some_and(|link| !self.env.taken(link, qp.sent_mark)),
+            untaken: qp.link.is_some_and(|link| !self.env.taken(link, qp.rc.sent_mark)),
         })
     }
 }
@@ -196,7 +196,7 @@ fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
         executing: qp.inflight.iter().filter(|e| !e.done).count() as u32,
         waiting: (qp.sq.posted - qp.sq.fetched) as u32,
         head,
-        next_psn: qp.next_psn.get(),
-        unacked_psn: qp.unacked.get(),
+        next_psn: qp.rc.next_psn.get(),
+        unacked_psn: qp.rc.unacked.get(),
     }
 }

@@ -127,22 +127,22 @@ impl<P: Env> Engine<P> {
         }
         a.dest_qp_num &= 0xff_ffff;
         if mask.contains(M::RQ_PSN) {
-            qp.epsn = Psn::new(new.rq_psn);
+            qp.rc.epsn = Psn::new(new.rq_psn);
         }
         if mask.contains(M::SQ_PSN) {
-            qp.next_psn = Psn::new(new.sq_psn);
-            qp.unacked = qp.next_psn;
+            qp.rc.next_psn = Psn::new(new.sq_psn);
+            qp.rc.unacked = qp.rc.next_psn;
         }
         if mask.contains(M::PATH_MTU) {
             qp.mtu = 128 << new.path_mtu;
         }
         if mask.contains(M::AV) {
-            qp.astray |= qp.init.qp_type == QpType::Uc && qp.link.is_some();
+            qp.unreliable.astray |= qp.init.qp_type == QpType::Uc && qp.link.is_some();
             qp.leave_link(); // found anew for the new path
-            (qp.proven, qp.peer_epoch) = (false, None);
+            (qp.same_host.proven, qp.same_host.peer_epoch) = (false, None);
         }
-        qp.retries = qp.attr.retry_cnt;
-        qp.rnr_retries = qp.attr.rnr_retry;
+        qp.rc.retries = qp.attr.retry_cnt;
+        qp.rc.rnr_retries = qp.attr.rnr_retry;
     }
 
     fn enter(&mut self, qp: &mut Qp, from: S, to: S, attr: &QpAttr, mask: M) {
@@ -179,7 +179,7 @@ impl<P: Env> Engine<P> {
         qp.clear();
         qp.state = S::Reset;
         qp.attr = QpAttr::default();
-        (qp.epsn, qp.next_psn, qp.mtu) = (Psn::default(), Psn::default(), 4096);
+        (qp.rc.epsn, qp.rc.next_psn, qp.mtu) = (Psn::default(), Psn::default(), 4096);
     }
 
     fn tell_path(&mut self, qp: &Qp) {
@@ -202,9 +202,9 @@ impl<P: Env> Engine<P> {
             let to = self.destination(&qp.attr.ah);
             qp.link = to.and_then(|gid| self.env.resolve(&gid, verbs::Qpn::new(qp.attr.dest_qp_num)));
             qp.from = qp.link.or(qp.from); // mostly
-            (qp.sent_mark, qp.answered.0) = (0, 0); // marks of the link before it mean nothing here
+            (qp.rc.sent_mark, qp.rc.answered.0) = (0, 0); // marks of the link before it mean nothing here
             if let (QpType::Uc, Some(link)) = (qp.init.qp_type, qp.link) {
-                qp.sent_mark = self.env.sent_mark(link); // what it sent before it left an earlier connection
+                qp.rc.sent_mark = self.env.sent_mark(link); // what it sent before it left an earlier connection
             }
         }
     }

@@ -1,19 +1,17 @@
 //! What a queue pair is made of.
 
-use std::collections::VecDeque;
 use std::hint::cold_path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use verbs::{
-    CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, SrqId, WcStatus,
-};
-use wire::{LinkId, Nanos, Packet, PacketOp, Span, TicketRef};
+use verbs::{CqId, CtxId, Opcode, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, SendBody, SendFlags, Sge, WcStatus};
+use wire::{LinkId, Nanos, Packet, PacketOp};
 
 use crate::counts::Counts;
+use crate::rc::state::{RcState, Response};
+use crate::same_host::state::SameHostState;
+use crate::ud::state::Unreliable;
 use crate::wq::in_place_ring::InPlaceRing;
-use crate::wq::rq::{RecvQueue, RecvWqe};
+use crate::wq::rq::{RecvProgress, RecvQueue};
 use crate::wq::sq::{SendQueue, Wqe};
 
 /// So many requests in front of one, whose places are still taken, are a queue.
@@ -125,90 +123,6 @@ impl Inflight {
     }
 }
 
-/// A message being received into a receive request.
-#[derive(Debug)]
-pub(crate) struct RecvProgress {
-    pub wqe: RecvWqe,
-    pub srq: Option<SrqId>,
-    pub offset: u32,
-}
-
-/// An RDMA WRITE of several packets being received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteProgress {
-    pub rkey: u32,
-    pub addr: u64,
-    pub total: u32,
-    pub offset: u32,
-}
-
-/// Tells targets of requests by reference whether the requests still live, see [`TicketRef`]. The word is never freed,
-/// so that a late look finds it.
-pub(crate) struct Ticket(&'static AtomicU64);
-
-impl Ticket {
-    pub fn new(word: &'static AtomicU64) -> Self {
-        Ticket(word)
-    }
-
-    pub fn word(&self) -> &'static AtomicU64 {
-        self.0
-    }
-
-    /// What requests carry.
-    pub fn name(&self) -> TicketRef {
-        TicketRef { addr: std::ptr::from_ref(self.0) as u64, value: self.0.load(Ordering::Relaxed) }
-    }
-
-    /// All requests that carry the present name are dead. [`wire::SameHost::quiesce`] must follow.
-    pub fn void(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// Where the data of a READ go in the initiator, and its ticket.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Into {
-    pub spans: Arc<[Span]>,
-    pub ticket: TicketRef,
-    /// The link that the request came over.
-    pub link: LinkId,
-}
-
-/// Something that the responder owes its peer, in order.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Response {
-    Ack {
-        psn: Psn,
-        msn: u32,
-    },
-    Nak {
-        psn: Psn,
-        syndrome: u8,
-        msn: u32,
-    },
-    /// With `into`, the data are put directly to where that list says.
-    Read {
-        psn: Psn,
-        addr: u64,
-        rkey: u32,
-        len: u32,
-        sent: u32,
-        msn: u32,
-        first_offset: u32,
-        /// Asked for again: it takes no more of what was agreed on.
-        again: bool,
-        into: Option<Into>,
-    },
-    /// `value`: what was there before; ATOMIC WRITE and FLUSH have no result but that they were executed.
-    Atomic {
-        psn: Psn,
-        value: Option<u64>,
-        msn: u32,
-        again: bool,
-    },
-}
-
 /// No link has this name.
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
@@ -240,14 +154,7 @@ pub(crate) struct Handed {
     pub receives: u64,
 }
 
-/// A packet that waits for a receive (`ud::backlog`).
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub packet: Packet,
-    pub bytes: Vec<u8>,
-    pub since: Nanos,
-}
-
+/// A queue pair: what all services share, and the state of each.
 pub(crate) struct Qp {
     pub id: QpId,
     pub ctx: CtxId,
@@ -270,7 +177,7 @@ pub(crate) struct Qp {
     pub sq: SendQueue,
     pub rq: RecvQueue,
 
-    // ---- requester ----
+    // ---- requests ----
     pub inflight: InPlaceRing<Inflight>,
     /// So many more, the newest, took the fast path: they have no entries in `inflight` until somebody asks for them
     /// ([`Qp::list_unlisted`]). There is room for them. What is known of them stands in the send queue, and each has
@@ -278,73 +185,25 @@ pub(crate) struct Qp {
     pub unlisted: usize,
     /// The first of `inflight` that is not fully sent.
     pub cursor: usize,
-    pub next_psn: Psn,
-    /// Everything before it is acknowledged.
-    pub unacked: Psn,
-    pub reads_out: u32,
-    pub retries: u8,
-    pub rnr_retries: u8,
-    pub rnr_until: Option<Nanos>,
-    pub ack_deadline: Option<Nanos>,
-    /// The link's mark after the last request.
-    pub sent_mark: u64,
-    /// The link's mark after the last packet of READ data, and the sequence number behind that packet.
-    pub answered: (u64, Psn),
-    /// Since when the timer has run out only because the peer does not get to take what was sent.
-    pub patient_since: Option<Nanos>,
-    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`crate::Env::unread`]),
-    /// and what was not acknowledged then.
-    pub unread: Option<(LinkId, u64, Psn)>,
-    pub ticket: Ticket,
-    /// It is in the engine's list of those that have requests by reference.
-    pub lender: bool,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
-    /// UC: what finds no room on the link is lost at once, until something goes through.
-    pub lossy: bool,
-    /// UD: links that the datagram at the cursor waits for, since they are full.
-    pub full_links: Vec<LinkId>,
-    /// UD: links that were full for too long: nothing waits for them until they take something.
-    pub lossy_links: Vec<LinkId>,
-    /// UC and UD: until when the present packet waits for room.
-    pub give_up_at: Option<Nanos>,
-    /// The peer may not read our memory for this queue pair.
-    pub no_single_copy: bool,
-    /// The last reference that was refused.
-    pub refused: Option<Psn>,
-    /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
-    pub proven: bool,
-    /// UC: what was sent over a link that is gone may still be received.
-    pub astray: bool,
-    /// The peer's epoch of this connection, once known.
-    pub peer_epoch: Option<u64>,
     /// The earliest entry for this queue pair in the timer heap.
     pub timer_at: Option<Nanos>,
 
     /// It is in the engine's list of those whose timers were set since the clock was last read.
     pub timed: bool,
 
-    // ---- responder ----
-    /// Peers can see it on our export table, as this connection.
-    pub exported: Option<u64>,
-    pub epsn: Psn,
-    pub msn: u32,
-    pub nak_sent: bool,
+    // ---- the message being received ----
     pub recv: Option<RecvProgress>,
-    /// The receive of a shared queue that was to be given back while a peer might still be copying to it: for this
-    /// one's next message.
-    pub kept: Option<RecvProgress>,
-    pub write: Option<WriteProgress>,
-    /// UC: the rest of a message whose beginning was lost is dropped.
-    pub dropping: bool,
-    /// UC and UD: packets that wait for a receive, and when the last receive was taken.
-    pub backlog: VecDeque<Held>,
-    pub fed_at: Option<Nanos>,
-    pub responses: VecDeque<Response>,
-    /// Results of the latest atomics, for duplicates.
-    pub atomics: VecDeque<(Psn, Option<u64>)>,
-    pub comm_est: bool,
     pub last_wqe_told: bool,
+
+    // ---- what the transport, the host and the service add ----
+    /// Sequence numbers, retries and responses of the connected services.
+    pub rc: RcState,
+    /// What processes of one host do for each other.
+    pub same_host: SameHostState,
+    /// What unreliable services lose and hold back.
+    pub unreliable: Unreliable,
 
     // ---- scheduling ----
     pub queued: bool,
@@ -377,32 +236,13 @@ impl Qp {
         self.inflight.clear();
         self.unlisted = 0;
         self.cursor = 0;
-        self.reads_out = 0;
-        self.rnr_until = None;
-        self.ack_deadline = None;
-        self.patient_since = None;
-        self.unread = None;
         self.halted = false;
-        self.no_single_copy = false;
-        self.refused = None;
-        self.nak_sent = false;
         self.recv = None;
-        self.write = None;
-        self.dropping = false;
-        self.backlog.clear();
-        self.fed_at = None;
-        self.lossy = false;
-        self.full_links.clear();
-        self.lossy_links.clear();
-        self.give_up_at = None;
-        self.responses.clear();
-        self.atomics.clear();
-        self.comm_est = false;
         self.last_wqe_told = false;
-        self.msn = 0;
+        self.rc.clear();
+        self.same_host.clear();
+        self.unreliable.clear();
         self.leave_link();
-        (self.proven, self.astray) = (false, false);
-        self.peer_epoch = None;
         (self.seek_at, self.seek_pause) = (None, 0);
         self.counts.rnr_since = None;
     }
@@ -472,25 +312,25 @@ impl Qp {
         let connected = sends || self.state == QpState::Rtr;
         // The fast path owes nothing but one acknowledgement.
         let owes_little =
-            matches!((self.responses.len(), self.responses.front()), (0, _) | (1, Some(Response::Ack { .. })));
+            matches!((self.rc.responses.len(), self.rc.responses.front()), (0, _) | (1, Some(Response::Ack { .. })));
         let all_out = self.cursor == self.inflight.len() && self.sq.fetched == self.sq.posted;
-        let receives = (sends || self.state == QpState::Rtr && self.comm_est)
+        let receives = (sends || self.state == QpState::Rtr && self.rc.comm_est)
             && owes_little
             && self.recv.is_none()
-            && self.write.is_none()
+            && self.rc.write.is_none()
             && self.init.srq.is_none();
         let over = |link: Option<LinkId>, open: bool| link.filter(|_| rc && open).unwrap_or(NOWHERE);
         Gates {
-            out: over(self.link, sends && all_out && !self.halted && self.rnr_until.is_none()),
+            out: over(self.link, sends && all_out && !self.halted && self.rc.rnr_until.is_none()),
             sends: over(self.from, receives),
-            acks: over(self.from, sends && all_out && owes_little && self.rnr_until.is_none()),
+            acks: over(self.from, sends && all_out && owes_little && self.rc.rnr_until.is_none()),
             answers: self.link.filter(|_| connected && all_out).unwrap_or(NOWHERE),
         }
     }
 
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
-        !self.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
+        !self.rc.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
     }
 
     /// True if a completion of a send is still to come.
@@ -501,17 +341,17 @@ impl Qp {
     /// The sequence number of the oldest request that is not listed.
     #[inline(always)]
     pub fn first_unlisted(&self) -> Psn {
-        Psn::new(self.next_psn.get().wrapping_sub(self.unlisted as u32))
+        Psn::new(self.rc.next_psn.get().wrapping_sub(self.unlisted as u32))
     }
 
     /// A request was answered: the retry counters and the timer start anew (IBTA vol. 1, 9.7.5.1.2).
     #[inline]
     pub fn progressed(&mut self) {
-        self.proven = true;
-        self.retries = self.attr.retry_cnt;
-        self.rnr_retries = self.attr.rnr_retry;
-        self.ack_deadline = None;
-        self.patient_since = None;
+        self.same_host.proven = true;
+        self.rc.retries = self.attr.retry_cnt;
+        self.rc.rnr_retries = self.attr.rnr_retry;
+        self.rc.ack_deadline = None;
+        self.rc.patient_since = None;
         self.counts.rnr_since = None;
     }
 

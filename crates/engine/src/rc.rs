@@ -12,3 +12,4 @@ pub(crate) mod requester;
 pub(crate) mod respond;
 pub(crate) mod responder;
 pub(crate) mod seek;
+pub(crate) mod state;

@@ -90,7 +90,7 @@ impl<P: Env> Engine<P> {
             return false; // not connected: nothing to be heard but datagrams, and those went another way
         }
         self.find_link(qp);
-        if qp.init.qp_type == QpType::Uc && qp.exported.is_none() {
+        if qp.init.qp_type == QpType::Uc && qp.same_host.exported.is_none() {
             self.publish_qp(qp);
         }
         match qp.link {
@@ -171,7 +171,7 @@ impl<P: Env> Engine<P> {
                 qp.parked = true;
                 self.parked.entry(link).or_default().push(id);
             }
-            let exhausted = !qp.responses.is_empty() && qp.link.is_some();
+            let exhausted = !qp.rc.responses.is_empty() && qp.link.is_some();
             if !blocked && (exhausted || self.turn_is_over() || self.burst_exhausted() && qp.has_work()) {
                 qp.queued = true;
                 self.ready.push_back(id);
@@ -257,7 +257,9 @@ impl<P: Env> Engine<P> {
         while let Some(id) = self.timed.pop() {
             let Some(qp) = self.qps.fast(id) else { continue };
             qp.timed = false;
-            for deadline in [&mut qp.ack_deadline, &mut qp.rnr_until, &mut qp.give_up_at, &mut qp.seek_at] {
+            for deadline in
+                [&mut qp.rc.ack_deadline, &mut qp.rc.rnr_until, &mut qp.unreliable.give_up_at, &mut qp.seek_at]
+            {
                 *deadline = deadline.map(|at| at.saturating_add(late));
             }
         }
@@ -279,7 +281,7 @@ impl<P: Env> Engine<P> {
     fn sweep_timers(&mut self) {
         self.timers.clear();
         for (id, qp) in self.qps.iter() {
-            let deadlines = [qp.timer_at, qp.ack_deadline, qp.rnr_until, qp.give_up_at, qp.seek_at];
+            let deadlines = [qp.timer_at, qp.rc.ack_deadline, qp.rc.rnr_until, qp.unreliable.give_up_at, qp.seek_at];
             let mut deadlines: Vec<Nanos> = deadlines.into_iter().flatten().collect();
             deadlines.sort_unstable();
             deadlines.dedup();
@@ -338,7 +340,7 @@ fn lacks_timer(qp: &Qp) -> bool {
     waits
         && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
         && timeout_nanos(qp.attr.timeout).is_some()
-        && [qp.ack_deadline, qp.rnr_until, qp.give_up_at].iter().all(Option::is_none)
+        && [qp.rc.ack_deadline, qp.rc.rnr_until, qp.unreliable.give_up_at].iter().all(Option::is_none)
 }
 
 /// Sets a queue pair's timer.

@@ -5,3 +5,4 @@
 pub(crate) mod co_copy;
 pub(crate) mod copy_policy;
 pub(crate) mod one_sided;
+pub(crate) mod state;

@@ -4,3 +4,4 @@
 pub(crate) mod backlog;
 pub(crate) mod datagram;
 pub(crate) mod header;
+pub(crate) mod state;

@@ -130,7 +130,7 @@ impl<P: Env> Engine<P> {
         let lkey = LKey(region.info.key);
         let touches = |e: &Inflight| e.by_ref && e.sges.iter().any(|s| s.lkey == lkey);
         for (_, qp) in self.qps.iter().filter(|(_, qp)| qp.inflight.iter().any(touches)) {
-            qp.ticket.void();
+            qp.same_host.ticket.void();
             self.env.quiesce(qp.link);
         }
     }

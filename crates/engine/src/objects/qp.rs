@@ -1,16 +1,18 @@
 //! Queue pairs: created, asked about, destroyed. Their states are in `modify`.
 
-use std::collections::VecDeque;
 use std::hint::cold_path;
 
 use verbs::{
-    CqId, CtxId, Errno, Gid, Psn, QpAttr, QpCap, QpCreated, QpId, QpInit, QpState, QpType, Qpn, Result, XrcdId, limits,
+    CqId, CtxId, Errno, Gid, QpAttr, QpCap, QpCreated, QpId, QpInit, QpState, QpType, Qpn, Result, XrcdId, limits,
 };
 use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::counts::Counts;
-use crate::qp::{Gates, Handed, Qp, Ticket};
+use crate::qp::{Gates, Handed, Qp};
+use crate::rc::state::RcState;
+use crate::same_host::state::{SameHostState, Ticket};
+use crate::ud::state::Unreliable;
 use crate::wq::in_place_ring::InPlaceRing;
 use crate::wq::rq::RecvQueue;
 use crate::wq::sq::SendQueue;
@@ -53,44 +55,13 @@ impl<P: Env> Engine<P> {
                     inflight: InPlaceRing::with_capacity(INFLIGHT),
                     unlisted: 0,
                     cursor: 0,
-                    next_psn: Psn::default(),
-                    unacked: Psn::default(),
-                    reads_out: 0,
-                    retries: 0,
-                    rnr_retries: 0,
-                    rnr_until: None,
-                    ack_deadline: None,
-                    sent_mark: 0,
-                    answered: (0, Psn::default()),
-                    patient_since: None,
-                    unread: None,
-                    ticket: Ticket::new(ticket),
                     halted: false,
-                    lossy: false,
-                    full_links: Vec::new(),
-                    lossy_links: Vec::new(),
-                    give_up_at: None,
+                    rc: RcState::default(),
+                    same_host: SameHostState::new(Ticket::new(ticket)),
+                    unreliable: Unreliable::default(),
                     timed: false,
-                    no_single_copy: false,
-                    refused: None,
-                    lender: false,
-                    kept: None,
-                    proven: false,
-                    astray: false,
-                    peer_epoch: None,
-                    exported: None,
                     timer_at: None,
-                    epsn: Psn::default(),
-                    msn: 0,
-                    nak_sent: false,
                     recv: None,
-                    write: None,
-                    dropping: false,
-                    backlog: VecDeque::new(),
-                    fed_at: None,
-                    responses: VecDeque::new(),
-                    atomics: VecDeque::new(),
-                    comm_est: false,
                     last_wqe_told: false,
                     queued: false,
                     parked: false,
@@ -200,7 +171,7 @@ impl<P: Env> Engine<P> {
         self.hide_qp(&mut qp);
         self.release_single_copy(&mut qp);
         self.give_back_kept(&mut qp);
-        self.tickets.push(qp.ticket.word());
+        self.tickets.push(qp.same_host.ticket.word());
         self.gone += &qp.counts.counters;
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, id);
@@ -239,8 +210,9 @@ impl<P: Env> Engine<P> {
         attr.cap = qp.init.cap;
         attr.sq_draining = qp.state == QpState::Sqd && !qp.inflight.is_empty();
         if qp.state != QpState::Reset {
-            attr.sq_psn = if matches!(qp.state, QpState::Rts | QpState::Sqd) { qp.next_psn.get() } else { attr.sq_psn };
-            attr.rq_psn = qp.epsn.get();
+            attr.sq_psn =
+                if matches!(qp.state, QpState::Rts | QpState::Sqd) { qp.rc.next_psn.get() } else { attr.sq_psn };
+            attr.rq_psn = qp.rc.epsn.get();
         }
         Ok((attr, qp.init))
     }

@@ -26,7 +26,7 @@ impl<P: Env> Engine<P> {
         }
         let Some(oldest) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done).map(|e| e.first_psn) else { return };
         // 9.7.5.1.1: responses outside what is unacknowledged are ghosts
-        if packet.psn.since(oldest) < -1 || packet.psn.since(qp.next_psn) >= 0 {
+        if packet.psn.since(oldest) < -1 || packet.psn.since(qp.rc.next_psn) >= 0 {
             return;
         }
         match packet.op {
@@ -58,9 +58,9 @@ impl<P: Env> Engine<P> {
     /// Everything up to `psn` has arrived; READs and atomics need their own response.
     fn acked(&mut self, qp: &mut Qp, psn: Psn) {
         // Progress inside a message counts too (9.7.5.1.2).
-        let any = psn.since(qp.unacked) >= 0;
+        let any = psn.since(qp.rc.unacked) >= 0;
         if any {
-            qp.unacked = psn.plus(1);
+            qp.rc.unacked = psn.plus(1);
         }
         for e in qp.inflight.iter_mut().filter(|e| e.psns > 0 && !e.done) {
             if e.last_psn().since(psn) > 0 || e.is_read_like() {
@@ -77,17 +77,17 @@ impl<P: Env> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
         qp.counts.not_ready(now);
-        if qp.rnr_retries == 0 {
+        if qp.rc.rnr_retries == 0 {
             self.fail_entry(qp, at, WcStatus::RnrRetryExcErr);
             return;
         }
         if qp.attr.rnr_retry < 7 {
-            qp.rnr_retries -= 1;
+            qp.rc.rnr_retries -= 1;
         }
         self.rewind(qp, packet.psn);
-        qp.ack_deadline = None; // it is an answer; the next try is timed anew
+        qp.rc.ack_deadline = None; // it is an answer; the next try is timed anew
         let until = now + rnr_nanos(packet.syndrome & 31);
-        qp.rnr_until = Some(until);
+        qp.rc.rnr_until = Some(until);
         self.arm_timer(qp, until);
     }
 
@@ -95,19 +95,19 @@ impl<P: Env> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
         let status = match packet.syndrome & 31 {
-            responder::NAK_SINGLE_COPY if qp.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
+            responder::NAK_SINGLE_COPY if qp.same_host.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
                 // The segments go through the window. No packet was lost, so it is no retry.
-                (qp.no_single_copy, qp.refused) = (true, Some(packet.psn));
+                (qp.same_host.no_single_copy, qp.same_host.refused) = (true, Some(packet.psn));
                 self.rewind(qp, packet.psn);
                 return;
             }
             // A reference is refused once. As any other repetition, this one is a retry (IBTA vol. 1, 9.7.5.1.2).
             code @ (responder::NAK_SINGLE_COPY | responder::NAK_SEQUENCE) => {
                 qp.counts.counters.seq_naks_in += u64::from(code == responder::NAK_SEQUENCE);
-                if qp.retries == 0 {
+                if qp.rc.retries == 0 {
                     WcStatus::RetryExcErr
                 } else {
-                    qp.retries -= 1;
+                    qp.rc.retries -= 1;
                     self.rewind(qp, packet.psn);
                     return;
                 }
@@ -205,8 +205,8 @@ impl<P: Env> Engine<P> {
         }
         if e.received == e.len && packet.has(flag::LAST) {
             (e.done, e.out) = (true, true);
-            qp.unacked = e.last_psn().plus(1);
-            qp.reads_out -= 1;
+            qp.rc.unacked = e.last_psn().plus(1);
+            qp.rc.reads_out -= 1;
         }
         qp.progressed();
     }
@@ -227,42 +227,42 @@ impl<P: Env> Engine<P> {
         }
         let e = &mut qp.inflight[at];
         (e.done, e.out) = (true, true);
-        qp.unacked = packet.psn.plus(1);
-        qp.reads_out -= 1;
+        qp.rc.unacked = packet.psn.plus(1);
+        qp.rc.reads_out -= 1;
         qp.progressed();
     }
 
     // ---- timers ----
 
     pub(crate) fn set_ack_timer(&mut self, qp: &mut Qp, now: Nanos) {
-        if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni) || qp.rnr_until.is_some() {
+        if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni) || qp.rc.rnr_until.is_some() {
             return;
         }
         // Also for what finds no room on the link: that the peer does not make room is no answer either.
         let waiting = qp.inflight.iter().any(|e| e.psns > 0 && !e.done && e.error.is_none());
         match timeout_nanos(qp.attr.timeout) {
             Some(timeout) if waiting => {
-                if qp.ack_deadline.is_none() {
-                    qp.ack_deadline = Some(now + timeout);
+                if qp.rc.ack_deadline.is_none() {
+                    qp.rc.ack_deadline = Some(now + timeout);
                     self.arm_timer(qp, now + timeout);
                 }
             }
-            _ => qp.ack_deadline = None,
+            _ => qp.rc.ack_deadline = None,
         }
     }
 
     /// The time of a queue pair has come (or an earlier deadline was moved).
     pub(crate) fn qp_timer(&mut self, qp: &mut Qp, now: Nanos) {
         self.seek_timer(qp, now);
-        if let Some(until) = qp.rnr_until {
+        if let Some(until) = qp.rc.rnr_until {
             if until <= now {
-                qp.rnr_until = None;
+                qp.rc.rnr_until = None;
             } else {
                 self.rearm_timer(qp, until);
             }
             return;
         }
-        if let Some(until) = qp.give_up_at {
+        if let Some(until) = qp.unreliable.give_up_at {
             if until > now {
                 self.rearm_timer(qp, until);
             } else if qp.parked {
@@ -271,42 +271,42 @@ impl<P: Env> Engine<P> {
             }
             return;
         }
-        let Some(deadline) = qp.ack_deadline else { return };
+        let Some(deadline) = qp.rc.ack_deadline else { return };
         if deadline > now {
             self.rearm_timer(qp, deadline);
             return;
         }
-        qp.ack_deadline = None;
+        qp.rc.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         qp.counts.counters.timeouts += 1;
         // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its
         // turn on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
-        let pending = |link| qp.parked || !self.env.taken(link, qp.sent_mark);
+        let pending = |link| qp.parked || !self.env.taken(link, qp.rc.sent_mark);
         // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both
         // directions that takes as long as the timeouts. What came later does not count, or a peer that sends and sends
         // would have to be waited for.
-        let unacked = qp.unacked;
-        let marked = qp.unread.filter(|(.., at)| *at == unacked);
+        let unacked = qp.rc.unacked;
+        let marked = qp.rc.unread.filter(|(.., at)| *at == unacked);
         let unread = match marked {
             Some((link, until, _)) => self.env.read(link) < until && self.env.unread(link).is_some(),
             None => {
                 let mark = |link| Some((link, self.env.unread(link)?, unacked));
-                qp.unread = [qp.from, qp.link].into_iter().flatten().find_map(mark);
-                qp.unread.is_some()
+                qp.rc.unread = [qp.from, qp.link].into_iter().flatten().find_map(mark);
+                qp.rc.unread.is_some()
             }
         };
         let waits = qp.link.is_some_and(|link| pending(link) && self.env.lives(link));
-        if (waits || unread) && now < *qp.patient_since.get_or_insert(now) + PATIENCE {
+        if (waits || unread) && now < *qp.rc.patient_since.get_or_insert(now) + PATIENCE {
             self.set_ack_timer(qp, now);
             return;
         }
-        if qp.retries == 0 {
+        if qp.rc.retries == 0 {
             self.fail_entry(qp, at, WcStatus::RetryExcErr);
             self.retire(qp, now);
             return;
         }
-        qp.retries -= 1;
-        qp.unread = None;
+        qp.rc.retries -= 1;
+        qp.rc.unread = None;
         if !waits {
             self.retransmit(qp);
         }
@@ -316,8 +316,8 @@ impl<P: Env> Engine<P> {
     /// Everything that is not acknowledged is sent again.
     pub(crate) fn retransmit(&mut self, qp: &mut Qp) {
         let Some(e) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done) else { return };
-        let part = !e.is_read_like() && qp.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.unacked) >= 0;
-        let from = if part { qp.unacked } else { e.first_psn };
+        let part = !e.is_read_like() && qp.rc.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.rc.unacked) >= 0;
+        let from = if part { qp.rc.unacked } else { e.first_psn };
         self.rewind(qp, from);
     }
 }

@@ -113,7 +113,7 @@ impl<P: Env> Engine<P> {
             return Err(WcStatus::LocProtErr);
         }
         let mut by_ref = false;
-        if let Some(copies) = caps.single_copy.filter(|_| !qp.no_single_copy) {
+        if let Some(copies) = caps.single_copy.filter(|_| !qp.same_host.no_single_copy) {
             let either = packet.dma_len >= copies.either_from && self.best_by_ref(link, &qp.inflight[at]);
             by_ref = (packet.dma_len > copies.above || either) && self.list_spans(qp);
         }
@@ -194,7 +194,7 @@ impl<P: Env> Engine<P> {
     fn goes_by_ref(&mut self, qp: &Qp, at: usize, link: LinkId, copies: &SingleCopyCaps) -> bool {
         let e = &qp.inflight[at];
         let rest = e.len - e.sent;
-        let may = !qp.no_single_copy
+        let may = !qp.same_host.no_single_copy
             && !e.flags.contains(SendFlags::INLINE)
             && qp.init.qp_type.is_reliable()
             && rest > copies.shared_above

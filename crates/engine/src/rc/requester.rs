@@ -25,7 +25,7 @@ enum Fetched {
 impl<P: Env> Engine<P> {
     /// Sends what a queue pair may send now.
     pub(crate) fn run_requests(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
-        if !matches!(qp.state, QpState::Rts | QpState::Sqd) || qp.rnr_until.is_some() {
+        if !matches!(qp.state, QpState::Rts | QpState::Sqd) || qp.rc.rnr_until.is_some() {
             return Ok(());
         }
         let result = self.run_entries(qp, now);
@@ -76,9 +76,9 @@ impl<P: Env> Engine<P> {
                 Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush
             );
             // 10.8.3.3 (fence) and 9.4.4 (outstanding READs and atomics): it waits
-            if qp.reads_out > 0
+            if qp.rc.reads_out > 0
                 && (wqe.flags.contains(SendFlags::FENCE)
-                    || (read_like && qp.reads_out >= u32::from(qp.attr.max_rd_atomic)))
+                    || (read_like && qp.rc.reads_out >= u32::from(qp.attr.max_rd_atomic)))
             {
                 return Fetched::No;
             }
@@ -86,7 +86,7 @@ impl<P: Env> Engine<P> {
         if let Some(wqe) = &next
             && qp.init.qp_type.is_reliable()
         {
-            let outstanding = qp.next_psn.since(qp.unacked).unsigned_abs();
+            let outstanding = qp.rc.next_psn.since(qp.rc.unacked).unsigned_abs();
             if outstanding + qp.psns(wqe.len().min(u64::from(limits::MAX_MSG)) as u32) > MOST_PSNS {
                 return Fetched::No;
             }
@@ -106,12 +106,12 @@ impl<P: Env> Engine<P> {
         let Some(wqe) = next else {
             // The entry was overwritten with what is no request.
             let wr_id = qp.sq.wr_id(number);
-            qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, qp.next_psn));
+            qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, qp.rc.next_psn));
             qp.halted = true;
             return Fetched::Yes;
         };
         let len = wqe.len();
-        let mut entry = Inflight::new(number, wqe, qp.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
+        let mut entry = Inflight::new(number, wqe, qp.rc.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
         entry.queued = qp.queues(&entry);
         match self.admit(qp, &mut entry, len) {
             // It takes no sequence number: for the peer's queue pair, nothing has come.
@@ -188,10 +188,10 @@ impl<P: Env> Engine<P> {
             _ if qp.init.qp_type == QpType::Ud => 1,
             _ => qp.psns(e.len - e.executed),
         };
-        e.first_psn = qp.next_psn;
-        qp.next_psn = qp.next_psn.plus(e.psns);
+        e.first_psn = qp.rc.next_psn;
+        qp.rc.next_psn = qp.rc.next_psn.plus(e.psns);
         if e.is_read_like() {
-            qp.reads_out += 1;
+            qp.rc.reads_out += 1;
         }
     }
 
@@ -218,7 +218,7 @@ impl<P: Env> Engine<P> {
             };
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.env.send(link, &packet, payload) {
-                Ok(()) => (qp.lossy, qp.give_up_at) = (false, None),
+                Ok(()) => (qp.unreliable.lossy, qp.unreliable.give_up_at) = (false, None),
                 Err(SendError::Full) => {
                     if qp.init.qp_type == QpType::Uc && !self.waits_for_room(qp, now) {
                         qp.counts.counters.no_room += 1;
@@ -247,7 +247,7 @@ impl<P: Env> Engine<P> {
 
     /// A packet of the entry has been sent.
     fn packet_sent(&mut self, qp: &mut Qp, at: usize, link: LinkId, packet: &Packet, piece: Piece) {
-        qp.sent_mark = self.env.sent_mark(link);
+        qp.rc.sent_mark = self.env.sent_mark(link);
         if piece.by_ref {
             if !qp.inflight[at].by_ref {
                 qp.inflight[at].by_ref = true;
@@ -299,7 +299,7 @@ impl<P: Env> Engine<P> {
     /// them any more, nor does one that was to help with a copy of ours.
     pub(crate) fn revoke(&mut self, qp: &Qp) {
         if qp.inflight.iter().any(|e| e.by_ref) {
-            qp.ticket.void();
+            qp.same_host.ticket.void();
             self.env.quiesce(qp.link);
         }
         self.env.wait_for_late_writers();

@@ -4,9 +4,10 @@ use verbs::{EventKind, EventSource, QpState, Qpn};
 use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::qp::{Into, Qp, Response};
+use crate::qp::Qp;
 use crate::rc::requester::NoRoom;
 use crate::rc::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
+use crate::rc::state::{Into, Response};
 use crate::run::BURST;
 
 impl<P: Env> Engine<P> {
@@ -21,21 +22,21 @@ impl<P: Env> Engine<P> {
 
     /// Sends what is owed, as far as there is room.
     pub(crate) fn run_responses(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
-        if qp.responses.is_empty() {
+        if qp.rc.responses.is_empty() {
             return Ok(());
         }
         self.find_link(qp);
         let Some(link) = qp.link else {
             // Nobody asks again on behalf of a queue pair in error; else the requester may be waiting without a timer.
             if qp.state == QpState::Err {
-                qp.responses.clear();
+                qp.rc.responses.clear();
             } else {
                 self.seek(qp, now);
             }
             return Ok(());
         };
         let dst = Qpn::new(qp.attr.dest_qp_num);
-        while let Some(response) = qp.responses.front().cloned() {
+        while let Some(response) = qp.rc.responses.front().cloned() {
             if self.moved > BURST || self.turn_is_over() {
                 return Ok(()); // others have their turn; the rest follows
             }
@@ -100,7 +101,7 @@ impl<P: Env> Engine<P> {
                 Ok(()) if packet.op == PacketOp::ReadResponse => {
                     qp.counts.counters.sent_bytes += u64::from(packet.len);
                     self.served += u64::from(!packet.has(flag::LAST));
-                    qp.answered = (self.env.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
+                    qp.rc.answered = (self.env.sent_mark(link), packet.psn.plus(qp.psns(packet.len)));
                 }
                 Ok(()) => {}
                 Err(SendError::Full) => return Err(NoRoom),
@@ -113,12 +114,12 @@ impl<P: Env> Engine<P> {
                     fatal = Some(EventKind::QpFatal);
                 }
                 Err(SendError::Down) => {
-                    qp.responses.clear();
+                    qp.rc.responses.clear();
                     return Ok(());
                 }
             }
             if let Some(event) = fatal {
-                qp.responses.clear();
+                qp.rc.responses.clear();
                 if qp.state != QpState::Err {
                     self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
                     self.enter_error(qp, now);
@@ -126,7 +127,7 @@ impl<P: Env> Engine<P> {
                 return Ok(());
             }
             self.turn += self.spans.iter().map(|s| u64::from(s.len)).sum::<u64>();
-            let more = match qp.responses.front_mut() {
+            let more = match qp.rc.responses.front_mut() {
                 Some(Response::Read { sent, len, .. }) if packet.op == PacketOp::ReadResponse => {
                     *sent += packet.len;
                     *sent < *len
@@ -134,7 +135,7 @@ impl<P: Env> Engine<P> {
                 _ => false,
             };
             if !more {
-                qp.responses.pop_front();
+                qp.rc.responses.pop_front();
             }
         }
         Ok(())

@@ -7,7 +7,8 @@ use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packe
 
 use crate::Engine;
 use crate::copies::Source;
-use crate::qp::{Into, Qp, Response, WriteProgress};
+use crate::qp::Qp;
+use crate::rc::state::{Into, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR, RemoteFault};
 
 /// NAK codes (IBTA vol. 1, table 46).
@@ -91,16 +92,16 @@ impl<P: Env> Engine<P> {
             self.unreliable_request(qp, packet, rx, now);
             return;
         }
-        if qp.responses.len() >= MOST_OWED {
+        if qp.rc.responses.len() >= MOST_OWED {
             return; // as if it had been lost
         }
-        let ahead = packet.psn.since(qp.epsn);
+        let ahead = packet.psn.since(qp.rc.epsn);
         if ahead > 0 {
             // 9.7.4.1.2: one NAK for a gap, then silence until it is closed
-            if !qp.nak_sent {
-                qp.nak_sent = true;
-                let (psn, msn) = (qp.epsn, qp.msn);
-                qp.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
+            if !qp.rc.nak_sent {
+                qp.rc.nak_sent = true;
+                let (psn, msn) = (qp.rc.epsn, qp.rc.msn);
+                qp.rc.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
                 qp.counts.counters.seq_naks_out += 1;
             }
             return;
@@ -112,13 +113,13 @@ impl<P: Env> Engine<P> {
         self.established(qp);
         match self.execute(qp, packet, rx, now) {
             Ok(()) => {
-                qp.nak_sent = false;
+                qp.rc.nak_sent = false;
                 let psns =
                     if packet.op == PacketOp::ReadRequest { qp.psns(packet.dma_len) } else { qp.psns(packet.len) };
-                qp.epsn = packet.psn.plus(psns);
+                qp.rc.epsn = packet.psn.plus(psns);
                 if packet.has(flag::ACK_REQ) && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
-                    let psn = qp.epsn.plus(0xff_ffff);
-                    Self::owe_ack(qp, psn, qp.msn);
+                    let psn = qp.rc.epsn.plus(0xff_ffff);
+                    Self::owe_ack(qp, psn, qp.rc.msn);
                 }
             }
             Err(refused) => self.refuse(qp, packet, refused, now),
@@ -127,8 +128,8 @@ impl<P: Env> Engine<P> {
 
     /// 11.6.3.1: the first packet in RTR.
     fn established(&mut self, qp: &mut Qp) {
-        if qp.state == QpState::Rtr && !qp.comm_est {
-            qp.comm_est = true;
+        if qp.state == QpState::Rtr && !qp.rc.comm_est {
+            qp.rc.comm_est = true;
             self.done.async_event(qp.ctx, EventKind::CommEst, EventSource::Qp(qp.id), qp.user);
             if qp.init.qp_type == QpType::Uc {
                 self.publish_qp(qp);
@@ -138,22 +139,22 @@ impl<P: Env> Engine<P> {
 
     #[inline]
     pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn, msn: u32) {
-        if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.responses.back_mut() {
+        if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.rc.responses.back_mut() {
             (*last, *last_msn) = (psn, msn); // acknowledgements are cumulative (9.7.5.1)
         } else {
-            qp.responses.push_back(Response::Ack { psn, msn });
+            qp.rc.responses.push_back(Response::Ack { psn, msn });
         }
     }
 
     fn refuse(&mut self, qp: &mut Qp, packet: &Packet, refused: Refused, now: Nanos) {
-        let (psn, msn) = (packet.psn, qp.msn);
+        let (psn, msn) = (packet.psn, qp.rc.msn);
         let nak = |code: u8| Response::Nak { psn, syndrome: NAK | code, msn };
         match refused {
             Refused::NotReady => {
-                qp.nak_sent = true; // what follows before the retry is dropped (9.7.5.2.8)
+                qp.rc.nak_sent = true; // what follows before the retry is dropped (9.7.5.2.8)
                 qp.counts.counters.rnr_naks_out += 1;
                 let syndrome = RNR_NAK | qp.attr.min_rnr_timer & 31;
-                qp.responses.push_back(Response::Nak { psn, syndrome, msn });
+                qp.rc.responses.push_back(Response::Nak { psn, syndrome, msn });
             }
             Refused::Access(fault) => {
                 let says = (WcStatus::LocAccessErr, EventKind::QpAccessErr, fault.rule());
@@ -165,7 +166,7 @@ impl<P: Env> Engine<P> {
             Refused::Local(code, status) => {
                 let wr_id = qp.recv.as_ref().map(|r| r.wqe.wr_id);
                 self.done.broken(qp.qpn, wr_id, status, refusal_rule(code));
-                qp.responses.push_back(nak(code));
+                qp.rc.responses.push_back(nak(code));
                 self.fail_recv(qp, status, now);
                 self.enter_error(qp, now);
             }
@@ -175,13 +176,13 @@ impl<P: Env> Engine<P> {
                 self.done.broken(qp.qpn, wr_id, status, rule);
                 self.fail_recv(qp, status, now);
                 // What came before was executed, and its answers are owed still.
-                let owed = std::mem::take(&mut qp.responses);
+                let owed = std::mem::take(&mut qp.rc.responses);
                 self.enter_error(qp, now);
-                qp.responses = owed;
+                qp.rc.responses = owed;
             }
             Refused::Source(code) => {
-                qp.nak_sent = true;
-                qp.responses.push_back(nak(code));
+                qp.rc.nak_sent = true;
+                qp.rc.responses.push_back(nak(code));
             }
         }
     }
@@ -190,7 +191,7 @@ impl<P: Env> Engine<P> {
     fn fail_request(&mut self, qp: &mut Qp, answer: Response, says: (WcStatus, EventKind, &'static str), now: Nanos) {
         let (status, event, rule) = says;
         self.done.broken(qp.qpn, None, status, rule);
-        qp.responses.push_back(answer);
+        qp.rc.responses.push_back(answer);
         self.fail_recv(qp, status, now);
         self.done.async_event(qp.ctx, event, EventSource::Qp(qp.id), qp.user);
         self.enter_error(qp, now);
@@ -201,8 +202,8 @@ impl<P: Env> Engine<P> {
         qp.counts.counters.duplicates += 1;
         match packet.op {
             PacketOp::Send | PacketOp::Write if packet.flags & (flag::LAST | flag::ACK_REQ) != 0 => {
-                let psn = qp.epsn.plus(0xff_ffff);
-                Self::owe_ack(qp, psn, qp.msn);
+                let psn = qp.rc.epsn.plus(0xff_ffff);
+                Self::owe_ack(qp, psn, qp.rc.msn);
             }
             PacketOp::ReadRequest => {
                 let again = Response::Read {
@@ -211,7 +212,7 @@ impl<P: Env> Engine<P> {
                     rkey: packet.rkey,
                     len: packet.dma_len,
                     sent: 0,
-                    msn: qp.msn,
+                    msn: qp.rc.msn,
                     first_offset: packet.imm,
                     again: true,
                     into: None,
@@ -220,24 +221,24 @@ impl<P: Env> Engine<P> {
                 let end = packet.psn.plus(qp.psns(packet.dma_len));
                 // What is still to be sent, or has been sent and not taken, comes without being asked for. Sending it
                 // twice would make a slow link slower, until nothing but repetitions came through.
-                let comes = qp.responses.iter().any(|response| match response {
+                let comes = qp.rc.responses.iter().any(|response| match response {
                     Response::Read { psn, len, sent, .. } => {
                         psn.plus(sent / qp.mtu).since(packet.psn) <= 0 && psn.plus(qp.psns(*len)).since(end) >= 0
                     }
                     _ => false,
                 });
-                let (mark, behind) = qp.answered;
+                let (mark, behind) = qp.rc.answered;
                 let on_its_way =
                     packet.psn.since(behind) < 0 && qp.link.is_some_and(|link| !self.env.taken(link, mark));
-                if end.since(qp.epsn) <= 0 && qp.responses.len() < limit && !comes && !on_its_way {
-                    qp.responses.push_back(again);
+                if end.since(qp.rc.epsn) <= 0 && qp.rc.responses.len() < limit && !comes && !on_its_way {
+                    qp.rc.responses.push_back(again);
                 }
             }
             PacketOp::CompareSwap | PacketOp::FetchAdd | PacketOp::AtomicWrite | PacketOp::Flush => {
-                if let Some(&(psn, value)) = qp.atomics.iter().rev().find(|(psn, _)| *psn == packet.psn) {
-                    let again = Response::Atomic { psn, value, msn: qp.msn, again: true };
-                    if !qp.responses.contains(&again) {
-                        qp.responses.push_back(again);
+                if let Some(&(psn, value)) = qp.rc.atomics.iter().rev().find(|(psn, _)| *psn == packet.psn) {
+                    let again = Response::Atomic { psn, value, msn: qp.rc.msn, again: true };
+                    if !qp.rc.responses.contains(&again) {
+                        qp.rc.responses.push_back(again);
                     }
                 }
             }
@@ -248,11 +249,11 @@ impl<P: Env> Engine<P> {
     /// Executes the expected packet.
     fn execute(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
         // 9.7.4.1.3: the sequence of first, middle and last
-        let in_message = qp.recv.is_some() || qp.write.is_some();
+        let in_message = qp.recv.is_some() || qp.rc.write.is_some();
         let continues = !packet.has(flag::FIRST);
         let fits = match packet.op {
-            PacketOp::Send => continues == qp.recv.is_some() && qp.write.is_none(),
-            PacketOp::Write => continues == qp.write.is_some() && qp.recv.is_none(),
+            PacketOp::Send => continues == qp.recv.is_some() && qp.rc.write.is_none(),
+            PacketOp::Write => continues == qp.rc.write.is_some() && qp.recv.is_none(),
             _ => !in_message,
         };
         // 9.7.4.1.6: the lengths of first and middle packets
@@ -287,7 +288,7 @@ impl<P: Env> Engine<P> {
     fn execute_send(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
         if packet.has(flag::FIRST) {
             qp.recv = Some(self.take_recv(qp, packet)?);
-            qp.fed_at = Some(now);
+            qp.unreliable.fed_at = Some(now);
         }
         let Some(progress) = &qp.recv else { return Err(INVALID) };
         let (srq, offset) = (progress.srq, progress.offset);
@@ -323,7 +324,7 @@ impl<P: Env> Engine<P> {
             // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR
             return Err(Refused::Unanswered(WcStatus::MwBindErr));
         }
-        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+        qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
         let Some(progress) = qp.recv.take() else { return Err(INVALID) };
         self.complete_recv(qp, packet, progress.wqe.wr_id, srq, WcOpcode::Recv, progress.offset, now);
         Ok(())
@@ -361,7 +362,7 @@ impl<P: Env> Engine<P> {
             }
             WriteProgress { rkey: packet.rkey, addr: packet.remote_addr, total: packet.dma_len, offset: 0 }
         } else {
-            qp.write.ok_or(INVALID)?
+            qp.rc.write.ok_or(INVALID)?
         };
         let end = progress.offset.checked_add(packet.len).ok_or(INVALID)?;
         if end > progress.total || packet.has(flag::LAST) != (end == progress.total) {
@@ -401,7 +402,7 @@ impl<P: Env> Engine<P> {
         if immediate {
             // The receive is taken first: without one nothing of this packet happens.
             qp.recv = Some(self.take_recv(qp, packet)?);
-            qp.fed_at = Some(now);
+            qp.unreliable.fed_at = Some(now);
         }
         if packet.len > 0
             && let Err(refused) = self.place(qp, packet, rx)
@@ -412,9 +413,9 @@ impl<P: Env> Engine<P> {
             return Err(refused);
         }
         qp.counts.counters.received_bytes += u64::from(packet.len);
-        qp.write = (!packet.has(flag::LAST)).then_some(WriteProgress { offset: end, ..progress });
+        qp.rc.write = (!packet.has(flag::LAST)).then_some(WriteProgress { offset: end, ..progress });
         if packet.has(flag::LAST) {
-            qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
+            qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
         }
         if let Some(recv) = qp.recv.take() {
             let total = progress.total;
@@ -426,7 +427,8 @@ impl<P: Env> Engine<P> {
     // ---- RDMA READ ----
 
     fn reads_owed(qp: &Qp) -> usize {
-        qp.responses
+        qp.rc
+            .responses
             .iter()
             .filter(|r| matches!(r, Response::Read { again: false, .. } | Response::Atomic { again: false, .. }))
             .count()
@@ -443,14 +445,14 @@ impl<P: Env> Engine<P> {
             let ticket = self.referenced(rx, len).ok_or(INVALID)?;
             into = Some(Into { spans: self.remote_spans.as_slice().into(), ticket, link: self.arrival });
         }
-        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        qp.responses.push_back(Response::Read {
+        qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
+        qp.rc.responses.push_back(Response::Read {
             psn: packet.psn,
             addr: packet.remote_addr,
             rkey: packet.rkey,
             len,
             sent: 0,
-            msn: qp.msn,
+            msn: qp.rc.msn,
             first_offset: packet.imm,
             again: false,
             into,
@@ -498,14 +500,14 @@ impl<P: Env> Engine<P> {
     }
 
     fn owe_result(qp: &mut Qp, psn: Psn, value: Option<u64>) {
-        qp.msn = qp.msn.wrapping_add(1) & 0xff_ffff;
-        let msn = qp.msn;
+        qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
+        let msn = qp.rc.msn;
         // 9.4.5, 9.7.5.1.3: the results of as many as may be outstanding are kept for duplicates
-        if qp.atomics.len() >= usize::from(qp.attr.max_dest_rd_atomic.max(1)) {
-            qp.atomics.pop_front();
+        if qp.rc.atomics.len() >= usize::from(qp.attr.max_dest_rd_atomic.max(1)) {
+            qp.rc.atomics.pop_front();
         }
-        qp.atomics.push_back((psn, value));
-        qp.responses.push_back(Response::Atomic { psn, value, msn, again: false });
+        qp.rc.atomics.push_back((psn, value));
+        qp.rc.responses.push_back(Response::Atomic { psn, value, msn, again: false });
     }
 
     /// FLUSH (IBTA vol. 1, A19): memory here is visible at once; what is asked for must have been granted.
@@ -543,20 +545,20 @@ impl<P: Env> Engine<P> {
 
     /// UC (IBTA vol. 1, 9.8.2): no acknowledgements; a message with a gap or without a receive is dropped whole.
     pub(crate) fn unreliable_request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
-        if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
+        if matches!(rx, Source::Wire(_)) && !qp.unreliable.backlog.is_empty() {
             // Behind what already waits, to keep the order; if there is no room, it is lost.
             self.hold(qp, packet, rx, now);
             return;
         }
         self.established(qp);
-        let before = qp.epsn;
+        let before = qp.rc.epsn;
         let expected = packet.psn == before;
-        qp.epsn = packet.psn.plus(qp.psns(packet.len));
+        qp.rc.epsn = packet.psn.plus(qp.psns(packet.len));
         if packet.has(flag::FIRST) {
-            qp.dropping = false;
+            qp.unreliable.dropping = false;
             self.abandon(qp);
-        } else if !expected || qp.dropping {
-            qp.dropping = true;
+        } else if !expected || qp.unreliable.dropping {
+            qp.unreliable.dropping = true;
             self.abandon(qp);
             return;
         }
@@ -567,9 +569,9 @@ impl<P: Env> Engine<P> {
                 self.fail_recv(qp, status, now);
                 self.enter_error(qp, now);
             }
-            Err(Refused::NotReady) if self.hold(qp, packet, rx, now) => qp.epsn = before,
+            Err(Refused::NotReady) if self.hold(qp, packet, rx, now) => qp.rc.epsn = before,
             Err(_) => {
-                qp.dropping = true;
+                qp.unreliable.dropping = true;
                 self.abandon(qp);
             }
         }
@@ -577,7 +579,7 @@ impl<P: Env> Engine<P> {
 
     /// The message under way is lost; its receive serves the next.
     fn abandon(&mut self, qp: &mut Qp) {
-        qp.write = None;
+        qp.rc.write = None;
         self.give_back_recv(qp);
     }
 }

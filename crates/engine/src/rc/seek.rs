@@ -8,8 +8,9 @@ use wire::{Env, LinkId, Nanos};
 
 use crate::Engine;
 use crate::modify::timeout_nanos;
-use crate::qp::{Qp, Response};
+use crate::qp::Qp;
 use crate::rc::responder::{NAK, NAK_SEQUENCE};
+use crate::rc::state::Response;
 
 /// Pauses between looks, in nanoseconds: the first, doubled each time up to the last.
 const FIRST: Nanos = 10_000_000;
@@ -37,10 +38,10 @@ impl<P: Env> Engine<P> {
         if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcTgt) {
             return;
         }
-        if !qp.nak_sent {
-            qp.nak_sent = true;
-            let (psn, msn) = (qp.epsn, qp.msn);
-            qp.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
+        if !qp.rc.nak_sent {
+            qp.rc.nak_sent = true;
+            let (psn, msn) = (qp.rc.epsn, qp.rc.msn);
+            qp.rc.responses.push_back(Response::Nak { psn, syndrome: NAK | NAK_SEQUENCE, msn });
         }
         self.seek(qp, now);
     }
@@ -54,7 +55,7 @@ impl<P: Env> Engine<P> {
         }
         qp.seek_at = None;
         let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-        if !connected || (qp.inflight.is_empty() && qp.responses.is_empty()) {
+        if !connected || (qp.inflight.is_empty() && qp.rc.responses.is_empty()) {
             return;
         }
         self.find_link(qp);
@@ -64,7 +65,7 @@ impl<P: Env> Engine<P> {
             return;
         }
         qp.seek_pause = 0;
-        if retransmits_by_link(qp) && qp.rnr_until.is_none() {
+        if retransmits_by_link(qp) && qp.rc.rnr_until.is_none() {
             self.retransmit(qp);
         }
     }
@@ -83,9 +84,9 @@ impl<P: Env> Engine<P> {
             // What is left in the peer's own link is still received.
             if qp.link == Some(link) {
                 qp.link = None;
-                qp.astray = qp.init.qp_type == QpType::Uc;
-                qp.responses.clear(); // as if they had been lost
-                if retransmits_by_link(&qp) && qp.rnr_until.is_none() {
+                qp.unreliable.astray = qp.init.qp_type == QpType::Uc;
+                qp.rc.responses.clear(); // as if they had been lost
+                if retransmits_by_link(&qp) && qp.rc.rnr_until.is_none() {
                     self.retransmit(&mut qp);
                 }
                 self.schedule(&mut qp);

@@ -51,7 +51,7 @@ impl<P: Env> Engine<P> {
         if !self.lent.links.contains(&link) {
             self.lent.links.push(link);
         }
-        if !std::mem::replace(&mut qp.lender, true) {
+        if !std::mem::replace(&mut qp.same_host.lender, true) {
             self.lent.qps.push(qp.id);
         }
     }
@@ -68,7 +68,7 @@ impl<P: Env> Engine<P> {
         for at in 0..self.lent.links.len() {
             let link = self.lent.links[at];
             let Some(offer) = self.env.offered(link) else { continue };
-            let named = |id: &QpId| self.qps.get(*id).is_some_and(|qp| qp.ticket.name() == offer.ticket);
+            let named = |id: &QpId| self.qps.get(*id).is_some_and(|qp| qp.same_host.ticket.name() == offer.ticket);
             if let Some(whose) = self.lent.qps.iter().position(named)
                 && self.is_lent(self.lent.qps[whose], link, &offer)
             {
@@ -84,14 +84,15 @@ impl<P: Env> Engine<P> {
     fn forget_one(&mut self) {
         self.lent.turn = if self.lent.turn + 1 < self.lent.qps.len() { self.lent.turn + 1 } else { 0 };
         let Some(&id) = self.lent.qps.get(self.lent.turn) else { return };
-        let lends =
-            |qp: &Qp| !qp.no_single_copy && qp.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done);
+        let lends = |qp: &Qp| {
+            !qp.same_host.no_single_copy && qp.rc.rnr_until.is_none() && qp.inflight.iter().any(|e| e.by_ref && !e.done)
+        };
         if self.qps.get(id).is_some_and(lends) {
             return;
         }
         self.lent.qps.swap_remove(self.lent.turn);
         if let Some(qp) = self.qps.get_mut(id) {
-            qp.lender = false;
+            qp.same_host.lender = false;
         }
         if self.lent.qps.is_empty() {
             self.lent.links.clear();

@@ -46,8 +46,8 @@ impl<P: Env> Engine<P> {
         }
         let Some(link) = qp.link else { return false };
         let in_order = match qp.init.qp_type {
-            QpType::Rc | QpType::XrcIni => qp.proven,
-            QpType::Uc => !qp.astray && self.env.taken(link, qp.sent_mark),
+            QpType::Rc | QpType::XrcIni => qp.same_host.proven,
+            QpType::Uc => !qp.unreliable.astray && self.env.taken(link, qp.rc.sent_mark),
             _ => false,
         };
         in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
@@ -83,8 +83,8 @@ impl<P: Env> Engine<P> {
         if matches!(e.opcode, Opcode::CmpAndSwp | Opcode::FetchAndAdd) {
             let _ = self.store_spans(&executed.before.to_ne_bytes());
         }
-        qp.peer_epoch = Some(executed.epoch);
-        qp.lossy = false; // the peer has taken all that was sent
+        qp.same_host.peer_epoch = Some(executed.epoch);
+        qp.unreliable.lossy = false; // the peer has taken all that was sent
         self.moved += u64::from(len);
         self.executed += len;
         e.executed += len;
@@ -113,7 +113,7 @@ impl<P: Env> Engine<P> {
             service: qp.init.qp_type,
             src: qp.qpn,
             dst: verbs::Qpn::new(qp.attr.dest_qp_num),
-            epoch: qp.peer_epoch.filter(|_| qp.init.qp_type.is_reliable()),
+            epoch: qp.same_host.peer_epoch.filter(|_| qp.init.qp_type.is_reliable()),
             op,
             rkey,
             addr: addr.wrapping_add(u64::from(e.executed)),
@@ -148,7 +148,7 @@ impl<P: Env> Engine<P> {
             QpType::Rc | QpType::XrcTgt => connected,
             // From a process that can be found; and the first message in RTR is an event (11.6.3.1).
             QpType::Uc => {
-                let begun = qp.state != QpState::Rtr || qp.comm_est;
+                let begun = qp.state != QpState::Rtr || qp.rc.comm_est;
                 (connected || qp.state == QpState::Sqe) && begun && qp.link.is_some()
             }
             QpType::Ud | QpType::XrcIni => false,
@@ -157,7 +157,7 @@ impl<P: Env> Engine<P> {
             return;
         }
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
-        if !qp.backlog.is_empty() {
+        if !qp.unreliable.backlog.is_empty() {
             // Nothing passes what waits for a receive. A copy that a peer has begun belongs before that.
             access = Access::empty();
         }
@@ -165,7 +165,7 @@ impl<P: Env> Engine<P> {
             // Such a request is refused, which is the responder's part.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
-        let epoch = *qp.exported.get_or_insert_with(|| self.env.random());
+        let epoch = *qp.same_host.exported.get_or_insert_with(|| self.env.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
         let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
         self.env.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
@@ -173,7 +173,7 @@ impl<P: Env> Engine<P> {
 
     /// Ends what peers may do through a queue pair by themselves.
     pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
-        if qp.exported.take().is_some() {
+        if qp.same_host.exported.take().is_some() {
             self.env.retract(ExportId::Qp(qp.qpn));
         }
     }

@@ -178,7 +178,7 @@ impl Program {
                 let (dest_qp_num, path_mtu) = (ends[b].qpn.get(), mtus[a]);
                 let attr = QpAttr { dest_qp_num, path_mtu, sq_psn: psns[a], rq_psn: psns[b], ..attrs };
                 w.connect_up_to(if late && a == 1 { QpState::Rtr } else { QpState::Rts }, node, qp, attr);
-                w.nodes[node].engine.qps.get_mut(qp).unwrap().msn = msn;
+                w.nodes[node].engine.qps.get_mut(qp).unwrap().rc.msn = msn;
             }
         });
         for end in ends {
@@ -276,7 +276,7 @@ impl Program {
         use packet_flags::{ACK_REQ, FIRST, LAST};
         let Some(qp) = self.t.fast.nodes[end.node].engine.qps.get(end.qp) else { return };
         let r = &mut self.r;
-        let mut packet = Packet::new(PacketOp::Send, Qpn::new(0), peer.qpn, qp.epsn.plus(0xff_ffff));
+        let mut packet = Packet::new(PacketOp::Send, Qpn::new(0), peer.qpn, qp.rc.epsn.plus(0xff_ffff));
         packet.flags = r.pick(&[0, 0, 1, FIRST | LAST]) | r.pick(&[0, ACK_REQ]);
         let payload = vec![r.next() as u8; r.pick(&[0, 8])];
         packet.len = payload.len() as u32;
@@ -480,7 +480,7 @@ impl Program {
         let ends = self.pairs.iter().flat_map(|pair| [(pair[0], pair[1]), (pair[1], pair[0])]);
         let found = ends.into_iter().find(|(end, _)| {
             let qp = self.t.fast.nodes[end.node].engine.qps.get(end.qp);
-            qp.is_some_and(|qp| qp.recv.is_some() || qp.write.is_some() || qp.rnr_until.is_some())
+            qp.is_some_and(|qp| qp.recv.is_some() || qp.rc.write.is_some() || qp.rc.rnr_until.is_some())
         });
         if let Some((end, peer)) = found
             && !self.gentle
@@ -495,11 +495,11 @@ impl Program {
         let Some(qp) = self.t.fast.nodes[end.node].engine.qps.get(end.qp) else { return };
         let r = &mut self.r;
         let op = match r.below(6) {
-            0..3 if qp.rnr_until.is_some() => PacketOp::Ack,
+            0..3 if qp.rc.rnr_until.is_some() => PacketOp::Ack,
             0..3 => PacketOp::from_raw(r.below(11) as u8).unwrap(),
             _ => PacketOp::Send,
         };
-        let near = if op.is_response() { qp.unacked } else { qp.epsn };
+        let near = if op.is_response() { qp.rc.unacked } else { qp.rc.epsn };
         let psn = near.plus(r.pick(&[0, 0, 0, 0xff_ffff, 1]));
         let src = if r.below(8) == 0 { Qpn::new(r.next() as u32) } else { peer.qpn };
         let mut packet = Packet::new(op, end.qpn, src, psn);

@@ -161,10 +161,10 @@ fn play(seed: u64, fast: bool) -> (Outcome, [u64; 5]) {
     }
     let look = |end: &End| {
         let qp = w.nodes[end.node].engine.qps.get(end.qp).unwrap();
-        assert!(qp.inflight.is_empty() && qp.responses.is_empty(), "SOFTRNIC_WORLD={seed}: {:?} hangs", qp.inflight);
+        assert!(qp.inflight.is_empty() && qp.rc.responses.is_empty(), "SOFTRNIC_WORLD={seed}: {:?} hangs", qp.inflight);
         let counters = qp.counts.counters;
         let seen = (counters.sent, counters.received, counters.send_errors);
-        (qp.state, qp.next_psn.get(), qp.epsn.get(), qp.msn, seen.0, seen.1, seen.2)
+        (qp.state, qp.rc.next_psn.get(), qp.rc.epsn.get(), qp.rc.msn, seen.0, seen.1, seen.2)
     };
     let qps = ends.iter().map(look).collect();
     let events = w.nodes.iter().map(|node| node.notices.len()).sum();

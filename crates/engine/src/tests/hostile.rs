@@ -172,7 +172,7 @@ impl Play {
             let oldest = ours.inflight.front().map_or(ours.first_unlisted(), |request| request.first_psn);
             (0, Packet::new(op, ours.qpn, theirs.qpn, oldest.plus(r.below(3) as u32)))
         } else {
-            let near = theirs.epsn.plus((r.below(5) as u32).wrapping_sub(3));
+            let near = theirs.rc.epsn.plus((r.below(5) as u32).wrapping_sub(3));
             (self.peer, Packet::new(op, theirs.qpn, ours.qpn, near))
         };
         use packet_flags::{ACK_REQ, BY_REF, FIRST, LAST};
@@ -214,7 +214,7 @@ impl Play {
         for node in &self.w.nodes {
             for (_, q) in node.engine.qps.iter() {
                 let reads = q.inflight.iter().filter(|e| e.is_read_like() && !e.done && e.psns > 0).count();
-                assert_eq!(reads, q.reads_out as usize, "{when}: READs under way");
+                assert_eq!(reads, q.rc.reads_out as usize, "{when}: READs under way");
                 assert!(q.cursor <= q.inflight.len(), "{when}: cursor");
                 assert!(
                     q.unlisted == 0 || q.cursor == q.inflight.len(),
@@ -230,11 +230,11 @@ impl Play {
                 assert!(!q.queued || node.engine.ready.contains(&q.id), "{when}: to be run, and not on the list");
                 let waits = || node.engine.parked.values().any(|waiting| waiting.contains(&q.id));
                 assert!(!q.parked || waits(), "{when}: waits for a link, and not on the list");
-                let deadlines = [q.ack_deadline.filter(|_| q.rnr_until.is_none()), q.rnr_until];
+                let deadlines = [q.rc.ack_deadline.filter(|_| q.rc.rnr_until.is_none()), q.rc.rnr_until];
                 for deadline in deadlines.into_iter().flatten() {
                     assert!(q.timer_at.is_some_and(|at| at <= deadline), "{when}: no timer for a deadline");
                 }
-                assert!(q.queued || q.parked || q.responses.is_empty(), "{when}: responses that nobody sends");
+                assert!(q.queued || q.parked || q.rc.responses.is_empty(), "{when}: responses that nobody sends");
             }
         }
     }
@@ -254,12 +254,12 @@ impl Play {
         self.w.run_all();
         self.w.run_for(3_000_000_000);
         let q = self.w.nodes[0].engine.qps.get(self.ours).unwrap();
-        if q.rnr_until.is_some() {
+        if q.rc.rnr_until.is_some() {
             return;
         }
         let busy = q.state == QpState::Rts && (q.has_work() || !q.inflight.is_empty() || q.unlisted > 0);
         assert!(!busy, "{when}: {:?} hangs with {:?}", self.ty, q.inflight);
-        assert_eq!(q.reads_out, 0, "{when}: READs without an end");
+        assert_eq!(q.rc.reads_out, 0, "{when}: READs without an end");
         for node in &self.w.nodes {
             for (_, region) in node.engine.mem.mrs.iter() {
                 assert_eq!(region.single_copy, 0, "{when}: single copies without an end");

@@ -16,7 +16,7 @@ fn forged(w: &World, node: usize, qp: QpId, op: PacketOp) -> Packet {
     let qp = w.nodes[node].engine.qps.get(qp).unwrap();
     let oldest = qp.inflight.front().map_or(qp.first_unlisted(), |e| e.first_psn);
     let response = matches!(op, PacketOp::Ack | PacketOp::ReadResponse | PacketOp::AtomicAck);
-    let psn = if response { oldest } else { qp.epsn };
+    let psn = if response { oldest } else { qp.rc.epsn };
     let mut packet = Packet::new(op, qp.qpn, verbs::Qpn::new(qp.attr.dest_qp_num), psn);
     packet.flags = flag::FIRST | flag::LAST | flag::ACK_REQ;
     packet
@@ -169,11 +169,11 @@ fn a_poked_entry_fails() {
     let (qa, _) = w.pair(0, 1, QpType::Rc);
     let from = [w.sge(0, 0, 8)];
     let body = w.rdma(1, 0);
-    w.nodes[0].engine.qps.get_mut(qa).unwrap().rnr_until = Some(u64::MAX); // nothing is fetched meanwhile
+    w.nodes[0].engine.qps.get_mut(qa).unwrap().rc.rnr_until = Some(u64::MAX); // nothing is fetched meanwhile
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 9).unwrap();
     let qp = w.nodes[0].engine.qps.get_mut(qa).unwrap();
     qp.sq.poke(0, 0xff);
-    qp.rnr_until = None;
+    qp.rc.rnr_until = None;
 
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 10).unwrap();
     assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);

@@ -850,6 +850,6 @@ impl World {
 
 impl Engine<Mock> {
     fn ticket(&self, qp: QpId) -> &'static std::sync::atomic::AtomicU64 {
-        self.qps.get(qp).unwrap().ticket.word()
+        self.qps.get(qp).unwrap().same_host.ticket.word()
     }
 }

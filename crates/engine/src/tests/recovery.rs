@@ -226,7 +226,7 @@ fn turns_on_a_full_link() {
         assert_eq!(w.deliver(0, 1, 1), 1);
         w.nodes[0].engine.run(now);
     }
-    assert_eq!(w.nodes[1].engine.qps.get(peer).unwrap().msn, 1);
+    assert_eq!(w.nodes[1].engine.qps.get(peer).unwrap().rc.msn, 1);
 }
 
 /// 9.7.2: no more than half of the sequence numbers are outstanding.
@@ -395,7 +395,7 @@ fn answers_that_nobody_takes() {
         w.net.borrow_mut().queues.entry((0, 1)).or_default().push_front(again.clone());
         w.deliver(0, 1, 1);
     }
-    assert!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len() < 10_000);
+    assert!(w.nodes[1].engine.qps.get(qb).unwrap().rc.responses.len() < 10_000);
 }
 
 /// Time passes for node 1, and not for its peer. What completed there.
@@ -433,7 +433,7 @@ fn a_request_behind_an_answer_without_room_times_out() {
         w.deliver(0, 1, 1);
         let now = w.now;
         w.nodes[1].engine.run(now);
-        assert_eq!(w.nodes[1].engine.qps.get(qb).unwrap().responses.len(), 1, "the acknowledgement is owed still");
+        assert_eq!(w.nodes[1].engine.qps.get(qb).unwrap().rc.responses.len(), 1, "the acknowledgement is owed still");
         if !posted_before {
             reply(&mut w);
         }
@@ -483,7 +483,7 @@ fn what_was_executed_is_answered() {
         w.post(0, qa, Opcode::Send, SendBody::Plain, &at_0, 1).unwrap();
         w.deliver(0, 1, 1); // taken in, and nothing has run since
         let engine = &mut w.nodes[1].engine;
-        assert_eq!(engine.qps.get(qb).unwrap().responses.len(), 1, "{end}");
+        assert_eq!(engine.qps.get(qb).unwrap().rc.responses.len(), 1, "{end}");
         match end {
             "destroy" => {
                 engine.send_owed(qb, now);
@@ -658,7 +658,7 @@ fn refusals_of_references_come_to_an_end() {
     w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
     let [ours, theirs] = [(0, qa), (1, qb)].map(|(node, qp): (usize, _)| w.nodes[node].engine.qps.get(qp).unwrap().qpn);
     let psn = w.nodes[0].engine.checkout_qp(qa).map(|qp| {
-        let psn = qp.inflight.front().map_or(qp.next_psn, |request| request.first_psn);
+        let psn = qp.inflight.front().map_or(qp.rc.next_psn, |request| request.first_psn);
         w.nodes[0].engine.qps.put_back(qa, qp);
         psn
     });

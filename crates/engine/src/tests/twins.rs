@@ -103,23 +103,42 @@ impl Twins {
             ($($($field:ident).+),*) => { $(self.same(stringify!($($field).+), &a.$($field).+, &b.$($field).+);)* };
         }
         same!(id, qpn, state, attr, link, seek_at, seek_pause, queued, parked, counts.counters, counts.rnr_since);
-        same!(next_psn, unacked, reads_out, retries, rnr_retries, rnr_until, ack_deadline, sent_mark, answered);
         same!(
-            patient_since,
-            unread,
+            rc.next_psn,
+            rc.unacked,
+            rc.reads_out,
+            rc.retries,
+            rc.rnr_retries,
+            rc.rnr_until,
+            rc.ack_deadline,
+            rc.sent_mark,
+            rc.answered
+        );
+        same!(
+            rc.patient_since,
+            rc.unread,
             halted,
-            lossy,
-            give_up_at,
-            proven,
-            peer_epoch,
+            unreliable.lossy,
+            unreliable.give_up_at,
+            same_host.proven,
+            same_host.peer_epoch,
             timer_at,
             timed,
-            exported,
-            epsn,
-            msn,
-            nak_sent
+            same_host.exported,
+            rc.epsn,
+            rc.msn,
+            rc.nak_sent
         );
-        same!(dropping, fed_at, responses, atomics, comm_est, last_wqe_told, rq.held, rq.total);
+        same!(
+            unreliable.dropping,
+            unreliable.fed_at,
+            rc.responses,
+            rc.atomics,
+            rc.comm_est,
+            last_wqe_told,
+            rq.held,
+            rq.total
+        );
         same!(sq.posted, sq.fetched, sq.retired);
         let queued = |q: &Qp| q.rq.wqes.iter().map(|wqe| wqe.wr_id).collect::<Vec<_>>();
         self.same("receives", &queued(a), &queued(b));

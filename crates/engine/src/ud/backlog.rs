@@ -11,7 +11,8 @@ use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
 use crate::copies::Source;
-use crate::qp::{Held, Qp};
+use crate::qp::Qp;
+use crate::ud::state::Held;
 
 /// How long a packet waits, and how long ago the last receive may have been taken.
 pub(crate) const HOLD: Nanos = 200_000_000;
@@ -29,36 +30,36 @@ impl<P: Env> Engine<P> {
     /// Keeps a packet that found no receive. False when it is lost.
     pub(crate) fn hold(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> bool {
         let Source::Wire(_) = rx else { return false };
-        let waited = !qp.backlog.is_empty();
-        while qp.backlog.front().is_some_and(|h| h.since + HOLD < now) {
-            qp.backlog.pop_front();
+        let waited = !qp.unreliable.backlog.is_empty();
+        while qp.unreliable.backlog.front().is_some_and(|h| h.since + HOLD < now) {
+            qp.unreliable.backlog.pop_front();
             qp.counts.counters.dropped += 1;
         }
-        if waited && qp.backlog.is_empty() && qp.exported.is_some() {
+        if waited && qp.unreliable.backlog.is_empty() && qp.same_host.exported.is_some() {
             self.publish_qp(qp);
         }
         let len = self.payload_len(rx);
-        let held: usize = qp.backlog.iter().map(|h| h.bytes.len()).sum();
-        let fed = qp.fed_at.is_some_and(|at| now <= at + HOLD);
-        if !fed || qp.backlog.len() >= MOST_PACKETS || held + len as usize > MOST_BYTES {
+        let held: usize = qp.unreliable.backlog.iter().map(|h| h.bytes.len()).sum();
+        let fed = qp.unreliable.fed_at.is_some_and(|at| now <= at + HOLD);
+        if !fed || qp.unreliable.backlog.len() >= MOST_PACKETS || held + len as usize > MOST_BYTES {
             qp.counts.counters.dropped += 1;
             return false;
         }
         let mut bytes = Vec::new();
         // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is
         // not there.
-        if bytes.try_reserve_exact(len as usize).is_err() || qp.backlog.try_reserve(1).is_err() {
+        if bytes.try_reserve_exact(len as usize).is_err() || qp.unreliable.backlog.try_reserve(1).is_err() {
             qp.counts.counters.dropped += 1;
             return false;
         }
         bytes.resize(len as usize, 0);
         self.payload_fetch(rx, 0, &mut bytes);
-        if qp.backlog.is_empty() {
+        if qp.unreliable.backlog.is_empty() {
             self.starving.retain(|id| *id != qp.id);
             self.starving.push(qp.id);
         }
-        qp.backlog.push_back(Held { packet: *packet, bytes, since: now });
-        if qp.backlog.len() == 1 && qp.exported.is_some() {
+        qp.unreliable.backlog.push_back(Held { packet: *packet, bytes, since: now });
+        if qp.unreliable.backlog.len() == 1 && qp.same_host.exported.is_some() {
             // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
             self.publish_qp(qp);
         }
@@ -83,9 +84,9 @@ impl<P: Env> Engine<P> {
     fn feed_one(&mut self, id: QpId, now: Nanos) {
         let Some(mut qp) = self.checkout_qp(id) else { return };
         if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            qp.backlog.clear();
+            qp.unreliable.backlog.clear();
         }
-        while let Some(front) = qp.backlog.front() {
+        while let Some(front) = qp.unreliable.backlog.front() {
             let needs = match front.packet.op {
                 PacketOp::Write => front.packet.has(flag::LAST) && front.packet.has(flag::IMM),
                 _ => front.packet.has(flag::FIRST),
@@ -94,7 +95,7 @@ impl<P: Env> Engine<P> {
             if !expired && needs && !self.has_receive(&qp) {
                 break;
             }
-            let Some(held) = qp.backlog.pop_front() else { break };
+            let Some(held) = qp.unreliable.backlog.pop_front() else { break };
             if expired {
                 qp.counts.counters.dropped += 1;
                 continue;
@@ -106,7 +107,7 @@ impl<P: Env> Engine<P> {
                 self.unreliable_request(&mut qp, &held.packet, Source::Held, now);
             }
         }
-        if !qp.backlog.is_empty() {
+        if !qp.unreliable.backlog.is_empty() {
             self.starving.push(id);
         } else if qp.init.qp_type == QpType::Uc {
             self.publish_qp(&mut qp);

@@ -73,9 +73,9 @@ impl<P: Env> Engine<P> {
         let mut links = std::mem::take(&mut self.links);
         links.clear();
         // Where it had to wait, it goes to those that it has not gone to.
-        let waited = !qp.full_links.is_empty();
+        let waited = !qp.unreliable.full_links.is_empty();
         match to {
-            _ if waited => links.append(&mut qp.full_links),
+            _ if waited => links.append(&mut qp.unreliable.full_links),
             Some(group) if multicast => self.env.resolve_multicast(&group, &mut links),
             Some(gid) => links.extend(self.env.resolve(&gid, dst)),
             None => {}
@@ -84,28 +84,28 @@ impl<P: Env> Engine<P> {
         for &link in &links {
             let payload = Payload { prefix: &self.bytes, spans: &self.spans };
             match self.env.send(link, &packet, payload) {
-                Ok(()) if qp.lossy_links.is_empty() => {}
-                Ok(()) => qp.lossy_links.retain(|lossy| *lossy != link),
+                Ok(()) if qp.unreliable.lossy_links.is_empty() => {}
+                Ok(()) => qp.unreliable.lossy_links.retain(|lossy| *lossy != link),
                 Err(SendError::Fault) => fault = true,
-                Err(SendError::Full) if qp.lossy_links.contains(&link) => qp.counts.counters.no_room += 1,
-                Err(SendError::Full) => qp.full_links.push(link),
+                Err(SendError::Full) if qp.unreliable.lossy_links.contains(&link) => qp.counts.counters.no_room += 1,
+                Err(SendError::Full) => qp.unreliable.full_links.push(link),
                 Err(SendError::Down) => {}
             }
         }
         self.links = links;
         if fault {
-            qp.full_links.clear();
+            qp.unreliable.full_links.clear();
             self.fail_entry(qp, at, WcStatus::LocProtErr);
             return Ok(());
         }
-        if let Some(&link) = qp.full_links.first() {
+        if let Some(&link) = qp.unreliable.full_links.first() {
             if self.waits_for_room(qp, now) {
                 qp.link = Some(link); // where it waits
                 return Err(NoRoom);
             }
             self.give_links_up(qp);
         }
-        qp.give_up_at = None;
+        qp.unreliable.give_up_at = None;
         let e = &mut qp.inflight[at];
         (e.out, e.done) = (true, true);
         Ok(())
@@ -114,25 +114,25 @@ impl<P: Env> Engine<P> {
     /// A datagram has waited long enough for room on some links: it is lost there, and so is what follows until they
     /// take something again. What goes elsewhere does not wait for them any more.
     fn give_links_up(&mut self, qp: &mut Qp) {
-        qp.lossy = false; // that is for connections
-        qp.counts.counters.no_room += qp.full_links.len() as u64;
+        qp.unreliable.lossy = false; // that is for connections
+        qp.counts.counters.no_room += qp.unreliable.full_links.len() as u64;
         let env = &self.env;
-        qp.lossy_links.retain(|link| env.lives(*link));
-        qp.lossy_links.append(&mut qp.full_links);
+        qp.unreliable.lossy_links.retain(|link| env.lives(*link));
+        qp.unreliable.lossy_links.append(&mut qp.unreliable.full_links);
     }
 
     /// True if an unreliable packet should wait for room on its link: not for ever, since the peer may be stopped.
     pub(crate) fn waits_for_room(&mut self, qp: &mut Qp, now: Nanos) -> bool {
-        if qp.lossy {
+        if qp.unreliable.lossy {
             return false;
         }
-        match qp.give_up_at {
+        match qp.unreliable.give_up_at {
             None => {
-                qp.give_up_at = Some(now + HOLD);
+                qp.unreliable.give_up_at = Some(now + HOLD);
                 self.arm_timer(qp, now + HOLD);
             }
             Some(until) if until <= now => {
-                (qp.lossy, qp.give_up_at) = (true, None);
+                (qp.unreliable.lossy, qp.unreliable.give_up_at) = (true, None);
                 return false;
             }
             Some(until) => self.rearm_timer(qp, until),
@@ -177,7 +177,7 @@ impl<P: Env> Engine<P> {
             qp.counts.counters.wrong_qkey += 1;
             return;
         }
-        if matches!(rx, Source::Wire(_)) && !qp.backlog.is_empty() {
+        if matches!(rx, Source::Wire(_)) && !qp.unreliable.backlog.is_empty() {
             self.hold(qp, packet, rx, now); // behind what already waits
             return;
         }
@@ -217,7 +217,7 @@ impl<P: Env> Engine<P> {
             Some(id) => self.srqs.get(id).map(|s| s.pd),
             None => qp.init.pd,
         };
-        qp.fed_at = Some(now);
+        qp.unreliable.fed_at = Some(now);
         let total = limits::GRH_BYTES + packet.len;
         let network = match self.place_datagram(pd, &wqe.sges, packet, rx) {
             Ok(network) => network,

@@ -4,7 +4,8 @@ use verbs::{EventKind, EventSource, Opcode, QpState, QpType, SendFlags, WcFlags,
 use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::qp::{Qp, Response};
+use crate::qp::Qp;
+use crate::rc::state::Response;
 use crate::wq::cq::{Cqe, Frees};
 
 const fn wc_opcode(opcode: Opcode) -> WcOpcode {
@@ -99,7 +100,7 @@ impl<P: Env> Engine<P> {
             self.hold_single_copy(e, -1);
         }
         if e.is_read_like() && !e.done && e.psns > 0 {
-            qp.reads_out = qp.reads_out.saturating_sub(1);
+            qp.rc.reads_out = qp.rc.reads_out.saturating_sub(1);
         }
         qp.counts.completed(e.opcode, e.len, status);
         let (number, wr_id, opcode, len) = (e.number, e.wr_id, wc_opcode(e.opcode), e.len);
@@ -154,9 +155,9 @@ impl<P: Env> Engine<P> {
         while !qp.inflight.is_empty() {
             self.complete_send(qp, WcStatus::WrFlushErr, now);
         }
-        (qp.cursor, qp.reads_out, qp.halted) = (0, 0, false);
-        qp.full_links.clear();
-        (qp.ack_deadline, qp.rnr_until) = (None, None);
+        (qp.cursor, qp.rc.reads_out, qp.halted) = (0, 0, false);
+        qp.unreliable.full_links.clear();
+        (qp.rc.ack_deadline, qp.rc.rnr_until) = (None, None);
         while let Some((number, wqe)) = qp.sq.fetch() {
             let (wr_id, opcode) = match wqe {
                 Some(wqe) => (wqe.wr_id, wc_opcode(wqe.opcode)),
@@ -168,7 +169,7 @@ impl<P: Env> Engine<P> {
 
     /// Completes all receives of the queue pair's own queue with a flush error.
     pub(crate) fn flush_recvs(&mut self, qp: &mut Qp, now: Nanos) {
-        for progress in [qp.kept.take(), qp.recv.take()].into_iter().flatten() {
+        for progress in [qp.same_host.kept.take(), qp.recv.take()].into_iter().flatten() {
             self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, WcStatus::WrFlushErr, now);
         }
         while let Some(wqe) = qp.rq.wqes.pop_front() {
@@ -184,14 +185,15 @@ impl<P: Env> Engine<P> {
         // owed for those goes out before it: without its result, an earlier READ or atomic would be tried until it
         // fails. Where there is none, for those that need no more of this queue pair: the peer would try what has been
         // executed until it fails.
-        let refused = qp.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
+        let refused =
+            qp.rc.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
         let short = |r: &&Response| matches!(r, Response::Ack { .. } | Response::Atomic { .. });
-        let executed = qp.responses.iter().take_while(short).count();
-        qp.responses.truncate(refused.max(executed));
-        if qp.parked && qp.responses.is_empty() {
+        let executed = qp.rc.responses.iter().take_while(short).count();
+        qp.rc.responses.truncate(refused.max(executed));
+        if qp.parked && qp.rc.responses.is_empty() {
             self.unpark_one(qp); // it has nothing to find room for
         }
-        qp.write = None;
+        qp.rc.write = None;
         self.flush_sends(qp, now);
         self.flush_recvs(qp, now);
         if qp.init.srq.is_some() && !qp.last_wqe_told {

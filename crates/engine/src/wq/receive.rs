@@ -4,9 +4,10 @@ use verbs::{EventKind, EventSource, QpType, SrqId, WcFlags, WcOpcode, WcStatus};
 use wire::{Env, Head, Nanos, Packet, packet_flags as flag};
 
 use crate::Engine;
-use crate::qp::{Qp, RecvProgress};
+use crate::qp::Qp;
 use crate::rc::responder::{INVALID, Refused};
 use crate::wq::cq::{Cqe, Frees};
+use crate::wq::rq::RecvProgress;
 
 /// The completion of a receive that succeeded.
 #[inline(always)]
@@ -39,7 +40,7 @@ impl<P: Env> Engine<P> {
             QpType::XrcTgt => Some(self.xrc_srq(qp, packet).ok_or(INVALID)?),
             _ => qp.init.srq,
         };
-        match qp.kept.take() {
+        match qp.same_host.kept.take() {
             Some(kept) if kept.srq == srq => return Ok(RecvProgress { offset: 0, ..kept }),
             Some(kept) => self.give_back(qp, kept),
             None => {}
@@ -73,7 +74,7 @@ impl<P: Env> Engine<P> {
         let by_ref = qp.init.qp_type.is_reliable() && progress.srq.is_some();
         if by_ref && self.env.has_late_writer(self.arrival) {
             self.give_back_kept(qp);
-            qp.kept = Some(progress);
+            qp.same_host.kept = Some(progress);
         } else {
             self.give_back(qp, progress);
         }
@@ -81,7 +82,7 @@ impl<P: Env> Engine<P> {
 
     /// The receive that was kept for the next message goes back, too.
     pub(crate) fn give_back_kept(&mut self, qp: &mut Qp) {
-        if let Some(kept) = qp.kept.take() {
+        if let Some(kept) = qp.same_host.kept.take() {
             self.give_back(qp, kept);
         }
     }

@@ -3,7 +3,7 @@
 use std::hint::cold_path;
 
 use smallvec::SmallVec;
-use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, XrcdId};
+use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, SrqId, XrcdId};
 
 use crate::wq::in_place_ring::InPlaceRing;
 
@@ -39,6 +39,14 @@ pub(crate) struct RecvQueue {
     pub held: u32,
     /// Posted since it was made.
     pub total: u64,
+}
+
+/// A message being received into a receive request.
+#[derive(Debug)]
+pub(crate) struct RecvProgress {
+    pub wqe: RecvWqe,
+    pub srq: Option<SrqId>,
+    pub offset: u32,
 }
 
 impl RecvQueue {

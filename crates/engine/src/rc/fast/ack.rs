@@ -9,8 +9,9 @@ use wire::{Env, Head, LinkId, Nanos};
 use super::{Fast, Poller, may, refused};
 use crate::Engine;
 use crate::modify::timeout_nanos;
-use crate::qp::{Qp, Response};
+use crate::qp::Qp;
 use crate::rc::responder::ACK;
+use crate::rc::state::Response;
 use crate::run::arm;
 use crate::wq::complete::sent;
 
@@ -80,7 +81,7 @@ impl<P: Env> Engine<P> {
         let plain = packet.syndrome() >> 5 == 0
             && qp.takes_acks(link)
             && packet.src().get() == qp.attr.dest_qp_num
-            && psn.since(qp.next_psn) < 0;
+            && psn.since(qp.rc.next_psn) < 0;
         if !plain {
             return refused();
         }
@@ -112,7 +113,7 @@ impl<P: Env> Engine<P> {
             return refused();
         }
         qp.counts.sent(ended, bytes);
-        qp.unacked = psn.plus(1);
+        qp.rc.unacked = psn.plus(1);
         qp.progressed();
         let waits = !qp.inflight.is_empty() || qp.unlisted > 0;
         let expects = !(lost || rest) && (waits || !qp.rq.wqes.is_empty());
@@ -122,7 +123,7 @@ impl<P: Env> Engine<P> {
             self.finish(id, now, |engine, qp, now| engine.acknowledged(qp, psn, now));
         } else if waits && let Some(timeout) = timeout_nanos(qp.attr.timeout) {
             // The oldest of what is left waits for an answer.
-            qp.ack_deadline = Some(now + timeout);
+            qp.rc.ack_deadline = Some(now + timeout);
             arm(&mut self.timed, &mut self.timers, qp, now + timeout);
         }
         #[cfg(test)]
@@ -142,7 +143,7 @@ impl<P: Env> Engine<P> {
         (psn, msn): (Psn, u32),
     ) -> bool {
         let idle = !qp.queued && !qp.parked;
-        if prompt && idle && qp.responses.is_empty() && Self::send_ack(env, qp, psn, msn) {
+        if prompt && idle && qp.rc.responses.is_empty() && Self::send_ack(env, qp, psn, msn) {
             return true;
         }
         Self::owe_ack(qp, psn, msn);
@@ -159,11 +160,13 @@ impl<P: Env> Engine<P> {
     pub(crate) fn acknowledge_first(&mut self) -> bool {
         let Some(&id) = self.ready.front().filter(|_| may(self.has_fast_path)) else { return false };
         let Some(qp) = self.qps.fast(id) else { return false };
-        let (1, Some(&Response::Ack { psn, msn })) = (qp.responses.len(), qp.responses.front()) else { return false };
+        let (1, Some(&Response::Ack { psn, msn })) = (qp.rc.responses.len(), qp.rc.responses.front()) else {
+            return false;
+        };
         if !Self::send_ack(&mut self.env, qp, psn, msn) {
             return false;
         }
-        qp.responses.pop_front();
+        qp.rc.responses.pop_front();
         qp.queued = false;
         self.ready.pop_front();
         #[cfg(test)]

@@ -66,9 +66,9 @@ impl<P: Env> Engine<P> {
         let Some(link) = qp.gate_out() else { return refused() };
         let plain = !qp.sq.is_full()
             && qp.inflight.len() + qp.unlisted < qp.inflight.capacity()
-            && !(qp.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
+            && !(qp.rc.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
             // A few SENDs have no more than a few; larger requests are all in the list.
-            && (qp.inflight.is_empty() || qp.next_psn.since(qp.unacked).unsigned_abs() < MOST_PSNS);
+            && (qp.inflight.is_empty() || qp.rc.next_psn.since(qp.rc.unacked).unsigned_abs() < MOST_PSNS);
         if !plain {
             return refused();
         }
@@ -98,7 +98,7 @@ impl<P: Env> Engine<P> {
                 _ => return refused(),
             }
         }
-        let psn = qp.next_psn;
+        let psn = qp.rc.next_psn;
         let mut bits = flag::FIRST | flag::LAST | flag::ACK_REQ;
         if flags.contains(SendFlags::SOLICITED) {
             bits |= flag::SOLICITED;
@@ -134,14 +134,14 @@ impl<P: Env> Engine<P> {
             Data::Inline(bytes) => qp.sq.write_inline(first, bytes),
         }
         qp.unlisted += 1;
-        qp.sent_mark = mark;
+        qp.rc.sent_mark = mark;
         qp.sq.posted += 1;
         qp.sq.fetched += 1;
-        qp.next_psn = psn.plus(1);
-        if qp.ack_deadline.is_none()
+        qp.rc.next_psn = psn.plus(1);
+        if qp.rc.ack_deadline.is_none()
             && let Some(timeout) = timeout_nanos(qp.attr.timeout)
         {
-            qp.ack_deadline = Some(now + timeout);
+            qp.rc.ack_deadline = Some(now + timeout);
             arm(&mut self.timed, &mut self.timers, qp, now + timeout);
         }
         #[cfg(test)]

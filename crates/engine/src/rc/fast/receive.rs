@@ -113,7 +113,7 @@ impl<P: Env> Engine<P> {
         let (mut n, mut bytes, mut owed, mut last, mut lost) = (0, 0, None, None, false);
         loop {
             let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
-                && packet.psn() == qp.epsn
+                && packet.psn() == qp.rc.epsn
                 && packet.len() <= qp.mtu
                 && packet.mtu() == 0
                 && body.len(&self.env) == packet.len();
@@ -132,7 +132,7 @@ impl<P: Env> Engine<P> {
             let wr_id = wqe.wr_id;
             n += 1;
             bytes += u64::from(packet.len());
-            qp.epsn = packet.psn().plus(1);
+            qp.rc.epsn = packet.psn().plus(1);
             if packet.has(flag::ACK_REQ) {
                 owed = Some((packet.psn(), n as u32));
             }
@@ -150,8 +150,8 @@ impl<P: Env> Engine<P> {
         if n == 0 {
             return refused();
         }
-        let before = qp.msn;
-        qp.msn = before.wrapping_add(n as u32) & 0xff_ffff;
+        let before = qp.rc.msn;
+        qp.rc.msn = before.wrapping_add(n as u32) & 0xff_ffff;
         let owed = owed.map(|(psn, nth)| (psn, before.wrapping_add(nth) & 0xff_ffff));
         if let (Some(wr_id), false) = (last, hands_over) {
             let fill = |cqe: &mut Cqe| {
@@ -172,8 +172,8 @@ impl<P: Env> Engine<P> {
             poller.completed(&Completion { timestamp: now, ..wc });
         }
         qp.rq.wqes.drop_front(n);
-        qp.fed_at = Some(now);
-        qp.nak_sent = false;
+        qp.unreliable.fed_at = Some(now);
+        qp.rc.nak_sent = false;
         qp.counts.received_bytes(n as u64, bytes);
         let mut outcome = Fast::Taken;
         if hands_over {
