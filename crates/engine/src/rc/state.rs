@@ -76,8 +76,8 @@ pub(crate) struct RcState {
     pub answered: (u64, Psn),
     /// Since when the timer has run out only because the peer does not get to take what was sent.
     pub patient_since: Option<Nanos>,
-    /// Over which link packets had come at a timeout that were not taken yet, when they are ([`wire::PacketWire::unread`]),
-    /// and what was not acknowledged then.
+    /// Over which link packets had come at a timeout that were not taken yet, when they are
+    /// ([`wire::PacketWire::unread`]), and what was not acknowledged then.
     pub unread: Option<(LinkId, u64, Psn)>,
     pub epsn: Psn,
     pub msn: u32,
