@@ -15,7 +15,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The same for every queue pair. Without `tell` nothing is said of each: a broken device says so once.
+    /// Breaks every queue pair. Without `tell` no event is raised for each: a broken device raises one.
     pub fn fail_qps(&mut self, tell: bool, now: Nanos) {
         let all: Vec<QpId> = self.qps.iter().map(|(id, _)| id).collect();
         for id in all {

@@ -23,7 +23,7 @@ pub(crate) enum Carrier {
     /// Each as is best at the time.
     #[default]
     Free,
-    /// The same, and some have gone through the link.
+    /// Each as is best at the time; some have gone through the link.
     Mixed,
     /// Through the link. They go again, and may not be larger than before: of a piece that begins with what the peer
     /// has had it would take nothing.

@@ -288,7 +288,7 @@ impl Regions {
         self.recall(pd, sge, write)
     }
 
-    /// The same for a region that is not remembered, or does not allow it.
+    /// The span of an entry whose region is not the one remembered, or does not allow the access.
     #[cold]
     fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;

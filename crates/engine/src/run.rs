@@ -269,7 +269,7 @@ impl<P: Env> Engine<P> {
         arm(&mut self.timed, &mut self.timers, qp, at);
     }
 
-    /// The same for a deadline that was set before.
+    /// Enters a deadline into the list of timers that was set before.
     pub(crate) fn rearm_timer(&mut self, qp: &mut Qp, at: Nanos) {
         rearm(&mut self.timers, qp, at);
     }

@@ -162,8 +162,8 @@ impl Drop for Mapped {
 /// Pieces of a peer's arena that are mapped at one time.
 const PIECES: usize = 64;
 
-/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that whoever locks all his
-/// memory (mlockall(2)) locks no more than there is.
+/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that a process that locks
+/// all its memory (mlockall(2)) locks no more than there is.
 pub struct Peer {
     number: i32,
     inode: u64,

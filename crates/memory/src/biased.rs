@@ -26,9 +26,9 @@
 //! behind, its odd number was written before, and the other one sees it and waits. What the owner did meanwhile is seen
 //! by whoever reads its even number (release and acquire).
 //!
-//! **A revocation outlives who made it.** Who gives up waiting (`try_lock` and its timed siblings) leaves `owner` at
-//! `REVOKED`. Who takes `inner` after him comes behind that barrier, and looks at `seq`, too. `NOBODY` means that there
-//! is nothing to look at: who wrote it held the mutex.
+//! **A revocation outlives the thread that made it.** A thread that gives up waiting (`try_lock` and its timed
+//! siblings) leaves `owner` at `REVOKED`. The next thread that takes `inner` comes behind that barrier, and looks at
+//! `seq`, too. `NOBODY` means that there is nothing to look at: the thread that wrote it held the mutex.
 //!
 //! **No wake-up is lost.** By the same argument, for the owner's look at `owner` behind its even number: it sees that
 //! it was revoked, or the other one sees the even number, at the latest in futex(2), which compares before it sleeps.

@@ -59,7 +59,7 @@ pub struct Terms {
     pub ticket: TicketRef,
     /// Where the data are, or go, in the follower.
     pub followers: u64,
-    /// The same in the leader.
+    /// Address of the memory in the leader.
     pub leaders: u64,
     /// Bytes, at most [`LONGEST`].
     pub len: u32,

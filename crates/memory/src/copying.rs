@@ -1,4 +1,4 @@
-//! Marks around single copies, so that whoever wants his memory back can wait for those that are under way.
+//! Marks around single copies, so that a process that wants its memory back can wait for those that are under way.
 //!
 //! The target of a request copies directly from or to the initiator's memory, at a time of its choosing. The initiator
 //! can give the request up at any time. It makes the request's ticket void, and the target looks at the ticket before
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! Either the target sees that the ticket is void, or the initiator sees the mark (Dekker). The look at the ticket is a
-//! system call (`process_vm_readv`), which reads at some time after the fence. Nobody waits while a copy of his own is
-//! marked, so two that wait for each other both go on. The mark is input like everything in the window: a peer may
-//! write nonsense there, so whoever waits for it must not wait for ever.
+//! system call (`process_vm_readv`), which reads at some time after the fence. No process waits while a copy of its own
+//! is marked, so two that wait for each other both go on. The mark is input like everything in the window: a peer may
+//! write nonsense there, so no wait for it is without end.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

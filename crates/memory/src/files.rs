@@ -108,8 +108,8 @@ fn by_query(addr: u64, end: u64) -> Option<bool> {
     Some(false)
 }
 
-/// The same by `/proc/self/maps`, as far as its lines are read (see [`maps`]): a name that is cut off is none that is
-/// known.
+/// Looks the mapping up in `/proc/self/maps`, as far as its lines are read (see [`maps`]): a name that is cut off is
+/// none that is known.
 fn by_list(addr: u64, end: u64) -> bool {
     let mut shrinks = false;
     let read = maps::each(maps::Detail::Places, |mapping| {

@@ -7,7 +7,7 @@
 //! write-protect: who writes now waits              write-protect: who writes now waits
 //! copy the memory into the file                    copy the file into the private memory
 //! map the file over the memory                     move the private memory over the mapping
-//! wake who waits; he tries again, and now writes to what lies there
+//! wake the waiting threads: they try again, and now write to what lies there
 //! ```
 //!
 //! Reads go on all the time: old and new have the same content, and one replaces the other in one step.
@@ -17,8 +17,8 @@
 //! * A system call that is to write to the range while it moves waits; in a process that may not have that (neither
 //!   CAP_SYS_PTRACE nor `vm.unprivileged_userfaultfd`) it fails with EFAULT, or stops short. The same holds for
 //!   `process_vm_writev` of other processes.
-//! * Pages that someone has pinned (io_uring's registered buffers, O_DIRECT on its way) stay behind: what he still
-//!   writes to them is lost.
+//! * Pages that the kernel has pinned (io_uring's registered buffers, O_DIRECT on its way) stay behind: what is still
+//!   written to them is lost.
 //! * Memory shared so stays shared over fork ([`copy_for_child`]), MADV_DONTNEED does not zero it, and who can map the
 //!   file can write all of it.
 //! * Its mappings are no longer one with those around it, given back or not: mremap(2) over such a border fails.

@@ -676,7 +676,7 @@ fn eight_lines_of_bulk_are_claimed_at_once() {
     assert_eq!((0..40).filter(is_claimed).collect::<Vec<u32>>(), (2..10).collect::<Vec<u32>>());
 }
 
-/// The same for the bulk area: only what has been read.
+/// Of the bulk area only what has been read is taken back.
 #[test]
 fn claimed_bulk_has_been_read() {
     let header = [1; 3];

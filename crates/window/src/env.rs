@@ -50,7 +50,7 @@ pub(crate) struct Entry {
     pub link: Option<Box<Link>>,
 }
 
-/// The same-host wire. Single-threaded: the process wraps it in a lock.
+/// The wire between processes of one host. Single-threaded: the process wraps it in a lock.
 pub struct WindowEnv {
     pub(crate) config: Config,
     /// 128 random bits that name this device.
@@ -227,7 +227,7 @@ impl WindowEnv {
         self.peek_into(id, &mut packet).map(|rx| (packet, rx))
     }
 
-    /// The same; it is written to `packet`.
+    /// Writes the next packet of a link to `packet`, and names its payload.
     #[inline(always)]
     pub fn peek_into(&mut self, id: LinkId, packet: &mut Packet) -> Option<Rx> {
         match self.link_mut(id)?.peek(id, packet) {
@@ -292,7 +292,7 @@ impl WindowEnv {
         self.any_ready_of(|_| true)
     }
 
-    /// The same for the links but this.
+    /// True if a link other than this one has a packet.
     #[inline(always)]
     pub fn any_ready_but(&self, but: LinkId) -> bool {
         self.any_ready_of(|id| id != but)

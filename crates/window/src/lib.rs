@@ -1,5 +1,5 @@
-//! The same-host wire: packets travel through memory that two processes share. DESIGN.md of this crate draws how two
-//! processes meet, the life of a link, and how memory is taken back.
+//! The wire between processes of one host: packets travel through memory that two processes share. DESIGN.md of this
+//! crate draws how two processes meet, the life of a link, and how memory is taken back.
 //!
 //! * [`rendezvous`]: how processes find each other (abstract unix sockets named after blocks of QP numbers) and what
 //!   they say on the socket. `socket` holds the system calls for it.

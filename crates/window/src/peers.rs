@@ -25,14 +25,14 @@ const MAX_HALF_OPEN: usize = 64;
 /// Links that one process may make to us: it needs one, and has another one for as long as it has not noticed that the
 /// first has ended.
 const MAX_LINKS_EACH: usize = 4;
-/// The same for all processes of one user together that have no number here (another PID namespace).
+/// Most links to all processes of one user together that have no number here (another PID namespace).
 const MAX_LINKS_UNNAMED: usize = 256;
 /// Of the descriptors that this process may have, peers leave so many to its program, or the fourth part if that is
 /// less.
 const HEADROOM: u64 = 64;
 /// How long a connection may take to say HELLO.
 const HELLO_TIMEOUT: Nanos = 5_000_000_000;
-/// How long nobody is let in where there is no descriptor even for turning him away, in nanoseconds.
+/// How long no visitor is let in where there is no descriptor even for turning one away, in nanoseconds.
 const CLOSED: Nanos = 100_000_000;
 /// How often it is told at most that peers could not come in, in nanoseconds.
 const TELL_AGAIN: Nanos = 1_000_000_000;
@@ -256,7 +256,7 @@ impl WindowEnv {
     /// Says why a connection is not made, if it is for want of something here: the program sees a peer that does not
     /// answer.
     fn tell_obstacle(&self, what: impl Display, errno: Errno) {
-        // Nobody is there, or he has too many visitors.
+        // No process is there, or it has too many visitors.
         let peers = [Errno::ECONNREFUSED, Errno::EAGAIN];
         if self.diagnose && !peers.contains(&errno) {
             let why = std::io::Error::from_raw_os_error(errno.0);
@@ -353,8 +353,8 @@ impl WindowEnv {
         let socket = TrackedFd::connection(socket, &self.fds);
         let who = self.who(&socket)?;
         let pid = who.pid;
-        // The kernel's word for who listens, not the peer's: nobody can draw another's packets to himself by naming
-        // blocks that are not his.
+        // The kernel's word for the process that listens, not the peer's: no process can draw another's packets to
+        // itself by naming blocks that it does not hold.
         if pid != 0 && pid != std::process::id() && who.standing != Standing::Other {
             let known = self.live.iter().copied().find_map(|id| {
                 let link = self.link(id).filter(|link| matches!(link.state, State::Up | State::Held))?;

@@ -472,7 +472,7 @@ fn large_messages_go_the_quicker_way() {
     assert_eq!(above(&env), (128 << 10, u32::MAX), "it would have to be woken, if nothing is under way");
     other.suppress_doorbells();
     assert_eq!(above(&env), (u32::MAX, u32::MAX));
-    // Who has said what he wants gets it.
+    // A threshold from the settings holds in all cases.
     env.config.single_copy_above = Some(4096);
     let caps = env.caps(link).single_copy.unwrap();
     assert_eq!((caps.above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));

@@ -1,13 +1,13 @@
 //! Whether a program waits for each of its requests, or posts one right behind the other.
 //!
-//! Who executes a WRITE or READ by himself needs a system call for each, and the peer's processor has no part in it:
-//! best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves several
-//! times as much: two processors share the work, and a small request is one cache line.
+//! An initiator that executes a WRITE or READ itself needs a system call for each, and the peer's processor has no
+//! part: best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves
+//! several times as much: two processors share the work, and a small request is one cache line.
 //!
-//! Who polls for each completion before he posts the next has no queue ([`wire::OneSided::queues`]). But so has
-//! one who asks for few completions, although he may wait for what his peer writes to him. In a stream, some calls in a
-//! row take hardly longer than the calls themselves; between two that are answered by the peer there is at least what
-//! the peer does.
+//! A program that polls for each completion before it posts the next has no queue ([`wire::OneSided::queues`]). But so
+//! has one that asks for few completions, although it may wait for what its peer writes to it. In a stream, some calls
+//! in a row take hardly longer than the calls themselves; between two that are answered by the peer there is at least
+//! what the peer does.
 
 use wire::{Nanos, PIECE};
 

@@ -45,7 +45,7 @@ pub(crate) fn window_is_quicker() -> bool {
     }
 }
 
-/// Messages longer than this go by single copy, if nobody has said what he wants. `room`: bytes that are left in the
+/// Messages longer than this go by single copy, if the settings do not say. `room`: bytes that are left in the
 /// window.
 fn single_copy_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
     match (window_is_quicker, asleep) {

@@ -408,7 +408,8 @@ fn single_copies() {
     assert_eq!(error, Err(SingleCopyError::Denied));
 }
 
-/// Who gives a request up gets his memory back: the copy that its target was in the middle of is over then.
+/// An initiator that gives a request up gets its memory back: the copy that the target was in the middle of is over
+/// then.
 #[test]
 fn memory_that_is_taken_back_stays_as_it_is() {
     const LEN: usize = 1 << 20;

@@ -13,7 +13,7 @@ use crate::region::NULL_ADDR;
 
 /// Bytes of a list that names one piece of memory, see [`wire::packet_flags::BY_REF`]: only those are offered.
 pub(crate) const LIST_OF_ONE: usize = 32;
-/// After so many looks in vain, in a row, who polls looks as seldom as he does at other things.
+/// After so many looks in vain, in a row, a poll looks for offers as seldom as for other things.
 const IN_VAIN: u32 = 1024;
 
 /// The requests by reference with whose copies we may help.

@@ -475,7 +475,7 @@ impl Program {
         self.forge_for(end, peer);
     }
 
-    /// The same in the middle of a message, or of a wait.
+    /// Disturbs a queue pair in the middle of a message, or of a wait.
     fn interrupt(&mut self) {
         let ends = self.pairs.iter().flat_map(|pair| [(pair[0], pair[1]), (pair[1], pair[0])]);
         let found = ends.into_iter().find(|(end, _)| {

@@ -179,8 +179,8 @@ fn a_poked_entry_fails() {
     assert_eq!(statuses(&mut w, 0), [St::LocQpOpErr, St::WrFlushErr]);
 }
 
-/// The same with a small one that is under way: what would be sent again is no request. Acknowledged before somebody
-/// looks, it has been executed.
+/// The entry of a small SEND is overwritten while the SEND is under way: what would be sent again is no request. If it
+/// is acknowledged before the entry is read again, it has been executed.
 #[test]
 fn a_poked_entry_under_way_fails() {
     for looked_at in [false, true] {

@@ -21,7 +21,7 @@ fn fresh() -> (World, verbs::QpId, verbs::QpId) {
     (w, qa, qb)
 }
 
-/// The same, and it has been answered once.
+/// A fresh connection on which one request has been answered.
 fn proven() -> (World, verbs::QpId, verbs::QpId) {
     let (mut w, qa, qb) = fresh();
     let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);

@@ -66,7 +66,7 @@ impl Joined {
         w.post(0, self.qa, opcode, body, &sges, id).unwrap();
     }
 
-    /// The same with data that are elsewhere, and its first piece has been executed.
+    /// Posts a request whose data come from the other side, and executes its first piece.
     fn begin(&mut self, opcode: Opcode, len: u32) {
         let from = usize::from(opcode == Opcode::RdmaRead);
         self.w.write(from, AT, &pattern(len));

@@ -364,8 +364,8 @@ fn pieces_do_not_grow() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
-/// The same where single copies become possible only after the first try: the peer's answer about them was still on its
-/// way.
+/// Single copies become possible only after the first try, since the peer's answer about them was still on its way: the
+/// pieces of the second try are no larger.
 #[test]
 fn pieces_do_not_grow_when_single_copies_become_possible() {
     let mut w = World::new(2, 5);
@@ -442,7 +442,7 @@ fn a_request_behind_an_answer_without_room_times_out() {
     }
 }
 
-/// The same where one was under way when that was posted: its acknowledgement stops the timer.
+/// A request is posted while one is under way whose acknowledgement stops the timer: the timer is set again for it.
 #[test]
 fn a_request_behind_an_answered_one_times_out() {
     let mut w = World::new(2, 5);

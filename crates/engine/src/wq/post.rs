@@ -105,7 +105,7 @@ impl<P: Env> Engine<P> {
         self.post_send_here(id, wr, now)
     }
 
-    /// The same, where the request has just been made: most of it need not go through memory.
+    /// Posts a send request that the caller has just made: inlined, most of it need not go through memory.
     ///
     /// # Errors
     /// See [`Engine::post_send`].

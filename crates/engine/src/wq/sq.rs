@@ -241,7 +241,7 @@ impl SendQueue {
         entry[HEAD / 8 + 1].store(u64::from(sge.length) | u64::from(sge.lkey.0) << 32, Ordering::Relaxed);
     }
 
-    /// The same of one with inline data.
+    /// Writes the entry of an executed request with inline data.
     #[inline(always)]
     pub fn write_inline(&self, first: Executed, data: &[u8]) {
         let entry = self.write_executed(first, 0);

@@ -187,7 +187,7 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// The same for the lines of the bulk area: those of the next payload, if it is as long as the last one.
+    /// Takes back the lines of the bulk area that the next payload needs, if it is as long as the last one.
     #[inline]
     fn claim_bulk(&mut self, bulk: u32) {
         let start = self.place(bulk);
