@@ -1,6 +1,6 @@
 //! Words, widths and lengths of the sources: what rustfmt and clippy do not look at.
 //!
-//! [`OLD_IDENTIFIERS`] and [`OLD_WORDS`] are the one place for names that were replaced by the field's own
+//! `OLD_IDENTIFIERS` and `OLD_WORDS` are the one place for names that were replaced by the field's own
 //! (docs/glossary.md has those that stay). Only words that cannot be meant otherwise are listed.
 
 #[cfg(test)]

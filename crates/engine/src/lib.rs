@@ -243,8 +243,8 @@ impl<P: Env> Engine<P> {
 
     /// Whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
     /// result, but for what the platform is asked: on the fast path a packet may be tried twice at a full link, and
-    /// [`Observer::withholds_receive`] is not asked. A platform that counts the one or answers the other switches it
-    /// off.
+    /// [`wire::Observer::withholds_receive`] is not asked. A platform that counts the one or answers the other switches
+    /// it off.
     pub fn set_fast_path(&mut self, on: bool) {
         self.has_fast_path = on;
     }

@@ -63,7 +63,7 @@ static LINES: [u16; Half::SLOTS as usize] = {
 impl Half {
     /// Bytes of one half.
     pub const BYTES: usize = BULK_AT + Half::BULK as usize;
-    /// Bytes of a window. No multiple of a huge page's size, see [`crate::backing::Memfd::migrate`].
+    /// Bytes of a window. No multiple of a huge page's size, see [`crate::migrate::migrate`].
     pub const WINDOW: usize = 2 * Half::BYTES;
 
     /// Half 0 (from the side that made the window) or 1 (towards it).

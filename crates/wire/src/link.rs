@@ -23,7 +23,7 @@ pub struct Fault;
 /// Why a packet could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The link has no room now. The platform reports it in [`PacketWire::take_writable`] when it has again.
+    /// The link has no room now. The platform reports it in [`crate::PacketWire::take_writable`] when it has again.
     Full,
     /// The link is dead or unknown.
     Down,

@@ -136,8 +136,8 @@ pub struct OneSided<'a> {
     pub src: Qpn,
     /// The peer's.
     pub dst: Qpn,
-    /// The connection, as [`SameHost::one_sided`] gave it the last time; `None` where the peer would take packets of an
-    /// earlier one, too.
+    /// The connection, as [`crate::SameHost::one_sided`] gave it the last time; `None` where the peer would take
+    /// packets of an earlier one, too.
     pub epoch: Option<u64>,
     /// Which.
     pub op: OneSidedOp,

@@ -146,7 +146,7 @@ fn describe(packet: &Packet) -> String {
 }
 
 /// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for
-/// room there ([`report::say`]).
+/// room there (`say` of the crate `report`).
 pub fn tell_on_stderr(text: &str) {
     report::log(format_args!("{text}"));
 }
