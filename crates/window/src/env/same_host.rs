@@ -1,4 +1,5 @@
-//! What the window wire does for processes of one host beside packets: single copies, cooperative copies, export tables.
+//! What the window wire does for processes of one host beside packets: single copies, cooperative copies, export
+//! tables.
 
 use memory::{co_copy, local};
 use verbs::RKey;
