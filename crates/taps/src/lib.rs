@@ -1,9 +1,8 @@
-//! Middleware on the message path: what looks at packets, and what interferes with them, between the engine and any
-//! wire.
+//! Middleware on the message path, between the engine and any wire: it observes packets, and interferes with them.
 //!
-//! [`Tapped`] wraps a wire's [`Env`]. Without taps it costs one predictable branch for each packet; with them, every
+//! [`Tapped`] wraps a wire's [`Env`]. Without taps it costs one predictable branch for each packet. With taps, every
 //! packet that the engine sends and receives passes through [`Taps`], and requests that the initiator would execute by
-//! itself ([`SameHost::one_sided`]) become packets, so that there is something to see.
+//! itself ([`SameHost::one_sided`]) become packets, so that the taps see them.
 #![forbid(unsafe_code)]
 
 pub mod fault;
@@ -24,49 +23,49 @@ use pcap::Pcap;
 
 /// A wire from which packets are taken one by one.
 pub trait Wire: Env {
-    /// The next packet of a link, written to `packet`; the same one again until [`Wire::release`].
+    /// Write the next packet of a link to `packet`; the same one again until [`Wire::release`].
     fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<Self::Rx>;
-    /// The same, as a value.
+    /// The next packet of a link as a value; see [`Wire::peek_into`].
     fn peek(&mut self, link: LinkId) -> Option<(Packet, Self::Rx)> {
         let mut packet = Packet::NONE;
         self.peek_into(link, &mut packet).map(|rx| (packet, rx))
     }
-    /// Gives back what [`Wire::peek`] gave on this link.
+    /// Give back the packet that [`Wire::peek`] showed on this link.
     fn release(&mut self, link: LinkId);
-    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none.
-    /// `prompt`: who polls goes on with the acknowledgement: a hint.
+    /// The next packet of a link, if it is there and short; a wire that has no quicker way for those has none. `prompt`
+    /// is a hint that the polling thread goes on with the acknowledgement.
     fn peek_short(&self, _link: LinkId, _prompt: bool) -> Option<ShortPacket> {
         None
     }
-    /// Gives back what [`Wire::peek_short`] gave on this link.
+    /// Give back the packet that [`Wire::peek_short`] showed on this link.
     fn release_short(&mut self, link: LinkId) {
         self.release(link);
     }
-    /// Whether a packet of any size could be sent on this link now. Like a [`PacketWire::send`] that fails, it asks to
-    /// be told of room ([`PacketWire::take_writable`]).
+    /// Check that a packet of any size could be sent on this link now. Like a [`PacketWire::send`] that fails, a
+    /// failure requests a report of room ([`PacketWire::take_writable`]).
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::Down`].
     fn room(&mut self, link: LinkId) -> Result<(), SendError>;
     /// 128 random bits that name this process's device.
     fn device(&self) -> [u8; 16];
-    /// Those of the process at the other end, once it has said so. Asked when a packet of it is there, before which it
-    /// has said so: that must then be heard first.
+    /// The random bits of the process at the other end, once it has named them. Called when a packet of it is there: it
+    /// has named them before that packet, so the wire must read that message first.
     fn peer_device(&mut self, link: LinkId) -> Option<[u8; 16]>;
 }
 
-/// What stands on the path of packets.
+/// The middleware on the path of packets.
 #[derive(Default)]
 pub struct Taps {
-    /// Interferes with packets.
+    /// Faults of packets.
     pub faults: Option<fault::Faults>,
-    /// Writes packets down.
+    /// A capture of packets.
     pub pcap: Option<Pcap>,
 }
 
 impl Taps {
-    /// The taps that the environment asks for, if it does; what cannot be had is said on stderr. Faults are the
-    /// process's.
+    /// The taps that the environment asks for, if it does. A tap that cannot be made is reported on stderr. Faults are
+    /// the process's.
     pub fn from_env(wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
         let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
             report::log(format_args!("{why}"));
@@ -83,13 +82,13 @@ pub struct Tapped<W> {
 }
 
 impl<W: Wire> Tapped<W> {
-    /// This wire; without taps packets pass as they are.
+    /// Wrap this wire; without taps packets pass as they are.
     pub fn new(wire: W, taps: Option<Taps>) -> Self {
         Tapped { wire, taps: taps.map(Box::new) }
     }
 
-    /// True if something looks on or interferes. Never in a build with `--cfg without_taps`: against such a one is
-    /// measured what asking costs the others (`cargo xtask taps-cost`).
+    /// True if there are taps. Always false in a build with `--cfg without_taps`: `cargo xtask taps-cost` measures the
+    /// cost of this test against such a build.
     #[inline(always)]
     fn tapped(&self) -> bool {
         !cfg!(without_taps) && self.taps.is_some()
@@ -101,7 +100,7 @@ impl<W: Wire> Tapped<W> {
         self.peek_into(link, &mut packet).map(|rx| (packet, rx))
     }
 
-    /// The same, written to `packet`: it is large.
+    /// Write the next packet of a link to `packet`: a packet is large. See [`Tapped::peek`].
     #[inline]
     pub fn peek_into(&mut self, link: LinkId, packet: &mut Packet) -> Option<W::Rx> {
         if self.tapped() {
@@ -110,7 +109,7 @@ impl<W: Wire> Tapped<W> {
         self.wire.peek_into(link, packet)
     }
 
-    /// Gives back what [`Tapped::peek`] gave on this link.
+    /// Give back the packet that [`Tapped::peek`] showed on this link.
     #[inline]
     pub fn release(&mut self, link: LinkId) {
         if self.tapped() {
@@ -122,21 +121,21 @@ impl<W: Wire> Tapped<W> {
     /// The next packet of a link, if it is there and short: [`Tapped::peek`] gives the others. `prompt`: see
     /// [`Wire::peek_short`].
     ///
-    /// Not for wires with taps: who calls this knows that there are none, so that asking costs the others nothing.
+    /// Not for wires with taps: the caller knows that there are none, so that the test costs the fast path nothing.
     #[inline(always)]
     pub fn peek_short(&self, link: LinkId, prompt: bool) -> Option<ShortPacket> {
         debug_assert!(self.taps.is_none());
         self.wire.peek_short(link, prompt)
     }
 
-    /// Gives back what [`Tapped::peek_short`] gave on this link.
+    /// Give back the packet that [`Tapped::peek_short`] showed on this link.
     #[inline(always)]
     pub fn release_short(&mut self, link: LinkId) {
         self.wire.release_short(link);
     }
 
-    // What follows is kept out of the functions that the message path goes through: without taps it costs them one
-    // branch, and no room.
+    // The functions that follow are kept out of those of the message path: without taps they cost it one branch, and no
+    // room.
 
     #[cold]
     #[inline(never)]
@@ -173,8 +172,8 @@ impl<W: Wire> Tapped<W> {
         self.send_faulty(link, packet, payload)
     }
 
-    /// Sends what is to go to the wire, and writes it down: before the peer can see it, so that a capture has every
-    /// answer behind its question.
+    /// Send a packet to the wire, and capture it before the peer can see it, so that a capture has every answer behind
+    /// its question.
     fn transmit(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut()) {
             self.wire.room(link)?;
@@ -183,14 +182,14 @@ impl<W: Wire> Tapped<W> {
         self.wire.send(link, packet, payload)
     }
 
-    /// Writes down what the engine sent and the wire never got.
+    /// Capture a packet that the engine sent and the wire never got.
     fn lost(&mut self, packet: &Packet, payload: Payload<'_>) {
         if let Some(pcap) = self.taps.as_mut().and_then(|taps| taps.pcap.as_mut()) {
             pcap.sent(&self.wire, packet, payload, Some("lost on purpose, on its way to the wire"));
         }
     }
 
-    /// Lets time pass for what waits in the taps.
+    /// Let time pass for packets that wait in the taps.
     #[inline]
     pub fn pass(&mut self, now: Nanos) {
         if self.tapped() {
@@ -198,8 +197,8 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// Sends at once what waits in the taps, for later nobody may be there to do it. Gives when the last packet that
-    /// found no room is due: so long it makes sense to try again.
+    /// Send at once the packets that wait in the taps, for the process may be gone later. The result is the time of the
+    /// last packet that found no room: until then the caller should try again.
     #[inline]
     pub fn flush(&mut self) -> Option<Nanos> {
         if !self.tapped() {
@@ -208,14 +207,14 @@ impl<W: Wire> Tapped<W> {
         self.flush_faulty()
     }
 
-    /// Tells how often those faults struck that were told only once, and which have not happened.
+    /// Log how often those faults struck that were logged only once, and those that have not happened.
     pub fn sum_up(&self) {
         if let Some(faults) = self.taps.as_ref().and_then(|taps| taps.faults.as_ref()) {
             faults.sum_up();
         }
     }
 
-    /// When [`Tapped::pass`] has something to do, if nothing else happens.
+    /// The time at which [`Tapped::pass`] has something to do, if nothing else happens.
     #[inline]
     pub fn tap_deadline(&self) -> Option<Nanos> {
         if !self.tapped() {
@@ -224,7 +223,7 @@ impl<W: Wire> Tapped<W> {
         self.taps.as_ref()?.faults.as_ref()?.deadline()
     }
 
-    /// True if [`Tapped::take_orders`] has some.
+    /// True if [`Tapped::take_orders`] has orders.
     #[inline]
     pub fn has_orders(&self) -> bool {
         self.tapped() && self.has_orders_tapped()
@@ -236,14 +235,14 @@ impl<W: Wire> Tapped<W> {
         self.taps.as_ref().and_then(|taps| taps.faults.as_ref()).is_some_and(fault::Faults::has_orders)
     }
 
-    /// What faults want to be done to the device.
+    /// The orders of faults for the device.
     #[cold]
     #[inline(never)]
     pub fn take_orders(&mut self) -> Vec<fault::Order> {
         self.taps.as_mut().and_then(|taps| taps.faults.as_mut()).map(fault::Faults::take_orders).unwrap_or_default()
     }
 
-    /// Writes down a management datagram that is being sent, by another way than this wire.
+    /// Capture a management datagram that is being sent, by another way than this wire.
     pub fn managed(&mut self, source: &Gid, dest: &Gid, mad: &[u8]) {
         if let Some(pcap) = self.pcap() {
             pcap.managed(source, dest, mad);
@@ -333,7 +332,7 @@ impl<W: Wire> PacketWire for Tapped<W> {
     #[inline]
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         if self.tapped() {
-            // A copy, so that without taps the packet need not be in memory for anybody to look at.
+            // A copy, so that without taps the packet need not be in memory for the taps to see.
             let (packet, payload) = (*packet, payload);
             return self.send_tapped(link, &packet, payload);
         }
@@ -342,8 +341,7 @@ impl<W: Wire> PacketWire for Tapped<W> {
 
     #[inline(always)]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
-        // With taps the engine has no fast path (`Engine::set_fast_path` of the engine), and what it does not take is
-        // not asked about.
+        // With taps the engine has no fast path (`Engine::set_fast_path`), and without one it does not call this.
         debug_assert!(self.taps.is_none());
         self.wire.send_short(link, packet, prefix)
     }
@@ -487,7 +485,7 @@ impl<W: Wire> SameHost for Tapped<W> {
 
     #[inline]
     fn publish(&mut self, exported: &Export) {
-        // Nor may peers execute theirs unseen.
+        // With taps peers may not execute their requests unseen either.
         if !self.tapped() {
             self.wire.publish(exported);
         }
@@ -500,7 +498,7 @@ impl<W: Wire> SameHost for Tapped<W> {
 
     #[inline]
     fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
-        // What is executed without a packet could be neither seen nor interfered with.
+        // The taps could neither see nor change a request that is executed without a packet.
         if self.tapped() { None } else { self.wire.one_sided(link, request) }
     }
 

@@ -1,4 +1,4 @@
-//! A wire for tests, which writes down what it gets.
+//! A wire for tests, which records what it gets.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use wire::*;
 
 use crate::Wire;
 
-/// Memory is this wire's own, and addresses are places in it.
+/// A wire with memory of its own, in which addresses are offsets.
 #[derive(Default)]
 pub(crate) struct MockWire {
     pub sent: Vec<(LinkId, Packet, Vec<u8>)>,
@@ -17,7 +17,7 @@ pub(crate) struct MockWire {
     pub coming: VecDeque<(Packet, Vec<u8>)>,
     pub memory: std::cell::RefCell<Vec<u8>>,
     pub exported: u32,
-    /// Who is at the other end.
+    /// The random bits of the process at the other end.
     pub peer: Option<[u8; 16]>,
 }
 

@@ -1,12 +1,12 @@
 //! Captures: every packet as RoCEv2 would carry it, in a pcapng file that Wireshark reads.
 //!
 //! The engine's packets are larger than those of a network: up to a segment of 16 KiB, or any length by reference. A
-//! capture shows what an adapter would send for them, packets of at most the path MTU; the engine numbers them so that
-//! each of these has its sequence number.
+//! capture shows the packets that an adapter would send for them, of at most the path MTU. The engine numbers its
+//! packets so that each of these has its sequence number.
 //!
-//! * A packet is written down by its sender, before the receiver can see it. So with several processes writing to one
-//!   file each packet is there once, and behind what it answers.
-//! * What comes from a process that does not write to the same file is written down when it is received.
+//! * The sender captures a packet before the receiver can see it. So with several processes writing to one file each
+//!   packet is there once, and behind the packet that it answers.
+//! * The receiver captures a packet of a process that does not write to the same file.
 
 mod file;
 mod packet;
@@ -31,13 +31,13 @@ use packet::{Piece, Way};
 
 /// The file to write packets to.
 pub const FILE_VARIABLE: &str = "SOFTRNIC_PCAP";
-/// Bytes of a packet to keep.
+/// The number of bytes of a packet to keep.
 pub const SNAPLEN_VARIABLE: &str = "SOFTRNIC_PCAP_SNAPLEN";
 
-/// Longer than any packet: headers, 4096 bytes of payload, ICRC.
+/// More bytes than any packet has: headers, 4096 bytes of payload, ICRC.
 pub const SNAPLEN: u32 = 65535;
 
-/// Bytes of blocks that are written together.
+/// The number of bytes of blocks that are written together.
 const BATCH: usize = 256 << 10;
 
 /// Most bytes of a message that one packet by reference stands for (`engine::rc::requester`).
@@ -49,30 +49,31 @@ const GIDS: u32 = 32;
 /// The queue pair of the general services (IBTA vol. 1, 3.9.4), and its Q_Key (10.2.5).
 const GSI: Qpn = Qpn::new(1);
 const GSI_QKEY: u32 = 0x8001_0000;
-/// No shorter than a management datagram.
+/// The MTU of that queue pair: no shorter than a management datagram.
 const GSI_MTU: u32 = 256;
 
 /// NAK codes that only the window has (`engine::rc::responder`).
 const NAK: u8 = 3 << 5;
 const NAK_SOURCE_FAULT: u8 = NAK | 30;
 const NAK_SINGLE_COPY: u8 = NAK | 31;
-/// What a network would have in their place.
+/// The code that a network would have in their place.
 const NAK_SEQUENCE: u8 = NAK;
 const NAK_REMOTE_OPERATIONAL: u8 = NAK | 3;
 
-/// Writes packets down.
+/// A capture that packets are written to.
 #[derive(Debug)]
 pub struct Pcap {
-    /// `None` once it could not be written.
+    /// `None` once the file could not be written.
     capture: Option<Capture>,
     path: PathBuf,
     snaplen: usize,
     paths: HashMap<Qpn, Path>,
-    /// What was last put directly into a peer's memory: the data of the READ response that follows.
+    /// The memory from which data were last put directly into a peer's memory: the data of the READ response that
+    /// follows.
     pushed: Vec<Span>,
-    /// Where what was last copied directly from a peer's memory is now: the data of the packet being received.
+    /// The memory to which data were last copied directly from a peer's: the data of the packet being received.
     pulled: Vec<Span>,
-    /// The datagram to a group that was last sent: it goes to each member, and through a network only once.
+    /// The datagram to a group that was last sent: it is sent to each member, and through a network only once.
     to_group: Option<(Qpn, Psn)>,
     /// Whether peers, by their devices' names, write to this file, too.
     writes_too: HashMap<u64, bool>,
@@ -83,15 +84,14 @@ pub struct Pcap {
     mad: Psn,
 }
 
-/// Copies bytes of a packet's payload, from an offset on; false if they cannot be had.
+/// A function that copies bytes of a packet's payload, from an offset on; false if they cannot be had.
 type Data<'a> = &'a mut dyn FnMut(u32, &mut [u8]) -> bool;
 
 impl Pcap {
     /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's
     /// device.
     ///
-    /// # Errors
-    /// Why there is none, for the user.
+    /// # Errors The reason why there is none, for the user.
     pub fn from_env(device: &[u8; 16]) -> Result<Option<Pcap>, String> {
         let Some(path) = report::setting(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
             return Ok(None);
@@ -129,24 +129,24 @@ impl Pcap {
         })
     }
 
-    /// A queue pair can send from now on.
+    /// Note the path of a queue pair that can send from now on.
     pub(crate) fn routed(&mut self, path: &Path) {
         self.paths.insert(path.qpn, *path);
     }
 
-    /// Something was put directly into a peer's memory.
+    /// Note memory from which data were put directly into a peer's memory.
     pub(crate) fn pushed(&mut self, local: &[Span]) {
         self.pushed.clear();
         self.pushed.extend_from_slice(local);
     }
 
-    /// Something was copied directly from a peer's memory.
+    /// Note memory to which data were copied directly from a peer's memory.
     pub(crate) fn pulled(&mut self, local: &[Span]) {
         self.pulled.clear();
         self.pulled.extend_from_slice(local);
     }
 
-    /// A packet is being sent.
+    /// Capture a packet that is being sent.
     pub(crate) fn sent<P: Memory>(&mut self, memory: &P, packet: &Packet, payload: Payload<'_>, note: Option<&str>) {
         if self.capture.is_none() {
             return;
@@ -176,7 +176,8 @@ impl Pcap {
         self.record(&way, packet, note, true, &mut data);
     }
 
-    /// A management datagram is being sent: from the port's queue pair 1 to the peer's (IBTA vol. 1, 13.5.1).
+    /// Capture a management datagram that is being sent: from the port's queue pair 1 to the peer's (IBTA vol. 1,
+    /// 13.5.1).
     pub(crate) fn managed(&mut self, source: &Gid, dest: &Gid, mad: &[u8]) {
         let psn = self.mad;
         self.mad = psn.plus(1);
@@ -197,13 +198,13 @@ impl Pcap {
         self.record(&(way, QpType::Ud, GSI_MTU), &packet, None, true, &mut data);
     }
 
-    /// A packet has been received: written down here if its sender does not do so.
+    /// Capture a packet that was received, if its sender does not capture it.
     pub(crate) fn received<W: Wire>(&mut self, wire: &mut W, link: LinkId, packet: &Packet, rx: W::Rx) {
         let pulled = std::mem::take(&mut self.pulled);
-        // Until a process has said who it is, it is one of those who write here: the others say so first.
+        // A process that has not named its device writes to this file itself: the others name theirs first.
         let (Some(capture), Some(peer)) = (&mut self.capture, wire.peer_device(link)) else { return };
         let peer = name_of(&peer);
-        // It has joined before it sent its first packet, or never will.
+        // The peer has joined the file before it sent its first packet, or never will.
         if *self.writes_too.entry(peer).or_insert_with(|| capture.has(peer)) {
             return;
         }
@@ -216,13 +217,13 @@ impl Pcap {
             (ends, skip) = (addresses(&prefix), GIDS);
         }
         let by_ref = packet.has(flag::BY_REF);
-        // What it says is not believed: it costs room in the file.
+        // The length in the packet is not trusted: it costs room in the file.
         if is_segmented(packet.op) {
             packet.len = packet.len.min(if by_ref { LONGEST_REFERENCE } else { carried - skip });
         }
         let mut data = |offset: u32, to: &mut [u8]| {
             if by_ref {
-                // Of what a target has put into our memory nobody says here where it lies.
+                // The packet does not say where data lie that a target has put into this process's memory.
                 return load(wire, &[], &pulled, offset, to);
             }
             let fits = u64::from(skip) + u64::from(offset) + to.len() as u64 <= u64::from(carried);
@@ -235,7 +236,7 @@ impl Pcap {
         self.record(&way, &packet, None, false, &mut data);
     }
 
-    /// Where a packet comes from and goes to, and how it is to be read.
+    /// The ends of a packet, its service, and its MTU.
     fn way(&self, packet: &Packet, outbound: bool, ends: Option<(Gid, Gid)>) -> (Way, QpType, u32) {
         let own = if outbound { packet.src } else { packet.dst };
         let path = self.paths.get(&own);
@@ -253,7 +254,7 @@ impl Pcap {
         if packet.op == PacketOp::Datagram {
             (way.source, way.dest) = ends.unwrap_or_default();
             if way.dest == Gid::ZERO {
-                way.dest = way.source; // addressed by a LID (link layer InfiniBand), that of this host
+                way.dest = way.source; // a path without GIDs, by a LID (link layer InfiniBand): the LID is this host's
             }
             way.traffic_class = (packet.swap >> 8) as u8;
             way.hop_limit = (packet.swap >> 16) as u8;
@@ -262,7 +263,7 @@ impl Pcap {
         (way, path.map_or(QpType::Rc, |path| path.service), path.map_or(4096, |path| path.mtu))
     }
 
-    /// Writes down a packet of the engine's: the packets that a network would see.
+    /// Capture a packet of the engine: the packets that a network would see.
     fn record(
         &mut self,
         (way, service, mtu): &(Way, QpType, u32),
@@ -315,7 +316,7 @@ impl Pcap {
         let Some(capture) = &self.capture else { return };
         let frame = packet::frame(way, service, packet, piece);
         let payload_len = piece.len as usize;
-        // What is longer than IP can carry is a peer's word only: no queue pair sends it.
+        // A length beyond IP's is only a peer's claim: no queue pair sends such a packet.
         let Ok((frame_len, at)) = frame.frame_len(payload_len) else { return };
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
@@ -325,7 +326,7 @@ impl Pcap {
         if packet.op == PacketOp::AtomicWrite {
             payload.copy_from_slice(&packet.swap.to_ne_bytes()); // memory as it is
         } else if !data(offset, payload) {
-            // Not cut off: Wireshark shows nothing of the transport headers of packets that are.
+            // The payload is not cut off: Wireshark shows nothing of the transport headers of packets that are.
             payload.fill(0);
             join(&mut comment, "the payload could not be read; zeros are in its place");
         }
@@ -358,7 +359,7 @@ impl Pcap {
     }
 }
 
-/// Adds to a comment.
+/// Append a text to a comment.
 fn join(comment: &mut Option<Cow<'_, str>>, more: &str) {
     let text = match comment.take() {
         Some(before) => format!("{before}; {more}"),
@@ -367,7 +368,7 @@ fn join(comment: &mut Option<Cow<'_, str>>, more: &str) {
     *comment = Some(Cow::Owned(text));
 }
 
-/// A name for a device by which nobody can pass himself off as it.
+/// A name for a device that another process cannot use to pass itself off as it.
 fn name_of(device: &[u8; 16]) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hash = DefaultHasher::new();
@@ -376,7 +377,7 @@ fn name_of(device: &[u8; 16]) -> u64 {
     hash.finish() & !(3 << 56) | 2 << 56
 }
 
-/// The packet with what only the window knows put in a network's words, and what it was.
+/// The packet with codes that only the window knows replaced by a network's, and the name of the original.
 fn as_on_a_network(packet: &Packet) -> (Packet, Option<&'static str>) {
     let mut shown = *packet;
     let told = match (packet.op, packet.syndrome) {
@@ -400,7 +401,7 @@ fn is_segmented(op: PacketOp) -> bool {
     matches!(op, PacketOp::Send | PacketOp::Write | PacketOp::ReadResponse | PacketOp::Datagram)
 }
 
-/// Payload bytes of a packet, as a network would carry it.
+/// The payload bytes of a packet, as a network would carry it.
 fn payload_len(packet: &Packet) -> u32 {
     match packet.op {
         PacketOp::Send | PacketOp::Write | PacketOp::ReadResponse | PacketOp::Datagram => packet.len,
@@ -416,7 +417,7 @@ fn addresses(prefix: &[u8]) -> Option<(Gid, Gid)> {
     Some((Gid(*source), Gid(*dest)))
 }
 
-/// Our own memory that a packet by reference names ([`flag::BY_REF`]); the first entry is the ticket.
+/// The local memory that a packet by reference names ([`flag::BY_REF`]); the first entry is the ticket.
 fn references(list: &[u8]) -> impl Iterator<Item = Span> {
     list.chunks_exact(16).skip(1).map(|entry| {
         let (addr, rest) = entry.split_at(8);
@@ -427,7 +428,7 @@ fn references(list: &[u8]) -> impl Iterator<Item = Span> {
     })
 }
 
-/// Copies bytes of a payload to send. A capture never trusts memory to be there.
+/// Copy bytes of a payload to send. A capture never trusts memory to be there.
 fn load<P: Memory>(memory: &P, prefix: &[u8], spans: &[Span], offset: u32, mut to: &mut [u8]) -> bool {
     let mut skip = offset as usize;
     if let Some(own) = prefix.get(skip..) {

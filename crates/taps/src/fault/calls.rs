@@ -1,4 +1,4 @@
-//! Calls that fail: which functions can, how each says so, and which rules want it.
+//! Calls that fail: the functions that can, how each reports it, and the rules that make them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,19 +11,19 @@ use super::spec::{Fault, Spec};
 /// How a function fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fails {
-    /// Returns the errno.
+    /// It returns the errno.
     Number,
-    /// Returns NULL and sets errno.
+    /// It returns NULL and sets errno.
     Pointer,
-    /// Returns -1 and sets errno.
+    /// It returns -1 and sets errno.
     MinusOne,
-    /// Returns the negative errno.
+    /// It returns the negative errno.
     Negative,
 }
 
 use Fails::{MinusOne, Negative, Number, Pointer};
 
-/// Every function that can fail on demand. A test holds the list against what the library exports.
+/// Every function that can fail on demand. A test compares the list with the library's exports.
 #[rustfmt::skip]
 pub const CALLS: &[(&str, Fails)] = &[
     ("ibv_get_device_list", Pointer), ("ibv_open_device", Pointer), ("ibv_close_device", MinusOne),
@@ -64,7 +64,7 @@ pub const CALLS: &[(&str, Fails)] = &[
     ("rdma_write_cm_event", MinusOne),
 ];
 
-/// Calls that go by a second name: verbs.h makes one of what the program wrote, and send requests are posted in two
+/// Second names of calls: verbs.h makes one of the call that the program wrote, and send requests are posted in two
 /// ways.
 const ALSO: [(&str, &str); 2] = [("ibv_reg_mr_iova2", "ibv_reg_mr"), ("ibv_wr_complete", "ibv_post_send")];
 
@@ -76,17 +76,17 @@ pub struct CallFaults {
     broken: AtomicBool,
 }
 
-/// Why a call fails.
+/// The reason why a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A rule said so, at this call of those that it counts.
+    /// A rule that struck, with the number of this call among those that it counts.
     Struck(u64, Errno),
-    /// The device is broken or gone.
+    /// The device, which is broken or gone.
     Broken,
 }
 
 impl Failure {
-    /// What the call returns or sets.
+    /// The errno that the call returns or sets.
     pub fn errno(self) -> Errno {
         match self {
             Failure::Struck(_, errno) => errno,
@@ -106,12 +106,12 @@ impl CallFaults {
         }
     }
 
-    /// Whether, and how, this call fails.
+    /// The failure of this call, if it is to fail.
     pub fn call(&self, name: &str, elapsed: Nanos) -> Option<Failure> {
         let mut failure = None;
         for armed in &self.rules {
             let Fault::Errno(_, errno) = armed.rule.fault else { continue };
-            // Every rule counts every call that it names, whatever becomes of it.
+            // Every rule counts every call that it names, whatever becomes of the call.
             if Self::names(armed, name)
                 && let Some(n) = armed.strikes(self.seed, elapsed)
             {
@@ -127,22 +127,22 @@ impl CallFaults {
         pattern.covers(name) || ALSO.iter().any(|(called, other)| *called == name && pattern.covers(other))
     }
 
-    /// True if a rule may want this function to fail. Only then the data path has to look.
+    /// True if a rule may make this function fail. Only then does the data path have to ask.
     pub fn watches(&self, name: &str) -> bool {
         self.rules.iter().any(|armed| Self::names(armed, name))
     }
 
-    /// In a forked child: it counts for itself. Async-signal-safe.
+    /// Count anew, in a forked child. Async-signal-safe.
     pub fn begin_anew(&self) {
         self.rules.iter().for_each(Armed::begin_anew);
     }
 
-    /// Tells of rules that have not struck.
+    /// Log the rules that have not struck.
     pub fn sum_up(&self, tell: impl Fn(&str)) {
         self.rules.iter().filter_map(|armed| armed.idle("calls")).for_each(|line| tell(&line));
     }
 
-    /// From now on calls that need the device fail.
+    /// Make calls that need the device fail from now on.
     pub fn break_device(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
@@ -153,9 +153,10 @@ impl CallFaults {
     }
 }
 
-/// What a device that is gone cannot do: everything but to give back, to poll and to post (what is posted is flushed).
-/// As Linux, where every command of a disassociated device fails with EIO (`drivers/infiniband/core/uverbs_main.c`).
-/// librdmacm's calls have errnos of their own for it, but those that are verbs underneath.
+/// True for calls that fail on a device that is gone: all but those that give back, poll and post (requests that are
+/// posted are flushed). In Linux every command of a disassociated device fails with EIO
+/// (`drivers/infiniband/core/uverbs_main.c`). librdmacm's calls have errnos of their own for it, but those that are
+/// verbs underneath.
 fn needs_the_device(name: &str) -> bool {
     const STILL: [&str; 14] = [
         "ibv_destroy_",

@@ -2,7 +2,8 @@
 
 use verbs::Errno;
 
-/// Linux's numbers (errno(3)); those that verbs and librdmacm's calls are known to return, and what a kernel may add.
+/// Linux's numbers (errno(3)): the errnos that verbs and librdmacm's calls are known to return, and those that a kernel
+/// may add.
 const NAMES: [(&str, i32); 45] = [
     ("EPERM", 1),
     ("ENOENT", 2),
@@ -56,7 +57,7 @@ pub fn number(name: &str) -> Option<Errno> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| Errno(*number))
 }
 
-/// Its name, or its number.
+/// The name of an errno, or its number.
 pub fn name(errno: Errno) -> String {
     let found = NAMES.iter().find(|(_, number)| *number == errno.0);
     found.map_or_else(|| errno.0.to_string(), |(name, _)| (*name).to_owned())

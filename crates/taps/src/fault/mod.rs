@@ -1,9 +1,9 @@
-//! Faults on purpose, by a specification and a seed: the same seed and the same sequence of packets and calls give the
+//! Deliberate faults, by a specification and a seed: the same seed and the same sequence of packets and calls give the
 //! same faults.
 //!
-//! `spec.rs` says what there is, `parse.rs` reads it, `rule.rs` decides when, `path.rs` does it to packets. Calls that
-//! fail are in `calls.rs`; the C ABI asks. What happens to the device as a whole is an [`Order`], which the NIC carries
-//! out.
+//! `spec.rs` has the faults, `parse.rs` reads a specification, `rule.rs` decides when a fault strikes, `path.rs`
+//! applies it to packets. Calls that fail are in `calls.rs`; the C ABI asks. A fault of the device as a whole is an
+//! [`Order`], which the NIC carries out.
 
 pub mod calls;
 mod errnos;
@@ -26,36 +26,36 @@ pub use parse::ParseError;
 use rule::Armed;
 use spec::{DeviceFault, Fault, Op, Spec};
 
-/// What happens to more than a packet: for the NIC.
+/// A fault of more than a packet, for the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// This queue pair breaks.
+    /// Break this queue pair.
     FailQp(Qpn),
-    /// Every connected queue pair breaks.
+    /// Break every connected queue pair.
     FailQps,
-    /// The device or the port changes.
+    /// Change the device or the port.
     Device(DeviceFault),
-    /// The port is up again.
+    /// Bring the port up again.
     PortUp,
 }
 
-/// A packet that goes out later.
+/// A packet that is sent later.
 struct Late {
     link: LinkId,
     packet: Packet,
     data: Vec<u8>,
-    /// So many packets to the same process let it go before its time.
+    /// The number of packets to the same process that let it go before its time.
     behind: Option<u32>,
 }
 
-/// What becomes of a packet that goes.
+/// The decision about a packet that is sent.
 #[derive(Default)]
 struct Verdict {
     lost: bool,
     again: bool,
     wait: Nanos,
     behind: Option<u32>,
-    /// Which bit is flipped, as a number to be reduced to the length.
+    /// The number, to be reduced to the length, of the bit that is flipped.
     flip: Option<u64>,
 }
 
@@ -65,12 +65,12 @@ impl Verdict {
     }
 }
 
-/// What becomes of a packet that came.
+/// The decision about a packet that came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Arrival {
     Lost,
     Passes,
-    /// Is to be given once more.
+    /// The packet is to be given once more.
     Again,
 }
 
@@ -81,28 +81,28 @@ pub struct Faults {
     tell: fn(&str),
     started: Nanos,
     rules: Vec<Armed>,
-    /// By time and number.
+    /// The late packets, by time and number.
     late: BTreeMap<(Nanos, u64), Late>,
     serial: u64,
-    /// More were late than may wait.
+    /// True if more packets were late than may wait.
     overflowed: bool,
-    /// A link had no room for what was late.
+    /// When to try again after a link had no room for late packets.
     retry_at: Nanos,
-    /// Links on which nothing passes, until when.
+    /// The links on which nothing passes, and until when.
     dark: HashMap<LinkId, Nanos>,
-    /// Nothing passes but within this process, until then.
+    /// The time until which packets pass only within this process.
     cut_until: Nanos,
     port_down_until: Option<Nanos>,
     broken: bool,
     rnr_until: Nanos,
     orders: Vec<Order>,
-    /// What was decided about the packet that a link shows.
+    /// The decision about the packet that a link shows.
     arrived: HashMap<LinkId, Arrival>,
-    /// Which bit of the packet being received is flipped, as a number, behind so many bytes of header.
+    /// The number of the bit to flip in the packet being received, and the bytes of header in front of it.
     flip: Option<(u64, u32)>,
 }
 
-/// `for=` not said: to the end.
+/// The end of a state; `for=` that is missing means for ever.
 fn until(now: Nanos, lasts: Option<Nanos>) -> Nanos {
     lasts.map_or(Nanos::MAX, |lasts| now.saturating_add(lasts))
 }
@@ -112,7 +112,7 @@ fn header(op: PacketOp) -> u32 {
     if op == PacketOp::Datagram { 32 } else { 0 }
 }
 
-/// Data in a payload of `len` bytes, in bytes; 0 for lists of addresses and operands.
+/// The bytes of data in a payload of `len` bytes; 0 for lists of addresses and operands.
 fn data_len(packet: &Packet, len: u32) -> u32 {
     match packet.op {
         PacketOp::Send | PacketOp::Write | PacketOp::ReadResponse | PacketOp::Datagram => {
@@ -152,7 +152,8 @@ pub fn tell_on_stderr(text: &str) {
 }
 
 impl Faults {
-    /// Armed from now on. `None` if no rule is about packets or the device. `tell` gets a line for each fault.
+    /// Faults that are armed from now on. `None` if no rule is about packets or the device. `tell` gets a line for each
+    /// fault.
     pub fn new(spec: &Spec, seed: u64, clock: fn() -> Nanos, tell: fn(&str)) -> Option<Self> {
         let rules = spec.rules.iter().enumerate().filter(|(_, rule)| !matches!(rule.fault, Fault::Errno(..)));
         let rules: Vec<Armed> = rules.map(|(i, rule)| Armed::new(rule.clone(), i)).collect();
@@ -185,7 +186,7 @@ impl Faults {
         std::mem::take(&mut self.orders)
     }
 
-    /// Data must be in the packets: a rule wants to reach them.
+    /// True if data must be in the packets, because a rule is to reach them.
     fn needs_data(&self) -> bool {
         self.rules.iter().any(|armed| armed.rule.fault == Fault::Corrupt)
     }
@@ -194,7 +195,7 @@ impl Faults {
         (self.tell)(&format!("fault {} (seed {}), {n}: {what}", fault.name(), self.seed));
     }
 
-    /// Tells how many packets were slow, of which only the first was told, and what has not happened.
+    /// Log how many packets were slow, of which only the first was logged, and the faults that have not happened.
     pub(crate) fn sum_up(&self) {
         self.rules.iter().filter_map(|armed| armed.idle("packets")).for_each(|line| (self.tell)(&line));
         for armed in self.rules.iter().filter(|armed| matches!(armed.rule.fault, Fault::Slow(_))) {
@@ -205,7 +206,7 @@ impl Faults {
         }
     }
 
-    /// What happens to the device, the port, a link or a queue pair. True if the packet that brought it is lost.
+    /// Apply a fault of the device, the port, a link or a queue pair. True if the packet that brought it is lost.
     fn incident(&mut self, fault: &Fault, lasts: Option<Nanos>, hit: Option<(LinkId, Qpn)>, now: Nanos) -> bool {
         match (fault, hit) {
             (Fault::QpError, Some((_, qpn))) => self.orders.push(Order::FailQp(qpn)),
@@ -233,12 +234,12 @@ impl Faults {
             || (link != LinkId::LOOPBACK && now < self.cut_until)
     }
 
-    /// Rules that look at this packet and are hit: with what it was among those that they count.
+    /// The rules that strike this packet, each with the number of the packet among those that the rule counts.
     fn struck(&self, packet: &Packet, received: bool, len: u32, now: Nanos) -> Vec<(usize, u64)> {
         let elapsed = now.saturating_sub(self.started);
         let looks = |armed: &Armed| {
             let (default, has_what_it_takes) = match armed.rule.fault {
-                Fault::Rnr => return false, // asked for where a receive is taken
+                Fault::Rnr => return false, // it is decided where a receive is taken
                 Fault::Corrupt => (Op::Any, data_len(packet, len) > 0 && (received || !packet.has(flag::BY_REF))),
                 Fault::Slow(_) => (Op::Any, true),
                 _ => (Op::Request, true),
@@ -249,13 +250,13 @@ impl Faults {
         rules.filter_map(|(i, armed)| Some((i, armed.strikes(self.seed, elapsed)?))).collect()
     }
 
-    /// Decides about a packet with so many bytes of payload that goes.
+    /// Decide about a packet with so many bytes of payload that is sent.
     fn outgoing(&mut self, link: LinkId, packet: &Packet, len: u32) -> Verdict {
         let now = (self.clock)();
         let mut verdict = Verdict::default();
         for (i, n) in self.struck(packet, false, len, now) {
             let (fault, lasts) = (self.rules[i].rule.fault.clone(), self.rules[i].rule.lasts);
-            // One line for each slow packet would be too many: the first is told, and at the end their number.
+            // One line for each slow packet would be too many: the first is logged, and at the end their number.
             if !matches!(fault, Fault::Slow(_)) || self.rules[i].struck() == 1 {
                 self.report(&fault, n, &describe(packet));
             }
@@ -275,7 +276,7 @@ impl Faults {
         verdict
     }
 
-    /// Decides about a packet with so many bytes of payload that came.
+    /// Decide about a packet with so many bytes of payload that came.
     fn incoming(&mut self, link: LinkId, packet: &Packet, len: u32) -> Arrival {
         let now = (self.clock)();
         let mut arrival = Arrival::Passes;
@@ -294,7 +295,7 @@ impl Faults {
         if lost || self.is_dark(link, now) { Arrival::Lost } else { arrival }
     }
 
-    /// A message has come for which a reliable queue pair takes a receive: true if it shall not find one.
+    /// Decide about a message for which a reliable queue pair takes a receive: true if it must not find one.
     fn withholds_receive(&mut self, packet: &Packet) -> bool {
         let now = (self.clock)();
         if now < self.rnr_until {
@@ -318,7 +319,7 @@ impl Faults {
         withheld
     }
 
-    /// What is due by time alone. Packets that waited are [`Tapped`](crate::Tapped)'s business.
+    /// Apply the faults that are due by time alone. [`Tapped`](crate::Tapped) sends the packets that waited.
     fn expire(&mut self, now: Nanos) {
         for i in 0..self.rules.len() {
             let armed = &self.rules[i];
@@ -336,7 +337,7 @@ impl Faults {
         }
     }
 
-    /// When time alone makes something happen next.
+    /// The time of the next fault that needs no packet.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let late = self.late.keys().next().map(|(at, _)| (*at).max(self.retry_at));
         let due = self.rules.iter().filter_map(|armed| Some(self.started.saturating_add(armed.due()?))).min();

@@ -1,4 +1,4 @@
-//! Reads a fault specification: `drop:n=100;delay:t=5ms,p=0.1;seed=42`.
+//! The parser of fault specifications: `drop:n=100;delay:t=5ms,p=0.1;seed=42`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use wire::Nanos;
 use super::calls::CALLS;
 use super::spec::{DeviceFault, FAULTS, Fault, Key, Only, Op, Pattern, Rule, Spec, WHEN, When};
 
-/// What is wrong with a specification, and where.
+/// An error in a specification, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// Bytes in front of what is wrong.
+    /// The number of bytes in front of the error.
     pub at: usize,
-    /// What is wrong, and what would be right.
+    /// The error, and what would be right.
     pub message: String,
 }
 
@@ -28,7 +28,7 @@ impl std::error::Error for ParseError {}
 
 type Result<T> = std::result::Result<T, ParseError>;
 
-/// A piece of the text that knows where it is.
+/// A piece of the text, with its place.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     at: usize,
@@ -36,7 +36,7 @@ struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Without the spaces around it.
+    /// The piece without the spaces around it.
     fn trimmed(self) -> Self {
         let start = self.text.trim_start();
         Piece { at: self.at + self.text.len() - start.len(), text: start.trim_end() }
@@ -51,7 +51,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// In two at the first separator.
+    /// The two parts at the first separator.
     fn cut(self, separator: char) -> Option<(Self, Self)> {
         let (left, right) = self.text.split_once(separator)?;
         let behind = Piece { at: self.at + left.len() + separator.len_utf8(), text: right };
@@ -88,7 +88,7 @@ impl<'a> Piece<'a> {
             _ => return self.fail(format!("'{}' is no time: a number and ns, us, ms or s, as in 5ms", self.text)),
         };
         match number.parse::<f64>() {
-            // A year and more is a slip of the finger, and would overflow.
+            // A year and more is a mistake of typing, and would overflow.
             Ok(n) if n * scale < 3e16 => Ok((n * scale) as Nanos),
             _ => self.fail(format!("'{}' is no time: a number and ns, us, ms or s, as in 5ms", self.text)),
         }
@@ -153,7 +153,7 @@ impl FromStr for Spec {
     }
 }
 
-/// What a rule's keys said.
+/// The values of a rule's keys.
 #[derive(Default)]
 struct Said {
     when: When,
@@ -235,7 +235,7 @@ fn take(said: &mut Said, key: Key, value: Piece<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How long a packet waits at most for others to overtake it.
+/// How long a packet waits at most for others to overtake it, in nanoseconds.
 const OVERTAKEN_WITHIN: Nanos = 1_000_000;
 
 fn fault(name: Piece<'_>, said: &mut Said) -> Result<Fault> {

@@ -1,20 +1,20 @@
-//! What faults do to packets, on their way between engine and wire.
+//! Faults of packets, on their way between engine and wire.
 
 use wire::{Fault, LinkId, Nanos, Packet, Payload, SendError, Span};
 
 use super::{Arrival, Faults, Late, header};
 use crate::{Tapped, Wire};
 
-/// How long a packet that was late waits for room on its link.
+/// How long a late packet waits for room on its link, in nanoseconds, before it is tried again.
 const RETRY: Nanos = 100_000;
 
-/// Where a number falls in a payload of `len` bytes, behind its header: byte and bit.
+/// The byte and the bit, in a payload of `len` bytes behind its header, for a number.
 fn place(choice: u64, header: u32, len: u32) -> (u32, u8) {
     let data = len.saturating_sub(header).max(1);
     (header + (choice % u64::from(data)) as u32, 1 << (choice >> 61))
 }
 
-/// Packets that may wait at a time. What is beyond is lost, as in a network with a full buffer.
+/// The number of packets that may wait at a time. Further ones are lost, as in a network with a full buffer.
 const MOST_LATE: usize = 1 << 15;
 
 impl Faults {
@@ -27,7 +27,7 @@ impl Faults {
         }
     }
 
-    /// A packet went out on this link: those that it overtook may go now.
+    /// Count a packet that was sent on this link: those that it overtook may go now.
     fn overtaken(&mut self, link: LinkId) {
         let mut free = Vec::new();
         for (key, late) in self.late.iter_mut().filter(|(_, late)| late.link == link) {
@@ -51,7 +51,7 @@ impl<W: Wire> Tapped<W> {
         self.taps.as_mut()?.faults.as_mut()
     }
 
-    /// A packet of the engine's.
+    /// Send a packet of the engine.
     pub(crate) fn send_faulty(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
         let Some(faults) = self.faults() else { return self.transmit(link, packet, payload) };
         let len = payload.prefix.len() as u32 + payload.spans.iter().map(|span| span.len).sum::<u32>();
@@ -59,7 +59,7 @@ impl<W: Wire> Tapped<W> {
         let now = (faults.clock)();
         if verdict.lost {
             self.lost(packet, payload);
-            return Ok(()); // to the engine it went, like any packet that a network loses
+            return Ok(()); // for the engine it was sent, like any packet that a network loses
         }
         if verdict.is_plain() {
             self.transmit(link, packet, payload)?;
@@ -86,7 +86,7 @@ impl<W: Wire> Tapped<W> {
         let whole = Payload { prefix: &data, spans: &[] };
         self.transmit(link, packet, whole)?;
         if verdict.again {
-            let _ = self.transmit(link, packet, whole); // if there is no room for it, the second one is lost
+            let _ = self.transmit(link, packet, whole); // without room for it, the second one is lost
         }
         self.let_overtaken_go(link, now);
         Ok(())
@@ -111,7 +111,8 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// Sends what waited long enough, in order. What a full link does not take waits on, and all behind it.
+    /// Send the packets that have waited long enough, in order. A packet for which a full link has no room waits on,
+    /// and so do all behind it.
     fn send_late(&mut self, now: Nanos, goes: impl Fn(Nanos) -> bool) {
         let mut full: Vec<LinkId> = Vec::new();
         let Some(faults) = self.faults() else { return };
@@ -134,7 +135,7 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// Time has passed.
+    /// Handle the passing of time.
     #[cold]
     #[inline(never)]
     pub(crate) fn pass_faulty(&mut self, now: Nanos) {
@@ -146,7 +147,7 @@ impl<W: Wire> Tapped<W> {
         }
     }
 
-    /// Nobody may be there when time has passed.
+    /// Send all that waits: the process may have ended when its time comes.
     #[cold]
     #[inline(never)]
     pub(crate) fn flush_faulty(&mut self) -> Option<Nanos> {
@@ -162,7 +163,7 @@ impl<W: Wire> Tapped<W> {
             let len = self.wire.rx_len(rx);
             let Some(faults) = self.faults() else { return Some((packet, rx)) };
             if faults.arrived.contains_key(&link) {
-                return Some((packet, rx)); // looked at again before it was released
+                return Some((packet, rx)); // shown again before it was released
             }
             match faults.incoming(link, &packet, len) {
                 Arrival::Lost => self.wire.release(link),
@@ -186,7 +187,7 @@ impl<W: Wire> Tapped<W> {
         false
     }
 
-    /// Flips a bit of data that have come to local memory: they are those from `offset` on of a payload of `len` bytes.
+    /// Flip a bit of data that have come to local memory: they are those from `offset` on of a payload of `len` bytes.
     #[cold]
     #[inline(never)]
     pub(crate) fn spoil(&mut self, offset: u32, len: u32, spans: &[Span]) -> Result<(), Fault> {
@@ -205,7 +206,7 @@ impl<W: Wire> Tapped<W> {
         Ok(())
     }
 
-    /// The same for data that were fetched from the packet.
+    /// Flip a bit of data that were fetched from the packet.
     #[cold]
     #[inline(never)]
     pub(crate) fn spoil_bytes(&mut self, offset: u32, len: u32, bytes: &mut [u8]) {
@@ -223,7 +224,7 @@ impl<W: Wire> Tapped<W> {
         self.faults().is_some_and(|faults| faults.withholds_receive(packet))
     }
 
-    /// Data must be in packets, for a fault to reach them.
+    /// True if data must be in packets, for a fault to reach them.
     #[cold]
     #[inline(never)]
     pub(crate) fn needs_data(&self) -> bool {

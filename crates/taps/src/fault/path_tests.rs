@@ -1,4 +1,4 @@
-//! Packets through [`Tapped`], on a wire that writes down what it gets.
+//! Packets through [`Tapped`], on a wire that records what it gets.
 
 use std::cell::{Cell, RefCell};
 
@@ -128,7 +128,7 @@ fn what_waits_goes_out_before_the_end() {
     wire.room = None;
     assert_eq!(wire.flush(), None);
     assert_eq!(psns(&wire), [2, 3, 4, 1]);
-    // Not over a link on which nothing passes.
+    // A link on which nothing passes delivers none.
     send(&mut wire, LinkId(9), 100);
     send(&mut wire, LinkId(9), 101);
     send(&mut wire, LINK, 5);
@@ -145,7 +145,7 @@ fn overtaken_packets_wait_for_their_own_link() {
     send(&mut wire, LINK, 3);
     send(&mut wire, LINK, 4);
     assert_eq!(psns(&wire), [100, 2, 3, 1, 4]);
-    // With nobody to overtake it, it goes after a while.
+    // With no packet to overtake it, it goes after a while.
     let mut wire = tapped("reorder:n=1");
     send(&mut wire, LINK, 1);
     wire.pass(999_999);

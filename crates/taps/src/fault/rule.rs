@@ -1,4 +1,4 @@
-//! When a rule strikes: counting, and chances that depend on nothing but the seed, the rule and the count.
+//! The decision when a rule strikes: counting, and chances that depend on nothing but the seed, the rule and the count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::spec::{Fault, Rule};
 /// A rule with its counters.
 #[derive(Debug)]
 pub struct Armed {
-    /// What it says.
+    /// The rule itself.
     pub rule: Rule,
     index: u64,
     seen: AtomicU64,
@@ -30,13 +30,13 @@ pub(crate) fn chance(seed: u64, index: u64, count: u64) -> u64 {
 }
 
 impl Armed {
-    /// A rule that has seen nothing yet. `index`: its place in the specification, so that like rules differ in their
-    /// luck.
+    /// A rule that has counted nothing yet. `index`: its place in the specification, by which rules that are alike
+    /// differ in their chances.
     pub fn new(rule: Rule, index: usize) -> Self {
         Armed { rule, index: index as u64, seen: AtomicU64::new(0), struck: AtomicU64::new(0) }
     }
 
-    /// Looks at one more packet or call. If it is hit: which one it was, counted from 1.
+    /// Count one more packet or call. If the rule strikes it, the result is its number, counted from 1.
     pub fn strikes(&self, seed: u64, elapsed: Nanos) -> Option<u64> {
         let when = &self.rule.when;
         if self.is_by_time() || when.after.is_some_and(|after| elapsed < after) {
@@ -56,7 +56,7 @@ impl Armed {
         (hit && self.struck.fetch_add(1, Ordering::Relaxed) < self.limit()).then_some(seen)
     }
 
-    /// How often it may strike.
+    /// How often the rule may strike.
     fn limit(&self) -> u64 {
         let when = &self.rule.when;
         let unlimited = when.every.is_some() || when.p.is_some() || matches!(self.rule.fault, Fault::Slow(_));
@@ -68,13 +68,13 @@ impl Armed {
         }
     }
 
-    /// How often it has struck.
+    /// How often the rule has struck.
     pub fn struck(&self) -> u64 {
         self.struck.load(Ordering::Relaxed).min(self.limit())
     }
 
-    /// What is told at the end of a rule that has never struck, so that nobody takes what he saw for the fault's work.
-    /// `what`: it looks at those.
+    /// The line at the end about a rule that has never struck, so that what happened is not taken for the fault's work.
+    /// `what`: the things that the rule counts.
     pub fn idle(&self, what: &str) -> Option<String> {
         let (text, seen) = (&self.rule.text, self.seen.load(Ordering::Relaxed));
         let none = match self.rule.when.after {
@@ -90,7 +90,7 @@ impl Armed {
         chance(!seed, self.index, n)
     }
 
-    /// True for what comes by time alone, without a packet.
+    /// True for faults that come by time alone, without a packet.
     pub fn is_by_time(&self) -> bool {
         let when = &self.rule.when;
         self.rule.fault.is_an_incident()
@@ -100,18 +100,18 @@ impl Armed {
             && when.p.is_none()
     }
 
-    /// When it comes by itself, counted from the device's beginning, if it has not come yet.
+    /// When the fault comes by itself, counted from the device's beginning, if it has not come yet.
     pub fn due(&self) -> Option<Nanos> {
         self.rule.when.after.filter(|_| self.is_by_time() && self.struck.load(Ordering::Relaxed) == 0)
     }
 
-    /// A process begins that has a copy of this, and has seen nothing.
+    /// Count anew, in a process that begins with a copy of this rule.
     pub fn begin_anew(&self) {
         self.seen.store(0, Ordering::Relaxed);
         self.struck.store(0, Ordering::Relaxed);
     }
 
-    /// It has come.
+    /// Note that the fault has come.
     pub fn came(&self) {
         self.struck.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,42 +1,42 @@
-//! What a fault specification says. `parse.rs` reads it; the grammar is in `softrnic co_copy run`.
+//! Fault specifications. `parse.rs` reads them; the grammar is in `softrnic help run`.
 
 use std::fmt;
 
 use verbs::Errno;
 use wire::{Nanos, Packet, PacketOp};
 
-/// Faults, and the seed of their chances.
+/// The faults, and the seed of their chances.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Spec {
-    /// `seed=N`; `None`: to be chosen, and told.
+    /// `seed=N`; `None`: the process chooses one, and logs it.
     pub seed: Option<u64>,
-    /// In their order.
+    /// The rules, in their order.
     pub rules: Vec<Rule>,
 }
 
-/// One fault: what happens, to what, and when.
+/// One fault: its kind, its object, and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// As it was written.
+    /// The rule as it was written.
     pub text: String,
-    /// What happens.
+    /// The kind of fault.
     pub fault: Fault,
-    /// When.
+    /// When it strikes.
     pub when: When,
-    /// To which packets.
+    /// The packets that it can strike.
     pub only: Only,
     /// How long a state lasts (`for=`); `None`: for ever.
     pub lasts: Option<Nanos>,
 }
 
-/// What happens.
+/// The kinds of faults.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // the variants are explained in `FAULTS`
 pub enum Fault {
     Drop,
     Delay(Nanos),
     Duplicate,
-    /// So many packets overtake it, within this time.
+    /// So many packets overtake the packet, within this time.
     Reorder(u32, Nanos),
     Corrupt,
     Slow(Nanos),
@@ -48,7 +48,7 @@ pub enum Fault {
     Device(DeviceFault),
 }
 
-/// What happens to the device or its port.
+/// Faults of the device or its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the variants are explained in `FAULTS`
 pub enum DeviceFault {
@@ -59,29 +59,30 @@ pub enum DeviceFault {
     AddrChange,
 }
 
-/// When a rule acts. What it looks at (packets or calls) is counted from 1, beginning `after` the device was made.
+/// The time at which a rule acts. The things that it counts (packets or calls) are numbered from 1, beginning `after`
+/// the device was made.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct When {
-    /// The n-th.
+    /// The number of the one that it strikes.
     pub n: Option<u64>,
-    /// Every so-manieth.
+    /// The distance between two that it strikes.
     pub every: Option<u64>,
-    /// Each with this probability.
+    /// The probability with which it strikes each.
     pub p: Option<f64>,
-    /// Not before.
+    /// The time before which it does not count.
     pub after: Option<Nanos>,
     /// With `n`: so many in a row; else at most so many in all.
     pub count: Option<u64>,
 }
 
-/// Which packets a rule looks at.
+/// The packets that a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Only {
-    /// What they carry; `None`: what the fault looks at by itself.
+    /// The kind of packets; `None`: the kind that the fault counts by itself.
     pub op: Option<Op>,
-    /// Packets that come; else those that go.
+    /// True for packets that come, false for those that are sent.
     pub received: bool,
-    /// Of this queue pair of ours.
+    /// The number of the local queue pair.
     pub qp: Option<u32>,
 }
 
@@ -103,7 +104,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All, with their names.
+    /// All kinds, with their names.
     pub const ALL: [(&'static str, Op); 11] = [
         ("any", Op::Any),
         ("request", Op::Request),
@@ -118,7 +119,7 @@ impl Op {
         ("read-response", Op::ReadResponse),
     ];
 
-    /// True if a packet of this operation is one.
+    /// True if a packet of this operation is of this kind.
     pub fn covers(self, op: PacketOp) -> bool {
         match self {
             Op::Any => true,
@@ -137,7 +138,7 @@ impl Op {
 }
 
 impl Only {
-    /// True if the rule looks at this packet. `default`: what it looks at if the specification does not say.
+    /// True if the rule counts this packet. `default`: the kind that it counts if the specification does not say.
     pub fn covers(&self, packet: &Packet, received: bool, default: Op) -> bool {
         let ours = if received { packet.dst } else { packet.src };
         self.received == received
@@ -151,7 +152,7 @@ impl Only {
 pub struct Pattern(pub String);
 
 impl Pattern {
-    /// True if this name is meant.
+    /// True if the pattern covers this name.
     pub fn covers(&self, name: &str) -> bool {
         let (text, open) = match self.0.strip_prefix('*') {
             Some(rest) => (rest, true),
@@ -167,7 +168,7 @@ impl Pattern {
 }
 
 impl Fault {
-    /// Its name in a specification.
+    /// The fault's name in a specification.
     pub fn name(&self) -> &'static str {
         match self {
             Fault::Drop => "drop",
@@ -188,13 +189,13 @@ impl Fault {
         }
     }
 
-    /// True for what happens to the process's device, not to a packet or a call: it can come by time alone.
+    /// True for faults of the process's device, not of a packet or a call: they can come by time alone.
     pub fn is_an_incident(&self) -> bool {
         matches!(self, Fault::QpError | Fault::LinkKill | Fault::Device(_))
     }
 }
 
-/// What may follow a fault's name.
+/// The keys that may follow a fault's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the specification's
 pub enum Key {
@@ -214,7 +215,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// All, with their names.
+    /// All keys, with their names.
     pub const ALL: [(&'static str, Key); 13] = [
         ("n", Key::N),
         ("every", Key::Every),
@@ -238,17 +239,17 @@ impl fmt::Display for Key {
     }
 }
 
-/// A fault, as it is described to who writes a specification.
+/// The description of a fault, for the authors of specifications.
 pub struct About {
-    /// Its name.
+    /// The name of the fault.
     pub name: &'static str,
-    /// What may follow, beside the keys that say when.
+    /// The keys that may follow, beside those that say when.
     pub keys: &'static [Key],
-    /// What it does.
+    /// The effect of the fault.
     pub about: &'static str,
 }
 
-/// When: allowed for every fault.
+/// The keys that say when, which every fault may have.
 pub const WHEN: [Key; 5] = [Key::N, Key::Every, Key::P, Key::After, Key::Count];
 
 const PACKETS: &[Key] = &[Key::Op, Key::Side, Key::Qp];

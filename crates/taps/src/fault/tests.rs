@@ -1,5 +1,5 @@
-//! Tests of specifications and of when they strike. What happens to packets is tested in `path_tests.rs`, and with
-//! programs in the suite `faults`.
+//! Tests of specifications and of when they strike. Faults of packets are tested in `path_tests.rs`, and with programs
+//! in the suite `faults`.
 
 use verbs::Errno;
 
@@ -11,7 +11,7 @@ fn spec(text: &str) -> Spec {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Which of `calls` looks are hits.
+/// The numbers of those of `calls` calls that are struck.
 fn hits(text: &str, seed: u64, looks: u64) -> Vec<u64> {
     let armed = Armed::new(spec(text).rules.remove(0), 0);
     (0..looks).filter_map(|_| armed.strikes(seed, 0)).collect()
@@ -103,7 +103,7 @@ fn the_seed_decides() {
     let once = hits("drop:p=0.01", 42, 10_000);
     assert_eq!(once, hits("drop:p=0.01", 42, 10_000));
     assert_ne!(once, hits("drop:p=0.01", 43, 10_000));
-    // Two like rules have luck of their own.
+    // Two rules that are alike have chances of their own.
     let rules = spec("drop:p=0.01;drop:p=0.01").rules;
     let second = Armed::new(rules[1].clone(), 1);
     let second: Vec<u64> = (0..10_000).filter_map(|_| second.strikes(42, 0)).collect();
@@ -157,7 +157,7 @@ fn calls_fail_by_name_and_count() {
     assert_eq!(faults.call("ibv_reg_mr", 0), Some(Failure::Struck(2, Errno::ENOMEM)));
 }
 
-/// Send requests are posted by ibv_post_send or ibv_wr_complete; who means one of them only names the second.
+/// Send requests are posted by ibv_post_send or ibv_wr_complete; a rule for one of them only names the second.
 #[test]
 fn posts_fail_however_they_are_made() {
     let faults = CallFaults::new(&spec("errno:call=ibv_post_send,n=2,errno=ENOMEM"), 1);

@@ -1,12 +1,14 @@
-//! The file: one section that any number of processes add to while they run, and that is readable at every moment.
+//! The capture file: one section that any number of processes add to while they run, and that is readable at every
+//! moment.
 //!
-//! Whoever adds blocks holds the file's lock (flock(2)), writes them behind the end of the section, and then moves the
-//! end, which the section header has as the section's length: 8 bytes, written at once. So a process that is killed
-//! leaves at most bytes behind the end, and the next one cuts them off. The kernel takes the lock from the dead; for
-//! one that is stopped while it has it, nobody waits long: packets go unrecorded then, and that is said in the file.
+//! A process that adds blocks holds the file's lock (flock(2)), writes them behind the end of the section, and then
+//! moves the end, which the section header has as the section's length: 8 bytes, written at once. So a process that is
+//! killed leaves at most bytes behind the end, and the next one cuts them off. The kernel releases the lock of a
+//! process that has died. If a process is stopped while it has the lock, the others do not wait for long: packets go
+//! unrecorded then, and the file says so.
 //!
-//! A process that adds to the file holds a read lock on it as well (fcntl(2)), which says that it is in use: `softrnic
-//! run` replaces a file that nobody uses, and joins the others at one that is.
+//! A process that adds to the file holds a read lock on it as well (fcntl(2)), which shows that the file is in use:
+//! `softrnic run` replaces a file that no process uses, and joins the others at one that is in use.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -20,43 +22,42 @@ use rustix::process::{Resource, getrlimit};
 
 use super::pcapng;
 
-/// How long to wait for the lock while others have it; an addition takes microseconds.
+/// How long to wait for the lock while other processes have it; an addition takes microseconds.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Bytes of a file that are looked at together in search of interfaces.
+/// The number of bytes of a file that are read together in search of interfaces.
 const LOOK: usize = 64 << 10;
 
 /// A capture that this process adds to.
 #[derive(Debug)]
 pub(super) struct Capture {
     file: File,
-    /// Our interface's number in the section.
+    /// The number of this process's interface in the section.
     pub interface: u32,
-    /// Additions that were not made because of a lock that was not to be had.
+    /// The number of packets that were not added because the lock was not to be had.
     missed: u64,
-    /// The limit of RLIMIT_FSIZE: going beyond would kill the program.
+    /// The limit of RLIMIT_FSIZE, in bytes: going beyond it would kill the program.
     limit: u64,
-    /// As far as the search for interfaces has come.
+    /// The place up to which interfaces have been searched.
     looked: u64,
     /// The devices of the interfaces that were found.
     devices: Vec<u64>,
 }
 
-/// What [`prepare`] has found.
+/// The result of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// The file is new, or what was in it was thrown away.
+    /// The file is new, or its content was thrown away.
     Empty,
-    /// Processes are writing to it; others may join them.
+    /// Processes are writing to it; another one may join them.
     InUse,
-    /// Not a file in which one can go to and fro: a pipe, a terminal.
+    /// The file has no positions: a pipe, a terminal.
     Stream,
 }
 
-/// Makes a capture file, in place of what is there unless programs are writing to that.
+/// Make a capture file, in place of the present one unless programs are writing to that.
 ///
-/// # Errors
-/// Why it cannot be written; [`io::ErrorKind::InvalidData`] if it is in use as something else.
+/// # Errors The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if it is in use as something else.
 pub fn prepare(path: &Path) -> io::Result<Prepared> {
     // Opening a pipe would wait for its reader.
     let kind = path.metadata().map(|meta| meta.file_type());
@@ -74,14 +75,14 @@ pub fn prepare(path: &Path) -> io::Result<Prepared> {
     Ok(Prepared::Empty)
 }
 
-/// Writes the section header of an empty file.
+/// Write the section header of an empty file.
 fn begin(file: &File) -> io::Result<()> {
     let mut header = Vec::new();
     pcapng::section(&mut header);
     file.write_all_at(&header, 0)
 }
 
-/// Takes the lock; gives up after a while.
+/// Take the lock; give up after a while.
 pub(super) fn lock(file: &File, patience: Duration) -> io::Result<()> {
     let mut until = None;
     loop {
@@ -97,7 +98,7 @@ pub(super) fn lock(file: &File, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// Where the blocks of the section begin and end; checks that it is a capture of ours.
+/// Where the blocks of the section begin and end; checks that the file is such a capture.
 pub(super) fn head(file: &File) -> io::Result<(u64, u64)> {
     let mut bytes = [0u8; 24];
     let strange = || io::Error::new(io::ErrorKind::InvalidData, "it is not a capture of softrnic");
@@ -113,10 +114,9 @@ pub(super) fn head(file: &File) -> io::Result<(u64, u64)> {
 }
 
 impl Capture {
-    /// Joins the capture in this file; begins it if the file is not there or empty.
+    /// Join the capture in this file; begin it if the file is not there or empty.
     ///
-    /// # Errors
-    /// Why it cannot be written; [`io::ErrorKind::InvalidData`] if there is something else in it.
+    /// # Errors The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if there is something else in it.
     pub fn join(path: &Path, name: &str, description: &str, device: u64, snaplen: u32) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
@@ -131,7 +131,7 @@ impl Capture {
         if self.file.metadata()?.len() == 0 {
             begin(&self.file)?;
         }
-        // On a file system without such locks nobody can tell that the file is in use; it is written all the same.
+        // On a file system without such locks no process can tell that the file is in use; it is written all the same.
         let _ = fcntl_lock(&self.file, FlockOperation::NonBlockingLockShared);
         let (_, end) = head(&self.file)?;
         self.look(end)?;
@@ -141,17 +141,16 @@ impl Capture {
         self.add_locked(&block)
     }
 
-    /// Packets that could not be added since somebody last asked.
+    /// The number of packets that could not be added since the last call.
     pub fn take_missed(&mut self) -> u64 {
         std::mem::take(&mut self.missed)
     }
 
-    /// Adds `packets` whole packets.
+    /// Add `packets` whole packets.
     ///
-    /// # Errors
-    /// What makes it senseless to try again: no space, no such file any more. The file is whole.
+    /// # Errors Errors after which it makes no sense to try again: no space, the file is gone. The file is whole.
     pub fn add(&mut self, blocks: &[u8], packets: u64) -> io::Result<()> {
-        // Who did not let us in the last time is not waited for again.
+        // After a lock that was not to be had the next attempt does not wait.
         let patience = if self.missed > 0 { Duration::ZERO } else { PATIENCE };
         match lock(&self.file, patience) {
             Ok(()) => {}
@@ -167,13 +166,14 @@ impl Capture {
     }
 
     fn add_locked(&mut self, blocks: &[u8]) -> io::Result<()> {
-        // Programs may close descriptors that they do not know, and the number may have become another file's.
+        // The program may have closed this descriptor, which it does not know, and the number may have become another
+        // file's.
         let (start, end) = head(&self.file)?;
         let size = self.file.metadata()?.len();
         if size > end {
-            self.file.set_len(end)?; // somebody died while writing
+            self.file.set_len(end)?; // a process died while it was writing
         } else if size < end {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "somebody has shortened it"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has been shortened"));
         }
         let after = end + blocks.len() as u64;
         if after > self.limit {
@@ -189,13 +189,13 @@ impl Capture {
     /// True if the process with this device adds to this file, too.
     pub fn has(&mut self, device: u64) -> bool {
         if !self.devices.contains(&device) {
-            // Without the lock: what is before the end stays as it is.
+            // The lock is not needed: the blocks before the end stay as they are.
             let _ = head(&self.file).and_then(|(_, end)| self.look(end));
         }
         self.devices.contains(&device)
     }
 
-    /// Looks for interfaces up to here.
+    /// Search for interfaces up to here.
     fn look(&mut self, end: u64) -> io::Result<()> {
         let mut bytes = vec![0u8; LOOK];
         self.looked = self.looked.max(head(&self.file)?.0);

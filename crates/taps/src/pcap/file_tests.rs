@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A file that is gone at the end.
+/// A file that is removed at the end.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -127,7 +127,7 @@ fn other_files_are_left_alone() {
     let error = Capture::join(&file.0, "", "", 1, 0).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     assert_eq!(fs::read(&file.0).unwrap().len(), 36);
-    // The same if the number has become another file's while we wrote.
+    // The descriptor's number may also become another file's in the middle of writing.
     let file = Temporary::new("other2");
     let mut a = file.join(11);
     fs::write(&file.0, "another letter").unwrap();

@@ -9,7 +9,7 @@ use wire::{Packet, PacketOp, packet_flags as flag};
 use wire::{aeth, atomic_ack_eth, atomic_eth, bth, deth, ethernet, feth, ieth, imm_dt, ipv4, ipv6, reth, roce};
 use wire::{transport, udp, xrceth};
 
-/// Where a packet comes from and goes to.
+/// The source and the destination of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub source: Gid,
@@ -17,13 +17,13 @@ pub(super) struct Way {
     pub traffic_class: u8,
     pub hop_limit: u8,
     pub flow_label: u32,
-    /// The sender's queue pair: each has a UDP source port of its own, as adapters have for the sake of routers. It is
-    /// all in a packet that tells the directions of two queue pairs behind one address apart.
+    /// The sender's queue pair. Each has a UDP source port of its own, as adapters have for the sake of routers. In a
+    /// packet only that port tells the directions of two queue pairs behind one address apart.
     pub from: Qpn,
 }
 
 impl Way {
-    /// RoCEv2 has one IP header; both ends are IPv4, or both are IPv6.
+    /// True for IPv6. RoCEv2 has one IP header; both ends are IPv4, or both are IPv6.
     fn is_v6(&self) -> bool {
         self.source.ipv4().is_none() || self.dest.ipv4().is_none()
     }
@@ -34,7 +34,7 @@ impl Way {
         0xc000 | spread as u16
     }
 
-    /// The IP header. The length is that of the frame, when it is emitted.
+    /// The IP header. Its length is set when the frame is emitted.
     fn ip(&self) -> roce::Ip {
         if self.is_v6() {
             return roce::Ip::V6(ipv6::Repr {
@@ -59,7 +59,7 @@ impl Way {
         })
     }
 
-    /// Unicast packets have the hop limit of the route, as Linux sets it whatever the address handle says.
+    /// The hop limit. Unicast packets have that of the route, as Linux sets it whatever the address handle says.
     fn hops(&self) -> u8 {
         match self.hop_limit {
             0 | 1 if !self.dest.is_multicast() => 64,
@@ -72,11 +72,11 @@ impl Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub psn: Psn,
-    /// Of the message.
+    /// True for the first packet of the message.
     pub first: bool,
-    /// Of the message.
+    /// True for the last packet of the message.
     pub last: bool,
-    /// Payload bytes.
+    /// The number of payload bytes.
     pub len: u32,
 }
 
@@ -136,7 +136,7 @@ fn transport(service: QpType, packet: &Packet, piece: &Piece) -> transport::Repr
             Extension::AtomicAckEth => {
                 headers.atomic_ack_eth = Some(atomic_ack_eth::Repr { original: packet.swap });
             }
-            // The program's own four bytes, in network byte order as it has put them there.
+            // The program's own four bytes, in the network byte order in which the program has put them there.
             Extension::ImmDt => headers.imm_dt = Some(imm_dt::Repr { data: packet.imm.to_ne_bytes() }),
             Extension::Ieth => headers.ieth = Some(ieth::Repr { rkey: RKey(packet.imm) }),
         }
@@ -188,7 +188,7 @@ fn operation(packet: &Packet, piece: &Piece) -> Operation {
     }
 }
 
-/// An Ethernet address for a GID: of a group the one that IP has for it (RFC 1112, 6.4; RFC 2464, 7), else a locally
+/// An Ethernet address for a GID: for a group the one that IP has for it (RFC 1112, 6.4; RFC 2464, 7), else a locally
 /// administered one.
 fn station(gid: &Gid) -> [u8; 6] {
     let [.., b, c, d, e] = gid.0;

@@ -145,7 +145,7 @@ fn datagrams() {
     is(&headers(QpType::Ud, &p, true, true, 4), "65 40 ffff 000a0b0c 00123456 11111111 00000055 09080706");
 }
 
-/// A frame with this payload, and what it says when it is parsed.
+/// A frame with this payload, and its headers when it is parsed.
 fn whole(way: &Way, payload: &[u8]) -> (Vec<u8>, roce::Repr) {
     let piece = Piece { psn: Psn::new(1), first: true, last: true, len: payload.len() as u32 };
     let repr = frame(way, RC, &packet(PacketOp::Send), &piece);

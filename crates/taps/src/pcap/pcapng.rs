@@ -1,14 +1,15 @@
-//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng), as far as they are needed here: one section, an interface
-//! for each process, packets.
+//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng) that are needed here: one section, an interface for each
+//! process, packets.
 
-/// Type and byte-order magic of a section header block.
+/// The type and the byte-order magic of a section header block.
 pub(super) const SECTION: u32 = 0x0a0d_0d0a;
 pub(super) const MAGIC: u32 = 0x1a2b_3c4d;
 pub(super) const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u16 = 1;
-/// Where a section header block has the section's length: 8 bytes, how much belongs to the section behind the block.
+/// The place of the section's length in a section header block: 8 bytes, the number of bytes of the section behind the
+/// block.
 pub(super) const SECTION_LENGTH_AT: u64 = 16;
 
 /// Options; their codes mean different things in different blocks.
@@ -22,7 +23,7 @@ mod option {
     pub const SECTION_APPLICATION: u16 = 4;
 }
 
-/// Appends a section header block, of a section that has nothing in it yet.
+/// Append a section header block, of a section that has nothing in it yet.
 pub(super) fn section(out: &mut Vec<u8>) {
     block(out, SECTION, |out| {
         out.extend_from_slice(&MAGIC.to_ne_bytes());
@@ -35,13 +36,13 @@ pub(super) fn section(out: &mut Vec<u8>) {
     });
 }
 
-/// Appends an interface description block. Times are in nanoseconds.
+/// Append an interface description block. Times are in nanoseconds.
 pub(super) fn interface(out: &mut Vec<u8>, name: &str, description: &str, eui: u64, snaplen: u32) {
     block(out, INTERFACE, |out| {
         out.extend_from_slice(&ETHERNET.to_ne_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&snaplen.to_ne_bytes());
-        // First, at a fixed place: other processes look for it.
+        // The first option, at a fixed place: other processes look for it.
         put(out, option::INTERFACE_EUI, &eui.to_be_bytes());
         put(out, option::INTERFACE_NAME, name.as_bytes());
         put(out, option::INTERFACE_DESCRIPTION, description.as_bytes());
@@ -50,7 +51,7 @@ pub(super) fn interface(out: &mut Vec<u8>, name: &str, description: &str, eui: u
     });
 }
 
-/// Where [`interface`] puts the 8 bytes of the device's address, from the block's beginning.
+/// The place, from the block's beginning, where [`interface`] puts the 8 bytes of the device's address.
 pub(super) const EUI_AT: u64 = 20;
 
 /// A captured packet.
@@ -58,16 +59,16 @@ pub(super) struct Captured<'a> {
     pub interface: u32,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// As much of it as is to be kept.
+    /// The bytes that are kept.
     pub bytes: &'a [u8],
-    /// Bytes that it had.
+    /// The number of bytes that the packet had.
     pub length: u32,
-    /// Sent by this process, else received.
+    /// True if this process sent it, false if it received it.
     pub outbound: bool,
     pub comment: Option<&'a str>,
 }
 
-/// Appends an enhanced packet block.
+/// Append an enhanced packet block.
 pub(super) fn packet(out: &mut Vec<u8>, packet: &Captured<'_>) {
     block(out, PACKET, |out| {
         out.extend_from_slice(&packet.interface.to_ne_bytes());
@@ -108,7 +109,7 @@ fn end_of_options(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 4]);
 }
 
-/// Up to 32 bits: blocks begin at multiples of 4, and all lengths so far are such.
+/// Pad to 32 bits: blocks begin at multiples of 4, and all lengths so far are such.
 fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }

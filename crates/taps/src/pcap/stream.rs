@@ -1,4 +1,4 @@
-//! A capture as a stream, for those who look on while it grows.
+//! A capture as a stream, for programs that read it while it grows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,33 +10,31 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use super::file::{PATIENCE, head, lock};
 use super::pcapng::SECTION_LENGTH_AT;
 
-/// Reads a capture that programs are writing to.
+/// A reader of a capture that programs are writing to.
 #[derive(Debug)]
 pub struct Stream {
     file: File,
-    /// As far as it has been read.
+    /// The place up to which it has been read.
     at: u64,
 }
 
 impl Stream {
-    /// Reads the capture in this file.
+    /// Open the capture in this file.
     ///
-    /// # Errors
-    /// Why it cannot be opened for reading and writing.
+    /// # Errors The reason why it cannot be opened for reading and writing.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Stream { file: OpenOptions::new().read(true).write(true).open(path)?, at: 0 })
     }
 
-    /// Copies what has come since the last time.
+    /// Copy the blocks that have come since the last call.
     ///
-    /// # Errors
-    /// Those of reading and writing; [`io::ErrorKind::InvalidData`] if the file is no capture any more.
+    /// # Errors Those of reading and writing; [`io::ErrorKind::InvalidData`] if the file is no capture any more.
     pub fn copy(&mut self, to: &mut impl Write) -> io::Result<()> {
         let (start, end) = head(&self.file)?;
         if self.at == 0 {
             let mut header = vec![0u8; start as usize];
             self.file.read_exact_at(&mut header, 0)?;
-            // Nobody can say how long the section of a stream will be.
+            // The length of the section of a stream is not known in advance.
             header[SECTION_LENGTH_AT as usize..][..8].fill(0xff);
             to.write_all(&header)?;
             self.at = start;
@@ -51,9 +49,9 @@ impl Stream {
         to.flush()
     }
 
-    /// True if no program writes to it at the moment.
+    /// True if no program writes to the file at the moment.
     pub fn is_idle(&self) -> bool {
-        // Who joins holds this lock, and must not find the other one taken by us.
+        // A process that joins holds this lock, and must not find the other one taken by this process.
         if lock(&self.file, PATIENCE).is_err() {
             return false;
         }
@@ -63,10 +61,9 @@ impl Stream {
         idle
     }
 
-    /// Nobody looks on any more: programs that write to it find that out, and stop.
+    /// End the capture: programs that write to it find that out, and stop.
     ///
-    /// # Errors
-    /// Those of truncation.
+    /// # Errors Those of truncation.
     pub fn close(self) -> io::Result<()> {
         self.file.set_len(0)
     }

@@ -14,13 +14,13 @@ const OURS: Qpn = Qpn::new(0x1000);
 const THEIRS: Qpn = Qpn::new(0x2000);
 const OWN_DEVICE: [u8; 16] = [1; 16];
 
-/// A wire with a capture, and its file, which is gone at the end.
+/// A wire with a capture, and its file, which is removed at the end.
 struct Bench {
     wire: Tapped<MockWire>,
     file: PathBuf,
 }
 
-/// A frame of the file, from its base transport header on to its payload's end, and what else its block says.
+/// A frame of the file, from its base transport header on to its payload's end, and the other members of its block.
 #[derive(Debug, PartialEq)]
 struct Seen {
     opcode: u8,
@@ -40,7 +40,7 @@ impl Bench {
         Bench { wire: Tapped::new(mock_wire, Some(Taps { faults: None, pcap: Some(pcap) })), file }
     }
 
-    /// Our queue pair is connected.
+    /// Connect the local queue pair.
     fn connect(&mut self, service: QpType, mtu: u32) {
         let gid = |last| Gid::from_ip(std::net::Ipv4Addr::new(10, 0, 0, last).into());
         let path = Path {
@@ -112,7 +112,7 @@ fn span(addr: u64, len: u32) -> Span {
     Span { addr, len, guarded: false }
 }
 
-/// What a packet by reference carries, for these pieces.
+/// The payload of a packet by reference, for these pieces.
 fn list(spans: &[Span]) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     for span in spans {
@@ -129,7 +129,7 @@ const WHOLE: u8 = flag::FIRST | flag::LAST;
 fn messages_are_cut_into_packets_of_the_mtu() {
     let mut bench = Bench::new("mtu");
     bench.connect(QpType::Rc, 256);
-    // Own bytes first, then two pieces of memory.
+    // The payload begins with bytes of its own, then has two pieces of memory.
     bench.send(&packet(PacketOp::Send, WHOLE, 600), &[7; 100], &[span(0, 250), span(1000, 250)]);
     assert_eq!(bench.shapes(), [(0, 0xff_ffff, 256), (1, 0, 256), (2, 1, 88)]);
     let whole: Vec<u8> = bench.seen().into_iter().flat_map(|seen| seen.rest).collect();
@@ -210,7 +210,7 @@ fn what_the_sender_does_not_write_down_the_receiver_does() {
     bench.connect(QpType::Rc, 256);
     let mut coming = packet(PacketOp::Send, WHOLE, 300);
     (coming.src, coming.dst) = (THEIRS, OURS);
-    // From ourselves, and from one who has not said who it is: written down by the sender.
+    // A packet of this process, and one of a process that has not named its device: the sender captures them.
     for peer in [Some(OWN_DEVICE), None] {
         bench.wire.peer = peer;
         bench.receive(coming, &[5; 300]);
