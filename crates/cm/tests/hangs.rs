@@ -53,7 +53,7 @@ fn ids_say_what_they_wait_for() {
     manager().listen(listener, 1).unwrap();
     let port = manager().view(listener).unwrap().src.unwrap().port();
     let first = connect(port);
-    must_say(listener, "and nobody has got it (rdma_get_cm_event(3)): CONNECT_REQUEST");
+    must_say(listener, "and the program has not got it (rdma_get_cm_event(3)): CONNECT_REQUEST");
     let second = connect(port);
     must_say(listener, "its backlog is full: one request waits for room");
     must_say(second.1, "no answer; the listener's backlog is full: one CONNECT_REQUEST event that process");
@@ -61,7 +61,7 @@ fn ids_say_what_they_wait_for() {
     must_say(child, "was got, and neither accepted nor rejected");
     must_say(first.1, "has got the request, and neither accepted nor rejected it");
     manager().accept(child, ConnectParams { qpn: 8, ..Default::default() }).unwrap();
-    must_say(first.1, "and nobody has got it (rdma_get_cm_event(3)): CONNECT_RESPONSE");
+    must_say(first.1, "and the program has not got it (rdma_get_cm_event(3)): CONNECT_RESPONSE");
     must_say(child, "and the peer 127.0.0.1:");
     manager().get_event(&first.0).unwrap();
     must_say(first.1, "CONNECT_RESPONSE was got");
@@ -76,5 +76,5 @@ fn ids_say_what_they_wait_for() {
     let port = manager().view(closed).unwrap().src.unwrap().port();
     manager().destroy_id(closed).unwrap();
     let lost = connect(port);
-    must_say(lost.1, &format!("nobody listens at 127.0.0.1:{port}"));
+    must_say(lost.1, &format!("no program listens at 127.0.0.1:{port}"));
 }

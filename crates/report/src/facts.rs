@@ -1,28 +1,28 @@
-//! The facts. Times are in nanoseconds: ages and what is left, but for [`Report::now_ns`]. Counters count since the
-//! object was made and never go back.
+//! The facts of a report. Times are in nanoseconds: ages and remaining times, but for [`Report::now_ns`]. Counters
+//! count since the object was made and never go back.
 
 use serde::{Deserialize, Serialize};
 use verbs::{Opcode, QpState, QpType};
 
-/// Version of the layout.
+/// The version of the layout.
 pub const VERSION: u32 = 1;
 
-/// All that one process tells.
+/// The report of one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`VERSION`].
     pub version: u32,
-    /// The process.
+    /// The number of the process.
     pub pid: u32,
-    /// Its name (`comm`).
+    /// The name of the process (`comm`).
     pub program: String,
-    /// CLOCK_MONOTONIC: the same for all processes of the host.
+    /// The time of CLOCK_MONOTONIC, which is the same for all processes of the host.
     pub now_ns: u64,
     /// Why there are no facts about the adapter: its lock was held all the time.
     pub locked: Option<String>,
-    /// Faults that were asked for, as they were specified.
+    /// The deliberate faults, as they were specified.
     pub faults: Option<String>,
-    /// What keeps the process from peers, as it was told on standard error.
+    /// The lines on standard error about what keeps the process from peers.
     #[serde(default)]
     pub told: Vec<String>,
     /// The adapter.
@@ -34,21 +34,21 @@ pub struct Report {
 /// The adapter of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Adapter {
-    /// The program polls and moves its own data; else the NIC thread does.
+    /// True if the program polls and moves its own data; else the NIC thread does.
     pub polled: bool,
-    /// Open contexts.
+    /// The number of open contexts.
     pub contexts: u32,
-    /// Protection domains.
+    /// The number of protection domains.
     pub pds: u32,
-    /// Memory regions.
+    /// The number of memory regions.
     pub mrs: u32,
-    /// Bytes in them; an implicit or a null region counts as nothing.
+    /// The bytes in them; an implicit or a null region counts as nothing.
     pub mr_bytes: u64,
-    /// Memory windows.
+    /// The number of memory windows.
     pub mws: u32,
-    /// Address handles.
+    /// The number of address handles.
     pub ahs: u32,
-    /// XRC domains.
+    /// The number of XRC domains.
     pub xrcds: u32,
     /// The protection domains one by one.
     #[serde(default)]
@@ -62,13 +62,13 @@ pub struct Adapter {
     pub cqs: Vec<Cq>,
     /// Shared receive queues.
     pub srqs: Vec<Srq>,
-    /// Paths to other processes, and to this one.
+    /// The paths to other processes, and to this one.
     pub links: Vec<Link>,
-    /// Asynchronous events that nobody has got.
+    /// The asynchronous events that the program has not got yet.
     pub unread_events: Vec<String>,
-    /// Objects whose destruction waits until events are acknowledged.
+    /// The objects whose destruction waits until events are acknowledged.
     pub destroys: Vec<Destroy>,
-    /// Packets dropped because they came from another process than the connection's peer.
+    /// The number of packets dropped because they came from another process than the connection's peer.
     pub strangers: u64,
     /// The port.
     pub port: Port,
@@ -79,7 +79,7 @@ pub struct Adapter {
 pub struct Pd {
     /// Its handle (`ibv_pd.handle`).
     pub handle: u32,
-    /// Objects that belong to it.
+    /// The number of objects that belong to it.
     pub users: u32,
 }
 
@@ -88,9 +88,9 @@ pub struct Pd {
 pub struct Mr {
     /// Its handle (`ibv_mr.handle`).
     pub handle: u32,
-    /// Bytes in it; an implicit or a null region counts as nothing.
+    /// The bytes in it; an implicit or a null region counts as nothing.
     pub bytes: u64,
-    /// Handle of its protection domain.
+    /// The handle of its protection domain.
     pub pd: u32,
 }
 
@@ -99,102 +99,102 @@ pub struct Mr {
 pub struct Qp {
     /// Its number.
     pub number: u32,
-    /// Transport service.
+    /// Its transport service.
     pub qp_type: QpType,
-    /// State.
+    /// Its state.
     pub state: QpState,
-    /// Handle of its protection domain; not of XRC targets.
+    /// The handle of its protection domain; XRC targets have none.
     #[serde(default)]
     pub pd: Option<u32>,
-    /// Handle of the completion queue of its sends.
+    /// The handle of the completion queue of its sends.
     pub send_cq: Option<u32>,
-    /// Handle of the completion queue of its receives.
+    /// The handle of the completion queue of its receives.
     pub recv_cq: Option<u32>,
-    /// Handle of its shared receive queue.
+    /// The handle of its shared receive queue.
     pub srq: Option<u32>,
-    /// Whom it is connected to.
+    /// The other end of its connection.
     pub peer: Option<Peer>,
-    /// Its send queue; not of XRC targets.
+    /// Its send queue; XRC targets have none.
     pub sq: Option<Sq>,
     /// Its own receive queue.
     pub rq: Option<Rq>,
-    /// What it waits for.
+    /// The events that it waits for.
     pub waits: Waits,
-    /// What has happened.
+    /// Its counters.
     pub counters: QpCounters,
 }
 
 /// The other end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Destination GID.
+    /// The destination GID.
     pub gid: String,
-    /// Destination queue pair.
+    /// The destination queue pair.
     pub qpn: u32,
     /// The link, if there is one.
     pub link: Option<u32>,
-    /// Without a link: a process of this host has claimed the number's block. `None`: not looked at.
+    /// Without a link: whether a process of this host has claimed the number's block. `None`: not looked up.
     pub owned: Option<bool>,
-    /// The peer has answered on this connection.
+    /// True if the peer has answered on this connection.
     pub answered: bool,
 }
 
 /// A send queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sq {
-    /// Work requests it can hold.
+    /// The number of work requests that it can hold.
     pub depth: u32,
     /// Work requests posted since the queue pair was made.
     pub posted: u64,
-    /// Places in use: a request keeps its place until a completion of it, or of one behind it, is polled.
+    /// The number of places in use: a request keeps its place until a completion of it, or of one behind it, is polled.
     pub held: u32,
-    /// How many of these were posted signaled.
+    /// The number of these that were posted signaled.
     pub held_signaled: u32,
-    /// Requests that are being executed.
+    /// The number of requests that are being executed.
     pub executing: u32,
-    /// Requests that have not begun.
+    /// The number of requests that have not begun.
     pub waiting: u32,
     /// The oldest request that is not finished.
     pub head: Option<Head>,
-    /// Next sequence number.
+    /// The next sequence number.
     pub next_psn: u32,
-    /// Oldest sequence number that is not acknowledged.
+    /// The oldest sequence number that is not acknowledged.
     pub unacked_psn: u32,
 }
 
 /// The request at the head of a send queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// As posted.
+    /// The program's number of the request, as posted.
     pub wr_id: u64,
-    /// Operation; `None`: the entry was overwritten with what is none.
+    /// Its operation; `None`: the entry was overwritten with an unknown one.
     pub opcode: Option<Opcode>,
-    /// Bytes of the message.
+    /// The bytes of the message.
     pub len: u32,
-    /// Bytes sent, or (READ) received, since the last try began.
+    /// The bytes sent, or (READ) received, since the last attempt began.
     pub moved: u32,
-    /// Signaled.
+    /// True if it was posted signaled.
     pub signaled: bool,
-    /// Since its execution began; `None`: it has not.
+    /// The time since its execution began; `None`: it has not begun.
     pub age_ns: Option<u64>,
 }
 
 /// A receive queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rq {
-    /// Receives it can hold.
+    /// The number of receives that it can hold.
     pub depth: u32,
-    /// Receives that wait for a message.
+    /// The number of receives that wait for a message.
     pub posted: u32,
-    /// Places in use: a receive keeps its place until its completion is polled.
+    /// The number of places in use: a receive keeps its place until its completion is polled.
     pub held: u32,
-    /// Receives posted since it was made.
+    /// The number of receives posted since it was made.
     pub total: u64,
-    /// Next sequence number that is accepted.
+    /// The next sequence number that is accepted.
     pub expected_psn: u32,
 }
 
-/// What a queue pair waits for.
+/// The events that a queue pair waits for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
     /// An acknowledgement.
@@ -205,47 +205,47 @@ pub struct Waits {
     pub link: bool,
     /// Room in the ring to its peer.
     pub room: bool,
-    /// The next request waits for READs and atomics: outstanding, and `max_rd_atomic`.
+    /// For the next request, which waits for READs and atomics: the number outstanding, and `max_rd_atomic`.
     pub reads: Option<(u32, u32)>,
-    /// The next request waits behind a fence.
+    /// True if the next request waits behind a fence.
     pub fence: bool,
-    /// Datagrams and messages of UC that wait for a receive.
+    /// The number of datagrams and messages of UC that wait for a receive.
     pub backlog: u32,
 }
 
 /// A wait for an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AckWait {
-    /// Since the oldest unacknowledged request was sent first.
+    /// The time since the oldest unacknowledged request was sent first.
     pub age_ns: u64,
-    /// The timeout; `None`: none, it waits for ever.
+    /// The timeout; `None`: the wait has no end.
     pub timeout_ns: Option<u64>,
-    /// Until the timer runs out.
+    /// The time until the timer expires.
     pub left_ns: Option<u64>,
-    /// Retries used of `retry_cnt`.
+    /// The number of retries used, of `retry_cnt`.
     pub retries: u8,
     /// `retry_cnt`.
     pub retry_cnt: u8,
-    /// The peer has not even taken what was sent.
+    /// True if the peer has not even taken the packets from the ring.
     pub untaken: bool,
 }
 
-/// A receiver that is not ready.
+/// A wait for a receiver that is not ready.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RnrWait {
-    /// Since its first RNR NAK of this series.
+    /// The time since its first RNR NAK of this series.
     pub age_ns: u64,
-    /// RNR NAKs of this series.
+    /// The number of RNR NAKs of this series.
     pub naks: u64,
-    /// Tries used of `rnr_retry`.
+    /// The number of retries used, of `rnr_retry`.
     pub retries: u8,
     /// `rnr_retry`; 7: for ever.
     pub rnr_retry: u8,
-    /// Until the next try; `None`: it is under way.
+    /// The time until the next attempt; `None`: it is under way.
     pub left_ns: Option<u64>,
 }
 
-/// Counters of a queue pair; of the port, their sums, queue pairs that are gone included.
+/// The counters of a queue pair. Those of the port are the sums, with queue pairs that are gone included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct QpCounters {
@@ -253,25 +253,25 @@ pub struct QpCounters {
     pub sent: u64,
     /// Receives completed with success.
     pub received: u64,
-    // What is counted together is not neighbours: compilers would make one addition of two, which takes more
-    // instructions.
+    // Counters that are incremented together are not neighbours: compilers would make one addition of two, which takes
+    // more instructions.
     /// Bytes of the messages of these send requests.
     pub sent_bytes: u64,
-    /// Bytes of messages, and of RDMA that this process executed for its peer.
+    /// Bytes of received messages, and of RDMA that this process executed for its peer.
     pub received_bytes: u64,
     /// RNR NAKs received and sent.
     pub rnr_naks_in: u64,
     pub rnr_naks_out: u64,
-    /// Times that the acknowledgement timer ran out.
+    /// Times that the acknowledgement timer expired.
     pub timeouts: u64,
     /// Sequence error NAKs received and sent.
     pub seq_naks_in: u64,
     pub seq_naks_out: u64,
     /// Requests received again.
     pub duplicates: u64,
-    /// Send requests that failed, by the peer's word (access, invalid request, operation).
+    /// Send requests that failed by an answer of the peer (access, invalid request, operation).
     pub remote_errors: u64,
-    /// Send requests that failed, any status but a flush.
+    /// Send requests that failed with any status but a flush.
     pub send_errors: u64,
     /// Times that the ring to the peer was full.
     pub ring_full: u64,
@@ -289,7 +289,7 @@ pub struct QpCounters {
 }
 
 impl QpCounters {
-    /// Messages of UC and UD lost, for whatever reason.
+    /// The messages of UC and UD that were lost, for any reason.
     pub fn lost(&self) -> u64 {
         self.dropped + self.too_long + self.wrong_qkey + self.no_room
     }
@@ -327,17 +327,17 @@ pub struct Port {
     pub doorbells: u64,
     /// Bytes that this process copied directly.
     pub single_copy_bytes: u64,
-    /// Of those that peers count as theirs, copied by this process for them.
+    /// Bytes that peers count as theirs, copied by this process for them.
     pub co_copied_bytes: u64,
-    /// All queue pairs together.
+    /// The sums of all queue pairs.
     pub qps: QpCounters,
 }
 
-/// What a completion queue asks to be told.
+/// The completions for which a completion queue asks for an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Armed {
-    /// Nothing.
+    /// No completion.
     #[default]
     No,
     /// The next solicited completion, or one with an error.
@@ -351,25 +351,25 @@ pub enum Armed {
 pub struct Cq {
     /// Its handle (`ibv_cq.handle`).
     pub handle: u32,
-    /// Completions it can hold.
+    /// The number of completions that it can hold.
     pub depth: u32,
-    /// Completions that wait to be polled.
+    /// The number of completions that wait to be polled.
     pub inside: u32,
-    /// Completions it ever got.
+    /// The number of completions that it ever got.
     pub pushed: u64,
-    /// Looks for a completion: each call of `ibv_poll_cq` makes one at least.
+    /// The number of looks for a completion: each call of `ibv_poll_cq` makes one at least.
     pub polls: u64,
-    /// What it asks to be told.
+    /// The completions for which it asks for an event.
     pub armed: Armed,
-    /// A completion was lost.
+    /// True if a completion was lost.
     pub overrun: bool,
-    /// An event is held back for moderation: until then.
+    /// The time until which an event is held back for moderation.
     pub moderated_ns: Option<u64>,
-    /// It has a completion channel.
+    /// Its completion channel.
     pub channel: Option<Channel>,
-    /// Events got and not acknowledged.
+    /// The number of events that the program has got and not acknowledged.
     pub unacked: u32,
-    /// Queue pairs and shared receive queues that complete here.
+    /// The number of queue pairs and shared receive queues that complete here.
     pub users: u32,
 }
 
@@ -378,9 +378,9 @@ pub struct Cq {
 pub struct Channel {
     /// Its descriptor.
     pub fd: i32,
-    /// Events of the queue that nobody has got.
+    /// The number of events of the queue that the program has not got yet.
     pub unread: u32,
-    /// Threads in `ibv_get_cq_event`.
+    /// The number of threads in `ibv_get_cq_event`.
     pub waiters: u32,
 }
 
@@ -391,26 +391,26 @@ pub struct Srq {
     pub handle: u32,
     /// Its number, for XRC.
     pub number: u32,
-    /// Receives it can hold.
+    /// The number of receives that it can hold.
     pub depth: u32,
-    /// Receives that wait for a message.
+    /// The number of receives that wait for a message.
     pub posted: u32,
-    /// Receives posted since it was made.
+    /// The number of receives posted since it was made.
     pub total: u64,
     /// The limit at which an event is due; 0: none.
     pub limit: u32,
-    /// Queue pairs that take from it.
+    /// The number of queue pairs that take from it.
     pub users: u32,
 }
 
-/// What a process is doing, as the kernel shows it.
+/// The state of a process, as the kernel shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
     /// It runs, or waits for something.
     #[default]
     Runs,
-    /// Somebody has stopped it (SIGSTOP, a debugger).
+    /// It is stopped (SIGSTOP, a debugger).
     Stopped,
     /// It is dead.
     Gone,
@@ -419,28 +419,28 @@ pub enum Life {
 /// A path to a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Names it in [`Peer::link`].
+    /// The number that [`Peer::link`] refers to.
     pub id: u32,
     /// The process at the other end; 0: one of another PID namespace.
     pub pid: u32,
-    /// The other end is this process.
+    /// True if the other end is this process.
     pub loopback: bool,
-    /// What that process does.
+    /// The state of that process.
     pub life: Life,
-    /// Packets can go.
+    /// True if packets can be sent.
     pub up: bool,
-    /// Large messages go in one copy.
+    /// True if large messages are sent by a single copy.
     pub single_copy: bool,
-    /// The ring to it had no room when something was to be sent last.
+    /// True if the ring had no room at the last attempt to send.
     pub full: bool,
 }
 
 /// A destruction that waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Destroy {
-    /// What is destroyed, for instance `CQ 3`.
+    /// The object that is destroyed, for instance `CQ 3`.
     pub object: String,
-    /// Events about it that were got and not acknowledged.
+    /// The number of events about it that the program has got and not acknowledged.
     pub unacked: u32,
 }
 
@@ -461,33 +461,33 @@ pub struct CmId {
     /// Its port space (`enum rdma_port_space` in rdma_cma.h).
     #[serde(default)]
     pub port_space: u16,
-    /// How far it has come: `idle`, `bound`, `address resolved`, `route resolved`, `listen`, `connect`.
+    /// Its progress: `idle`, `bound`, `address resolved`, `route resolved`, `listen`, `connect`.
     pub phase: String,
     /// The handshake's state (IBTA vol. 1, 12.9), for instance `REQ sent`.
     pub handshake: Option<CmState>,
-    /// Our address.
+    /// Its own address.
     pub src: Option<String>,
-    /// The peer's.
+    /// The peer's address.
     pub dst: Option<String>,
-    /// Our queue pair, once it was named to the peer.
+    /// The number of its own queue pair, once it was named to the peer.
     pub qpn: u32,
     /// The peer's process, once there is a link.
     pub pid: Option<u32>,
-    /// Since the request that waits for an answer was sent first.
+    /// The time since the request that waits for an answer was sent first.
     pub age_ns: Option<u64>,
-    /// Until a message is repeated or the attempt given up.
+    /// The time until a message is repeated or the attempt given up.
     pub left_ns: Option<u64>,
-    /// Repetitions of the last message that are left.
+    /// The number of repetitions of the last message that are left.
     pub repeats_left: u8,
-    /// The peer has no listener now; it is asked again for so long.
+    /// The time for which the peer, which has no listener now, is asked again.
     pub retrying_ns: Option<u64>,
-    /// Of a listener: requests that the program has not got yet may be so many more.
+    /// Of a listener: how many more requests may wait until the program gets them.
     pub backlog_room: Option<u32>,
-    /// Of a listener: requests that wait for room in the backlog.
+    /// Of a listener: the number of requests that wait for room in the backlog.
     pub parked: u32,
     /// Events that the program has not got yet, by name.
     pub unread: Vec<String>,
-    /// Its event (CONNECT_REQUEST) has been got, and it was neither accepted nor rejected.
+    /// True if the program has got its event (CONNECT_REQUEST), and has neither accepted nor rejected it.
     pub undecided: bool,
 }
 

@@ -1,13 +1,13 @@
-//! What an adapter tells about itself, and what that means.
+//! Reports of an adapter, and their explanation.
 //!
 //! * [`facts`]: the report: every queue pair, what its queues hold, what it waits for; completion queues, links, the
 //!   connection manager's ids; counters. The engine, the wire, the adapter and the connection manager fill in their
 //!   parts.
-//! * [`rules`]: from facts to findings: why something does not go on, in the words of the field.
-//! * [`text`]: both for people.
-//! * [`log`] and [`log_once`]: a line on standard error. [`setting`]: what the environment asks for.
+//! * [`rules`]: from facts to findings: the reason why something does not go on, in the words of the field.
+//! * [`text`]: both as text.
+//! * [`log`] and [`log_once`]: a line on standard error. [`setting`]: the environment variables.
 //!
-//! A report travels as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
+//! A report is sent as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
 #![deny(unsafe_code)] // but for one call in `setting`
 
 pub mod facts;
@@ -21,12 +21,12 @@ pub use log::{Matter, log, log_once, logged};
 pub use rules::{Finding, Severity, Situation};
 pub use setting::{logs, setting, setting_text};
 
-/// Begin of the names of the sockets at which processes with an open device answer.
+/// The beginning of the names of the sockets at which processes with an open device answer.
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";
 
-/// The abstract name (without the leading 0 byte) of the socket at which a process answers whoever connects: a
+/// The abstract name (without the leading 0 byte) of the socket at which a process answers each connection: a
 /// SOCK_SEQPACKET listener. The answer is one packet of the byte [`ANSWER`] and the descriptor of a memfd with a
-/// report; then the connection is closed. Nothing is read from it.
+/// report; then the connection is closed. The process reads nothing from it.
 pub fn socket_name(pid: u32) -> String {
     format!("{SOCKET_PREFIX}{pid}")
 }
@@ -34,10 +34,10 @@ pub fn socket_name(pid: u32) -> String {
 /// The byte that comes with the descriptor.
 pub const ANSWER: u8 = b'R';
 
-/// Longest report that is read, in bytes: a thousand times what thousands of queue pairs need.
+/// The greatest length of a report that is read, in bytes: a thousand times what thousands of queue pairs need.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// The processes that a text like `/proc/net/unix` shows as listening, in order.
+/// The processes that listen according to a text like `/proc/net/unix`, in order.
 pub fn listeners(proc_net_unix: &str) -> Vec<u32> {
     let mut found: Vec<u32> = proc_net_unix
         .lines()
@@ -48,18 +48,16 @@ pub fn listeners(proc_net_unix: &str) -> Vec<u32> {
     found
 }
 
-/// A report as it travels.
+/// The bytes of a report.
 ///
-/// # Errors
-/// None that is known: all of it can be written as JSON.
+/// # Errors None that is known: all of it can be written as JSON.
 pub fn encode(report: &Report) -> Result<Vec<u8>, String> {
     serde_json::to_vec(report).map_err(|error| error.to_string())
 }
 
-/// A report that has come.
+/// Parse the bytes of a report.
 ///
-/// # Errors
-/// It is none, or one of another version of this software.
+/// # Errors They are none, or those of another version of this software.
 pub fn decode(bytes: &[u8]) -> Result<Report, String> {
     #[derive(serde::Deserialize)]
     struct Head {

@@ -11,10 +11,10 @@ use rustix::fs::FileType;
 
 use crate::setting;
 
-/// Lines that were not said.
+/// The number of lines that were left out.
 static UNSAID: AtomicU64 = AtomicU64::new(0);
 
-/// What keeps programs from each other that the library knows of, and the program is not told by its verbs.
+/// Obstacles between programs that the library knows of, and that no verb reports to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
     /// A peer of another user.
@@ -29,11 +29,11 @@ pub enum Matter {
     NoTracing,
 }
 
-/// The lines that were told, and about what.
+/// The lines that were logged, each with its subject.
 static TOLD: Mutex<Vec<(Matter, String)>> = Mutex::new(Vec::new());
 
-/// Says a line of its kind once in the life of the process, and keeps it for reports. With `SOFTRNIC_LOG=off` it is
-/// only kept.
+/// Log a line of its kind once in the life of the process, and keep it for reports. With `SOFTRNIC_LOG=off` it is only
+/// kept.
 pub fn log_once(matter: Matter, line: fmt::Arguments<'_>) {
     let mut logged = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if logged.iter().all(|(known, _)| *known != matter) {
@@ -45,16 +45,16 @@ pub fn log_once(matter: Matter, line: fmt::Arguments<'_>) {
     }
 }
 
-/// What was told in this process.
+/// The lines that were logged in this process.
 pub fn logged() -> Vec<String> {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, line)| line.clone()).collect()
 }
 
-/// Says a line on standard error, with the name of the device and the process in front of it.
+/// Write a line to standard error, with the name of the device and the process in front of it.
 ///
-/// It is said by threads that hold locks, so it waits for nobody: where nobody reads what the program says, and there
-/// is no room for more, the line is left out, and the next one that is said tells how many were. Nor does it matter if
-/// nobody can hear it.
+/// Threads that hold locks call this, so it never waits. If no process reads the output, and there is no room for more,
+/// the line is left out, and the next line that is written tells how many were. It is no error if no process can ever
+/// read it.
 pub fn log(line: fmt::Arguments<'_>) {
     let unsaid = UNSAID.swap(0, Ordering::Relaxed);
     if !speak(stderr().as_fd(), &text(line, unsaid)) {
@@ -70,7 +70,7 @@ fn text(line: fmt::Arguments<'_>, unsaid: u64) -> String {
     }
 }
 
-/// False if there is no room. A pipe that says it has some has it for a whole line (`PIPE_BUF`).
+/// Write a line; false if there is no room. A pipe that reports room has it for a whole line (`PIPE_BUF`).
 fn speak(to: BorrowedFd<'_>, line: &str) -> bool {
     if !is_for_lines(to) {
         return true;
@@ -80,17 +80,17 @@ fn speak(to: BorrowedFd<'_>, line: &str) -> bool {
     if rustix::event::poll(&mut fds, Some(&now)) == Ok(0) {
         return false;
     }
-    // Nobody will ever hear it, and a signal would end the program that we only speak beside.
+    // No process will ever read the line, and a signal would end the program, to which the line does not belong.
     if fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL) {
         return true;
     }
-    // Not through the library's lock, which may be held by somebody who waits for room. One write keeps a line whole.
+    // The standard library's lock is not used: a thread that waits for room may hold it. One write keeps a line whole.
     let _ = rustix::io::write(to, line.as_bytes());
     true
 }
 
-/// True for a terminal, a file and a pipe. A program that closes descriptor 2 gets it again for something else, a
-/// connection say, whose peer would read the line.
+/// True for a terminal, a file and a pipe. A program that closes descriptor 2 gets it again for another purpose, a
+/// connection for instance, whose peer would read the line.
 fn is_for_lines(fd: BorrowedFd<'_>) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     match kind {

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-/// The value of an environment variable. None has a value in a program that runs with more rights than its caller
-/// (setuid, setgid, file capabilities; getauxval(3), AT_SECURE): whoever starts such a program chooses its environment,
-/// and would choose the files that it writes.
+/// The value of an environment variable. No variable has a value in a program that runs with more rights than its
+/// caller (setuid, setgid, file capabilities; getauxval(3), AT_SECURE): the caller chooses the environment of such a
+/// program, and would choose the files that it writes.
 pub fn setting(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !is_privileged())
 }
 
-/// [`setting`] as text; nothing if it is none.
+/// The value of [`setting`] as text; `None` if it is not UTF-8.
 pub fn setting_text(name: &str) -> Option<String> {
     setting(name)?.into_string().ok()
 }

@@ -1,4 +1,4 @@
-//! Reports for people.
+//! Reports as text.
 
 use std::fmt::Write as _;
 
@@ -27,12 +27,12 @@ pub fn screaming(name: &str) -> String {
     out
 }
 
-/// Text of others without what a terminal could obey.
+/// A text of another process without what a terminal could obey.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Bytes for people.
+/// A number of bytes as text.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n as f64;
@@ -52,7 +52,7 @@ fn plural(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What is the matter, in one line.
+/// The result of all findings, in one line.
 pub fn verdict(findings: &[Finding]) -> &'static str {
     match findings.iter().map(|finding| finding.severity).max() {
         Some(Severity::Stuck) => "stuck",

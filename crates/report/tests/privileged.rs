@@ -26,7 +26,7 @@ fn a_setuid_program_sees_no_variable() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root can make another user's setuid program");
     }
-    // Beside this program: temporary directories are often mounted nosuid.
+    // The copy lies beside this program: temporary directories are often mounted nosuid.
     let copy = own.with_extension(format!("setuid-{}", std::process::id()));
     std::fs::copy(&own, &copy).expect("a copy");
     chown(&copy, Some(65533), None).expect("chown");

@@ -155,7 +155,7 @@ const CASES: &[Case] = &[
         let (a, b) = pair(&patient(), &Wish { cqe: 1, ..Wish::default() });
         a.try_post(SendOp::Write { addr: b.mr.addr(), rkey: b.mr.rkey() }, SendFlags::SIGNALED).unwrap();
         here((a, b))
-    }, "full: one completion, nobody polls them"),
+    }, "full: one completion, no thread polls them"),
     ("armed for solicited completions only", || {
         let (a, b) = pair(&patient(), &Wish { channel: true, ..Wish::default() });
         b.receives.arm(true).expect("ibv_req_notify_cq");
@@ -197,7 +197,7 @@ const CASES: &[Case] = &[
         a2.try_post(SendOp::Write { addr: b2.mr.addr(), rkey: !b2.mr.rkey() }, SendFlags::SIGNALED).unwrap();
         collect(&a2.sends, 1);
         here((a, b, a2, b2))
-    }, "asynchronous events that nobody has got (ibv_get_async_event(3)): IBV_EVENT_QP_ACCESS_ERR"),
+    }, "asynchronous events that the program has not got (ibv_get_async_event(3)): IBV_EVENT_QP_ACCESS_ERR"),
     ("datagrams find no receive", || {
         let datagrams = Wish { qp_type: QpType::Ud, ..Wish::default() };
         let (a, b) = (End::new(&datagrams), End::new(&datagrams));

@@ -21,7 +21,7 @@ fn place(address: Option<&String>) -> &str {
 fn unread(_: &Situation<'_>, id: &CmId) -> Said {
     let n = id.unread.len() as u64;
     let text = format!(
-        "{} {}, and nobody has got {} (rdma_get_cm_event(3)): {}",
+        "{} {}, and the program has not got {} (rdma_get_cm_event(3)): {}",
         count(n, "event"),
         verb(n, "waits", "wait"),
         verb(n, "it", "them"),
@@ -32,7 +32,7 @@ fn unread(_: &Situation<'_>, id: &CmId) -> Said {
 
 fn retrying(_: &Situation<'_>, id: &CmId) -> Said {
     let left = id.retrying_ns?;
-    let text = format!("nobody listens at {}: asked again for {} more", place(id.dst.as_ref()), duration(left));
+    let text = format!("no program listens at {}: asked again for {} more", place(id.dst.as_ref()), duration(left));
     Some((Severity::Waits, text))
 }
 
@@ -43,7 +43,7 @@ fn repetitions(id: &CmId) -> String {
     }
 }
 
-/// A REQ that is not answered; why, if the listener's process tells.
+/// A REQ that is not answered, with the reason, if the listener's process reports it.
 fn request(situation: &Situation<'_>, id: &CmId) -> Said {
     let age = id.age_ns.filter(|age| *age >= NOTABLE && id.retrying_ns.is_none())?;
     let what = match id.handshake? {

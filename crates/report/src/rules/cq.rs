@@ -16,7 +16,7 @@ pub(super) const RULES: &[Rule<Cq>] = &[
 
 pub(super) const SRQ_RULES: &[Rule<Srq>] = &[("srq-empty", srq_empty), ("srq-limit", srq_limit)];
 
-/// IBTA vol. 1, 10.10.2.3.
+/// A queue that overran (IBTA vol. 1, 10.10.2.3).
 fn overrun(_: &Situation<'_>, cq: &Cq) -> Said {
     let text = format!(
         "overrun: it was full with {}, and a completion was lost; the queue pairs concerned went to ERR",
@@ -30,10 +30,10 @@ fn full(situation: &Situation<'_>, cq: &Cq) -> Said {
         return None;
     }
     let full = count(u64::from(cq.inside), "completion");
-    Some((Severity::Waits, format!("full: {full}, nobody polls them, and the next one overruns it")))
+    Some((Severity::Waits, format!("full: {full}, no thread polls them, and the next one overruns it")))
 }
 
-/// `ibv_req_notify_cq(3)`.
+/// A queue that is armed for solicited completions only (`ibv_req_notify_cq(3)`).
 fn solicited(_: &Situation<'_>, cq: &Cq) -> Said {
     if cq.armed != Armed::Solicited || cq.inside == 0 {
         return None;
@@ -48,7 +48,8 @@ fn solicited(_: &Situation<'_>, cq: &Cq) -> Said {
     Some((if cq.channel.is_some() { Severity::Stuck } else { Severity::Note }, text))
 }
 
-/// `ibv_req_notify_cq(3)`: what came before the last event gives no other one, though it was not polled.
+/// A queue that was armed too late (`ibv_req_notify_cq(3)`): completions before the last event give no other one,
+/// though they were not polled.
 fn armed_late(situation: &Situation<'_>, cq: &Cq) -> Said {
     if cq.armed != Armed::Any || cq.inside == 0 || situation.unpolled(cq) == Some(false) {
         return None;
@@ -94,7 +95,7 @@ fn unpolled(situation: &Situation<'_>, cq: &Cq) -> Said {
         return None;
     }
     let n = u64::from(cq.inside);
-    let text = format!("{} {}, and nobody polls", count(n, "completion"), verb(n, "waits", "wait"));
+    let text = format!("{} {}, and no thread polls", count(n, "completion"), verb(n, "waits", "wait"));
     Some((Severity::Waits, text))
 }
 
@@ -102,7 +103,7 @@ fn event_unread(_: &Situation<'_>, cq: &Cq) -> Said {
     let channel = cq.channel.as_ref().filter(|channel| channel.unread > 0)?;
     let n = u64::from(channel.unread);
     let text = format!(
-        "{} {} in its completion channel (descriptor {}), and nobody has got {} (ibv_get_cq_event(3))",
+        "{} {} in its completion channel (descriptor {}), and the program has not got {} (ibv_get_cq_event(3))",
         count(n, "event"),
         verb(n, "waits", "wait"),
         channel.fd,
@@ -111,7 +112,7 @@ fn event_unread(_: &Situation<'_>, cq: &Cq) -> Said {
     Some((Severity::Note, text))
 }
 
-/// `ibv_destroy_cq(3)`; while one waits it is rule `destroy`.
+/// An event that is not acknowledged (`ibv_destroy_cq(3)`); while a destruction waits it is rule `destroy`.
 fn event_unacked(_: &Situation<'_>, cq: &Cq) -> Said {
     let n = u64::from(cq.unacked);
     let text =
@@ -127,7 +128,7 @@ fn srq_empty(_: &Situation<'_>, srq: &Srq) -> Said {
     Some((Severity::Note, format!("empty: {users} can receive nothing; {} posted so far", srq.total)))
 }
 
-/// `ibv_modify_srq(3)`.
+/// A shared receive queue below its limit (`ibv_modify_srq(3)`).
 fn srq_limit(_: &Situation<'_>, srq: &Srq) -> Said {
     if srq.limit == 0 || srq.posted >= srq.limit {
         return None;

@@ -1,7 +1,7 @@
-//! Why something does not go on: one function for each reason, in tables.
+//! Reasons why something does not go on: one function for each, in tables.
 //!
-//! A rule looks at facts and finds nothing, or says in one sentence what is the matter. Rules know no process, no
-//! socket and no clock; what a process cannot know of its peer comes from the peer's own report, where there is one.
+//! A rule looks at facts and finds nothing, or explains the obstacle in one sentence. Rules know no process, no socket
+//! and no clock. Facts that a process cannot know of its peer come from the peer's own report, where there is one.
 
 mod cm;
 mod cq;
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{Cq, Link, Qp, Report, Srq};
 
-/// What takes longer does not look like work under way: 1 s.
+/// The age, in nanoseconds, beyond which a wait does not look like work under way: 1 s.
 const LONG: u64 = 1_000_000_000;
-/// What takes longer is worth a word: 50 ms.
+/// The age, in nanoseconds, beyond which a wait is worth a note: 50 ms.
 const NOTABLE: u64 = 50_000_000;
 
 /// How much a finding explains.
@@ -25,39 +25,39 @@ const NOTABLE: u64 = 50_000_000;
 pub enum Severity {
     /// Worth knowing; stops nothing by itself.
     Note,
-    /// Something waits for what may still come.
+    /// It waits for an event that may still come.
     Waits,
-    /// Something has waited for long, or for what cannot come.
+    /// It has waited for long, or for an event that cannot come.
     Stuck,
 }
 
-/// One reason.
+/// One reason why something does not go on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The rule's name.
     pub rule: String,
-    /// What it is about, for instance `QP 0x001007`.
+    /// The object that it is about, for instance `QP 0x001007`.
     pub object: String,
     /// How much it explains.
     pub severity: Severity,
-    /// Why, in a sentence.
+    /// The explanation, in a sentence.
     pub text: String,
 }
 
-/// What the rules look at.
+/// The facts that the rules look at.
 pub struct Situation<'a> {
     /// The process in question.
     pub report: &'a Report,
-    /// Others by process number: its peers, as far as they could be asked.
+    /// The reports of other processes by process number: its peers, as far as they answered.
     pub others: &'a BTreeMap<u32, Report>,
-    /// The same process a moment before: shows what moves.
+    /// The report of the same process a moment before: it shows what moves.
     pub before: Option<&'a Report>,
 }
 
-/// What a rule says.
+/// The finding of a rule.
 type Said = Option<(Severity, String)>;
 
-/// A rule and its name.
+/// A rule's name and function.
 type Rule<T> = (&'static str, fn(&Situation<'_>, &T) -> Said);
 
 /// All findings about a process, the gravest first.
@@ -90,7 +90,7 @@ fn apply<'a, T: 'a>(
     }
 }
 
-/// `QP 0x001007`.
+/// The name of a queue pair, for instance `QP 0x001007`.
 pub fn qp_name(qp: &Qp) -> String {
     number(qp.number)
 }
@@ -107,13 +107,13 @@ fn srq_name(srq: &Srq) -> String {
     format!("SRQ {}", srq.handle)
 }
 
-/// What is known of the other end of a connection.
+/// The knowledge of the other end of a connection.
 enum PeerView<'a> {
     /// Its process was not asked, or did not answer.
     Unknown,
     /// Its process has no such queue pair.
     Missing,
-    /// Here it is.
+    /// Its process's report has this queue pair.
     Found(&'a Report, &'a Qp),
 }
 
@@ -135,14 +135,14 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Nobody has polled a completion queue since the look before; `None`: there was none.
+    /// True if no thread has polled a completion queue since the report before; `None`: there was none.
     fn unpolled(&self, cq: &Cq) -> Option<bool> {
         let before = self.before?.adapter.cqs.iter().find(|old| old.handle == cq.handle)?;
         Some(before.polls == cq.polls)
     }
 }
 
-/// A duration for people: two digits or three.
+/// A duration as text, with two or three digits.
 pub fn duration(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),
@@ -153,12 +153,12 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// `one completion`, `3 completions`.
+/// A number with its noun: `one completion`, `3 completions`.
 fn count(n: u64, what: &str) -> String {
     if n == 1 { format!("one {what}") } else { format!("{n} {what}s") }
 }
 
-/// `waits` for one, `wait` for others.
+/// The form of a verb: `waits` for one, `wait` for more.
 fn verb(n: u64, one: &'static str, many: &'static str) -> &'static str {
     if n == 1 { one } else { many }
 }

@@ -23,7 +23,7 @@ pub(super) const RULES: &[Rule<Qp>] = &[
     ("dropped-no-room", no_room),
 ];
 
-/// What is in the way of all work in a state (IBTA vol. 1, 10.3.1).
+/// A state that stops all work (IBTA vol. 1, 10.3.1).
 fn state(_: &Situation<'_>, qp: &Qp) -> Said {
     let waiting = qp.sq.as_ref().map_or(0, |sq| u64::from(sq.waiting));
     let text = match qp.state {
@@ -63,7 +63,7 @@ fn rnr(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((if wait.age_ns >= LONG { Severity::Stuck } else { Severity::Waits }, text))
 }
 
-/// Where a queue pair's receives are.
+/// The place of a queue pair's receives.
 fn receives_of(report: &Report, qp: &Qp) -> String {
     let mut text = match (qp.srq, &qp.rq) {
         (Some(handle), _) => match report.adapter.srqs.iter().find(|srq| srq.handle == handle) {
@@ -89,7 +89,7 @@ fn receives_of(report: &Report, qp: &Qp) -> String {
     text
 }
 
-/// There is something to be sent or answered.
+/// True if there is something to be sent or answered.
 fn has_work(qp: &Qp) -> bool {
     qp.sq.as_ref().is_some_and(|sq| sq.executing + sq.waiting > 0) || qp.waits.link
 }
@@ -102,7 +102,10 @@ fn no_link(_: &Situation<'_>, qp: &Qp) -> Said {
     let name = number(peer.qpn);
     let text = match peer.owned {
         Some(false) => {
-            format!("no link to {name} at {}: nobody on this host owns this number, or its owner has died", peer.gid)
+            format!(
+                "no link to {name} at {}: no process on this host owns this number, or its owner has died",
+                peer.gid
+            )
         }
         Some(true) => {
             format!(
@@ -116,7 +119,7 @@ fn no_link(_: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Stuck, text))
 }
 
-/// It waits for its peer, in one way or another.
+/// True if it waits for its peer, in any way.
 fn waits_for_peer(qp: &Qp) -> bool {
     has_work(qp) || qp.rq.as_ref().is_some_and(|rq| rq.posted > 0) || qp.srq.is_some()
 }
@@ -136,7 +139,7 @@ fn peer_gone(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Stuck, text))
 }
 
-/// The request at the head of the send queue is another than at the look before, or further.
+/// True if the request at the head of the send queue is another than in the report before, or further.
 fn moves(situation: &Situation<'_>, qp: &Qp) -> bool {
     let old = situation.before.and_then(|old| old.adapter.qps.iter().find(|old| old.number == qp.number));
     let head = |qp: &Qp| {
@@ -144,7 +147,7 @@ fn moves(situation: &Situation<'_>, qp: &Qp) -> bool {
         sq.head.as_ref().map(|head| (sq.unacked_psn, head.wr_id, head.moved))
     };
     match (old.and_then(head), head(qp)) {
-        // Less than before: a new try of the same.
+        // Fewer bytes than before: a new attempt of the same request.
         (Some((psn, id, moved)), Some((psn_now, id_now, moved_now))) => {
             psn != psn_now || id != id_now || moved_now > moved
         }
@@ -187,7 +190,7 @@ fn ack(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((severity, text))
 }
 
-/// Why the peer's queue pair will never answer.
+/// The reason why the peer's queue pair will never answer, if there is one.
 fn deaf(qp: &Qp, _: &Report, other: &Qp) -> Option<String> {
     let name = number(other.number);
     if matches!(other.state, QpState::Reset | QpState::Init | QpState::Err) {
@@ -200,7 +203,7 @@ fn deaf(qp: &Qp, _: &Report, other: &Qp) -> Option<String> {
     if connected_to != qp.number {
         return Some(format!("{name} is connected to {}, not to us", number(connected_to)));
     }
-    // Both look at 24 bits; the responder may be ahead of what has been acknowledged, never behind it.
+    // Both numbers have 24 bits; the responder may be ahead of what has been acknowledged, never behind it.
     let (sent, expected) = (qp.sq.as_ref()?, other.rq.as_ref()?);
     let ahead = sent.unacked_psn.wrapping_sub(expected.expected_psn) & 0xff_ffff;
     let never = qp.peer.as_ref().is_some_and(|peer| !peer.answered);
@@ -217,18 +220,20 @@ fn ring_full(situation: &Situation<'_>, qp: &Qp) -> Said {
     if !qp.waits.room {
         return None;
     }
-    // Under load it is full now and then; it tells something when nothing has gone out since the look before.
+    // Under load the ring is full now and then; that tells something only when nothing has been sent since the report
+    // before.
     let old = situation.before?.adapter.qps.iter().find(|old| old.number == qp.number)?;
     let still = old.waits.room && old.counters.sent == qp.counters.sent;
     let pid = situation.link(qp).map_or(0, |link| link.pid);
     still.then(|| {
-        let text =
-            format!("the ring to process {pid} is full: nobody takes packets there (no poll, NIC thread not running)");
+        let text = format!(
+            "the ring to process {pid} is full: no thread takes packets there (no poll, NIC thread not running)"
+        );
         (Severity::Stuck, text)
     })
 }
 
-/// Older than a request under way should be.
+/// True if the request at the head is older than one under way should be.
 fn head_is_old(qp: &Qp) -> bool {
     let head = qp.sq.as_ref().and_then(|sq| sq.head.as_ref());
     head.and_then(|head| head.age_ns).is_some_and(|age| age >= NOTABLE)
@@ -251,7 +256,8 @@ fn fence(_: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Waits, "the next send request is fenced: it waits for the READs and atomics before it".into()))
 }
 
-/// `ibv_post_send(3)`: a place is free again when a completion of its request, or of one behind it, is polled.
+/// A full send queue (`ibv_post_send(3)`): a place is free again when a completion of its request, or of one behind it,
+/// is polled.
 fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
     let sq = qp.sq.as_ref().filter(|sq| sq.depth > 0 && sq.held >= sq.depth)?;
     if sq.held_signaled == 0 {
@@ -263,7 +269,7 @@ fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
         return Some((Severity::Stuck, text));
     }
     if sq.executing + sq.waiting > 0 {
-        return None; // what it waits for is said elsewhere
+        return None; // another rule explains what it waits for
     }
     let handle = qp.send_cq?;
     let cq = situation.report.adapter.cqs.iter().find(|cq| cq.handle == handle)?;
@@ -278,7 +284,7 @@ fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Waits, text))
 }
 
-/// The peer's view of it is rule `rnr`.
+/// A receiver that refuses messages; the peer's view of it is rule `rnr`.
 fn refused(situation: &Situation<'_>, qp: &Qp) -> Said {
     let n = qp.counters.rnr_naks_out;
     let empty = match (qp.srq, &qp.rq) {
@@ -295,22 +301,22 @@ fn refused(situation: &Situation<'_>, qp: &Qp) -> Said {
     Some((Severity::Waits, format!("no receive is posted: {refused}; {at}")))
 }
 
-/// UC and UD have no RNR NAK (IBTA vol. 1, 9.8.2.2, 9.8.3).
+/// Messages of UC and UD that were dropped: these have no RNR NAK (IBTA vol. 1, 9.8.2.2, 9.8.3).
 fn dropped(_: &Situation<'_>, qp: &Qp) -> Said {
     lost(qp.counters.dropped, "message", "lost: no receive was posted")
 }
 
-/// 9.8.3, 9.9.3 (class D): silently, and no receive is taken.
+/// Messages that were too long (9.8.3, 9.9.3, class D): they are dropped silently, and no receive is taken.
 fn too_long(_: &Situation<'_>, qp: &Qp) -> Said {
     lost(qp.counters.too_long, "datagram", "lost: longer than the receive, of which the first 40 bytes are the GRH's")
 }
 
-/// 9.6.1.4
+/// Datagrams with a wrong Q_Key (9.6.1.4).
 fn wrong_qkey(_: &Situation<'_>, qp: &Qp) -> Said {
     lost(qp.counters.wrong_qkey, "datagram", "lost: the Q_Key is not this queue pair's")
 }
 
-/// What is unreliable waits for room for a while only.
+/// Messages that found no room: an unreliable service waits for room for a while only.
 fn no_room(_: &Situation<'_>, qp: &Qp) -> Said {
     lost(qp.counters.no_room, "message", "not sent: the ring to the peer was full for too long")
 }

@@ -36,7 +36,7 @@ fn head(age_ns: u64) -> Option<Head> {
     Some(Head { wr_id: 5, opcode: Some(Opcode::Send), len: 8, moved: 0, signaled: true, age_ns: Some(age_ns) })
 }
 
-/// A process in which nothing is the matter.
+/// A process without any finding.
 fn process(pid: u32, qp: Qp) -> Report {
     let cq = Cq { handle: 3, depth: 128, users: 1, ..Cq::default() };
     Report {
@@ -47,7 +47,7 @@ fn process(pid: u32, qp: Qp) -> Report {
     }
 }
 
-/// We, a moment before, and the peer.
+/// The process in question, the same a moment before, and the peer.
 struct World {
     us: Report,
     before: Option<Report>,
@@ -90,7 +90,7 @@ impl World {
         cm.ids.last_mut().unwrap()
     }
 
-    /// A look a moment ago at which everything was as it is now.
+    /// Make the report before equal to the present one.
     fn nothing_moves(&mut self) {
         self.before = Some(self.us.clone());
     }
@@ -128,7 +128,7 @@ const CASES: &[Case] = &[
         w.sq().waiting = 1;
         let peer = w.qp().peer.as_mut().unwrap();
         (peer.link, peer.owned) = (None, Some(false));
-    }, "no link to QP 0x000022 at ::ffff:10.0.0.1: nobody on this host owns this number"),
+    }, "no link to QP 0x000022 at ::ffff:10.0.0.1: no process on this host owns this number"),
     ("no-link", Stuck, |w| {
         w.sq().waiting = 1;
         let peer = w.qp().peer.as_mut().unwrap();
@@ -184,7 +184,7 @@ const CASES: &[Case] = &[
     ("dropped-no-room", Note, |w| w.qp().counters.no_room = 1, "one message was not sent: the ring to the peer was \
         full"),
     ("cq-overrun", Stuck, |w| w.cq().overrun = true, "CQ 3: overrun: it was full with 128 completions"),
-    ("cq-full", Waiting, |w| w.cq().inside = 128, "full: 128 completions, nobody polls them"),
+    ("cq-full", Waiting, |w| w.cq().inside = 128, "full: 128 completions, no thread polls them"),
     ("cq-solicited", Stuck, |w| {
         w.channel();
         (w.cq().armed, w.cq().inside) = (Armed::Solicited, 2);
@@ -197,9 +197,9 @@ const CASES: &[Case] = &[
         "not armed, 2 completions inside, and one thread in ibv_get_cq_event: no event comes for them"),
     ("cq-not-armed", Stuck, |w| w.channel().waiters = 1,
         "not armed, and one thread in ibv_get_cq_event: no event will come"),
-    ("cq-unpolled", Waiting, |w| { w.cq().inside = 3; w.nothing_moves() }, "3 completions wait, and nobody polls"),
+    ("cq-unpolled", Waiting, |w| { w.cq().inside = 3; w.nothing_moves() }, "3 completions wait, and no thread polls"),
     ("cq-event-unread", Note, |w| w.channel().unread = 2,
-        "2 events wait in its completion channel (descriptor 9), and nobody has got them"),
+        "2 events wait in its completion channel (descriptor 9), and the program has not got them"),
     ("cq-event-unacked", Note, |w| w.cq().unacked = 1, "one event got and not acknowledged"),
     ("srq-empty", Note, |w| w.us.adapter.srqs = vec![Srq { handle: 2, users: 4, total: 9, ..Srq::default() }],
         "SRQ 2: empty: 4 queue pairs can receive nothing; 9 posted so far"),
@@ -211,14 +211,14 @@ const CASES: &[Case] = &[
     ("destroy", Stuck, |w| w.us.adapter.destroys = vec![Destroy { object: "CQ 3".into(), unacked: 2 }],
         "the destruction of CQ 3 waits: 2 events got and not acknowledged"),
     ("async-unread", Note, |w| w.us.adapter.unread_events = vec!["IBV_EVENT_QP_FATAL".into()],
-        "asynchronous events that nobody has got (ibv_get_async_event(3)): IBV_EVENT_QP_FATAL"),
+        "asynchronous events that the program has not got (ibv_get_async_event(3)): IBV_EVENT_QP_FATAL"),
     ("told", Note, |w| w.us.told = vec!["no descriptors are left".into()], "told on standard error: no descriptors \
         are left"),
     ("strangers", Note, |w| w.us.adapter.strangers = 1, "one packet dropped: from another process"),
     ("cm-unread", Waiting, |w| w.id(None).unread = vec!["CONNECT_REQUEST".into()],
-        "cm_id 4: one event waits, and nobody has got it (rdma_get_cm_event(3)): CONNECT_REQUEST"),
+        "cm_id 4: one event waits, and the program has not got it (rdma_get_cm_event(3)): CONNECT_REQUEST"),
     ("cm-retrying", Waiting, |w| w.id(Some(CmState::ReqSent)).retrying_ns = Some(100_000_000),
-        "nobody listens at 10.0.0.1:7174: asked again for 100 ms more"),
+        "no program listens at 10.0.0.1:7174: asked again for 100 ms more"),
     ("cm-request", Stuck, |w| {
         w.id(Some(CmState::ReqSent)).age_ns = Some(3 * SECOND);
         w.peer.cm = Some(Cm { ids: vec![CmId {
@@ -328,7 +328,7 @@ fn durations_are_short() {
     }
 }
 
-/// Nothing that another process says reaches the terminal as a command to it.
+/// Nothing that another process reports reaches the terminal as a command to it.
 #[test]
 fn reports_are_printed_without_control_characters() {
     let mut world = World::new();

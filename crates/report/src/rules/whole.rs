@@ -12,13 +12,13 @@ pub(super) const RULES: &[Rule<Report>] = &[
     ("strangers", strangers),
 ];
 
-/// Before one looks for a reason elsewhere.
+/// Deliberate faults, which are to be named before any other reason.
 fn faults(_: &Situation<'_>, report: &Report) -> Said {
     let spec = report.faults.as_ref()?;
     Some((Severity::Note, format!("the device misbehaves on purpose, by SOFTRNIC_FAULT: {spec}")))
 }
 
-/// What the process has met so far; it need not be so any more.
+/// The obstacles that the process has met so far; they may be gone by now.
 fn told(_: &Situation<'_>, report: &Report) -> Said {
     (!report.told.is_empty()).then(|| (Severity::Note, format!("told on standard error: {}", report.told.join("; "))))
 }
@@ -27,7 +27,7 @@ fn locked(_: &Situation<'_>, report: &Report) -> Said {
     report.locked.as_ref().map(|why| (Severity::Stuck, why.clone()))
 }
 
-/// `ibv_get_async_event(3)`, `ibv_destroy_cq(3)`.
+/// Destructions that wait (`ibv_get_async_event(3)`, `ibv_destroy_cq(3)`).
 fn destroy(_: &Situation<'_>, report: &Report) -> Said {
     let waits: Vec<String> = report
         .adapter
@@ -43,7 +43,8 @@ fn destroy(_: &Situation<'_>, report: &Report) -> Said {
 
 fn async_unread(_: &Situation<'_>, report: &Report) -> Said {
     let events = &report.adapter.unread_events;
-    let text = format!("asynchronous events that nobody has got (ibv_get_async_event(3)): {}", events.join(", "));
+    let text =
+        format!("asynchronous events that the program has not got (ibv_get_async_event(3)): {}", events.join(", "));
     (!events.is_empty()).then_some((Severity::Note, text))
 }
 
