@@ -1,18 +1,19 @@
 //! The host's addresses, as GIDs, and an identity for the node.
 //!
-//! A RoCE adapter has one GID for every IP address of its network interface. This device lends its services to all
-//! interfaces of the host, so it has one for every usable address of the network namespace.
+//! A RoCE adapter has one GID for every IP address of its network interface. This device serves all interfaces of the
+//! host, so it has a GID for every usable address of the network namespace.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use verbs::Gid;
 
-/// More addresses than this are cut off: `sgid_index` is eight bits wide in an address vector.
+/// The greatest number of GIDs; further addresses are left out, because `sgid_index` is eight bits wide in an address
+/// vector.
 pub const MAX_GIDS: usize = 255;
 
-/// Entries of the port's GID table (`ibv_port_attr.gid_tbl_len`) with this many addresses: like an adapter's, it has
-/// room for more; the last ones are zero.
+/// The number of entries of the port's GID table (`ibv_port_attr.gid_tbl_len`) with this many addresses. Like an
+/// adapter's, the table has room for more; the last entries are zero.
 pub fn table_len(gids: usize) -> usize {
     (gids + 1).next_power_of_two().max(16)
 }
@@ -24,7 +25,7 @@ pub struct HostGid {
     pub gid: Gid,
     /// The network interface that has the address.
     pub ifname: String,
-    /// That interface's index.
+    /// The index of that interface.
     pub ifindex: u32,
 }
 
@@ -44,9 +45,9 @@ enum What {
     Mac([u8; 6]),
 }
 
-/// The GID table of this network namespace: IPv4 addresses first (they are what programs that take index 0 without
-/// asking can use everywhere), then global IPv6, then link-local. Loopback appears only when there is nothing
-/// else; the table is never empty.
+/// The GID table of this network namespace: IPv4 addresses first (programs that take index 0 without asking can use
+/// these everywhere), then global IPv6, then link-local. Loopback appears only when there is nothing else; the table is
+/// never empty.
 pub fn gids() -> Vec<HostGid> {
     table(&interfaces())
 }
@@ -62,14 +63,14 @@ pub fn interfaces_with_address() -> Vec<String> {
     names
 }
 
-/// The node GUID, as the number whose big-endian bytes are the GUID: the EUI-64 of the first hardware address, or a
-/// hash of the machine's or the host's name where there is none. The same for all processes of a host.
+/// The node GUID, as the number whose big-endian bytes are the GUID. It is the EUI-64 of the first hardware address, or
+/// a hash of the machine's or the host's name where there is none. All processes of a host have the same.
 pub fn guid() -> u64 {
     identity(&interfaces()).unwrap_or_else(|| {
         let name = ["/etc/machine-id", "/proc/sys/kernel/hostname"]
             .iter()
             .find_map(|path| std::fs::read(path).ok().filter(|bytes| !bytes.trim_ascii().is_empty()));
-        // Universal/local bit set to "local": nobody assigned this number. Never zero.
+        // The universal/local bit is set to "local": no registry assigned this number. It is never zero.
         (fnv1a(name.as_deref().unwrap_or(b"softrnic")) & !(3 << 56)) | 0x0200_0000_0000_0001
     })
 }
@@ -85,7 +86,7 @@ fn table(found: &[Found]) -> Vec<HostGid> {
         }
         ranked.push((rank, HostGid { gid, ifname: entry.ifname.clone(), ifindex: entry.ifindex }));
     }
-    // Stable: within a rank the kernel's order of interfaces remains.
+    // A stable sort: within a rank the kernel's order of interfaces remains.
     ranked.sort_by_key(|(rank, entry)| (*rank, entry.ifindex));
     let mut gids: Vec<HostGid> = ranked.into_iter().map(|(_, entry)| entry).take(MAX_GIDS).collect();
     if gids.is_empty() {
@@ -100,7 +101,7 @@ fn table(found: &[Found]) -> Vec<HostGid> {
     gids
 }
 
-/// Where an address goes in the table, or `None` if it has no place there.
+/// The rank of an address in the table, or `None` if it has no place there.
 fn rank(ip: IpAddr, loopback: bool) -> Option<u8> {
     if loopback && ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
         return None;
@@ -131,7 +132,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Every address of every interface; empty when the kernel refuses.
+/// The addresses of all interfaces; none when the kernel refuses.
 fn interfaces() -> Vec<Found> {
     let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `head` is a valid place for the result.

@@ -1,14 +1,14 @@
-//! What a program finds when it looks for RDMA devices without calling a verb: the files below
+//! The files and addresses that a program finds when it looks for RDMA devices without calling a verb: the files below
 //! `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`, and the addresses that the device
 //! answers to.
 //!
 //! * [`hostaddr`]: the host's addresses as GIDs, and the node's GUID.
 //! * [`port`]: the port's link layer and GID table.
 //! * [`tree`]: the view's content.
-//! * [`place`]: the directory it lies in.
+//! * [`place`]: the directory of the view.
 //! * [`ptrace`]: whether processes may copy out of and into each other's memory.
 //!
-//! How a program's calls get there is the crate `hooks`.
+//! The crate `hooks` redirects a program's calls there.
 
 use std::ffi::CStr;
 
@@ -21,7 +21,7 @@ pub mod tree;
 /// The variable that makes real adapters visible beside this device.
 pub const HARDWARE_VARIABLE: &str = "SOFTRNIC_WITH_HARDWARE";
 
-/// True if `SOFTRNIC_WITH_HARDWARE` is set to anything but nothing and `0`.
+/// True if `SOFTRNIC_WITH_HARDWARE` is set to anything but the empty string and `0`.
 pub fn with_hardware() -> bool {
     report::setting(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
 }
@@ -29,9 +29,9 @@ pub fn with_hardware() -> bool {
 /// The option with which AddressSanitizer runs in a program that has this library preloaded.
 pub const ASAN_OPTION: &CStr = c"verify_asan_link_order=0";
 
-/// What ThreadSanitizer is not to report: it does not see how the library's threads wait for each other, nor that what
-/// an adapter writes comes before the completion that tells of it.
+/// Suppressions for ThreadSanitizer. It does not see how the library's threads wait for each other, nor that an
+/// adapter's writes come before the completion that reports them.
 pub const TSAN_SUPPRESSIONS: &CStr = c"race:libsoftrnic.so\ncalled_from_lib:libsoftrnic.so\n";
 
-/// The same as a file in the view, for runtimes that are linked in statically.
+/// The name of the file in the view with the suppressions, for runtimes that are linked in statically.
 pub const TSAN_FILE: &str = "tsan.supp";

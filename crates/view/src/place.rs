@@ -1,11 +1,11 @@
-//! Where the view lies: in the directory that `softrnic run` made for its children (`SOFTRNIC_VIEW`), or in one that
-//! the first process to need it makes.
+//! The place of the view: the directory that `softrnic run` made for its children (`SOFTRNIC_VIEW`), or one that the
+//! first process to need it makes.
 //!
-//! It lies where only the user can write (`XDG_RUNTIME_DIR`), else in a directory for temporary files. Those are shared
-//! with users who may not be friends: the directory we use there must be ours and closed to others; then nobody else
-//! can have put a link or a file into it. Where others hold every name that processes of this user agree on, its name
-//! is random. A tree is written under a name of its own and renamed when complete, so that no process ever sees half a
-//! tree.
+//! The view lies where only the user can write (`XDG_RUNTIME_DIR`), else in a directory for temporary files. Other
+//! users, who may be hostile, have access to such directories. So the directory used there must be this user's and
+//! closed to others: then no other user can have put a link or a file into it. Where others hold every name that
+//! processes of this user agree on, its name is random. A tree is written under a name of its own and renamed when
+//! complete, so that no process ever sees half a tree.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,7 +21,7 @@ use crate::tree::{self, Entry, ViewInfo};
 /// The variable that names the view's root.
 pub const VIEW_VARIABLE: &str = "SOFTRNIC_VIEW";
 
-/// Where to try, in this order, after what the environment names.
+/// The directories to try, in this order, after those that the environment names.
 const BASES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
 
 /// Directories for files that processes of this user share while they run: the user's own first (`XDG_RUNTIME_DIR`),
@@ -32,31 +32,31 @@ pub fn bases() -> Vec<PathBuf> {
     own.into_iter().chain(named("TMPDIR")).chain(BASES.map(PathBuf::from)).collect()
 }
 
-/// True for a directory that belongs to this user, and to which nobody else has access. A link is none.
+/// True for a directory that belongs to this user, and to which no other user has access. A link is none.
 fn is_private(stat: &fs::Stat) -> bool {
     let closed = stat.st_mode & 0o077 == 0;
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == geteuid().as_raw() && closed
 }
 
-/// Names to try in each, in case somebody else holds the first ones.
+/// The number of names to try in each, in case another user holds the first ones.
 const ATTEMPTS: u32 = 8;
 
-/// The root of this process's view, made if need be; `None` if no directory can be had, in which case the program
-/// sees what the host has. The answer stays the same for the life of the process.
+/// The root of this process's view, made if need be. `None` if no directory can be had: then the program sees the files
+/// of the host. The answer stays the same for the life of the process.
 pub fn current() -> Option<&'static Path> {
     static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
     ROOT.get_or_init(|| given().or_else(|| make(&ViewInfo::probe()).ok())).as_deref()
 }
 
-/// `SOFTRNIC_VIEW`, if it names an absolute path to a directory that this process can enter. (It cannot after a change
-/// of user: then the new user gets a view of his own.)
+/// The value of `SOFTRNIC_VIEW`, if it is an absolute path to a directory that this process can enter. (It cannot after
+/// a change of user: then the new user gets another view.)
 fn given() -> Option<PathBuf> {
     let root = PathBuf::from(report::setting(VIEW_VARIABLE)?);
     let enters = root.is_absolute() && fs::access(root.join("class/infiniband"), fs::Access::EXEC_OK).is_ok();
     enters.then_some(root)
 }
 
-/// Makes the view for `info`, or finds it made already.
+/// Make the view for `info`, or find the one that is made already.
 pub fn make(info: &ViewInfo) -> io::Result<PathBuf> {
     let entries = tree::entries(info);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -80,12 +80,12 @@ fn private_dir(base: &Path) -> io::Result<PathBuf> {
         };
         let dir = base.join(name);
         match fs::mkdir(&dir, Mode::RWXU) {
-            // A umask can only have taken away what we need ourselves.
+            // A umask can only have taken away rights that this process needs itself.
             Ok(()) => fs::chmod(&dir, Mode::RWXU)?,
             Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        // lstat: a link that somebody planted under this name is not a directory.
+        // lstat: a link that another user has put under this name is not a directory.
         if is_private(&fs::lstat(&dir)?) {
             return Ok(dir);
         }
@@ -93,7 +93,7 @@ fn private_dir(base: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "others hold every name for a private directory"))
 }
 
-/// Makes the tree in a directory that is private to this user.
+/// Make the tree in a directory that is private to this user.
 fn make_in(dir: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
     let root = dir.join(format!("view-{:016x}", tree::content_hash(entries)));
     if tree::is_complete(&root, entries) {
@@ -111,14 +111,14 @@ fn make_in(dir: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
     outcome.map(|()| root)
 }
 
-/// Renames the finished draft. A complete tree that another process put there meanwhile is as good; an incomplete
-/// one is swapped out.
+/// Rename the finished draft. A complete tree that another process put there meanwhile is as good; an incomplete one is
+/// replaced.
 fn put_in_place(draft: &Path, root: &Path, entries: &[Entry]) -> io::Result<()> {
     if fs::renameat_with(fs::CWD, draft, fs::CWD, root, RenameFlags::NOREPLACE).is_ok() {
         return Ok(());
     }
     if !tree::is_complete(root, entries) {
-        // Not every filesystem knows the flags; the plain rename needs the place empty.
+        // Not every file system knows the flags; the plain rename needs the place empty.
         if fs::renameat_with(fs::CWD, draft, fs::CWD, root, RenameFlags::EXCHANGE).is_err() {
             remove(root);
             fs::rename(draft, root)?;
@@ -140,7 +140,7 @@ fn noise() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(noise))
 }
 
-/// Best effort: what stays behind is a few kilobytes in a directory of our own.
+/// Remove a tree, and ignore errors: the rest is a few kilobytes in a directory of this user.
 fn remove(path: &Path) {
     let _ = std::fs::remove_dir_all(path);
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::tree::tests::info;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-/// A directory of the test's own, gone at its end.
+/// A directory of the test's own, removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {

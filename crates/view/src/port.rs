@@ -1,7 +1,8 @@
 //! The port: its link layer, and the addresses that belong to it.
 //!
 //! On Ethernet (the default) the port is a RoCE port, and its GIDs are the host's IP addresses. As an InfiniBand port
-//! it has what a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and the GUID.
+//! it has the addresses that a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and
+//! the GUID.
 
 use verbs::{Gid, LinkLayer};
 
@@ -12,21 +13,21 @@ pub const LINK_LAYER_VARIABLE: &str = "SOFTRNIC_LINK_LAYER";
 /// Its value for InfiniBand; anything else means Ethernet.
 pub const INFINIBAND: &str = "infiniband";
 
-/// The LID of the subnet manager, which nobody needs to ask.
+/// The LID of the subnet manager, which no program needs to ask.
 pub const SM_LID: u16 = 1;
 /// The default subnet prefix (IBTA vol. 1, 4.1.1).
 const SUBNET_PREFIX: u64 = 0xfe80 << 48;
 /// The largest unicast LID (IBTA vol. 1, 4.1.3).
 const LAST_LID: u16 = 0xbfff;
 
-/// What the environment asks for.
+/// The link layer that the environment asks for.
 pub fn link_layer() -> LinkLayer {
     let asked = report::setting(LINK_LAYER_VARIABLE).is_some_and(|value| value == INFINIBAND);
     if asked { infiniband() } else { LinkLayer::Ethernet }
 }
 
-/// InfiniBand with the LID of this host's port: made from the GUID, so it is the same for all processes, and likely
-/// another one than that of another host.
+/// InfiniBand with the LID of this host's port. The LID is made from the GUID, so all processes have the same, and
+/// other hosts most likely others.
 pub fn infiniband() -> LinkLayer {
     LinkLayer::InfiniBand { lid: lid(hostaddr::guid()) }
 }
@@ -36,7 +37,7 @@ pub fn gids(link_layer: LinkLayer) -> Vec<HostGid> {
     if link_layer.is_infiniband() { vec![own_gid(hostaddr::guid())] } else { hostaddr::gids() }
 }
 
-/// Any but 0 and the subnet manager's.
+/// A LID for a GUID: any but 0 and the subnet manager's.
 fn lid(guid: u64) -> u16 {
     let room = u64::from(LAST_LID - SM_LID);
     SM_LID + 1 + (hostaddr::fnv1a(&guid.to_be_bytes()) % room) as u16

@@ -1,5 +1,5 @@
-//! Whether the kernel lets processes of one user copy out of and into each other's memory (process_vm_readv(2)): with
-//! the Yama security module, that depends on `/proc/sys/kernel/yama/ptrace_scope`
+//! The kernel's permission for processes of one user to copy out of and into each other's memory (process_vm_readv(2)).
+//! With the Yama security module, it depends on `/proc/sys/kernel/yama/ptrace_scope`
 //! (Documentation/admin-guide/LSM/Yama.rst in the kernel's sources).
 
 use rustix::process::{PTracer, geteuid, set_ptracer};
@@ -7,22 +7,22 @@ use rustix::process::{PTracer, geteuid, set_ptracer};
 /// The variable that makes this process permit it.
 pub const PERMIT_VARIABLE: &str = "SOFTRNIC_PERMIT_PTRACE";
 
-/// Where the setting is.
+/// The file with the setting.
 pub const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// What stands in the way, and what to do.
+/// An obstacle, for which the text also names a remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// Scope 1: a process reaches its own children only, and those that permit it.
+    /// Scope 1: a process reaches its own children only, and processes that permit it.
     OnlyChildren,
-    /// Scope 2: only root, or CAP_SYS_PTRACE.
+    /// Scope 2: only root, or a process with CAP_SYS_PTRACE.
     OnlyRoot,
-    /// Scope 3: nobody, until the machine is started again.
+    /// Scope 3: no process, until the machine is started again.
     Nobody,
 }
 
 impl Obstacle {
-    /// What a scope means for a user; `None` if nothing is in the way.
+    /// The obstacle of a scope for a user; `None` if there is none.
     fn of(scope: &str, root: bool) -> Option<Self> {
         match (scope.trim(), root) {
             ("1", false) => Some(Obstacle::OnlyChildren),
@@ -32,12 +32,13 @@ impl Obstacle {
         }
     }
 
-    /// What holds for this process's user. Other things may forbid it as well (a seccomp filter, other namespaces).
+    /// The obstacle for this process's user. Other things may forbid copies as well (a seccomp filter, other
+    /// namespaces).
     pub fn here() -> Option<Self> {
         Self::of(&std::fs::read_to_string(SCOPE).ok()?, geteuid().is_root())
     }
 
-    /// True if [`permit`] takes it out of the way.
+    /// True if [`permit`] removes the obstacle.
     pub fn is_lifted_by_permission(self) -> bool {
         self == Obstacle::OnlyChildren
     }
@@ -53,13 +54,13 @@ impl std::fmt::Display for Obstacle {
                  for all",
             ),
             Obstacle::OnlyRoot => (2, "only root may", "`sysctl kernel.yama.ptrace_scope=0` as root changes that"),
-            Obstacle::Nobody => (3, "nobody may", "it stays so until the machine is started again"),
+            Obstacle::Nobody => (3, "no process may", "it stays so until the machine is started again"),
         };
         write!(f, "{SCOPE} is {scope}, so {who} ({remedy})")
     }
 }
 
-/// Permits every process of this user to reach this one, if `SOFTRNIC_PERMIT_PTRACE` asks for it (prctl(2),
+/// Permit every process of this user to reach this one, if `SOFTRNIC_PERMIT_PTRACE` asks for it (prctl(2),
 /// PR_SET_PTRACER). Without Yama there is nothing to permit.
 pub fn permit() {
     if permitted() {
@@ -67,7 +68,7 @@ pub fn permit() {
     }
 }
 
-/// True if `SOFTRNIC_PERMIT_PTRACE` is set to anything but nothing and `0`.
+/// True if `SOFTRNIC_PERMIT_PTRACE` is set to anything but the empty string and `0`.
 pub fn permitted() -> bool {
     report::setting(PERMIT_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
 }

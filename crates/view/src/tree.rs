@@ -1,8 +1,8 @@
 //! The view: a small directory tree that looks to a program as sysfs and `/dev/infiniband` do on a host with one
 //! adapter.
 //!
-//! It is made of plain files, so whatever opens them (the program, `cat`, `find`, a shell's redirection) needs
-//! nothing but the path; see the crate `hooks` for how the path gets there. Names and formats are those of
+//! The view is made of plain files, so a program that opens them (the user's own, `cat`, `find`, a shell's redirection)
+//! needs nothing but the path; the crate `hooks` replaces the path. Names and formats are those of
 //! `Documentation/ABI/stable/sysfs-class-infiniband` in Linux.
 
 use std::path::Path;
@@ -25,7 +25,7 @@ pub const BOARD_ID: &str = "softrnic";
 pub const ACTIVE_SPEED: u8 = 32;
 /// `ibv_port_attr.active_width`: four lanes.
 pub const ACTIVE_WIDTH: u8 = 2;
-/// The same two in sysfs's words.
+/// That speed and width as sysfs has them.
 const RATE: &str = "100 Gb/sec (4X EDR)";
 /// `IB_USER_VERBS_ABI_VERSION` of Linux.
 pub const UVERBS_ABI: u32 = 6;
@@ -34,12 +34,12 @@ pub const UVERBS_MAJOR: u32 = 231;
 /// Minor number of the first of them.
 pub const UVERBS_MINOR: u32 = 192;
 
-/// What an attribute of an empty GID entry leads to. Linux shows a file for every index and fails the read with EINVAL
-/// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c); a plain file cannot, and this one does: nsfs has no
-/// read, and every process may open its own.
+/// The target of an attribute of an empty GID entry. Linux shows a file for every index and fails the read with EINVAL
+/// (`_show_port_gid_attr` in drivers/infiniband/core/sysfs.c). A plain file cannot do that, but this one does: nsfs has
+/// no read, and every process may open its own.
 const UNREADABLE: &str = "/proc/self/ns/net";
 
-/// Port counters that monitoring programs read; static, because nothing in a file can count.
+/// Port counters that monitoring programs read; they stay 0, because nothing in a file can count.
 const COUNTERS: [&str; 21] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -76,10 +76,10 @@ const HW_COUNTERS: [&str; 8] = [
     "sent_pkts",
 ];
 
-/// What the view tells.
+/// The facts that the view shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewInfo {
-    /// Node GUID: the number whose big-endian bytes it is.
+    /// The node GUID: the number whose big-endian bytes it is.
     pub guid: u64,
     /// The port's link layer.
     pub link_layer: LinkLayer,
@@ -95,22 +95,22 @@ pub struct ViewInfo {
     pub hardware: Hardware,
 }
 
-/// Names that the host's real adapters have, by directory.
+/// The names of the host's real adapters, by directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hardware {
-    /// In `/sys/class/infiniband`.
+    /// The names in `/sys/class/infiniband`.
     pub devices: Vec<String>,
-    /// In `/sys/class/infiniband_verbs`.
+    /// The names in `/sys/class/infiniband_verbs`.
     pub verbs: Vec<String>,
-    /// In `/sys/class/infiniband_mad`.
+    /// The names in `/sys/class/infiniband_mad`.
     pub mad: Vec<String>,
-    /// In `/dev/infiniband`.
+    /// The names in `/dev/infiniband`.
     pub nodes: Vec<String>,
 }
 
 impl Hardware {
-    /// Reads the four directories; those that do not exist are empty. Uses system calls directly, so that no hook
-    /// answers instead of the kernel.
+    /// Read the four directories; those that do not exist count as empty. This uses system calls directly, so that no
+    /// hook answers instead of the kernel.
     pub fn probe() -> Self {
         Hardware {
             devices: names(Path::new("/sys/class/infiniband")),
@@ -122,12 +122,12 @@ impl Hardware {
 }
 
 impl ViewInfo {
-    /// What this host and the environment (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`) say.
+    /// The facts of this host and of the environment (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`).
     pub fn probe() -> Self {
         Self::of(port::link_layer())
     }
 
-    /// The same for a port with this link layer.
+    /// The facts of this host for a port with this link layer.
     pub fn of(link_layer: LinkLayer) -> Self {
         let line = |path: &str| read_line(Path::new(path));
         ViewInfo {
@@ -151,16 +151,16 @@ impl ViewInfo {
     }
 }
 
-/// One thing in the tree; its parents come before it.
+/// One entry of the tree; its parents come before it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Relative to the tree's root.
+    /// The path, relative to the tree's root.
     pub path: String,
-    /// What it is.
+    /// The kind of entry.
     pub kind: Kind,
 }
 
-/// What an entry is.
+/// A kind of entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A directory.
@@ -186,7 +186,7 @@ impl Builder {
     }
 }
 
-/// The whole tree.
+/// The entries of the whole tree.
 pub fn entries(info: &ViewInfo) -> Vec<Entry> {
     let mut b = Builder::default();
     b.file(crate::TSAN_FILE, crate::TSAN_SUPPRESSIONS.to_string_lossy().trim_end());
@@ -217,7 +217,7 @@ pub fn entries(info: &ViewInfo) -> Vec<Entry> {
     b.0
 }
 
-/// What stands where an adapter's PCI device is. No `modalias`: no driver shall claim it.
+/// The files of an adapter's PCI device. There is no `modalias`, so that no driver claims it.
 fn device(b: &mut Builder, at: &str, info: &ViewInfo) {
     b.dir(at);
     b.dir(&format!("{at}/net"));
@@ -295,7 +295,7 @@ fn character_device(b: &mut Builder, info: &ViewInfo) {
     b.file(&format!("{at}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + n));
     b.file(&format!("{at}/abi_version"), 1);
     b.link(&format!("{at}/device"), &format!("../../infiniband/{DEVICE}/device"));
-    // There are no management datagrams here; the directory tells so, and hides the host's.
+    // There are no management datagrams here; the directory shows that, and hides the host's.
     b.dir("class/infiniband_mad");
     b.file("class/infiniband_mad/abi_version", 5);
     for name in info.hardware.mad.iter().filter(|name| *name != "abi_version") {
@@ -306,7 +306,8 @@ fn character_device(b: &mut Builder, info: &ViewInfo) {
     for name in &info.hardware.nodes {
         b.link(&format!("dev/infiniband/{name}"), &format!("/dev/infiniband/{name}"));
     }
-    // Programs look whether they are character devices that they may open (UCX does); nobody talks to them.
+    // Programs check that the nodes are character devices that they may open (UCX does); no program reads or writes
+    // them.
     let nodes = [format!("uverbs{n}"), "rdma_cm".to_owned()];
     for name in nodes.iter().filter(|name| !info.hardware.nodes.contains(name)) {
         b.link(&format!("dev/infiniband/{name}"), "/dev/null");
@@ -323,8 +324,8 @@ pub fn content_hash(entries: &[Entry]) -> u64 {
     hostaddr::fnv1a(text.as_bytes())
 }
 
-/// Writes the tree into the empty directory `root`. Modes are set regardless of the umask: files can be read and
-/// written (a program opens its device node for both), directories entered, by the owner.
+/// Write the tree into the empty directory `root`. Modes are set regardless of the umask: the owner can read and write
+/// files (a program opens its device node for both), and enter directories.
 pub fn write(root: &Path, entries: &[Entry]) -> std::io::Result<()> {
     for Entry { path, kind } in entries {
         let path = root.join(path);
@@ -348,7 +349,7 @@ pub fn write(root: &Path, entries: &[Entry]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// True if every entry is there: whoever cleans `/tmp` may have taken some away.
+/// True if every entry is there: a cleaner of `/tmp` may have taken some away.
 pub fn is_complete(root: &Path, entries: &[Entry]) -> bool {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = fs::open(root, how, Mode::empty()) else { return false };
@@ -360,7 +361,7 @@ pub fn is_complete(root: &Path, entries: &[Entry]) -> bool {
     })
 }
 
-/// As sysfs prints a GUID: four groups of four hexadecimal digits.
+/// A GUID in the format of sysfs: four groups of four hexadecimal digits.
 pub fn format_guid(guid: u64) -> String {
     let [a, b, c, d, e, f, g, h] = guid.to_be_bytes();
     format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}")
@@ -386,7 +387,7 @@ fn cpu_mask(list: &str) -> String {
     text
 }
 
-/// First line of a small file, by system calls.
+/// The first line of a small file, by system calls.
 fn read_line(path: &Path) -> Option<String> {
     let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut buf = [0u8; 4096];

@@ -68,7 +68,7 @@ fn a_port_of_infiniband_has_a_lid_and_no_interface_behind_its_gid() {
     assert!(found("device/net/eth0").is_some(), "the interfaces that the device serves");
 }
 
-/// As Linux has it: a file for each index of the table, and EINVAL from reading that of an empty entry.
+/// Linux has a file for each index of the table, and EINVAL from reading that of an empty entry.
 #[test]
 fn attributes_of_empty_gids_are_there_and_cannot_be_read() {
     let info = info();
