@@ -1,4 +1,4 @@
-//! The functions that take one path and leave the rest to the kernel.
+//! Functions that take one path and leave the rest to the kernel.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use libc::{AT_FDCWD, mode_t, size_t, ssize_t};
 use crate::next::{Next, set_errno};
 use crate::redirect::{with_path, with_path_at};
 
-/// What a function returns when there is no next definition to call.
+/// The result of a function when there is no next definition to call.
 pub(crate) trait Missing {
     fn missing() -> Self;
 }
@@ -34,12 +34,12 @@ impl<T> Missing for *mut T {
     }
 }
 
-/// Defines interposers. After the signature: the system call to make when there is no next definition (nothing means to
-/// fail), and, for a variadic function, the signature's fixed part. The path comes first, or second behind a
-/// directory (`at`) or behind glibc's structure version (`versioned`, `versioned at`).
+/// Define interposers. Behind the signature stand the system call to make when there is no next definition (without one
+/// the function fails), and, for a variadic function, the signature's fixed part. The path comes first, or second
+/// behind a directory (`at`) or behind glibc's structure version (`versioned`, `versioned at`).
 ///
-/// `open` is defined with its third argument fixed: on Linux's 64-bit architectures a variadic integer argument lies
-/// in the same register; without O_CREAT the value is garbage that nobody reads.
+/// `open` is defined with its third argument fixed: on Linux's 64-bit architectures a variadic integer argument lies in
+/// the same register. Without O_CREAT the value is garbage, and no code reads it.
 macro_rules! hooks {
     ($($shape:ident fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $(= $fallback:expr)?;)*) => {$(
         /// libc's function of this name, with paths of the view redirected.
@@ -70,9 +70,9 @@ macro_rules! hooks {
         unsafe { with_path_at($dir, $path, |$dir, $path|
             hooks!(@next $next, ($version: $vty, $dir: $dty, $path: $pty $(, $arg: $ty)*) -> $ret, {$($fallback)?})) }
     };
-    // `versioned` has the place of the directory taken by a number; the closure shape is the same.
+    // In `versioned` a number takes the place of the directory; the closure has the same shape.
     (@call versioned $($rest:tt)*) => { hooks!(@call at $($rest)*) };
-    // Variadic: call the next one as such. x86-64 passes the number of vector registers along.
+    // A variadic function is called as such. x86-64 passes the number of vector registers along.
     (@call variadic $next:ident, [$path:ident: $pty:ty, $flags:ident: $fty:ty,
         $mode:ident: $mty:ty] -> $ret:ty,
         {$fallback:expr}) => {
@@ -108,7 +108,7 @@ pub(crate) use hooks;
 
 /// A path as C passes it.
 type Path = *const c_char;
-/// A structure that only the kernel and the caller look into.
+/// A structure whose members only the kernel and the caller read.
 type Buf = *mut c_void;
 
 unsafe fn sys_open(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_long {
@@ -140,7 +140,7 @@ hooks! {
         sys_open(dir, path, flags, mode);
     variadic_at fn openat64(dir: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int =
         sys_open(dir, path, flags, mode);
-    // What a fortified build calls when it cannot see the flags.
+    // A fortified build calls this function when it cannot see the flags.
     path fn __open_2(path: Path, flags: c_int) -> c_int = sys_open(AT_FDCWD, path, flags, 0);
     path fn __open64_2(path: Path, flags: c_int) -> c_int = sys_open(AT_FDCWD, path, flags, 0);
     at fn __openat_2(dir: c_int, path: Path, flags: c_int) -> c_int = sys_open(dir, path, flags, 0);
@@ -157,8 +157,8 @@ hooks! {
     path fn lstat64(path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, NOFOLLOW);
     at fn fstatat(dir: c_int, path: Path, buf: Buf, flags: c_int) -> c_int = sys_stat(dir, path, buf, flags);
     at fn fstatat64(dir: c_int, path: Path, buf: Buf, flags: c_int) -> c_int = sys_stat(dir, path, buf, flags);
-    // The same, as programs linked before glibc 2.33 know them. On 64-bit machines every version is the kernel's
-    // layout.
+    // The names of stat and its siblings in programs linked before glibc 2.33. On 64-bit machines every version is the
+    // kernel's layout.
     versioned fn __xstat(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, 0);
     versioned fn __xstat64(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, 0);
     versioned fn __lxstat(version: c_int, path: Path, buf: Buf) -> c_int = sys_stat(AT_FDCWD, path, buf, NOFOLLOW);

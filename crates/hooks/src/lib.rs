@@ -1,11 +1,11 @@
-//! Interposers of libc's path calls: in a process that has them preloaded, paths below `/sys/class/infiniband`,
-//! `/sys/class/infiniband_verbs`, `/sys/class/infiniband_mad` and `/dev/infiniband` lead into the crate `view`'s tree.
-//! Every other path goes on to the next definition of the function after one comparison of a few bytes. There is no
-//! constructor: until the first such path, nothing happens. And of `dlopen`, for those who ask for libibverbs and
-//! librdmacm by name (`load.rs`). And of the socket calls that NETLINK_RDMA needs, which the crate `netlink` answers
-//! (`netlink.rs`).
+//! Interposers of libc's functions, in a process that has them preloaded.
 //!
-//! `sanitizers.rs` has what the runtimes of AddressSanitizer and its like ask a program for.
+//! * Path calls: paths below `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/sys/class/infiniband_mad` and
+//!   `/dev/infiniband` lead into the crate `view`'s tree. Every other path goes on to the next definition of the
+//!   function after one comparison of a few bytes. There is no constructor: until the first such path, nothing happens.
+//! * `dlopen`, for programs that ask for libibverbs and librdmacm by name (`load.rs`).
+//! * The socket calls that NETLINK_RDMA needs, which the crate `netlink` answers (`netlink.rs`).
+//! * The weak functions of AddressSanitizer's runtime and its siblings (`sanitizers.rs`).
 //!
 //! # How the symbols get out
 //!
@@ -16,7 +16,7 @@
 //! `stat@GLIBC_2.33` to an unversioned definition in a preloaded object. A version script of the cdylib's own must not
 //! name them in a node with a version.
 //!
-//! They are a crate of their own so that no test program and no tool that merely wants the view has them
+//! The hooks are a crate of their own so that no test program and no tool that merely wants the view has them
 //! linked in.
 //!
 //! # What is not here

@@ -1,11 +1,12 @@
-//! `dlopen` and `dlmopen`: who asks for libibverbs or librdmacm by name gets this library.
+//! `dlopen` and `dlmopen`: a program that asks for libibverbs or librdmacm by name gets this library.
 //!
-//! A preloaded library wins wherever a symbol is bound by the loader. It is bypassed by programs that open
-//! `libibverbs.so.1` and ask that handle for functions (NCCL, UCX's modules, Python's ctypes). So that handle has to be
-//! ours; dlsym(3) and dlvsym(3) then find our functions, with their versions, without being interposed themselves.
+//! A preloaded library wins wherever the loader binds a symbol. Programs bypass it that open `libibverbs.so.1` and ask
+//! that handle for functions (NCCL, UCX's modules, Python's ctypes). So that handle has to be this library's; dlsym(3)
+//! and dlvsym(3) then find its functions, with their versions, without being interposed themselves.
 //!
-//! The loader learns from the return address who called `dlopen`: whose `DT_RUNPATH` counts, what `$ORIGIN` is, which
-//! namespace it is. So ours leave no trace: they look at the name and jump on, with the stack as it was.
+//! The loader learns from the return address which object called `dlopen`: whose `DT_RUNPATH` counts, what `$ORIGIN`
+//! is, which namespace it is. So the interposers leave no trace: they look at the name and jump on, with the stack as
+//! it was.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr::null_mut;
@@ -16,10 +17,10 @@ use crate::next::{Next, set_errno};
 /// The libraries that this one stands for.
 const OURS: [&[u8]; 2] = [b"libibverbs.so", b"librdmacm.so"];
 
-/// Their ABI's number, as in `libibverbs.so.1` and `libibverbs.so.1.14.44.0`.
+/// The number of their ABI, as in `libibverbs.so.1` and `libibverbs.so.1.14.44.0`.
 const VERSION: &[u8] = b".1";
 
-/// Where to jump, and with which name; returned in two registers.
+/// The target of a jump, and the name to pass to it; returned in two registers.
 #[repr(C)]
 pub struct Jump {
     next: *mut c_void,
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     );
 }
 
-/// libc's `dlmopen`; as [`dlopen`] in the program's own namespace, and unchanged in others.
+/// libc's `dlmopen`: as [`dlopen`] in the program's own namespace, and unchanged in others.
 ///
 /// # Safety
 /// As for libc's.
@@ -133,7 +134,7 @@ unsafe extern "C" fn choose_open_in(namespace: c_long, file: *const c_char) -> J
     Jump { next, file: if namespace == libc::LM_ID_BASE { unsafe { replaced(file) } } else { file } }
 }
 
-/// A libc without `dlopen`, or a call from inside the look-up.
+/// The next definition, or a function that refuses: in a libc without `dlopen`, or in a call from inside the look-up.
 fn or_refuse(next: *mut c_void) -> *mut c_void {
     extern "C" fn refuse() -> *mut c_void {
         set_errno(libc::ENOSYS);
@@ -163,8 +164,8 @@ fn is_ours(path: &[u8]) -> bool {
     })
 }
 
-/// The name under which the loader has this library. By it the loader finds what is loaded without a look at the disk;
-/// it stays valid, for a preloaded library is never unloaded.
+/// The name under which the loader has this library. By that name the loader finds it without a look at the disk. The
+/// name stays valid, for a preloaded library is never unloaded.
 fn own_name() -> *const c_char {
     static NAME: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
     let known = NAME.load(Ordering::Relaxed);
@@ -177,7 +178,7 @@ fn own_name() -> *const c_char {
         dli_sname: std::ptr::null(),
         dli_saddr: null_mut(),
     };
-    // SAFETY: any address may be asked for; the structure is ours.
+    // SAFETY: any address may be asked for; the structure is a local variable.
     if unsafe { libc::dladdr(own_name as *const c_void, &raw mut info) } == 0 {
         return std::ptr::null();
     }

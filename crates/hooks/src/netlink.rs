@@ -1,10 +1,10 @@
 //! `socket(AF_NETLINK, ..., NETLINK_RDMA)`: the program gets one end of a pair of connected sockets, and a thread at
-//! the other end answers (crate `netlink`). It can be written, read, polled, inherited and closed as any socket. The
-//! functions that give or take netlink's addresses are interposed, for the pair has none; sending is not:
+//! the other end answers (crate `netlink`). The socket can be written, read, polled, inherited and closed as any other.
+//! The functions that give or take netlink's addresses are interposed, for the pair has none. Sending is not:
 //! SOCK_SEQPACKET ignores the address that a message is sent to (`unix_seqpacket_sendmsg` in Linux).
 //!
 //! Such sockets are few, and most programs have none: for those, every function here is one load and a jump. recvmsg
-//! and recvfrom are cancellation points, through which a thread that is cancelled is unwound; so they hold nothing, and
+//! and recvfrom are cancellation points, through which a thread that is cancelled is unwound. So they hold nothing, and
 //! are of the ABI that can be unwound.
 
 use std::ffi::{c_int, c_void};
@@ -21,31 +21,32 @@ use crate::next::{Next, set_errno};
 
 /// `NETLINK_RDMA`.
 const NETLINK_RDMA: c_int = 20;
-/// Bytes of `struct sockaddr_nl`.
+/// The size of `struct sockaddr_nl`, in bytes.
 const ADDRESS: usize = 12;
-/// Sockets that one process can have at a time.
+/// The greatest number of such sockets that one process can have at a time.
 const MOST: usize = 64;
 
-/// One of the program's sockets.
+/// One such socket of the program.
 struct Slot {
-    /// Its inode, or 0: the number of a descriptor says nothing once it has been closed.
+    /// Its inode, or 0. The number of a descriptor does not identify a socket once the descriptor has been closed.
     inode: AtomicU64,
     /// Its port; 0: not bound yet.
     port: AtomicU32,
 }
 
 static SLOTS: [Slot; MOST] = [const { Slot { inode: AtomicU64::new(0), port: AtomicU32::new(0) } }; MOST];
-/// Slots in use.
+/// The number of slots in use.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
 impl Slot {
-    /// The port, which a socket gets by itself at the latest when something is sent.
+    /// The port, which a socket gets by itself at the latest at its first message.
     fn port(&self) -> u32 {
         let known = self.port.load(Ordering::Relaxed);
         if known != 0 {
             return known;
         }
-        // As the kernel does: the process's number, and what looks like no process for further sockets.
+        // The kernel does this, too: the first socket has the process's number, further ones have numbers of no
+        // process.
         let pid = std::process::id();
         let taken = SLOTS.iter().any(|slot| slot.port.load(Ordering::Relaxed) == pid);
         let place = SLOTS.iter().position(|slot| std::ptr::eq(slot, self)).unwrap_or(0) as u32;
@@ -61,7 +62,7 @@ impl Slot {
     }
 }
 
-/// The slot of a descriptor that is one of ours.
+/// The slot of a descriptor, if it is such a socket.
 fn slot(fd: RawFd) -> Option<&'static Slot> {
     if OPEN.load(Ordering::Relaxed) == 0 || fd < 0 {
         return None;
@@ -78,7 +79,7 @@ fn inode(fd: RawFd) -> Option<u64> {
     (is_socket && stat.st_ino != 0).then_some(stat.st_ino)
 }
 
-/// A socket whose requests are answered by a thread of this process.
+/// Make a socket whose requests a thread of this process answers.
 fn open(kind: c_int) -> Result<OwnedFd, Errno> {
     if !matches!(kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK), libc::SOCK_RAW | libc::SOCK_DGRAM) {
         return Err(Errno::SOCKTNOSUPPORT);
@@ -108,7 +109,7 @@ fn open(kind: c_int) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Starts a thread on which no handler of the program's runs: it inherits the mask.
+/// Start a thread on which no handler of the program runs: the thread inherits the mask.
 fn deaf<R>(start: impl FnOnce() -> R) -> R {
     // SAFETY: an all-zero sigset_t is a valid value to be filled; the calls only touch both sets and the thread's mask.
     unsafe {
@@ -129,7 +130,7 @@ fn address(port: u32) -> [u8; ADDRESS] {
     bytes
 }
 
-/// Writes an address where the program wants one; what does not fit is cut off (getsockname(2)).
+/// Write an address where the program wants one; an address that does not fit is cut off (getsockname(2)).
 ///
 /// # Safety
 /// `to` is null or has `room` bytes.
@@ -142,8 +143,8 @@ unsafe fn put(to: *mut c_void, room: socklen_t, port: u32) -> socklen_t {
     ADDRESS as socklen_t
 }
 
-/// Defines interposers: what is done instead if the descriptor is one of ours, and behind `then` what is done after the
-/// next definition has been called.
+/// Define interposers: the work that is done instead if the descriptor is such a socket, and behind `then` the work
+/// after the next definition has been called.
 macro_rules! sockets {
     ($(fn $name:ident($fd:ident $(, $arg:ident: $ty:ty)*) -> $ret:ty {
         $slot:ident, $next:ident => $ours:expr
@@ -189,7 +190,7 @@ sockets! {
         0
     } }
 
-    // The kernel, to which every message goes anyway.
+    // The peer is the kernel, to which every message is sent anyway.
     fn connect(fd, _addr: *const sockaddr, _len: socklen_t) -> c_int { _slot, _next => 0 }
 
     fn getsockname(fd, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { slot, _next => {
@@ -204,7 +205,8 @@ sockets! {
     } }
 
     fn recvmsg(fd, message: *mut msghdr, _flags: c_int) -> ssize_t { _slot, next => {
-        // SAFETY: the caller passes a header, with room for a name as it says. What comes is the kernel's: port 0.
+        // SAFETY: the caller passes a header, with room for a name as it says. The messages that come are the kernel's:
+        // port 0.
         unsafe {
             let (name, room) = if message.is_null() { (std::ptr::null_mut(), 0) } else {
                 ((*message).msg_name, (*message).msg_namelen)
@@ -234,7 +236,7 @@ sockets! {
     }
 }
 
-/// libc's `socket`, and NETLINK_RDMA answered here.
+/// libc's `socket`, with NETLINK_RDMA answered here.
 ///
 /// # Safety
 /// As for libc's.

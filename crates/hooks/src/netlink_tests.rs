@@ -1,4 +1,4 @@
-//! In this program, the interposers are the program's own functions of these names.
+//! Netlink sockets in this program, whose functions of these names are the interposers.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn request() -> [u8; 16] {
     bytes
 }
 
-/// As libmnl opens, binds, asks and reads.
+/// The test opens, binds, asks and reads as libmnl does.
 #[test]
 fn a_socket_of_netlink_is_answered() {
     // SAFETY: descriptors of this test's own, and buffers as long as is said.
@@ -61,6 +61,6 @@ fn other_sockets_are_the_systems() {
     other.send(b"abc").expect("send");
     let (len, from) = listener.recv_from(&mut room).expect("recvfrom");
     assert_eq!((len, from), (3, other.local_addr().expect("getsockname")));
-    // SAFETY: no descriptor comes of it.
+    // SAFETY: the call makes no descriptor.
     assert_eq!(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_STREAM, NETLINK_RDMA) }, -1);
 }

@@ -1,4 +1,4 @@
-//! The definition that would have been called without us.
+//! The definition of a function that would be called without this library.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -10,7 +10,7 @@ pub(crate) struct Next {
     found: AtomicPtr<c_void>,
 }
 
-/// The thread that is looking something up, or 0. A `malloc` that is not set up yet may itself open a file while
+/// The thread that is looking up a function, or 0. A `malloc` that is not set up yet may itself open a file while
 /// `dlsym` allocates for the first time; that thread must not look up again. Thread-local storage could not be used
 /// here: it allocates in a preloaded library.
 static RESOLVER: AtomicI32 = AtomicI32::new(0);
@@ -24,7 +24,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// The function's address, or null: not in this libc, or called while it is being looked up.
+    /// The function's address, or null: it is not in this libc, or the call comes while it is being looked up.
     #[inline]
     pub(crate) fn get(&self) -> *mut c_void {
         // Acquire is not needed: the address was valid before this library was.
@@ -56,7 +56,7 @@ impl Next {
     }
 }
 
-/// Sets errno.
+/// Set errno.
 pub(crate) fn set_errno(value: i32) {
     // SAFETY: the address of this thread's errno is always valid.
     unsafe { *libc::__errno_location() = value };

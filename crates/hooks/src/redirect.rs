@@ -1,4 +1,4 @@
-//! Which paths lead into the view.
+//! The decision which paths lead into the view.
 
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 /// `PATH_MAX` of Linux: the kernel takes no longer path.
 const PATH_MAX: usize = 4096;
 
-/// Calls `call` with the path that the program shall get: the same pointer, or one into the view.
+/// Run `call` with the path for the next definition: the same pointer, or one into the view.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string.
@@ -20,7 +20,7 @@ pub(crate) unsafe fn with_path<R>(path: *const c_char, call: impl FnOnce(*const 
     unsafe { with_likely_path(path, call) }
 }
 
-/// The rest of [`with_path`]; apart, so that only these calls need the stack for a path.
+/// The rest of [`with_path`]; a function of its own, so that only these calls need the stack for a path.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.
@@ -35,8 +35,8 @@ unsafe fn with_likely_path<R>(path: *const c_char, call: impl FnOnce(*const c_ch
     }
 }
 
-/// The same for calls relative to a directory: an absolute path does not depend on it, a relative one needs no help,
-/// for a descriptor opened below the view is a real directory.
+/// [`with_path`] for calls relative to a directory. An absolute path does not depend on the directory. A relative one
+/// needs no redirection, for a descriptor opened below the view is a real directory.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn with_path_at<R>(
     unsafe { with_path(path, |path| call(dir, path)) }
 }
 
-/// True if the path is one that the view answers for.
+/// True if the view has the path.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string.
@@ -59,8 +59,8 @@ pub(crate) unsafe fn leads_into_view(path: *const c_char) -> bool {
     unsafe { may_match(path) && classify(path).is_some() }
 }
 
-/// The one comparison that every path of the program pays for: does it start like `/sys` or `/dev`? Written so that
-/// no byte behind the first difference is read.
+/// True if a path may start with `/sys` or `/dev`: the one comparison that every path of the program pays for. No byte
+/// behind the first difference is read.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string.
@@ -71,11 +71,11 @@ unsafe fn may_match(path: *const c_char) -> bool {
     !path.is_null() && unsafe { *path == b'/' && matches!(*path.add(1), b's' | b'd' | b'/' | b'.') }
 }
 
-/// A place in a path.
+/// A position in a path.
 struct Cursor(*const u8);
 
 impl Cursor {
-    /// Skips slashes and `.` components.
+    /// Skip slashes and `.` components.
     ///
     /// # Safety
     /// The cursor is inside a NUL-terminated string.
@@ -92,7 +92,7 @@ impl Cursor {
         }
     }
 
-    /// Steps over `word` if it is the whole next component.
+    /// Step over `word` if it is the whole next component.
     ///
     /// # Safety
     /// The cursor is inside a NUL-terminated string.
@@ -144,7 +144,7 @@ unsafe fn classify(path: *const c_char) -> Option<(&'static [u8], *const u8)> {
     None
 }
 
-/// Writes the path inside the view into `buf`; false if the path does not lead there, or there is no view.
+/// Write the path inside the view into `buf`; false if the path does not lead there, or there is no view.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.

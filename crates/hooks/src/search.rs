@@ -1,4 +1,4 @@
-//! The functions that give paths back: what they find in the view is reported under the name that the program knows.
+//! Functions that return paths: a path inside the view is returned as the path that the program knows.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use crate::calls::{Missing, hooks};
 use crate::next::Next;
 use crate::redirect::{leads_into_view, with_path};
 
-/// Turns a path inside the view into the public one, in place. The public path is always the shorter.
+/// Turn a path inside the view into the public one, in place. The public path is always the shorter one.
 ///
 /// # Safety
 /// `path` is null or a NUL-terminated string that may be written.
