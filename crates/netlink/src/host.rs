@@ -7,16 +7,17 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::message::{self, ACK, DONE, DUMP, ERROR, MULTI};
 
-/// How long the kernel may take; it answers at once, but for a driver that asks its adapter.
+/// How long the kernel may take. It answers at once, but for a driver that asks its adapter.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Room for a datagram, as the kernel fills it at most.
+/// Room for a datagram, in bytes, as the kernel fills it at most.
 const ROOM: usize = 32 << 10;
 
-/// The thread that wants the kernel to answer, or 0.
+/// The thread for which the kernel is to answer, or 0.
 static HOST_ONLY: AtomicI32 = AtomicI32::new(0);
 
-/// Runs what is to see the kernel's devices and not ours: rdma-core's own library, when it looks for real adapters.
-/// Sockets that this thread opens meanwhile are the kernel's. Two threads at once: the second one's are not.
+/// Run a function that must see the kernel's devices and not this one: rdma-core's own library, when it looks for real
+/// adapters. Sockets that this thread opens meanwhile are the kernel's. If two threads do so at once, the second one's
+/// are not.
 pub fn host_only<R>(run: impl FnOnce() -> R) -> R {
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     let mine = HOST_ONLY.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -33,7 +34,7 @@ pub fn is_host_only() -> bool {
     thread != 0 && thread == rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Asks the kernel; `None` if it has no RDMA, or does not answer.
+/// Ask the kernel; `None` if it has no RDMA, or does not answer.
 pub(crate) fn ask(request: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (header, _) = message::messages(request).next()?;
     let flags = SocketFlags::CLOEXEC;

@@ -1,12 +1,12 @@
 //! Netlink's messages (`struct nlmsghdr`) and attributes (`struct nlattr`), of linux/netlink.h: in the machine's byte
 //! order, each padded to 4 bytes.
 
-/// Bytes of a header.
+/// The size of a header, in bytes.
 pub const HEADER: usize = 16;
 
 /// `NLM_F_REQUEST`.
 pub const REQUEST: u16 = 0x1;
-/// `NLM_F_MULTI`: one of several, which end with [`DONE`].
+/// `NLM_F_MULTI`: one of several messages, which end with [`DONE`].
 pub const MULTI: u16 = 0x2;
 /// `NLM_F_ACK`.
 pub const ACK: u16 = 0x4;
@@ -22,7 +22,7 @@ pub const DONE: u16 = 3;
 /// `NLMSG_MIN_TYPE`: below it are netlink's own messages.
 pub const FIRST_TYPE: u16 = 16;
 
-/// Without the flags `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
+/// The bits of a type, without the flags `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
 const TYPE_MASK: u16 = 0x3fff;
 
 /// `struct nlmsghdr`, without the length.
@@ -50,7 +50,7 @@ fn aligned(len: usize) -> usize {
     (len + 3) & !3
 }
 
-/// The messages in a datagram with their headers; what is no message ends it.
+/// The messages in a datagram with their headers; the first that is malformed ends them.
 pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     std::iter::from_fn(move || {
         let len = u32_at(bytes, 0)? as usize;
@@ -66,7 +66,7 @@ pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     })
 }
 
-/// The attributes behind a message's header, or in a nest; what is no attribute ends them.
+/// The attributes behind a message's header, or in a nest; the first that is malformed ends them.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
@@ -77,12 +77,12 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attribute of this type; of several the last, as the kernel has it.
+/// The attribute of this type; the last one if there are several, as the kernel has it.
 pub fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).filter(|(kind, _)| *kind == wanted).last().map(|(_, value)| value)
 }
 
-/// The same, as a number of 32 bits.
+/// The attribute of this type, as a number of 32 bits.
 pub fn number(bytes: &[u8], wanted: u16) -> Option<u32> {
     u32_at(attribute(bytes, wanted)?, 0)
 }
@@ -92,7 +92,7 @@ pub fn number(bytes: &[u8], wanted: u16) -> Option<u32> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// One without attributes.
+    /// A message without attributes.
     pub fn new(header: Header) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(header.kind.to_ne_bytes());
@@ -102,17 +102,17 @@ impl Writer {
         Writer(bytes)
     }
 
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Never: there is a header.
+    /// False: there is always a header.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// An attribute. What is longer than an attribute can be is left out.
+    /// Add an attribute. One that is too long is left out.
     pub fn bytes(&mut self, kind: u16, value: &[u8]) {
         let Ok(len) = u16::try_from(value.len() + 4) else { return };
         self.0.extend(len.to_ne_bytes());
@@ -121,27 +121,27 @@ impl Writer {
         self.0.resize(aligned(self.0.len()), 0);
     }
 
-    /// A number of 8 bits.
+    /// Add a number of 8 bits.
     pub fn u8(&mut self, kind: u16, value: u8) {
         self.bytes(kind, &[value]);
     }
 
-    /// A number of 32 bits.
+    /// Add a number of 32 bits.
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// A number of 64 bits.
+    /// Add a number of 64 bits.
     pub fn u64(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// A string, with its terminator.
+    /// Add a string, with its terminator.
     pub fn text(&mut self, kind: u16, value: &str) {
         self.bytes(kind, &[value.as_bytes(), b"\0"].concat());
     }
 
-    /// An attribute that holds what `fill` writes. One that would be too long is left out.
+    /// Add an attribute that holds what `fill` writes. One that would be too long is left out.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let at = self.0.len();
         self.0.extend([0; 2]);
@@ -153,7 +153,7 @@ impl Writer {
         }
     }
 
-    /// The message.
+    /// The bytes of the message.
     pub fn finish(mut self) -> Vec<u8> {
         let len = self.0.len() as u32;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());

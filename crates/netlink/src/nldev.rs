@@ -1,4 +1,4 @@
-//! Which requests there are, and who answers them: the client NLDEV (drivers/infiniband/core/nldev.c in Linux).
+//! The requests, and which part answers each: the client NLDEV (drivers/infiniband/core/nldev.c in Linux).
 
 use report::Report;
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ impl Request<'_> {
         Header { kind: self.header.kind, flags, seq: self.header.seq, port: self.port }
     }
 
-    /// An answer about the device, which begins with its name as all do.
+    /// An answer about the device, which begins with the device's name as all do.
     pub fn about(&self, device: &Device) -> Writer {
         let mut answer = Writer::new(self.answer_header(if self.is_dump() { MULTI } else { 0 }));
         answer.u32(attr::DEV_INDEX, device.index);
@@ -59,7 +59,7 @@ impl Request<'_> {
     }
 }
 
-/// What comes of a request: messages, or an errno.
+/// The result of a request: messages, or an errno.
 pub(crate) type Answer = Result<Vec<Vec<u8>>, Errno>;
 
 /// The datagrams that answer a datagram from a socket whose port is `port`.
@@ -67,7 +67,7 @@ pub fn answer(datagram: &[u8], port: u32, world: &dyn World) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     for (header, whole) in message::messages(datagram) {
         let request = Request { header, body: &whole[HEADER..], whole, port };
-        // As rdma_nl_rcv_skb has it: what is no request is acknowledged, if that is asked for.
+        // As in rdma_nl_rcv_skb, a message that is no request is acknowledged, if that is asked for.
         let result = match header.flags & REQUEST != 0 && header.kind >= FIRST_TYPE {
             true => request.answer(world),
             false => Ok(Reply::Own(Vec::new())),
@@ -89,11 +89,11 @@ pub fn answer(datagram: &[u8], port: u32, world: &dyn World) -> Vec<Vec<u8>> {
     answers
 }
 
-/// Whose words an answer is.
+/// The origin of an answer.
 enum Reply {
-    /// Ours: the end of the dump, or the acknowledgement, is still to come.
+    /// This crate's: the end of the dump, or the acknowledgement, is still to come.
     Own(Vec<Vec<u8>>),
-    /// The kernel's, complete.
+    /// The kernel's, which is complete.
     Kernel(Vec<Vec<u8>>),
 }
 
@@ -132,7 +132,7 @@ impl Request<'_> {
         }
     }
 
-    /// The messages of datagrams one by one, with the port that the program's socket has.
+    /// The messages of datagrams one by one, with the port of the program's socket.
     fn readdressed(&self, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let all = datagrams.iter().flat_map(|datagram| message::messages(datagram));
         all.map(|(_, whole)| {
@@ -143,7 +143,7 @@ impl Request<'_> {
         .collect()
     }
 
-    /// Requests about no device.
+    /// The answer to a request about no device.
     fn answer_for_none(&self) -> Answer {
         match (self.command(), self.is_dump()) {
             (cmd::SYS_GET, false) => {

@@ -8,7 +8,7 @@ use view::tree::Hardware;
 use super::*;
 use crate::message::{DONE, attribute, attributes, messages, number};
 
-/// A world of one process, and perhaps a kernel that answers with what it is given.
+/// A world of one process, and perhaps a kernel that answers with given datagrams.
 #[derive(Default)]
 struct Small {
     reports: Vec<Report>,
@@ -210,7 +210,7 @@ fn real_adapters_follow_and_keep_their_numbers() {
     assert_eq!(number(&answers[0].1, attr::DEV_INDEX), Some(1));
     assert!(answers.iter().all(|(header, _)| header.port == 1234));
     assert_eq!(answers.iter().filter(|(header, _)| header.kind == DONE).count(), 1);
-    // A request about an adapter is the kernel's, and so is its answer.
+    // The kernel answers a request about an adapter.
     let asked = world.asked.borrow().len();
     let answers = ask(&world, cmd::RES_QP_GET, DUMP, this);
     assert!(world.asked.borrow().len() > asked);

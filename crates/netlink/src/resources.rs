@@ -1,8 +1,8 @@
-//! What `rdma resource` and `rdma statistic` ask for, put together from the reports of all processes.
+//! The answers to `rdma resource` and `rdma statistic`, put together from the reports of all processes.
 //!
 //! The kernel numbers objects of all processes together; here each process numbers its own. So numbers of domains,
-//! queues, regions and ids are unique together with the process only; queue pairs' are unique. Keys of regions are
-//! shown to nobody: the kernel keeps them for CAP_NET_ADMIN.
+//! queues, regions and ids are unique only together with the process; queue pairs' are unique. No answer has the keys
+//! of regions: the kernel keeps them for CAP_NET_ADMIN.
 
 use std::net::SocketAddr;
 
@@ -15,10 +15,10 @@ use crate::message::{Writer, number};
 use crate::nldev::{Answer, Device, PORT, Request};
 use crate::numbers::{attr, cmd};
 
-/// Entries are added to a message until it has so many bytes: who asks has room for 4096, as libmnl's readers have.
+/// The number of bytes at which a message is full. A program has room for 4096, as libmnl's readers have.
 const FULL: usize = 3500;
 
-/// `RDMA_NLDEV_ATTR_*` and how an object is written.
+/// A kind of object: its `RDMA_NLDEV_ATTR_*`, and how it is written.
 struct Kind {
     /// The table, its entries, and the attribute that names one object.
     table: u16,
@@ -49,7 +49,8 @@ pub(crate) fn summary(request: &Request, device: &Device, reports: &[Report]) ->
     answer.finish()
 }
 
-/// The port's counters, named as those of Linux's own software adapter: of the processes that have the device open now.
+/// The port's counters, named as those of Linux's own software adapter: those of the processes that have the device
+/// open now.
 pub(crate) fn counters(request: &Request, device: &Device, reports: &[Report]) -> Vec<u8> {
     let mut answer = request.about(device);
     let sum = |of: fn(&report::facts::Port) -> u64| {
@@ -92,7 +93,7 @@ pub(crate) fn answer(request: &Request, command: u16, device: &Device, reports: 
         cmd::RES_SRQ_GET => (kind(attr::RES_SRQ, attr::RES_SRQ_ENTRY, attr::RES_SRQN), srqs),
         _ => return Err(Errno::INVAL),
     };
-    // A port that does not exist is an error; one that does leaves all in, for there is no other.
+    // A port that does not exist is an error. The one that exists selects all objects, for there is no other.
     let port = number(request.body, attr::PORT_INDEX);
     if port.is_some_and(|port| port != PORT) {
         return Err(Errno::INVAL);
@@ -126,7 +127,7 @@ pub(crate) fn answer(request: &Request, command: u16, device: &Device, reports: 
     Ok(messages)
 }
 
-/// Objects of a process, by number.
+/// The function that writes the objects of a process, by number.
 type Write = fn(&Report) -> Vec<(u32, Entry)>;
 
 /// An object's attributes.

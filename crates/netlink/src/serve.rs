@@ -11,9 +11,9 @@ use view::tree::ViewInfo;
 use crate::World;
 use crate::nldev::answer;
 
-/// Longest request that is read; what is longer is cut off, and so no request.
+/// Longest request that is read, in bytes; a longer one is cut off, and so no valid request.
 const ROOM: usize = 16 << 10;
-/// How long other processes may take to tell about themselves: those that are stopped do not.
+/// How long other processes may take to send their reports: those that are stopped do not.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 /// This host.
@@ -33,8 +33,8 @@ impl World for Host {
     }
 }
 
-/// Answers what comes over a connection that keeps datagrams apart, until its other end is closed. `port` gives the
-/// port that the program's end has.
+/// Answer the requests over a connection that keeps datagrams apart, until its other end is closed. `port` gives the
+/// port of the program's end.
 pub fn serve(socket: &OwnedFd, port: impl Fn() -> u32) {
     let mut room = vec![0; ROOM];
     loop {
