@@ -1,4 +1,5 @@
-//! Asking running processes for their reports, as `softrnic doctor`, `softrnic top` and the answers to NETLINK_RDMA do.
+//! Requests for the reports of running processes, as `softrnic doctor`, `softrnic top` and the answers to NETLINK_RDMA
+//! make them.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -24,13 +25,12 @@ pub fn processes() -> Vec<u32> {
 
 /// The report of a process.
 ///
-/// # Errors
-/// In words for the user: why there is none.
+/// # Errors A sentence for the user: why there is none.
 pub fn ask(pid: u32) -> Result<Report, String> {
     await_report(pid, connect(pid), Instant::now() + PATIENCE)
 }
 
-/// The reports of several processes, which work on them at the same time, and of those only that came within
+/// The reports of several processes, which work on them at the same time. Only those are returned that came within
 /// `patience`.
 pub fn ask_all(pids: &[u32], patience: Duration) -> Vec<Report> {
     let deadline = Instant::now() + patience;
@@ -38,7 +38,7 @@ pub fn ask_all(pids: &[u32], patience: Duration) -> Vec<Report> {
     asked.into_iter().filter_map(|(pid, socket)| await_report(pid, socket, deadline).ok()).collect()
 }
 
-/// Waits for what a process answers over the connection to it.
+/// Wait for the answer of a process over the connection to it.
 fn await_report(pid: u32, socket: Result<(OwnedFd, u64), String>, deadline: Instant) -> Result<Report, String> {
     let (socket, most) = socket?;
     if let Some(why) = stopped(pid) {
@@ -56,16 +56,16 @@ fn await_report(pid: u32, socket: Result<(OwnedFd, u64), String>, deadline: Inst
     let file = File::from(memfd);
     let meta = file.metadata().ok().filter(|meta| meta.is_file() && meta.len() <= most);
     let mut bytes = vec![0; meta.map_or(0, |meta| meta.len() as usize)];
-    // At an offset: others who were answered with the same descriptor read as well.
+    // Read at an offset: other programs that got the same descriptor read as well.
     file.read_exact_at(&mut bytes, 0).map_err(|error| format!("process {pid}: {error}"))?;
     let mut report = report::decode(&bytes).map_err(|error| format!("process {pid}: {error}"))?;
-    report.pid = pid; // what we call it: in its own PID namespace it may have another number
+    report.pid = pid; // the number by which it was asked: in its own PID namespace it may have another one
     Ok(report)
 }
 
-/// A connection to the process with this number, which the kernel vouches for, and the longest report to be read of it.
+/// A connection to the process with this number, as the kernel confirms it, and the longest report to be read of it.
 fn connect(pid: u32) -> Result<(OwnedFd, u64), String> {
-    // Nobody waits for room in the queue of a process that accepts nothing.
+    // The call does not wait for room in the queue of a process that accepts nothing.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| format!("no socket: {error}"))?;
@@ -75,7 +75,7 @@ fn connect(pid: u32) -> Result<(OwnedFd, u64), String> {
             Some('T' | 't') => stopped(pid).unwrap_or_default(),
             _ if error == rustix::io::Errno::AGAIN => format!("process {pid} is asked by too many at once"),
             None => format!("there is no process {pid}"),
-            Some('Z') => format!("process {pid} has ended (nobody has waited for it yet)"),
+            Some('Z') => format!("process {pid} has ended (its parent has not waited for it yet)"),
             Some(_) => format!("process {pid} has not opened softrnic0"),
         });
     }
@@ -84,16 +84,16 @@ fn connect(pid: u32) -> Result<(OwnedFd, u64), String> {
     if uid != us.as_raw() && !us.is_root() {
         return Err(format!("process {pid} is another user's"));
     }
-    // 0: of another PID namespace.
+    // 0 is a process of another PID namespace.
     if owner != pid && owner != 0 {
         return Err(format!("process {owner} answers in the place of process {pid}"));
     }
-    // Root asks others' processes, which may answer with as much as they like.
+    // Root asks other users' processes, which may answer with any amount.
     let most = if uid == us.as_raw() { report::MAX_BYTES } else { MOST_OF_OTHERS };
     Ok((socket, most))
 }
 
-/// The descriptor that an answer brings: a memfd whose bytes and length can change no more.
+/// The descriptor of an answer: a memfd whose bytes and length can change no more.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut byte = [0u8; 2];
     let heard = memory::received_fds::receive(socket, &mut byte).ok()?;
@@ -122,10 +122,10 @@ pub fn state(pid: u32) -> Option<char> {
 mod tests {
     use super::*;
 
-    /// Listens for questions to this process, as a process of this user would.
+    /// Listen for requests to this process, as a process of this user would.
     fn answerer(uid: u32) -> OwnedFd {
         let listen = move || {
-            // Of this thread alone (the system call knows no others).
+            // The change is of this thread alone (the system call knows no others).
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
             let flags = SocketFlags::CLOEXEC;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
