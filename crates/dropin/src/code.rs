@@ -2,7 +2,7 @@
 
 use object::elf;
 
-/// Bytes between one function and the next.
+/// The number of bytes between one function and the next.
 pub const STEP: u64 = 16;
 
 /// Instructions for one architecture.
@@ -32,7 +32,7 @@ impl Code {
         }
     }
 
-    /// Jumps to where the pointer at `slot` points, from `at`: addresses in the library, less than 2 GiB apart. Every
+    /// A jump to the target of the pointer at `slot`, from `at`: addresses in the library, less than 2 GiB apart. Every
     /// register that holds an argument, and the stack, stay as they are.
     pub fn jump(self, at: u64, slot: u64) -> [u8; STEP as usize] {
         match self {
@@ -52,7 +52,7 @@ impl Code {
         }
     }
 
-    /// Returns a small number, as an `int` or as a pointer.
+    /// A function that returns a small number, as an `int` or as a pointer.
     pub fn constant(self, value: i32) -> [u8; STEP as usize] {
         match self {
             // endbr64; mov $value, %eax; ret
@@ -87,7 +87,7 @@ fn words(words: [u32; 4]) -> [u8; STEP as usize] {
 mod tests {
     use super::*;
 
-    /// As an assembler and objdump show them.
+    /// The bytes are those that an assembler and objdump show.
     #[test]
     fn literal_bytes() {
         assert_eq!(Code::X86.jump(0x1000, 0x3008)[..10], [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0xfe, 0x1f, 0, 0]);

@@ -1,4 +1,4 @@
-//! The ELF file: what a linker would make of a list of jumps.
+//! The ELF file that a linker would make of a list of jumps.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::code::{Code, STEP};
 use crate::plan::{Export, Target};
 use crate::{ENGINE, Library};
 
-/// Segments begin on pages of their own, on kernels with pages of up to 64 KiB.
+/// The alignment of segments. Each begins on a page of its own, on kernels with pages of up to 64 KiB.
 const PAGE: u64 = 0x1_0000;
 /// Bytes of an `Elf64_Phdr`.
 const PROGRAM_HEADER: u64 = 56;
@@ -36,10 +36,9 @@ struct Parts {
     variables: SectionId,
 }
 
-/// Makes the file.
+/// Make the file.
 ///
-/// # Errors
-/// That there is no code for this machine, or that the file would be too large.
+/// # Errors There is no code for this machine, or the file would be too large.
 pub fn image(library: Library, machine: elf::Machine, exports: &[Export]) -> Result<Vec<u8>, String> {
     let code = Code::of(machine).ok_or_else(|| format!("there is no code for machine {}", machine.0))?;
     let mut file = Builder::new(Endianness::Little, true);
@@ -67,7 +66,7 @@ pub fn image(library: Library, machine: elf::Machine, exports: &[Export]) -> Res
                 _ => (parts.code, elf::STT_FUNC, STEP),
             };
             symbol.section = Some(section);
-            // Replaced by the section when written; until then it tells definitions from references.
+            // The section replaces this when written; until then it tells definitions from references.
             symbol.st_shndx = elf::SHN_ABS;
             symbol.st_size = size;
             symbol.set_st_info(elf::STB_GLOBAL, kind);
@@ -95,7 +94,7 @@ fn define_versions<'a>(file: &mut Builder<'a>, exports: &'a [Export]) -> BTreeMa
     nodes
 }
 
-/// The functions of the engine that it needs, by name and node.
+/// The functions of the engine that the library needs, by name and node.
 type Needed<'a> = BTreeMap<(&'a str, &'a str), VersionId>;
 
 fn need_versions<'a>(file: &mut Builder<'a>, exports: &'a [Export]) -> Needed<'a> {
@@ -113,7 +112,7 @@ fn need_versions<'a>(file: &mut Builder<'a>, exports: &'a [Export]) -> Needed<'a
     needed
 }
 
-/// The undefined symbols, and which pointer each fills.
+/// The undefined symbols, and the pointer that each fills.
 fn import<'a>(file: &mut Builder<'a>, needed: &Needed<'a>) -> BTreeMap<(&'a str, &'a str), (DynamicSymbolId, u64)> {
     let numbered = needed.iter().zip(0..);
     numbered
@@ -159,7 +158,7 @@ fn add_sections<'a>(file: &mut Builder<'a>, library: Library, exports: &[Export]
     Parts { relocations, code, dynamic: table, slots, variables }
 }
 
-/// Bytes that an export's variable takes.
+/// The number of bytes of an export's variable.
 fn variable_room(export: &Export) -> u64 {
     if let Target::Variable(size) = export.target { size.next_multiple_of(16) } else { 0 }
 }
@@ -187,7 +186,7 @@ fn link(file: &mut Builder, from: SectionId, to: SectionId) {
     file.sections.get_mut(from).sh_link_section = Some(to);
 }
 
-/// What the loader reads first.
+/// The table that the loader reads first.
 fn dynamic<'a>(library: Library, relocations: &Section) -> Vec<Dynamic<'a>> {
     let text = |tag, val: &'static str| Dynamic::String { tag, val: val.as_bytes().into() };
     let auto = |tag| Dynamic::Auto { tag };
@@ -211,8 +210,7 @@ fn dynamic<'a>(library: Library, relocations: &Section) -> Vec<Dynamic<'a>> {
     ]
 }
 
-/// Gives every section its place: tables, code, data that are constant once relocated, and variables, each in a
-/// segment.
+/// Give every section its place: tables, code, data that are constant once relocated, and variables, each in a segment.
 fn lay_out(file: &mut Builder) {
     file.set_section_sizes();
     let ids: Vec<(SectionId, elf::ProgramFlags, bool)> = file
@@ -257,7 +255,7 @@ fn lay_out(file: &mut Builder) {
         segment.p_align = 1;
         (segment.p_offset, segment.p_vaddr, segment.p_paddr) = (offset, address, address);
         segment.p_filesz = size;
-        // The loader protects whole pages: nothing else lies in the last one.
+        // The loader protects whole pages, so no other data lie in the last one.
         segment.p_memsz = (address + size).next_multiple_of(PAGE) - address;
     }
     let stack = file.segments.add();
@@ -267,7 +265,7 @@ fn lay_out(file: &mut Builder) {
     debug_assert_eq!(file.segments.count() as u64, SEGMENTS);
 }
 
-/// Writes code, relocations and the symbols' addresses, for the places that the sections have.
+/// Write code, relocations and the symbols' addresses, for the places that the sections have.
 fn fill(
     file: &mut Builder,
     library: Library,

@@ -1,26 +1,27 @@
-//! What a drop-in library shall export, and where each name leads.
+//! The exports of a drop-in library, and the target of each.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::read::Exports;
 use crate::{ENGINE, Library};
 
-/// libsoftrnic.so has every function a second time, in a node of this name followed by that of the public one. The
-/// first cannot be forwarded to: looking for it by name and version, the loader would find the drop-in library's own.
+/// The beginning of the nodes in which libsoftrnic.so has every function a second time; the name of the public node
+/// follows. The public one cannot be forwarded to: looking for it by name and version, the loader would find the
+/// drop-in library's own.
 const FORWARD: &str = "SOFTRNIC_";
 
-/// Where a name leads.
+/// The target of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// To the function of the same name in this node of libsoftrnic.so.
+    /// The function of the same name in this node of libsoftrnic.so.
     Engine(String),
-    /// To a function that does nothing and returns this.
+    /// A function that does nothing and returns this.
     Nothing(i32),
-    /// To a variable of this many bytes, all zero.
+    /// A variable of this many bytes, all zero.
     Variable(u64),
 }
 
-/// Something to export.
+/// An export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Export {
     /// Its name.
@@ -29,14 +30,14 @@ pub struct Export {
     pub version: String,
     /// As in [`crate::read::Symbol`].
     pub hidden: bool,
-    /// Where it leads.
+    /// The target of the name.
     pub target: Target,
 }
 
-/// Longest variable that is copied from a host's library: theirs is one byte long.
+/// Longest variable that is copied from a host's library, in bytes; the known ones have one byte.
 const MAX_VARIABLE: u64 = 4096;
 
-/// Functions private to rdma-core that return a pointer: NULL says that it did not work. The others return an errno.
+/// Functions private to rdma-core that return a pointer: NULL is their failure. The others return an errno.
 const POINTERS: [&str; 5] = [
     "_verbs_init_and_alloc_context",
     "verbs_open_device",
@@ -45,8 +46,8 @@ const POINTERS: [&str; 5] = [
     "ibv_cmd_create_flow_action",
 ];
 
-/// Public functions come from the engine, private ones from the host's library: of each what the other has not, too,
-/// where that makes sense.
+/// The exports of a library. Public functions come from the engine, private ones from the host's library. Each source
+/// also adds functions that the other does not have, where that makes sense.
 pub fn plan(library: Library, engine: &Exports, host: Option<&Exports>) -> Result<Vec<Export>, String> {
     let mut forwards: BTreeMap<&str, &str> = BTreeMap::new();
     let mut hidden: HashMap<(&str, &str), bool> = HashMap::new();
@@ -90,7 +91,7 @@ pub fn plan(library: Library, engine: &Exports, host: Option<&Exports>) -> Resul
     Ok(exports)
 }
 
-/// "Function not implemented", the same number on all architectures that there is code for.
+/// "Function not implemented", the same number on all supported architectures.
 const ENOSYS: i32 = 38;
 
 fn is_private(library: Library, node: &str) -> bool {

@@ -1,4 +1,4 @@
-//! What a library exports.
+//! The exports of a library.
 
 use object::build::elf::{Builder, VersionData};
 use object::elf;
@@ -14,23 +14,22 @@ pub struct Symbol {
     pub hidden: bool,
     /// True for a function; the others are variables.
     pub function: bool,
-    /// Bytes.
+    /// The size, in bytes.
     pub size: u64,
 }
 
-/// A library, as far as others see it.
+/// The part of a library that others see.
 #[derive(Debug)]
 pub struct Exports {
     /// `e_machine`.
     pub machine: elf::Machine,
-    /// What it defines.
+    /// The symbols that it defines.
     pub symbols: Vec<Symbol>,
 }
 
-/// Reads a library's dynamic symbols.
+/// Read a library's dynamic symbols.
 ///
-/// # Errors
-/// The end of a sentence: why it is none, or none that can be used.
+/// # Errors The end of a sentence: why the file is no library, or none that can be used.
 pub fn read(file: &[u8]) -> Result<Exports, String> {
     let parsed = Builder::read(file).map_err(|error| format!("is not an ELF library: {error}"))?;
     if !parsed.is_64 || parsed.header.e_type != elf::ET_DYN {
@@ -59,7 +58,7 @@ pub fn read(file: &[u8]) -> Result<Exports, String> {
     Ok(Exports { machine: parsed.header.e_machine, symbols })
 }
 
-/// A name that is no text is nobody's.
+/// A name as text. One that is not UTF-8 matches no known name.
 fn text<'a>(bytes: &'a object::build::ByteString<'_>) -> &'a str {
     std::str::from_utf8(bytes.as_slice()).unwrap_or("")
 }
