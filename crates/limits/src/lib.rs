@@ -1,9 +1,9 @@
-//! What the machine itself can do, measured without any device: the figures beside which `softrnic bench` puts its own.
+//! Limits of the machine itself, measured without any device: `softrnic bench` prints them beside its own figures.
 //!
-//! Two processes on two cores. One, *near*, takes the time; the other, *far*, answers. Every function here is one of
-//! the two sides of a measurement, and does a stated number of turns; who calls them sees to it that both are there,
-//! and on which cores. Nothing of softrnic is used: a limit that were measured with the device's own code would hide
-//! what that code costs.
+//! A measurement has two processes on two cores. One, *near*, measures the time; the other, *far*, answers. Every
+//! function here is one of the two sides of a measurement, and does a stated number of turns; the caller makes sure
+//! that both sides are there, and on which cores. No code of softrnic is used: a limit measured with the device's own
+//! code would hide the cost of that code.
 //!
 //! * [`mod@line`]: a cache line from one core to the other.
 //! * [`wake`]: an eventfd wakes a process that sleeps in epoll.
@@ -34,8 +34,8 @@ pub fn system_call(count: u32) -> Duration {
     start.elapsed()
 }
 
-/// Time for `count` times a thousand steps of arithmetic that touch no memory and depend on one another little: what a
-/// processor alone in its core does quickest, and one that shares it with another notices most.
+/// Time for `count` times a thousand steps of arithmetic that touch no memory and depend on one another little. A
+/// processor alone in its core does these quickest, and one that shares its core with another is slowed down most.
 pub fn work(count: u32) -> Duration {
     let start = Instant::now();
     let mut chains = std::hint::black_box([1u64, 2, 3, 4, 5, 6]);
@@ -48,7 +48,7 @@ pub fn work(count: u32) -> Duration {
     start.elapsed()
 }
 
-/// Spins until `done`; looks at the clock now and then only.
+/// Spin until `done`; read the clock now and then only.
 #[inline]
 fn spin(mut done: impl FnMut() -> bool) -> io::Result<()> {
     let mut deadline = None;
@@ -63,7 +63,7 @@ fn spin(mut done: impl FnMut() -> bool) -> io::Result<()> {
         if now > *deadline.get_or_insert(now + PATIENCE) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // Where both share a core, the other one must run.
+        // Where both processes share a core, the other one must run.
         std::thread::yield_now();
     }
 }

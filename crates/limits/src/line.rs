@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::{Shared, spin};
 
-/// Where near writes, and where far does: lines of their own.
+/// The lines that near and far write: each has one of its own.
 const WORDS: [usize; 2] = [0, 1];
 
-/// Bytes of the memory that both share.
+/// The number of bytes of the memory that both share.
 pub const BYTES: usize = 2 * Shared::LINE;
 
-/// Before far begins: there is nothing to be seen.
+/// Clear the words before far begins.
 pub fn reset(shared: &Shared) {
     WORDS.iter().for_each(|line| shared.word(*line).store(0, Ordering::SeqCst));
 }
@@ -20,7 +20,7 @@ pub fn reset(shared: &Shared) {
 /// Time for `count` lines there and as many back.
 ///
 /// # Errors
-/// `TimedOut` if nobody answers.
+/// `TimedOut` if the other side does not answer.
 pub fn near(shared: &Shared, count: u32) -> io::Result<Duration> {
     let [to, from] = WORDS.map(|line| shared.word(line));
     let start = Instant::now();
@@ -31,10 +31,10 @@ pub fn near(shared: &Shared, count: u32) -> io::Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Answers `count` times.
+/// Answer `count` times.
 ///
 /// # Errors
-/// `TimedOut` if nothing comes.
+/// `TimedOut` if no line comes.
 pub fn remote(shared: &Shared, count: u32) -> io::Result<()> {
     let [from, to] = WORDS.map(|line| shared.word(line));
     for turn in 1..=u64::from(count) {

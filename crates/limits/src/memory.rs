@@ -21,7 +21,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, and nothing that was lent out outlives its owner.
+        // SAFETY: this value's own mapping, and no reference into it outlives its owner.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -38,10 +38,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Bytes from one word to the next. Two cache lines: processors fetch them in pairs.
+    /// The number of bytes from one word to the next. It is two cache lines: processors fetch them in pairs.
     pub const LINE: usize = 128;
 
-    /// Makes some, zeroed, and the descriptor by which the other process opens it.
+    /// Make shared memory, zeroed, and the descriptor by which the other process opens it.
     ///
     /// # Errors
     /// The system's.
@@ -52,7 +52,7 @@ impl Shared {
         Ok((Self::open(&fd, len)?, fd))
     }
 
-    /// Opens what the other process made.
+    /// Open the memory that the other process made.
     ///
     /// # Errors
     /// `InvalidInput` if it has fewer than `len` bytes or could lose some; the system's.
@@ -83,12 +83,12 @@ impl Shared {
     }
 }
 
-/// Where memory is, in whichever process.
+/// The place of memory, in any process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub len: usize,
 }
 
@@ -98,7 +98,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// At least `len` bytes, written once, so that they are memory and not the kernel's page of zeroes.
+    /// Make a buffer of at least `len` bytes. They are written once, so that they are memory and not the kernel's page
+    /// of zeroes.
     ///
     /// # Errors
     /// The system's.
@@ -108,12 +109,12 @@ impl Buffer {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, RIGHTS, flags) }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: `len` bytes of a mapping that nobody else knows yet.
+        // SAFETY: `len` bytes of a mapping that no other code knows yet.
         unsafe { ptr::write_bytes(start.as_ptr(), 1, len) };
         Ok(Buffer { mapping: Mapping { start, len } })
     }
 
-    /// Where it is.
+    /// The place of the buffer.
     pub fn place(&self) -> Place {
         Place { addr: self.mapping.start.as_ptr().expose_provenance() as u64, len: self.mapping.len }
     }
@@ -125,7 +126,7 @@ impl Buffer {
         unsafe { self.mapping.start.as_ptr().add(offset) }
     }
 
-    /// memcpy of `len` bytes at `offset` to the same offset of another buffer.
+    /// Copy `len` bytes at `offset` to the same offset of another buffer, by memcpy.
     ///
     /// # Panics
     /// If either has fewer bytes, or both are the same.
@@ -135,7 +136,7 @@ impl Buffer {
         let (from, to) = (self.at(offset, len), other.at(offset, len));
         // SAFETY: inside two mappings, hence apart. Another process may change the bytes meanwhile: any bytes will do.
         unsafe { ptr::copy_nonoverlapping(from, to, len) };
-        // Otherwise the compiler may leave out copies that nobody looks at.
+        // Otherwise the compiler may leave out copies whose result is not used.
         std::hint::black_box(to);
     }
 }
@@ -148,10 +149,10 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// This memory of the process `pid`.
+    /// A memory of the process `pid`.
     ///
     /// # Errors
-    /// `InvalidInput` for a number that is no other process's.
+    /// `InvalidInput` for a number that is not that of another process.
     pub fn new(pid: u32, place: Place) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         match pid {
@@ -160,28 +161,29 @@ impl Remote {
         }
     }
 
-    /// Copies `len` bytes at `offset` of `from` to the same offset here, with one `process_vm_writev(2)`. The kernel
-    /// reads our memory and checks it, so any will do: what a device has registered, for one.
+    /// Copy `len` bytes at `offset` of `from` to the same offset here, with one `process_vm_writev(2)`. The kernel
+    /// reads this process's memory and checks it, so any memory will do: for instance memory that a device has
+    /// registered.
     ///
     /// # Errors
     /// The system's.
     #[inline]
     pub fn write(&self, from: Place, offset: usize, len: usize) -> io::Result<()> {
         let (local, remote) = self.vectors(from, offset, len)?;
-        // SAFETY: the call only reads our memory, and fails where there is none. What it writes belongs to another
-        // process.
+        // SAFETY: the call only reads this process's memory, and fails where there is none. The memory that it writes
+        // belongs to another process.
         let moved = unsafe { libc::process_vm_writev(self.pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
         whole(moved, len)
     }
 
-    /// Copies `len` bytes at `offset` here to the same offset of `to`, with one `process_vm_readv(2)`.
+    /// Copy `len` bytes at `offset` here to the same offset of `to`, with one `process_vm_readv(2)`.
     ///
     /// # Errors
     /// The system's.
     #[inline]
     pub fn read(&self, to: &Buffer, offset: usize, len: usize) -> io::Result<()> {
         let (local, remote) = self.vectors(to.place(), offset, len)?;
-        // SAFETY: the call writes `len` bytes inside our buffer, to which nobody holds a reference.
+        // SAFETY: the call writes `len` bytes inside the buffer, to which no code holds a reference.
         let moved = unsafe { libc::process_vm_readv(self.pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
         whole(moved, len)
     }

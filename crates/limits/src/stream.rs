@@ -16,7 +16,7 @@ pub fn near(stream: &mut (impl Read + Write), buffer: &mut [u8], count: u32) -> 
     Ok(start.elapsed())
 }
 
-/// Answers `count` times.
+/// Answer `count` times.
 ///
 /// # Errors
 /// The stream's.

@@ -1,4 +1,4 @@
-//! That each measurement does its turns and moves what it says. Never how long it takes.
+//! Tests that each measurement does its turns and moves the bytes that it should. None tests how long that takes.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};

@@ -9,14 +9,14 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::PATIENCE;
 
-/// An eventfd that is waited for, and the peer's, that is rung.
+/// The eventfd that is waited for, and the peer's, which is rung.
 pub struct Bells {
     ours: OwnedFd,
     theirs: OwnedFd,
     epoll: OwnedFd,
 }
 
-/// An eventfd.
+/// Make an eventfd.
 ///
 /// # Errors
 /// The system's.
@@ -25,7 +25,7 @@ pub fn bell() -> io::Result<OwnedFd> {
 }
 
 impl Bells {
-    /// Waits for `ours`, rings `theirs`.
+    /// Make the pair: wait for `ours`, ring `theirs`.
     ///
     /// # Errors
     /// The system's.
@@ -55,7 +55,7 @@ impl Bells {
     /// Time for `count` wake-ups there and as many back.
     ///
     /// # Errors
-    /// The system's, `TimedOut` if nobody answers.
+    /// The system's errors, `TimedOut` if the other side does not answer.
     pub fn near(&self, count: u32) -> io::Result<Duration> {
         let start = Instant::now();
         for _ in 0..count {
@@ -65,7 +65,7 @@ impl Bells {
         Ok(start.elapsed())
     }
 
-    /// Answers `count` times.
+    /// Answer `count` times.
     ///
     /// # Errors
     /// As [`Bells::near`].
