@@ -1,5 +1,5 @@
-// After fork: the parent's objects are nobody's in the child, which says ENODEV; the child can have a device of its own,
-// and the parent's goes on.
+// After fork: no object of the parent is usable in the child, whose calls return ENODEV. The child can have a device of
+// its own, and the parent's goes on.
 #include "common.h"
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Registered memory of a file that somebody cuts off: the request ends in an error, and no process in a SIGBUS. Before that,
-// the memory is as good as any other.
+// Registered memory of a file that another process truncates: the request ends in an error, and no process in a SIGBUS.
+// Before that, the memory is as good as any other.
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>

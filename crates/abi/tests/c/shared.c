@@ -375,7 +375,7 @@ int main(void)
 	const char *single_copy = getenv("SOFTRNIC_SINGLE_COPY");
 
 	if (single_copy && !strcmp(single_copy, "0")) {
-		fprintf(stderr, "SOFTRNIC_SINGLE_COPY is 0: who may not copy may not map\n");
+		fprintf(stderr, "SOFTRNIC_SINGLE_COPY is 0: a process that may not copy may not map\n");
 		return 77;
 	}
 	alarm(100);
