@@ -1,4 +1,4 @@
-//! `softrnic devinfo`: what the device says of itself.
+//! `softrnic devinfo`: the attributes of the device.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub struct Options {
     device: DeviceOptions,
 }
 
-/// Prints it.
+/// Print the attributes.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let (library, device) = options.device.find()?;
     let context = device.open().map_err(text)?;
@@ -98,12 +98,12 @@ fn port_state(state: u32) -> &'static str {
     }
 }
 
-/// Bytes of an `enum ibv_mtu`.
+/// The bytes of an `enum ibv_mtu`.
 fn mtu(mtu: u32) -> u32 {
     128u32.checked_shl(mtu).unwrap_or(0)
 }
 
-/// Gb/s of a lane, by `active_speed` (IBTA vol. 1, table 146), times lanes, by `active_width`.
+/// The speed as text: Gb/s of a lane, by `active_speed` (IBTA vol. 1, table 146), times lanes, by `active_width`.
 fn speed(speed: u8, width: u8) -> String {
     let lane = match speed {
         1 => 2.5,
@@ -139,7 +139,7 @@ fn interface(index: u32) -> Option<String> {
     view::hostaddr::gids().into_iter().find(|gid| gid.ifindex == index).map(|gid| gid.ifname)
 }
 
-/// Whether large messages are copied out of and into other processes, and what it costs if not.
+/// A line about copies of large messages out of and into other processes, and about their cost if there are none.
 fn single_copy() -> String {
     const COST: &str = "go through shared memory, too, with two copies instead of one";
     if std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some_and(|value| value == "0") {

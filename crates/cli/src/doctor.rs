@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use crate::out::say;
 
-/// Exit statuses, beside 0: nothing stands in the way.
+/// The exit statuses beside 0, which means that no obstacle was found.
 const FOUND: u8 = 1;
 const NO_ANSWER: u8 = 2;
 
-/// Time between the two looks that show what moves.
+/// The time between the two reports that show what moves.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Options of `softrnic doctor`.
@@ -30,7 +30,7 @@ pub struct Options {
     json: bool,
 }
 
-/// A process examined.
+/// A process that was examined.
 #[derive(Serialize)]
 struct Case {
     verdict: &'static str,
@@ -38,7 +38,7 @@ struct Case {
     report: Report,
 }
 
-/// Examines processes.
+/// Examine processes.
 pub fn run(options: &Options) -> ExitCode {
     let all = options.pids.is_empty();
     let pids = if all { processes() } else { options.pids.clone() };
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> ExitCode {
     for (pid, case) in examine(&pids) {
         match case {
             Ok(case) => cases.push(case),
-            // Among all processes, those that cannot be asked are none of ours, or have ended meanwhile.
+            // Among all processes, those that cannot be asked are other users', or have ended meanwhile.
             Err(_) if all && !is_ours(pid) => {}
             Err(error) => failed.push(error),
         }
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> ExitCode {
         for case in &cases {
             say!("{}", text::render(&case.report, &case.findings).trim_end());
             if case.report.locked.is_some() {
-                // One of them holds the lock; its stack (gdb -p) says where.
+                // One of the threads holds the lock; its stack (gdb -p) shows where.
                 threads(case.report.pid).iter().for_each(|line| say!("{line}"));
             }
         }
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// What the kernel shows of a process's threads: number, name, state, and where in the kernel it waits.
+/// The threads of a process as the kernel shows them: number, name, state, and where in the kernel they wait.
 fn threads(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut lines: Vec<String> = tasks
@@ -103,14 +103,14 @@ fn threads(pid: u32) -> Vec<String> {
     lines
 }
 
-/// A living process of this user; of anybody, for root.
+/// True for a living process of this user; for root, of any user.
 fn is_ours(pid: u32) -> bool {
     let us = rustix::process::geteuid();
     let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     owner.is_ok_and(|uid| us.is_root() || uid == us.as_raw()) && state(pid) != Some('Z')
 }
 
-/// Asks processes twice, and their peers once.
+/// Ask processes twice, and their peers once.
 fn examine(pids: &[u32]) -> Vec<(u32, Result<Case, String>)> {
     let before: Vec<Result<Report, String>> = pids.iter().map(|pid| ask(*pid)).collect();
     if before.iter().any(Result::is_ok) {
@@ -127,7 +127,7 @@ fn examine(pids: &[u32]) -> Vec<(u32, Result<Case, String>)> {
     }
     let peers: Vec<u32> = now.iter().filter_map(|(_, both)| both.as_ref().ok()).flat_map(|(_, r)| peers(r)).collect();
     for pid in peers {
-        // One that does not answer is what its links say of it.
+        // For a process that does not answer, the links of the others tell its state.
         if !others.contains_key(&pid)
             && !matches!(state(pid), Some('T' | 't') | None)
             && let Ok(report) = ask(pid)

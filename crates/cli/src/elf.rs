@@ -1,24 +1,24 @@
-//! As much of an ELF header as decides whether a program can be given a library: gABI, chapters 4 and 5.
+//! The part of an ELF header that decides whether a program can be given a library: gABI, chapters 4 and 5.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// What a program file is.
+/// The kind of a program file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Program {
     /// An ELF program.
     Elf(Elf),
-    /// A script: its interpreter.
+    /// A script, with its interpreter.
     Script(String),
-    /// Neither; the kernel or the shell may know.
+    /// Neither; the kernel or the shell may know it.
     Other,
 }
 
 /// An ELF file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elf {
-    /// What it was made for.
+    /// The machine that it was made for.
     pub target: Target,
     /// The dynamic linker that starts it and loads its libraries. A static program has none.
     pub interpreter: Option<String>,
@@ -40,7 +40,7 @@ impl Elf {
     }
 }
 
-/// What a file was made for.
+/// The machine that a file was made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     /// 1: 32 bits; 2: 64 bits.
@@ -71,10 +71,10 @@ const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// Longest dynamic section and string table that are looked at.
+/// The longest dynamic section and string table that are read, in bytes.
 const TABLE: u64 = 1 << 20;
 
-/// Looks at a file.
+/// Find the kind of a file.
 pub fn inspect(path: &Path) -> io::Result<Program> {
     let mut file = File::open(path)?;
     let mut start = Vec::new();
@@ -87,7 +87,7 @@ pub fn inspect(path: &Path) -> io::Result<Program> {
     Ok(parse(&start, &mut file)?.map_or(Program::Other, Program::Elf))
 }
 
-/// Numbers of a header, in its byte order.
+/// The numbers of a header, in its byte order.
 struct Header<'a> {
     bytes: &'a [u8],
     little: bool,
@@ -121,8 +121,8 @@ fn parse(start: &[u8], file: &mut File) -> io::Result<Option<Elf>> {
     file.take(size * count).read_to_end(&mut bytes)?;
     let segments = Header { bytes: &bytes, little: header.little };
     let segments: Vec<Segment> = (0..count).filter_map(|i| segment(&segments, i.checked_mul(size)?, wide)).collect();
-    // A static position-independent program has PT_DYNAMIC but no interpreter. The dynamic linker itself, which
-    // can be run as a program, looks the same: nothing is lost by taking it for static.
+    // A static position-independent program has PT_DYNAMIC but no interpreter. The dynamic linker itself, which can be
+    // run as a program, looks alike: nothing is lost by taking it for static.
     let interpreter = segments.iter().find(|segment| segment.kind == PT_INTERP);
     let interpreter = interpreter.map(|segment| {
         let bytes = read(file, segment.offset, segment.size).unwrap_or_default();
@@ -140,7 +140,7 @@ struct Segment {
     size: u64,
 }
 
-/// Offsets in Elf32_Phdr and Elf64_Phdr: p_type, p_offset, p_vaddr, p_filesz.
+/// A program header. Offsets in Elf32_Phdr and Elf64_Phdr: p_type, p_offset, p_vaddr, p_filesz.
 fn segment(table: &Header, at: u64, wide: bool) -> Option<Segment> {
     let at = usize::try_from(at).ok()?;
     let [kind, offset, address, size] = match wide {
@@ -153,7 +153,7 @@ fn segment(table: &Header, at: u64, wide: bool) -> Option<Segment> {
     Some(Segment { kind: kind?, offset, address, size })
 }
 
-/// A piece of the file; what lies beyond its end or is too long is left out.
+/// A piece of the file; a piece that lies beyond its end or is too long is left out.
 fn read(file: &mut File, offset: u64, len: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(offset)).ok()?;
@@ -182,10 +182,10 @@ fn needed(file: &mut File, segments: &[Segment], little: bool, wide: bool) -> Op
     Some(entries().filter(|(tag, _)| *tag == DT_NEEDED).filter_map(|(_, at)| name(at)).collect())
 }
 
-/// How much of a program is searched for libibverbs.
+/// The number of bytes of a program that are searched for libibverbs.
 const SEARCH: u64 = 64 << 20;
 
-/// The text of one of libibverbs's messages. Put together here, so that this program does not contain it.
+/// The text of one of libibverbs's messages. It is put together here, so that this program does not contain it.
 fn message() -> String {
     "LIBIBVERBS".to_lowercase() + ": Warning: couldn't allocate driver for"
 }
@@ -203,7 +203,7 @@ pub fn contains_libibverbs(path: &Path) -> bool {
         if got == 0 {
             return false;
         }
-        // By the rarest of its letters; most files have few of them.
+        // The search is for the rarest of its letters; most files have few of them.
         let found = |at: usize| buf[..len].get(at..at + wanted.len()) == Some(wanted.as_bytes());
         if buf[..len].iter().enumerate().any(|(at, byte)| *byte == b'l' && found(at)) {
             return true;

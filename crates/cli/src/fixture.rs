@@ -1,4 +1,4 @@
-//! What bench and selftest stand on: a library, a device, a port, an address.
+//! The objects that bench and selftest are built on: a library, a device, a port, an address.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::locate;
 
-/// The port; adapters with several are several devices nowadays.
+/// The port; adapters with several ports appear as several devices nowadays.
 pub const PORT: u8 = 1;
 
-/// How long a completion may take before something is broken.
+/// How long a completion may take before it counts as lost.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Which device to use.
@@ -31,7 +31,7 @@ pub struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// The same options, for the other process.
+    /// These options as arguments for the other process.
     pub fn to_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         let mut push = |name: &str, value: Option<String>| {
@@ -45,7 +45,7 @@ impl DeviceOptions {
         args
     }
 
-    /// Loads the library and finds the device.
+    /// Load the library and find the device.
     pub fn find(&self) -> Result<(Arc<Library>, Device), String> {
         let library = Library::load(&locate::library(self.lib.as_deref())?)?;
         let devices = library.devices().map_err(|error| format!("{error} ({})", library.path()))?;
@@ -63,7 +63,7 @@ impl DeviceOptions {
         Ok((library, found))
     }
 
-    /// Opens the device.
+    /// Open the device.
     pub fn open(&self) -> Result<Fixture, String> {
         let (_, device) = self.find()?;
         let context = device.open().map_err(text)?;
@@ -86,30 +86,30 @@ impl DeviceOptions {
 pub struct Fixture {
     /// The context.
     pub context: Arc<Context>,
-    /// A domain for everything.
+    /// A protection domain for everything.
     pub pd: Arc<Pd>,
-    /// Index of our address.
+    /// The index of this side's address.
     pub gid_index: u8,
-    /// Our address.
+    /// This side's address.
     pub gid: Gid,
-    /// Our LID; 0 on Ethernet.
+    /// This side's LID; 0 on Ethernet.
     pub lid: u16,
     /// `enum ibv_mtu` of the path.
     pub mtu: u8,
 }
 
-/// Where an end of a connection is: what the two ends tell each other.
+/// One end of a connection, as the two ends describe it to each other.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub struct Endpoint {
     /// The queue pair that receives.
     pub qpn: u32,
-    /// For extended reliable connections: the one that sends. The same as `qpn` otherwise.
+    /// For extended reliable connections: the queue pair that sends. Otherwise equal to `qpn`.
     pub sender_qpn: u32,
     /// Its address.
     pub gid: [u8; 16],
     /// Its LID.
     pub lid: u16,
-    /// First sequence number that it sends.
+    /// The first sequence number that it sends.
     pub psn: u32,
     /// The region that peers may use.
     pub addr: u64,
@@ -120,7 +120,7 @@ pub struct Endpoint {
 }
 
 impl Fixture {
-    /// How to connect to `peer`.
+    /// The parameters of a connection to `peer`.
     pub fn connect(&self, psn: u32, peer: &Endpoint) -> Connect {
         Connect {
             qpn: peer.qpn,
@@ -133,13 +133,13 @@ impl Fixture {
             mtu: self.mtu,
             access: rdma::Access::empty(),
             rd_atomic: 16,
-            // A second and more: on a busy machine the peer may not run for a while.
+            // More than a second: on a busy machine the peer may not run for a while.
             timeout: 18,
             rnr_retry: 7,
         }
     }
 
-    /// Sizes of a queue pair, cut to what the device can do.
+    /// The sizes of a queue pair, cut to those of the device.
     pub fn cap(&self, wanted: QpCap) -> Result<QpCap, String> {
         let attr = self.context.query_device().map_err(text)?;
         let limit = |wanted: u32, most: i32| wanted.min(u32::try_from(most).unwrap_or(u32::MAX));
@@ -153,12 +153,12 @@ impl Fixture {
     }
 }
 
-/// Polls until a completion comes.
+/// Poll until a completion comes.
 pub fn wait(cq: &Cq, patience: Duration) -> Result<Wc, String> {
     let mut out = [Wc::default()];
     let deadline = Instant::now() + patience;
     loop {
-        // The clock is looked at now and then only: reading it costs more than polling.
+        // The clock is read now and then only: that costs more than polling.
         for _ in 0..1024 {
             if cq.poll(&mut out).map_err(text)? == 1 {
                 return Ok(out[0]);
@@ -168,7 +168,7 @@ pub fn wait(cq: &Cq, patience: Duration) -> Result<Wc, String> {
         if Instant::now() > deadline {
             return Err(format!("no completion within {} s", patience.as_secs_f32()));
         }
-        // On a machine with one core the peer must be let in.
+        // On a machine with one core the peer must run.
         std::thread::yield_now();
     }
 }

@@ -33,7 +33,7 @@ pub struct FollowOptions {
     leave: bool,
 }
 
-/// Starts the process beside this one, and gives the file that it follows. The program that this process is about to
+/// Start the process beside this one; the result is the file that it follows. The program that this process is about to
 /// become must not find a child that it does not know.
 pub fn start(to: Option<&Path>) -> Result<PathBuf, String> {
     let name = format!("softrnic-pcap-{}-{:08x}", std::process::id(), crate::run::rand());
@@ -61,18 +61,18 @@ fn follower(file: &Path, pid: i32, to: Option<&Path>) -> Result<Command, String>
     Ok(command)
 }
 
-/// Runs as that process.
+/// Run as that process.
 pub fn run(options: &FollowOptions) -> Result<ExitCode, String> {
     if options.leave {
         follower(&options.file, options.pid, options.to.as_deref())?.spawn().map_err(text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // What ends the program from the keyboard must not take its last packets.
+    // A signal from the keyboard that ends the program must not take its last packets.
     let _ = setsid();
     let done = follow(options);
     let _ = std::fs::remove_file(&options.file);
     match done {
-        // Who looked on has seen enough.
+        // The reader has closed the pipe, and needs no more packets.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         done => done.map(|()| ExitCode::SUCCESS).map_err(|error| format!("packets are no longer copied: {error}")),
     }

@@ -1,4 +1,4 @@
-//! The other process: this program once more, told what to do in lines of JSON over a socket pair.
+//! The other process: this program once more, which gets its work in lines of JSON over a socket pair.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 
 use crate::fixture::{DeviceOptions, text};
 
-/// Longest silence between the two that is no failure.
+/// The longest silence between the two that is no failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the other process does.
+/// The part of the other process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Role {
     /// The far side of the bench.
@@ -26,7 +26,7 @@ pub enum Role {
     Selftest,
 }
 
-/// The other process of bench and selftest: reads what to do from its standard input, a socket.
+/// The other process of bench and selftest, which reads its work from its standard input, a socket.
 #[derive(Args)]
 pub struct PeerOptions {
     role: Role,
@@ -34,11 +34,11 @@ pub struct PeerOptions {
     device: DeviceOptions,
 }
 
-/// Runs as the other process.
+/// Run as the other process.
 pub fn peer(options: &PeerOptions) -> Result<ExitCode, String> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(text)?;
     let mut link = Link::new(UnixStream::from(stdin))?;
-    // A failure here is the first side's to report: it sees the end of the stream, and this text.
+    // The first process reports a failure here: it sees the end of the stream, and this text.
     match options.role {
         Role::Bench => crate::bench::peer(&mut link, &options.device),
         Role::BenchPair => crate::bench::pair(&mut link, &options.device),
@@ -59,7 +59,7 @@ impl Link {
         Ok(Link { writer: stream.try_clone().map_err(text)?, reader: BufReader::new(stream) })
     }
 
-    /// Sends a message.
+    /// Send a message.
     pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), String> {
         let mut line = serde_json::to_vec(message).map_err(text)?;
         line.push(b'\n');
@@ -79,7 +79,7 @@ impl Link {
         }
     }
 
-    /// The next message, whenever it comes.
+    /// The next message, without a limit of time.
     pub fn receive_at_last<T: DeserializeOwned>(&mut self) -> Result<T, String> {
         self.writer.set_read_timeout(None).map_err(text)?;
         let message = self.receive();
@@ -101,7 +101,7 @@ pub struct Other {
 }
 
 impl Other {
-    /// Starts it.
+    /// Start the other process.
     pub fn start(role: Role, device: &DeviceOptions) -> Result<Self, String> {
         let (ours, theirs) = UnixStream::pair().map_err(text)?;
         let name = role.to_possible_value().expect("no role is skipped");
@@ -119,7 +119,7 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It ends by itself when the stream ends; if it hangs, not.
+        // It ends by itself when the stream ends, unless it hangs.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Where the library is.
+//! The place of the library.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ pub const LIBRARY: &str = "libsoftrnic.so";
 /// The environment variable that names it.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 
-/// Places relative to the program's directory: a build's `target/release`, an installation's `lib`.
+/// The places relative to the program's directory: a build's `target/release`, an installation's `lib`.
 const PLACES: [&str; 4] = [".", "../lib/softrnic", "../lib", "deps"];
 
-/// The library: as given, or as `SOFTRNIC_LIB` says, or beside the program. A given name without a slash is left to the
-/// dynamic linker.
+/// The library: the given one, or that of `SOFTRNIC_LIB`, or the one beside the program. A given name without a slash
+/// is left to the dynamic linker.
 pub fn library(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = given {
         return existing(path.to_owned());

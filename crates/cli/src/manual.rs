@@ -1,5 +1,5 @@
-//! What the help and the man pages say beyond the options. Commands and options are declared in `main.rs` and the
-//! commands' files, variables in `settings.rs`, the rest here; help, man pages and completion are made from these.
+//! The texts of the help and the man pages beyond the options. Commands and options are declared in `main.rs` and the
+//! commands' files, variables in `settings.rs`, the rest here. Help, man pages and completion are made from these.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::{Cli, settings};
 
 /// A section of a page.
 pub struct Section {
-    /// The command whose page it is on.
+    /// The command on whose page it is.
     command: &'static str,
     /// Its heading.
     title: &'static str,
@@ -128,7 +128,7 @@ not touched.",
 their sequence numbers, acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
 
 A program and those that it starts write to one file. So do programs that are started by other softrnic run commands \
-with the same FILE, as long as one of the first still has the device open; a FILE that nobody writes to is replaced. \
+with the same FILE, as long as one of the first still has the device open; a FILE that no process writes to is replaced. \
 In what several programs write each packet is once. What passes between a program and one that does not write to FILE \
 is there, too.
 
@@ -277,11 +277,11 @@ fn help(command: &str) -> String {
     sections.collect::<Vec<_>>().join("\n\n")
 }
 
-/// A man page: its file name, and what is in it.
+/// A man page: its file name, and its content.
 pub struct Page {
-    /// For instance `softrnic-run.1`.
+    /// The file name, for instance `softrnic-run.1`.
     pub file: String,
-    /// Its text, for man(1).
+    /// The text, for man(1).
     pub text: Vec<u8>,
 }
 
@@ -303,7 +303,7 @@ const MANUAL: &str = "softrnic";
 fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
     let title = if main { name.to_owned() } else { format!("softrnic-{name}") };
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    // The page's name is one word; the synopsis says how the command is called.
+    // The name of the page is one word; the synopsis shows how the command is called.
     let man = Man::new(command.clone()).title(&title).section("1").source(SOURCE).manual(MANUAL);
     let mut text = Vec::new();
     man.render_title(&mut text)?;

@@ -1,4 +1,4 @@
-//! Help, man pages and completion say everything that exists, and nothing else.
+//! Help, man pages and completion describe everything that exists, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +53,7 @@ fn is_test(path: &Path) -> bool {
     text.contains("/tests/") || text.ends_with("tests.rs") || text.contains("/conformance/")
 }
 
-/// Names that begin like a variable's and are none: version nodes of libsoftrnic.so, and C's own.
+/// Names that begin like a variable's and are none: version nodes of libsoftrnic.so, and names of C headers.
 const OTHERS: [&str; 2] = ["SOFTRNIC_IBVERBS", "SOFTRNIC_RDMACM"];
 
 #[test]
@@ -91,7 +91,7 @@ fn every_variable_of_the_sources_is_declared_and_the_other_way_round() {
     }
 }
 
-/// What a terminal or man(1) would show: without roff's escapes.
+/// The text that a terminal or man(1) would show: without roff's escapes.
 fn plain(page: &Page) -> String {
     let text = String::from_utf8(page.text.clone()).unwrap();
     ["\\fB", "\\fI", "\\fR"].iter().fold(text.replace("\\-", "-"), |text, escape| text.replace(escape, ""))
@@ -155,7 +155,7 @@ fn lines_of_the_help_fit_a_terminal() {
     for name in ["run", "doctor", "top", "bench", "install"] {
         let text = help(name);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        // What shall stay as it is has its margin.
+        // Lines that are shown as they are have a margin.
         assert!(text.lines().filter(|line| line.contains("softrnic ")).all(|line| line.starts_with("  ")), "{text}");
     }
 }

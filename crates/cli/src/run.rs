@@ -14,12 +14,12 @@ use taps::pcap::Prepared;
 use crate::elf::{self, Elf, Program};
 use crate::{follow, locate};
 
-/// Exit statuses as env(1) and timeout(1) have them.
+/// The exit statuses of env(1) and timeout(1).
 const REFUSED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What the library reads.
+/// The variable that the library reads.
 const FAULT_VARIABLE: &str = "SOFTRNIC_FAULT";
 
 /// Options of the command.
@@ -78,7 +78,7 @@ impl From<String> for Refusal {
     }
 }
 
-/// Replaces this process by the program.
+/// Replace this process by the program.
 pub fn run(options: &Options) -> ExitCode {
     let Err(Refusal(status, message)) = start(options);
     eprintln!("softrnic: {message}");
@@ -142,7 +142,7 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     Err(Refusal(status, format!("cannot run {}: {error}", program.display())))
 }
 
-/// A fault specification that is one, with a seed that all processes have in common.
+/// A valid fault specification, with a seed that all processes have in common.
 fn faults(text: &str) -> Result<String, taps::fault::ParseError> {
     let spec: taps::fault::spec::Spec = text.parse()?;
     Ok(match spec.seed {
@@ -151,7 +151,7 @@ fn faults(text: &str) -> Result<String, taps::fault::ParseError> {
     })
 }
 
-/// Of few digits, for it is to be typed.
+/// A seed of few digits, because a user is to type it.
 pub fn rand() -> u32 {
     let mut bytes = [0u8; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
@@ -160,9 +160,9 @@ pub fn rand() -> u32 {
     }
 }
 
-/// The options of sanitizers with which programs run beside the library: added to what the user has set, in front of it
-/// where the user's word counts more, for the last one wins. The library gives them as well; a runtime that is linked
-/// in statically, or a program with options of its own, asks only here.
+/// The options of sanitizers with which programs run beside the library. They are added to the user's own: in front of
+/// these where the user's have precedence, for the last one wins. The library sets them as well. A runtime that is
+/// linked in statically, or a program with options of its own, reads only these variables.
 fn sanitizers(view: &Path, set: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, OsString)> {
     let add = |name: &'static str, option: OsString| {
         let before = set(name).filter(|before| !before.is_empty());
@@ -179,7 +179,7 @@ fn sanitizers(view: &Path, set: impl Fn(&str) -> Option<OsString>) -> Vec<(&'sta
     ]
 }
 
-/// Makes what the program finds in /sys and /dev.
+/// Make the files that the program finds in /sys and /dev.
 fn view(options: &Options) -> Result<PathBuf, String> {
     let link_layer = match options.link_layer.as_deref() {
         Some(view::port::INFINIBAND) => view::port::infiniband(),
@@ -198,7 +198,7 @@ fn view(options: &Options) -> Result<PathBuf, String> {
     })
 }
 
-/// Makes the capture file; gives the name that holds in every directory. A pipe gets a copy of one.
+/// Make the capture file; the result is the name that is valid in every directory. A pipe gets a copy of the file.
 fn capture(file: &Path) -> Result<PathBuf, String> {
     if file == Path::new("-") {
         return follow::start(None);
@@ -237,7 +237,7 @@ fn split(list: &OsStr) -> impl Iterator<Item = &OsStr> {
     list.as_bytes().split(|byte| b" :".contains(byte)).filter(|part| !part.is_empty()).map(OsStr::from_bytes)
 }
 
-/// Finds the program as execvp(3) does, so that the errors can say more.
+/// Find the program as execvp(3) does, so that the errors can name more.
 fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     if name.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -263,24 +263,24 @@ fn executable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Refuses programs in which the library could have no effect; silence would look like a broken device.
+/// Refuse programs in which the library could have no effect; without a message the device would look broken.
 fn check(program: &Path, library: &Path) -> Result<(), Refusal> {
     let mut file = program.to_owned();
     // Scripts may be nested; the kernel follows four levels.
     for _ in 0..4 {
         match elf::inspect(&file) {
-            // The kernel does not look at a script's setuid bit.
+            // The kernel ignores a script's setuid bit.
             Ok(Program::Script(interpreter)) => file = PathBuf::from(interpreter),
             Ok(Program::Elf(found)) => return privileged(&file).and_then(|()| fits(program, &file, &found, library)),
-            // The kernel says what is wrong, or knows more formats than we do; unreadable programs can be run.
+            // The kernel reports the error, or knows more formats; unreadable programs can be run.
             Ok(Program::Other) | Err(_) => return privileged(&file),
         }
     }
     Ok(())
 }
 
-/// Refuses a program file that is not for this machine, or loads no libraries. `file` is the program, or the
-/// interpreter of a script.
+/// Refuse a program file that is not for this machine, or loads no libraries. `file` is the program, or the interpreter
+/// of a script.
 fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), Refusal> {
     let name = match program == file {
         true => file.display().to_string(),
@@ -329,7 +329,7 @@ fn fits(program: &Path, file: &Path, found: &Elf, library: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Programs that change their privileges at the start ignore LD_PRELOAD (ld.so(8), secure-execution mode).
+/// Refuse programs that change their privileges at the start: they ignore LD_PRELOAD (ld.so(8), secure-execution mode).
 fn privileged(file: &Path) -> Result<(), Refusal> {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2010; // without group execution the bit means something else

@@ -6,13 +6,13 @@ use std::fmt::Write;
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What it may be set to.
+    /// The values that it may be set to.
     pub values: &'static str,
-    /// What it does.
+    /// Its effect.
     pub about: &'static str,
 }
 
-/// All of them.
+/// All variables.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SOFTRNIC_MIGRATE",

@@ -1,5 +1,5 @@
-//! `softrnic run`: what it hands to the program, and how it refuses. The C library's `libm.so.6` stands in for
-//! the library, for any library can be preloaded; what the real one does is tested where it is built.
+//! `softrnic run`: the environment that it gives to the program, and its refusals. The C library's `libm.so.6` stands
+//! in for the library, for any library can be preloaded; the real one is tested where it is built.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ fn run(args: &[&str]) -> Output {
     softrnic(&[&["run", "--lib", STAND_IN], args].concat()).output().unwrap()
 }
 
-/// The exit status, and that the message has all of `words`.
+/// Check the exit status, and that the message has all of `words`.
 fn refused(output: Output, status: i32, words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{message}");
@@ -31,7 +31,7 @@ fn refused(output: Output, status: i32, words: &[&str]) {
     }
 }
 
-/// A file that is gone at the end.
+/// A file that is removed at the end.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -42,7 +42,7 @@ impl Temporary {
         Temporary(path)
     }
 
-    /// A copy of a program. Made by another process: if this one had the file open for writing while another test
+    /// A copy of a program. Another process makes it: if this one had the file open for writing while another test
     /// forks, the copy could not be run.
     fn copy_of(name: &str, program: &str, mode: u32) -> Self {
         let path = std::env::temp_dir().join(format!("softrnic-run-{}-{name}", std::process::id()));
@@ -76,7 +76,7 @@ fn the_program_gets_its_arguments_its_name_and_the_library() {
     assert_eq!(text.lines().collect::<Vec<_>>(), ["a --lib --", STAND_IN, "softrnic0"]);
 }
 
-/// As in a container whose file systems cannot be written.
+/// The file systems are those of a container in which none can be written.
 #[test]
 fn temporary_directories_can_be_read_only() {
     if !rustix::process::geteuid().is_root() {
@@ -176,7 +176,7 @@ fn programs_for_other_machines_are_refused() {
     elf.truncate(64);
     elf[18] = 243;
     let file = Temporary::new("foreign", &elf, 0o755);
-    // To know its own machine, the library must be a file with a path.
+    // The library must be a file with a path, for the program reads its machine.
     let own = env!("CARGO_BIN_EXE_softrnic");
     let output = softrnic(&["run", "--lib", own, file.path()]).output().unwrap();
     refused(output, 125, &["RISC-V", "--lib"]);
@@ -185,9 +185,9 @@ fn programs_for_other_machines_are_refused() {
 #[test]
 fn setuid_programs_are_refused() {
     let file = Temporary::copy_of("setuid", "/bin/true", 0o4755);
-    // Of our own it changes nothing, and runs.
+    // A setuid file of this user changes nothing, and runs.
     assert_eq!(run(&[file.path()]).status.code(), Some(0));
-    // Only root can make one of somebody else's.
+    // Only root can make one of another user.
     if std::os::unix::fs::chown(&file.0, Some(65534), None).is_ok() {
         fs::set_permissions(&file.0, PermissionsExt::from_mode(0o4755)).unwrap();
         refused(run(&[file.path()]), 125, &["setuid", "LD_PRELOAD"]);
@@ -231,7 +231,7 @@ fn a_capture_may_be_looked_at_while_it_grows() {
     );
     assert_eq!(output.stdout[..4], 0x0a0d_0d0au32.to_ne_bytes());
     assert_eq!(output.stdout[16..24], [0xff; 8], "the length of the section");
-    // A program has no child that it does not know.
+    // The program must find no child that it does not know.
     let output = run(&["--pcap", "/dev/null", "--", "sh", "-c", "cat /proc/$$/task/$$/children"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).split_whitespace().count(), 1, "cat alone");
 }

@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The process that answers, the target.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,33 +14,33 @@ use super::wait::{SILENCE, Watch, poll_for, reap};
 use crate::fixture::{Endpoint, text};
 use crate::link::Link;
 
-/// What the target does.
+/// A task of the target.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub enum Job {
     /// Answers every message by one of the same kind.
     Pong {
-        /// What is measured.
+        /// The case that is measured.
         case: Case,
-        /// How often.
+        /// The number of messages.
         count: u32,
     },
-    /// Takes messages until told that it is over.
+    /// Takes messages until the last one.
     Sink(Case),
-    /// Sleeps until told that it is over.
+    /// Sleeps until the last message.
     Sleep,
-    /// The same, while other programs are measured: however long that takes.
+    /// Sleeps while other programs are measured, however long that takes.
     Rest,
-    /// Makes or destroys idle queue pairs, until there are so many, and says which are new.
+    /// Makes or destroys idle queue pairs, until there are so many, and returns the new ones.
     MakeIdle(usize),
-    /// Connects them.
+    /// Connects the new idle queue pairs.
     ConnectIdle(Vec<Endpoint>),
     /// A measurement of the machine.
     Limit(limits::Job),
-    /// Ends.
+    /// Ends the process.
     End,
 }
 
-/// Does what it is told, until told to end.
+/// Carry out jobs until [`Job::End`].
 pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
     let mut stand = None;
     loop {
@@ -99,7 +99,7 @@ fn pong_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
     sender.finish(lane)
 }
 
-/// Waits for the `turn`th message of so many.
+/// Wait for the `turn`th message of so many.
 #[inline]
 pub fn wait(lane: &Lane, case: &Case, received: u64, turn: u64, count: u64) -> Result<u64, String> {
     let now = match case.waiting {
@@ -125,7 +125,7 @@ fn pong_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
     sender.finish(lane)
 }
 
-/// Looks at a byte of memory, and at nothing else, until it is `mark`.
+/// Look at a byte of memory, and at nothing else, until it is `mark`.
 #[inline]
 pub fn watch(end: &End, at: usize, mark: u8) -> Result<(), String> {
     let mut watch = Watch::new();
@@ -136,7 +136,7 @@ pub fn watch(end: &End, at: usize, mark: u8) -> Result<(), String> {
     Ok(())
 }
 
-/// How many messages came.
+/// Take messages until the last one; the result is how many came.
 fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
     let lane = end.lane(case)?;
     end.mr.word(end.room.over()).store(0, Ordering::SeqCst);
@@ -169,8 +169,8 @@ fn sink(end: &End, link: &mut Link, case: &Case) -> Result<u64, String> {
     }
 }
 
-/// The same, asleep while nothing comes. The last message, over the reliable connection, has an immediate value; an
-/// unreliable one that was sent before it may still be on its way.
+/// Take messages until the last one, and sleep while none comes. The last message, over the reliable connection, has an
+/// immediate value; an unreliable one that was sent before it may still be on its way.
 fn sink_by_events(end: &End, link: &mut Link, case: &Case, lane: &Lane) -> Result<u64, String> {
     let reliable = end.lane(&LAST)?;
     end.fill(lane, RECEIVES)?;
@@ -196,7 +196,7 @@ fn sink_by_events(end: &End, link: &mut Link, case: &Case, lane: &Lane) -> Resul
         }
         if over {
             if case.transport == Transport::Rc || quiet.elapsed() > SILENCE {
-                // An event that nobody else should find.
+                // The event is taken, so that no later case finds it.
                 return lane.take_event().map(|()| received);
             }
             continue;

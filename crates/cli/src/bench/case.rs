@@ -1,4 +1,4 @@
-//! What can be measured.
+//! The cases of a measurement.
 
 use std::fmt;
 
@@ -24,10 +24,10 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All.
+    /// All services.
     pub const ALL: [Transport; 3] = [Transport::Rc, Transport::Uc, Transport::Ud];
 
-    /// Its name.
+    /// The name of the service.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Rc => "RC",
@@ -36,7 +36,7 @@ impl Transport {
         }
     }
 
-    /// As verbs call it.
+    /// The type of its queue pairs in verbs.
     pub fn qp_type(self) -> QpType {
         match self {
             Transport::Rc => QpType::Rc,
@@ -45,7 +45,7 @@ impl Transport {
         }
     }
 
-    /// True if it carries the operation.
+    /// True if the service carries the operation.
     pub fn carries(self, operation: Operation) -> bool {
         match self {
             Transport::Rc => true,
@@ -81,11 +81,11 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All.
+    /// All operations.
     pub const ALL: [Operation; 5] =
         [Operation::Send, Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap];
 
-    /// Its name.
+    /// The name of the operation.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Send => "SEND",
@@ -96,7 +96,7 @@ impl Operation {
         }
     }
 
-    /// True for those that a device may lack, and that have one size.
+    /// True for operations that a device may lack, and that have one size.
     pub fn is_atomic(self) -> bool {
         matches!(self, Operation::FetchAdd | Operation::CompareSwap)
     }
@@ -107,7 +107,7 @@ impl Operation {
     }
 }
 
-/// How a program learns of a completion.
+/// The way in which a program waits for a completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
@@ -117,52 +117,53 @@ pub enum Waiting {
     Events,
 }
 
-/// What is measured of it.
+/// The quantity that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantity {
-    /// Time of one message, one at a time.
+    /// The time of one message, one at a time.
     Latency,
-    /// Messages in a time, as many under way as there is room for.
+    /// The messages in a time, as many under way as there is room for.
     Bandwidth,
 }
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// What of it.
+    /// The quantity.
     pub quantity: Quantity,
-    /// Over which service.
+    /// The service.
     pub transport: Transport,
-    /// By which operation.
+    /// The operation.
     pub operation: Operation,
-    /// How the completion is waited for.
+    /// The way of waiting for the completion.
     pub waiting: Waiting,
-    /// The messages walk through [`super::end::SPAN`] bytes of memory on either side; otherwise all use the same.
+    /// True if the messages walk through [`super::end::SPAN`] bytes of memory on either side; otherwise all use the
+    /// same.
     pub walking: bool,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: usize,
 }
 
 impl Case {
-    /// Latency, polling.
+    /// A case of latency, with polling.
     pub fn latency(transport: Transport, operation: Operation, bytes: usize) -> Self {
         let bytes = if operation.is_atomic() { 8 } else { bytes };
         let (quantity, waiting) = (Quantity::Latency, Waiting::Polling);
         Case { quantity, transport, operation, waiting, walking: false, bytes }
     }
 
-    /// Bandwidth, polling.
+    /// A case of bandwidth, with polling.
     pub fn bandwidth(transport: Transport, operation: Operation, bytes: usize) -> Self {
         Case { quantity: Quantity::Bandwidth, ..Case::latency(transport, operation, bytes) }
     }
 
-    /// The same, but by events.
+    /// This case, with events instead of polling.
     pub fn by_events(self) -> Self {
         Case { waiting: Waiting::Events, ..self }
     }
 
-    /// The same, but walking.
+    /// This case, with messages that walk.
     pub fn walking(self) -> Self {
         Case { walking: true, ..self }
     }
@@ -181,7 +182,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// A number of bytes, for people: `8 B`, `64 KiB`, `1.5 MiB`.
+/// A number of bytes as text: `8 B`, `64 KiB`, `1.5 MiB`.
 #[derive(Clone, Copy)]
 pub struct Bytes(pub usize);
 

@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::case::Bytes;
 
-/// How a line is drawn.
+/// The style of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stroke {
     /// A figure of the device.
@@ -23,26 +23,26 @@ pub enum Stroke {
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Red, green, blue.
+    /// The colour: red, green, blue.
     pub color: (u8, u8, u8),
-    /// How it is drawn.
+    /// The style.
     pub stroke: Stroke,
-    /// Bytes, and the figure.
+    /// The points: bytes, and the figure.
     pub points: Vec<(usize, f64)>,
 }
 
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Above it.
+    /// The title above it.
     pub title: String,
-    /// What the vertical axis shows, and in which unit.
+    /// The quantity of the vertical axis, and its unit.
     pub vertical: String,
-    /// Below the horizontal axis, small: where and how it was measured.
+    /// A small text below the horizontal axis: where and how it was measured.
     pub note: String,
-    /// Headings of the legend, each with its lines.
+    /// The headings of the legend, each with its lines.
     pub groups: Vec<(String, Vec<Line>)>,
 }
 
@@ -61,7 +61,7 @@ impl Chart {
         self.groups.iter().flat_map(|(_, lines)| lines)
     }
 
-    /// Lowest and highest of all figures, and of all sizes; `None` if there is no figure that can be shown.
+    /// The lowest and highest of all figures, and of all sizes; `None` if there is no figure that can be shown.
     fn ranges(&self) -> Option<[(f64, f64); 2]> {
         let points = || self.lines().flat_map(|line| &line.points).filter(|(_, figure)| *figure > 0.0);
         let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -79,7 +79,7 @@ impl Chart {
         sizes.collect::<std::collections::BTreeSet<_>>().into_iter().map(|bytes| (bytes as f64).log2()).collect()
     }
 
-    /// As SVG; `None` if there is nothing to show.
+    /// The chart as SVG; `None` if there is nothing to show.
     pub fn svg(&self) -> Result<Option<String>, String> {
         let Some([sizes, figures]) = self.ranges() else { return Ok(None) };
         let mut text = String::new();
@@ -98,7 +98,7 @@ impl Chart {
         let middle = root.margin(HEAD, FOOT, 0, 0);
         let (left, right) = middle.split_horizontally(SIZE.0 - LEGEND);
 
-        // A little air around the figures.
+        // Some space around the figures.
         let horizontal = (sizes.0 - 0.3, sizes.1.max(sizes.0 + 1.0) + 0.3);
         let vertical = (figures.0 - 0.08, figures.1.max(figures.0 + 0.5) + 0.08);
         let mut chart = ChartBuilder::on(&left)

@@ -1,4 +1,4 @@
-//! One end of the connections, and what the two tell each other.
+//! One end of the connections, and the messages between the two ends.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,74 +13,74 @@ use super::case::{Case, Transport, Waiting};
 use super::wait::{await_event, has_event, sleep_for};
 use crate::fixture::{DeviceOptions, Endpoint, Fixture, PORT, text};
 
-/// Largest message.
+/// The largest message, in bytes.
 pub const LARGEST: usize = 8 << 20;
-/// Bytes through which messages walk that walk.
+/// The number of bytes through which walking messages walk.
 pub const SPAN: usize = 64 << 20;
-/// Bytes of a message that walks.
+/// The bytes of a message that walks.
 pub const WALKED: usize = 1 << 20;
-/// In front of a datagram the receiver finds the global route header (IBTA vol. 1, 11.4.1.2).
+/// The bytes of the global route header that the receiver finds in front of a datagram (IBTA vol. 1, 11.4.1.2).
 const GRH: usize = 40;
 
-/// Requests of a queue.
+/// The number of requests of a queue.
 pub const DEPTH: u32 = 512;
-/// Receives that the target keeps posted.
+/// The number of receives that the target keeps posted.
 pub const RECEIVES: u64 = 256;
-/// Inline bytes to ask for; a device with fewer is asked again.
+/// The numbers of inline bytes to ask for; a device that refuses one is asked for the next.
 const INLINE: [u32; 4] = [220, 128, 64, 0];
-/// First sequence number; both sides.
+/// The first sequence number of both sides.
 const PSN: u32 = 0x5_0f7;
-/// Key of datagrams.
+/// The Q_Key of datagrams.
 const QKEY: u32 = 0x1111_1111;
 
-/// Where things are in the region: bytes to send from its start on, then where the peer's data go, then a word.
+/// The layout of the region: bytes to send from its start on, then the place of the peer's data, then a word.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub struct Room {
-    /// Bytes of each half.
+    /// The bytes of each half.
     half: usize,
 }
 
 impl Room {
-    /// For messages up to `largest`, and walks if `walking`.
+    /// A layout for messages up to `largest`, and for walks if `walking`.
     pub fn new(largest: usize, walking: bool) -> Self {
         let half = if walking { SPAN.max(largest) } else { largest };
         Room { half: (half + GRH).next_multiple_of(4096) }
     }
 
-    /// Where the data to send are.
+    /// The place of the data to send.
     pub const SOURCE: usize = 0;
 
-    /// Where the peer's data go.
+    /// The place of the peer's data.
     pub fn sink(self) -> usize {
         self.half
     }
 
-    /// Where the word for atomics is.
+    /// The place of the word for atomics.
     pub fn word(self) -> usize {
         2 * self.half
     }
 
-    /// Where a byte becomes 1 when the initiator has sent everything.
+    /// The place of a byte that becomes 1 when the initiator has sent everything.
     pub fn over(self) -> usize {
         self.word() + 16
     }
 
-    /// Whole pages: only those can be moved to memory that peers map (docs/migrate.md).
+    /// The size in whole pages: only those can be moved to memory that peers map (docs/migrate.md).
     fn bytes(self) -> usize {
         (2 * self.half + 64).next_multiple_of(4096)
     }
 }
 
-/// First message to the target's process.
+/// The first message to the target's process.
 #[derive(Serialize, Deserialize)]
 pub struct Hello {
-    /// Where it runs.
+    /// The core that the process is pinned to.
     pub core: Option<usize>,
-    /// Its memory.
+    /// The layout of its memory.
     pub room: Room,
 }
 
-/// Queue pairs of one end: what they are for.
+/// The purpose of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// RC, polling.
@@ -100,10 +100,10 @@ pub enum Use {
 }
 
 impl Use {
-    /// All, in the order in which endpoints are told.
+    /// All purposes, in the order in which endpoints are exchanged.
     const ALL: [Use; 7] = [Use::Rc, Use::Uc, Use::Ud, Use::Events, Use::UcEvents, Use::UdEvents, Use::Walk];
 
-    /// Which one serves a case; `None` if there is none.
+    /// The purpose that serves a case; `None` if there is none.
     pub fn of(case: &Case) -> Option<Use> {
         match (case.transport, case.waiting, case.walking) {
             (Transport::Rc, Waiting::Polling, false) => Some(Use::Rc),
@@ -130,53 +130,53 @@ impl Use {
     }
 }
 
-/// A queue pair and what belongs to it.
+/// A queue pair and the objects that belong to it.
 pub struct Lane {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Use,
     /// The queue pair.
     pub qp: Arc<Qp>,
-    /// Completions of sends.
+    /// The completion queue of its sends.
     pub sends: Arc<Cq>,
-    /// Completions of receives.
+    /// The completion queue of its receives.
     pub receives: Arc<Cq>,
-    /// Where their events come, if there are any: of sends, and of receives. All lanes by events have them and the
-    /// queues in common.
+    /// The channels of the events of sends and of receives, if there are any. All lanes with events share these
+    /// channels, and the queues.
     channels: Option<[Arc<CompChannel>; 2]>,
-    /// Datagrams: to whom.
+    /// The destination of datagrams.
     to: Option<(Arc<Ah>, u32)>,
-    /// Messages up to this many bytes go inline.
+    /// The number of bytes up to which messages are sent inline.
     inline: usize,
-    /// The other side's.
+    /// The endpoint of the other side.
     pub peer: Endpoint,
-    /// Receives that are posted.
+    /// The number of receives that are posted.
     pub ready: Cell<u64>,
-    /// Receives that were ever posted.
+    /// The number of receives that were ever posted.
     filled: Cell<u64>,
 }
 
 impl Lane {
-    /// Sleeps until `wanted` sends are done. Their queue is armed; `last`: and need not be any more.
+    /// Sleep until `wanted` sends are done. Their queue is armed; with `last` it need not be armed any more.
     pub fn sleep_for_sends(&self, last: bool, done: u64, wanted: u64) -> Result<u64, String> {
         let [channel, _] = self.channels.as_ref().ok_or("no completion channel")?;
-        // Also what is lost has been sent.
+        // Messages that are lost have been sent, too.
         sleep_for(channel, &self.sends, false, last, done, wanted)
     }
 
-    /// The same of receives.
+    /// Sleep until `wanted` receives are done; see [`Lane::sleep_for_sends`].
     pub fn sleep_for_receives(&self, last: bool, done: u64, wanted: u64) -> Result<u64, String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
         let loses = self.purpose.transport() != Transport::Rc;
         sleep_for(channel, &self.receives, loses, last, done, wanted)
     }
 
-    /// Takes an event of receives that has come already.
+    /// Take an event of receives that has come already.
     pub fn take_event(&self) -> Result<(), String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
         if has_event(channel)? { channel.event().map(|_| ()).map_err(text) } else { Ok(()) }
     }
 
-    /// Sleeps until the next event of receives, for which their queue is armed.
+    /// Sleep until the next event of receives, for which their queue is armed.
     pub fn next_event(&self) -> Result<(), String> {
         let [_, channel] = self.channels.as_ref().ok_or("no completion channel")?;
         await_event(channel)?;
@@ -186,15 +186,15 @@ impl Lane {
 
 /// One end.
 pub struct End {
-    /// Where it stands.
+    /// The device that it stands on.
     pub fixture: Fixture,
     /// Its memory.
     pub mr: Arc<Mr>,
-    /// Where things are in it.
+    /// The layout of its memory.
     pub room: Room,
     /// True if the device has atomics.
     pub atomics: bool,
-    /// Connections that have nothing to do.
+    /// The connections that have nothing to do.
     idle: Vec<Arc<Qp>>,
     cqs: [Arc<Cq>; 2],
     lanes: Vec<Lane>,
@@ -210,7 +210,7 @@ struct Loose {
 }
 
 impl End {
-    /// Opens the device, and connects with the other side, which does the same at the same time. `talk` sends our
+    /// Open the device, and connect with the other side, which does so at the same time. `talk` sends this side's
     /// endpoints and receives the other's.
     pub fn open(
         options: &DeviceOptions,
@@ -298,7 +298,7 @@ impl End {
         self.lanes.iter().find(|lane| lane.purpose == purpose).ok_or_else(|| "no such queue pair".into())
     }
 
-    /// Where the messages come from, and where they go to in the other process.
+    /// The place of the messages, and the place to which they go in the other process.
     pub fn places(&self) -> Result<(Place, Place), String> {
         let lane = self.lanes.first().ok_or("no queue pair")?;
         let len = self.room.half;
@@ -306,7 +306,7 @@ impl End {
         Ok((ours, Place { addr: lane.peer.addr + self.room.sink() as u64, len }))
     }
 
-    /// Largest message of a transport.
+    /// The largest message of a transport, in bytes.
     pub fn largest(&self, transport: Transport) -> usize {
         match transport {
             Transport::Ud => 128 << self.fixture.mtu,
@@ -314,13 +314,13 @@ impl End {
         }
     }
 
-    /// How many are idle.
+    /// The number of idle queue pairs.
     pub fn idle_count(&self) -> usize {
         self.idle.len()
     }
 
-    /// Makes or destroys queue pairs until `count` are idle, on the completion queues that are polled; gives the new
-    /// ones.
+    /// Make or destroy queue pairs until `count` are idle, on the completion queues that are polled. The result is the
+    /// new ones.
     pub fn make_idle(&mut self, count: usize) -> Result<Vec<Endpoint>, String> {
         self.idle.truncate(count);
         let first = self.idle.len();
@@ -332,7 +332,7 @@ impl End {
         Ok(self.idle[first..].iter().map(|qp| self.endpoint(qp)).collect())
     }
 
-    /// Connects the newest idle ones.
+    /// Connect the newest idle queue pairs.
     pub fn connect_idle(&self, peers: &[Endpoint]) -> Result<(), String> {
         let first = self.idle.len().checked_sub(peers.len()).ok_or("more queue pairs than there are")?;
         for (qp, peer) in self.idle[first..].iter().zip(peers) {
@@ -341,8 +341,8 @@ impl End {
         Ok(())
     }
 
-    /// Posts receives until `wanted` are there. What no message has taken stays for the next case, so all of a lane are
-    /// of one size: those that walk of [`WALKED`] bytes, the others as large as there is room.
+    /// Post receives until `wanted` are there. A receive that no message has taken stays for the next case, so all of a
+    /// lane are of one size: those that walk of [`WALKED`] bytes, the others as large as there is room.
     #[inline]
     pub fn fill(&self, lane: &Lane, wanted: u64) -> Result<(), String> {
         while lane.ready.get() < wanted {
@@ -358,8 +358,8 @@ impl End {
         Ok(())
     }
 
-    /// Posts a request with `size` bytes of our memory at `offset`; `stands_for` is how many requests its completion is
-    /// for, 0 for none.
+    /// Post a request with `size` bytes of memory at `offset`; `stands_for` is the number of requests that its
+    /// completion is for, 0 for none.
     #[inline]
     pub fn post(&self, lane: &Lane, op: SendOp<'_>, offset: usize, size: usize, stands_for: u32) -> Result<(), String> {
         let flags = if stands_for > 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -371,7 +371,8 @@ impl End {
             lane.qp.post_send(&wr).map_err(text)
         };
         if !takes_data && size <= lane.inline {
-            // Apart, so that a figure of some hundred nanoseconds is not that of clearing memory for more.
+            // A path of its own for small messages, so that a figure of some hundred nanoseconds is not that of
+            // clearing memory for more.
             if size == 8 {
                 let mut data = [0u8; 8];
                 self.mr.read(offset, &mut data);
@@ -386,7 +387,7 @@ impl End {
         lane.qp.post_send(&wr).map_err(text)
     }
 
-    /// The completion queues that are polled, both of them.
+    /// Both completion queues that are polled.
     pub fn polled(&self) -> &[Arc<Cq>; 2] {
         &self.cqs
     }
@@ -419,7 +420,7 @@ fn queue_pair(fixture: &Fixture, qp_type: QpType, cqs: &[Arc<Cq>; 2], depth: u32
     made
 }
 
-/// Where the `turn`th of the messages that walk begins.
+/// The place where the `turn`th of the messages that walk begins.
 #[inline]
 pub fn walk(turn: u64) -> usize {
     (turn % (SPAN / WALKED) as u64) as usize * WALKED

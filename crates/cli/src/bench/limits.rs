@@ -1,4 +1,4 @@
-//! What the machine itself can do, measured beside the device: the crate `limits`, on both sides.
+//! Limits of the machine itself, measured beside the device: the crate `limits`, on both sides.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ use super::{begin, finish};
 use crate::fixture::text;
 use crate::link::Link;
 
-/// What is measured.
+/// A limit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -33,7 +33,7 @@ pub enum Limit {
     SystemCall,
     /// A thousand steps of arithmetic, while the other process does nothing.
     Work,
-    /// The same while the other process does as much.
+    /// That arithmetic while the other process does as much.
     WorkBeside,
     /// An eventfd wakes a process that sleeps in epoll, one way.
     EventfdEpoll,
@@ -50,16 +50,16 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Those that have no size.
+    /// The limits that have no size.
     pub const PLAIN: [Limit; 5] =
         [Limit::CacheLine, Limit::SystemCall, Limit::EventfdEpoll, Limit::Work, Limit::WorkBeside];
-    /// Those that move bytes.
+    /// The limits that move bytes.
     pub const SIZED: [Limit; 5] =
         [Limit::Memcpy, Limit::ProcessVmWritev, Limit::ProcessVmReadv, Limit::UnixSocket, Limit::TcpLoopback];
-    /// Those that copy, and can walk.
+    /// The limits that copy, and can walk.
     pub const COPIES: [Limit; 3] = [Limit::Memcpy, Limit::ProcessVmWritev, Limit::ProcessVmReadv];
 
-    /// For people.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Limit::CacheLine => "cache line, core to core",
@@ -79,37 +79,37 @@ impl Limit {
 /// A measurement of a limit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct LimitCase {
-    /// Of what.
+    /// The limit.
     pub limit: Limit,
-    /// Bytes at a time; 0 where there are none.
+    /// The bytes at a time; 0 where there are none.
     pub bytes: usize,
-    /// Through [`SPAN`] bytes of memory.
+    /// True if it goes through [`SPAN`] bytes of memory.
     pub walking: bool,
 }
 
 impl LimitCase {
-    /// Of a limit without a size.
+    /// A measurement of a limit without a size.
     pub fn plain(limit: Limit) -> Self {
         LimitCase { limit, bytes: 0, walking: false }
     }
 
-    /// Over and over with the same memory.
+    /// A measurement over and over with the same memory.
     pub fn of(limit: Limit, bytes: usize) -> Self {
         LimitCase { limit, bytes, walking: false }
     }
 
-    /// What a case is held against: the first of these lists whose limits were all measured; their sum.
+    /// The limits that a case is compared with: the first of these lists whose limits were all measured; their sum.
     pub fn beside(case: &Case) -> Vec<Vec<LimitCase>> {
         let of = |limit| LimitCase { limit, bytes: case.bytes, walking: case.walking };
         let (write, read, copy) = (of(Limit::ProcessVmWritev), of(Limit::ProcessVmReadv), of(Limit::Memcpy));
         match (case.quantity, case.operation, case.waiting) {
             (Quantity::Bandwidth, Operation::Read, _) => vec![vec![read], vec![copy]],
             (Quantity::Bandwidth, ..) => vec![vec![write], vec![copy]],
-            // A READ's initiator may execute it, and wake nobody.
+            // The initiator of a READ may execute it itself, and wake no thread.
             (_, Operation::Send | Operation::FetchAdd | Operation::CompareSwap, Waiting::Events) => {
                 vec![vec![LimitCase::plain(Limit::EventfdEpoll)]]
             }
-            // The line that says that there is a message has room for a small one.
+            // The cache line that announces a message has room for a small one.
             (_, Operation::Send, _) if case.bytes <= 64 => vec![vec![LimitCase::plain(Limit::CacheLine)]],
             (_, Operation::Send, _) => vec![vec![LimitCase::plain(Limit::CacheLine), copy]],
             (_, Operation::Write, _) => vec![vec![write], vec![copy]],
@@ -117,7 +117,7 @@ impl LimitCase {
         }
     }
 
-    /// All for some sizes.
+    /// All measurements for some sizes.
     pub fn all(sizes: &[usize]) -> Vec<LimitCase> {
         let mut cases: Vec<_> = Limit::PLAIN.into_iter().map(LimitCase::plain).collect();
         cases.extend(
@@ -142,14 +142,14 @@ impl std::fmt::Display for LimitCase {
     }
 }
 
-/// What the other process does for it.
+/// The other process's part of a measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Job {
     /// Comes to the port and the socket of this name, and says where its memory is.
     Meet {
-        /// Of TCP.
+        /// The port of TCP.
         port: u16,
-        /// In the abstract namespace.
+        /// The name in the abstract namespace.
         name: String,
     },
     /// Answers so many cache lines.
@@ -160,16 +160,16 @@ pub enum Job {
     Wake(u32),
     /// Answers so many messages over the unix socket, or over TCP.
     Stream {
-        /// TCP.
+        /// True for TCP.
         tcp: bool,
-        /// Bytes.
+        /// The bytes of a message.
         bytes: usize,
-        /// How many.
+        /// The number of messages.
         count: u32,
     },
 }
 
-/// Who the other process is, and where its memory is.
+/// The number of the other process, and the place of its memory.
 #[derive(Serialize, Deserialize)]
 struct Whereabouts {
     pid: u32,
@@ -177,7 +177,7 @@ struct Whereabouts {
     len: usize,
 }
 
-/// What either side holds.
+/// The objects of either side.
 pub struct Stand {
     shared: Shared,
     bells: Bells,
@@ -185,21 +185,22 @@ pub struct Stand {
     unix: UnixStream,
     buffers: Vec<Buffer>,
     remote: Option<Remote>,
-    /// Copies by `process_vm_writev(2)`: the very memory that the device's messages go from and to, because it depends
-    /// on where in physical memory pages happen to lie how fast they are copied, by a tenth and more. What is longer
-    /// than those messages uses the buffers.
+    /// The memory for copies by `process_vm_writev(2)`: the very memory that the device's messages go from and to. The
+    /// speed of a copy depends, by a tenth and more, on where in physical memory pages happen to lie. Copies that are
+    /// longer than those messages use the buffers.
     registered: Option<(Place, Remote)>,
-    /// Copies that walk go on where those of the last batch ended: a batch alone might fit into a cache.
+    /// The number of copies that walked. They go on where those of the last batch ended: a batch alone might fit into a
+    /// cache.
     walked: u64,
-    /// What goes over the streams: kept, so that its pages are there.
+    /// The bytes that go over the streams, kept so that their pages are there.
     message: Vec<u8>,
 }
 
 const PATIENCE: Option<Duration> = Some(limits::PATIENCE);
 
 impl Stand {
-    /// Near's side; the other process comes to it. `ours` and `theirs` are where the device's messages come from and go
-    /// to.
+    /// Make near's side; the other process comes to it. `ours` and `theirs` are where the device's messages come from
+    /// and go to.
     pub fn new(link: &mut Link, ours: Place, theirs: Place) -> Result<Self, String> {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
         let port = tcp.local_addr().map_err(text)?.port();
@@ -233,7 +234,7 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Microseconds for one; `None` if the system does not permit it.
+    /// Measure the microseconds of one; `None` if the system does not permit it.
     pub fn measure(&mut self, link: &mut Link, case: LimitCase, budget: Duration) -> Result<Option<f64>, String> {
         match self.steps(link, case, budget) {
             Ok(figure) => Ok(Some(figure)),
@@ -242,11 +243,11 @@ impl Stand {
         }
     }
 
-    /// Batches, each of some microseconds at least, until the time is over; then their median.
+    /// Measure batches, each of some microseconds at least, until the time is over; then take their median.
     fn steps(&mut self, link: &mut Link, case: LimitCase, budget: Duration) -> Result<f64, Failure> {
         let mut figures = Vec::new();
         let began = Instant::now();
-        // The first batch warms up, and says how many fit into a tenth of the time.
+        // The first batch warms up, and shows how many fit into a tenth of the time.
         let mut count = 4;
         loop {
             let time = self.batch(link, case, count)?;
@@ -331,7 +332,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Far's side.
+/// Carry out a job on far's side.
 pub fn answer(stand: &mut Option<Stand>, job: Job, link: &mut Link) -> Result<(), String> {
     if let Job::Meet { port, name } = job {
         let meet = || -> io::Result<_> {
@@ -381,7 +382,7 @@ fn room(message: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut message[..bytes]
 }
 
-/// Gives descriptors to the process at the other end.
+/// Send descriptors to the process at the other end.
 fn give(socket: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -392,7 +393,7 @@ fn give(socket: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes what [`give`] gave.
+/// Receive the descriptors of [`give`].
 fn take(socket: &UnixStream) -> io::Result<[OwnedFd; 3]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

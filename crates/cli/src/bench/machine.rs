@@ -1,24 +1,24 @@
-//! The machine, as far as figures depend on it. Not its name.
+//! The machine, as far as figures depend on it, without its name.
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know to compare figures.
+/// Facts of the machine that a reader needs to compare figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name, as it calls itself.
+    /// The processor's name, as it reports it.
     pub processor: String,
-    /// Processors that this process may use.
+    /// The number of processors that this process may use.
     pub cores: usize,
-    /// Bytes of memory, in GiB.
+    /// The size of memory, in GiB.
     pub memory_gib: f64,
     /// System, release and architecture.
     pub system: String,
-    /// True if the processor says that it is emulated by a hypervisor.
+    /// True if the processor reports that it is emulated by a hypervisor.
     pub virtual_machine: bool,
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this runs on.
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = rustix::system::uname();

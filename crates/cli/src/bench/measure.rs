@@ -1,4 +1,4 @@
-//! The side that measures.
+//! The process that measures, the initiator.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,29 +15,29 @@ use super::{begin, finish};
 use crate::fixture::text;
 use crate::link::Link;
 
-/// Of so many small requests one asks for a completion, as programs do that care.
+/// The number of small requests of which one asks for a completion, as programs do that are written for speed.
 const BATCH: u64 = 16;
-/// Round trips to find out how many fit into the time.
+/// The number of round trips that show how many fit into the time.
 const WARM_UP: u32 = 30;
-/// Fewer at a time are not worth telling the target.
+/// A number below which it is not worth giving the target a job.
 const FEWEST: f64 = 10.0;
-/// More samples than this tell nothing new.
+/// A number of samples beyond which more show nothing new.
 const MOST: f64 = 50_000.0;
-/// Bytes under way.
+/// The bytes under way.
 const IN_FLIGHT: usize = 4 << 20;
-/// READs under way: what the queue pairs were connected with.
+/// The READs under way: the limit with which the queue pairs were connected.
 const READS: u64 = 16;
 
-/// Messages in a time.
+/// A number of messages in a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Messages that arrived.
+    /// The number of messages that arrived.
     pub messages: u64,
-    /// In this time.
+    /// The time.
     pub time: Duration,
 }
 
-/// Posts requests of which few ask for a completion.
+/// A sender of requests of which few ask for a completion.
 pub struct Sender {
     total: u64,
     posted: u64,
@@ -45,12 +45,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Of `total` requests.
+    /// A sender of `total` requests.
     pub fn new(total: u32) -> Self {
         Sender { total: total.into(), posted: 0, done: 0 }
     }
 
-    /// Posts one.
+    /// Post one request.
     #[inline]
     pub fn post(&mut self, end: &End, lane: &Lane, op: SendOp<'_>, size: usize) -> Result<(), String> {
         self.posted += 1;
@@ -68,7 +68,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits until all are done: the answer may overtake the completion of what it answers.
+    /// Wait until all are done: the answer may overtake the completion of the request that it answers.
     pub fn finish(&mut self, lane: &Lane) -> Result<(), String> {
         self.done = poll_for(&lane.sends, self.done, self.posted)?;
         Ok(())
@@ -80,18 +80,18 @@ pub fn mark(turn: u32) -> u8 {
     (turn % 255 + 1) as u8
 }
 
-/// Times of single messages, there and back, for about `budget`.
+/// The times of single messages, there and back, for about `budget`.
 pub fn latency(end: &End, link: &mut Link, case: &Case, budget: Duration) -> Result<Vec<Duration>, String> {
     debug_assert_eq!(case.quantity, Quantity::Latency);
-    clock(); // not while it is measured
+    clock(); // calibrated before the measurement
     let began = Instant::now();
     let warm_up = turns(end, link, case, WARM_UP)?;
     let left = budget.saturating_sub(began.elapsed());
-    // By the median: the first ones may take long.
+    // The median is taken, because the first ones may take long.
     let mut sorted = warm_up.clone();
     sorted.sort_unstable();
     let typical = sorted[sorted.len() / 2].as_secs_f64().max(1e-9);
-    // Unless it has taken most of the time.
+    // The warm-up has not taken most of the time.
     if left < budget / 2 {
         return Ok(warm_up);
     }
@@ -106,18 +106,18 @@ fn turns(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<Vec<Dura
         Operation::Write => ping_write(end, link, lane, case, count)?,
         _ => fetch(end, link, lane, case, count)?,
     };
-    // Each round trip ends when the next one begins, so there is one look at the clock for each.
+    // Each round trip ends when the next one begins, so there is one reading of the clock for each.
     Ok(stamps.at.windows(2).map(|pair| stamps.clock.delta(pair[0], pair[1])).collect())
 }
 
-/// Calibrated once, which takes tens of milliseconds.
+/// The clock, which is calibrated once; that takes tens of milliseconds.
 fn clock() -> Clock {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
     CLOCK.get_or_init(Clock::new).clone()
 }
 
-/// When round trips ended. The clock is the processor's counter, where it runs evenly, as perftest's is: a look takes
-/// half as long as one at the system's, and does not wait for what goes on beside it.
+/// The times at which round trips ended. The clock is the processor's counter, where it runs evenly, as perftest's is:
+/// reading it is quicker than reading the system's, and does not wait for other work.
 struct Stamps {
     clock: Clock,
     at: Vec<u64>,
@@ -125,7 +125,7 @@ struct Stamps {
 
 impl Stamps {
     fn new(count: u32) -> Self {
-        // Touched before they are needed.
+        // Written before it is needed, so that its pages are there.
         let mut at: Vec<u64> = (0..=u64::from(count)).collect();
         at.clear();
         Stamps { clock: clock(), at }
@@ -150,7 +150,7 @@ fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
         stamps.now();
         for turn in 1..=u64::from(count) {
             sender.post(end, lane, SendOp::Send, case.bytes)?;
-            // While the message travels.
+            // This is done while the message travels.
             end.fill(lane, RECEIVES)?;
             received = wait(lane, case, received, turn, count.into())?;
             stamps.now();
@@ -161,7 +161,7 @@ fn ping_send(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -
     Ok(stamps)
 }
 
-/// The outcome of our side, when the other one has come to an end as well: also where a message was lost.
+/// The result of this side, when the other one has come to an end as well: also where a message was lost.
 fn both(ours: Result<(), String>, link: &mut Link) -> Result<u64, String> {
     let theirs = finish(link);
     ours.and(theirs)
@@ -189,7 +189,7 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
     Ok(stamps)
 }
 
-/// READ and atomics.
+/// Measure READs and atomics.
 fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     let sleeps = case.waiting == Waiting::Events;
     if sleeps {
@@ -219,7 +219,7 @@ fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Re
     Ok(stamps)
 }
 
-/// As many messages as go in about `budget`.
+/// Measure as many messages as go in about `budget`.
 pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> Result<Rate, String> {
     debug_assert_eq!(case.quantity, Quantity::Bandwidth);
     let lane = end.lane(case)?;
@@ -229,14 +229,14 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
         lane.sends.arm(false).map_err(text)?;
     }
     begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
-    // A completion for every 16th of small messages.
+    // One of 16 small messages asks for a completion.
     let (batch, depth) = match (case.operation, case.bytes) {
         (Operation::Read, _) => (1, READS),
         (_, 0..4096) => (BATCH, u64::from(DEPTH)),
         (_, bytes) => (1, (IN_FLIGHT / bytes).clamp(4, 64) as u64),
     };
     let (mut posted, mut done) = (0u64, 0u64);
-    // The first ones wake the target and fill the rings.
+    // The first messages wake the target and fill the rings.
     let warm_up = 2 * depth;
     let mut start = Instant::now();
     let mut measured_from = None;
@@ -246,7 +246,7 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
             measured_from = Some(done);
             start = Instant::now();
         }
-        // The clock after every window's worth, not after every message.
+        // The clock is read after a full window of messages, not after every message.
         if posted.is_multiple_of(depth) && measured_from.is_some() && start.elapsed() >= budget {
             break;
         }
@@ -289,12 +289,12 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
         }
     };
     let before = measured_from.unwrap_or(0);
-    // Of what an unreliable transport lost, the part is the same in warming up.
+    // The part that an unreliable transport lost is taken to be the same in warming up.
     let arrived = if arrived == posted { posted - before } else { arrived * (posted - before) / posted.max(1) };
     Ok(Rate { messages: arrived, time })
 }
 
-/// What brings the last message to a target that sleeps: whatever was measured, it arrives.
+/// The case that brings the last message to a target that sleeps: it arrives, whatever was measured.
 pub const LAST: Case = Case {
     quantity: Quantity::Bandwidth,
     transport: Transport::Rc,
@@ -304,8 +304,8 @@ pub const LAST: Case = Case {
     bytes: 1,
 };
 
-/// Tells a target that it was the last one, over the reliable connection: one that polls by a byte in its memory, one
-/// that sleeps by a message.
+/// Tell a target that it was the last message, over the reliable connection: a target that polls by a byte in its
+/// memory, one that sleeps by a message.
 fn say_over(end: &End, case: &Case) -> Result<(), String> {
     if case.waiting == Waiting::Events {
         let lane = end.lane(&LAST)?;
@@ -322,7 +322,7 @@ fn say_over(end: &End, case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// Time of one poll of an empty completion queue.
+/// Measure one poll of an empty completion queue.
 pub fn empty_poll(end: &End, link: &mut Link, budget: Duration) -> Result<Duration, String> {
     const POLLS: u32 = 1000;
     begin(link, &Job::Sleep)?;

@@ -1,4 +1,4 @@
-//! `softrnic bench`: two processes, the time it takes, and what the machine could do.
+//! `softrnic bench`: the time of messages between two processes, beside the limits of the machine.
 
 mod answer;
 mod case;
@@ -88,9 +88,9 @@ pub struct Options {
     check: bool,
 }
 
-/// The initiator's process.
+/// Run the initiator's process.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
-    // Not after minutes.
+    // The files are tested now, not after minutes of measurement.
     [&options.json, &options.page].into_iter().flatten().try_for_each(|path| writable(path))?;
     if let Some(folder) = &options.plot {
         std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
@@ -118,7 +118,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the file can be written; what it has stays.
+/// Check that the file can be written; its content stays.
 fn writable(path: &Path) -> Result<(), String> {
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -133,7 +133,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// The target's process.
+/// Run the target's process.
 pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     let Hello { core, room } = link.receive()?;
     if let Some(core) = core {
@@ -148,18 +148,18 @@ pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     answer::serve(&mut end, link)
 }
 
-/// The first process of one of several pairs.
+/// Run the first process of one of several pairs.
 pub fn pair(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     pairs::first(link, device)
 }
 
-/// Tells the target what to do, and waits until it is ready for it.
+/// Give the target a job, and wait until it is ready for it.
 fn begin(link: &mut Link, job: &Job) -> Result<(), String> {
     link.send(job)?;
     link.receive::<()>()
 }
 
-/// Waits until the target has done its part. Gives what it counted.
+/// Wait until the target has done its part. The result is what it counted.
 fn finish(link: &mut Link) -> Result<u64, String> {
     link.receive::<Result<u64, String>>()?.map_err(|error| format!("the other process: {error}"))
 }
@@ -228,7 +228,8 @@ mod tests {
         };
         let events = cases("--sizes 8 --waiting events");
         assert!(events.iter().all(|case| !case.walking));
-        // SEND over three services, READ, two atomics; the bandwidth of SEND over three, WRITE over two, READ.
+        // The cases are SEND over three services, READ, two atomics; the bandwidth of SEND over three, WRITE over two,
+        // READ.
         assert_eq!(events.len(), 3 + 1 + 2 + 3 + 2 + 1);
         assert_eq!(cases("--sizes 8").len(), cases("--sizes 8 --waiting polling").len() + events.len());
     }

@@ -8,13 +8,13 @@ use super::report;
 use super::results::Results;
 use super::{migrated, write};
 
-/// Sizes in the tables; the plots have all.
+/// The sizes in the tables; the plots have all.
 const SIZES: [usize; 8] = [1, 8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
 
-/// What stands below it was written by hand, and stays when the page is made anew.
+/// The line below which the page was written by hand. That part stays when the page is made anew.
 const BY_HAND: &str = "<!-- Below this line the page is written by hand. -->";
 
-/// Writes the page, and the plots into the same folder.
+/// Write the page, and the plots into the same folder.
 pub fn write_page(results: &Results, path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let plots = plot::write_all(results, folder)?;
@@ -22,7 +22,7 @@ pub fn write_page(results: &Results, path: &Path) -> Result<(), String> {
     write(path, &page(results, &plots, by_hand(&old)))
 }
 
-/// What was written by hand.
+/// The part of the page that was written by hand.
 fn by_hand(old: &str) -> &str {
     old.split_once(BY_HAND).map_or("\n", |(_, rest)| rest)
 }
@@ -53,7 +53,7 @@ fn page(results: &Results, plots: &[Plot], by_hand: &str) -> String {
     line(&format!("- softrnic {}, {}.", results.version, report::place(results)));
     line(&format!("- {}", report::method(results)));
     let mut parts = report::parts(results, |bytes| SIZES.contains(&bytes));
-    // What most people look for comes first.
+    // The part that most readers look for comes first.
     parts.rotate_right(1);
     let mut plots = plots.iter();
     for (number, part) in parts.iter().enumerate() {

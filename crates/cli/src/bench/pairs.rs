@@ -1,5 +1,5 @@
-//! Several pairs of processes at the same time. This process only says when: it starts the first process of each pair,
-//! and that starts the second.
+//! Several pairs of processes at the same time. This process starts the first process of each pair, which starts the
+//! second, and gives the signal for each measurement.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::{Options, measure, pin};
 use crate::fixture::{DeviceOptions, Endpoint};
 use crate::link::{Link, Other, Role};
 
-/// Largest message here; each pair has memory for a few.
+/// The largest message here, in bytes; each pair has memory for a few.
 const LARGEST: usize = 64 << 10;
 
-/// What all pairs do at the same time.
+/// The cases that all pairs measure at the same time.
 fn cases() -> [Case; 4] {
     let rc = |operation, bytes| Case::bandwidth(Transport::Rc, operation, bytes);
     [
@@ -28,14 +28,14 @@ fn cases() -> [Case; 4] {
     ]
 }
 
-/// To the first process of a pair.
+/// The order to the first process of a pair.
 #[derive(Serialize, Deserialize)]
 struct Order {
-    /// The two cores, where they are pinned.
+    /// The two cores, where the processes are pinned.
     cores: Option<[usize; 2]>,
 }
 
-/// A measurement for all pairs; `None` ends them.
+/// The signal for a measurement of all pairs; `None` ends them.
 #[derive(Serialize, Deserialize)]
 struct Go {
     case: Case,
@@ -43,22 +43,22 @@ struct Go {
     milliseconds: u64,
 }
 
-/// What one pair measured.
+/// The result of one pair.
 #[derive(Serialize, Deserialize)]
 struct Told {
-    /// Microseconds, one way.
+    /// The latency in microseconds, one way.
     latency: Option<f64>,
-    /// Messages a second.
+    /// The rate in messages a second.
     rate: Option<f64>,
 }
 
-/// Starts `options.pairs` pairs and measures.
+/// Start `options.pairs` pairs and measure.
 pub fn run(options: &Options, cores: Option<[usize; 2]>) -> Result<Vec<(Case, ProcessPairRow)>, String> {
     let pairs = options.pairs as usize;
     let mut firsts = Vec::new();
     for number in 0..pairs {
         let mut first = Other::start(Role::BenchPair, &options.device)?;
-        // Half of the first processes on either core.
+        // Half of the first processes are on either core.
         let cores = cores.map(|[a, b]| if number % 2 == 0 { [a, b] } else { [b, a] });
         first.link.send(&Order { cores })?;
         firsts.push(first);
@@ -99,7 +99,7 @@ fn row(pairs: usize, case: &Case, told: &[Told]) -> ProcessPairRow {
     }
 }
 
-/// The first process of a pair.
+/// Run the first process of a pair.
 pub fn first(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     let Order { cores } = link.receive()?;
     let mut other = Other::start(Role::Bench, device)?;
@@ -121,7 +121,7 @@ pub fn first(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     other.link.send(&Job::End)
 }
 
-/// For as long as all rounds take, at one go: rates can be added up only while all pairs are at work.
+/// Measure for as long as all rounds take, at one go: rates can be added up only while all pairs are at work.
 fn one(end: &End, link: &mut Link, case: &Case, rounds: u32, budget: Duration) -> Result<Told, String> {
     let budget = budget * rounds;
     if case.quantity == Quantity::Latency {
@@ -133,7 +133,7 @@ fn one(end: &End, link: &mut Link, case: &Case, rounds: u32, budget: Duration) -
     Ok(Told { latency: None, rate: Some(rate.messages as f64 / rate.time.as_secs_f64()) })
 }
 
-/// For the bar.
+/// The text for the progress bar.
 pub fn about(options: &Options) -> String {
     format!("{} pairs of processes, up to {}", options.pairs, Bytes(LARGEST))
 }

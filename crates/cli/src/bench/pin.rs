@@ -1,4 +1,4 @@
-//! Which cores the two processes run on.
+//! The cores that the two processes run on.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -11,13 +11,13 @@ pub fn two_cores() -> Option<(usize, usize)> {
     Some((first, *second))
 }
 
-/// Package and core, as far as the system tells.
+/// The package and the core of a processor, as far as the system shows them.
 fn physical(cpu: usize) -> [Option<String>; 2] {
     ["physical_package_id", "core_id"]
         .map(|name| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}")).ok())
 }
 
-/// Stays on a core from now on, as the threads do that start later. It is no error if the system refuses.
+/// Pin this thread to a core, and the threads that it starts later. It is no error if the system refuses.
 pub fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);

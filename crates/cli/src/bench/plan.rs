@@ -1,4 +1,4 @@
-//! Which cases are measured.
+//! The choice of the cases that are measured.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +7,22 @@ use super::case::{Case, Operation, Transport, Waiting};
 use super::end::{LARGEST, WALKED};
 use super::summary;
 
-/// Sizes of a run without options.
+/// The sizes of a run without options.
 const FEW: [usize; 6] = [8, 64, 512, 4096, 64 << 10, 1 << 20];
 
-/// Choice of message sizes.
+/// A choice of message sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// [`FEW`].
+    /// The sizes of [`FEW`].
     Few,
     /// Every power of two, up to the largest.
     All,
-    /// These.
+    /// The sizes in this list.
     These(Vec<usize>),
 }
 
 impl Sizes {
-    /// From the command line: `few`, `all`, or numbers like `8,4K,1M`.
+    /// A choice from the command line: `few`, `all`, or numbers like `8,4K,1M`.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "few" => Ok(Sizes::Few),
@@ -31,7 +31,7 @@ impl Sizes {
         }
     }
 
-    /// In order, each once.
+    /// The sizes in order, each once.
     pub fn list(&self) -> Vec<usize> {
         let set: BTreeSet<usize> = match self {
             Sizes::Few => FEW.into_iter().collect(),
@@ -57,16 +57,16 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What is measured in every round.
+/// The cases that are measured in every round.
 pub struct Plan {
-    /// Message sizes.
+    /// The message sizes.
     pub sizes: Vec<usize>,
     /// The device's cases.
     pub cases: Vec<Case>,
 }
 
 impl Plan {
-    /// As the options want it. `largest`: of a transport.
+    /// The plan for these options. `largest`: the largest message of a transport.
     pub fn new(options: &Options, sizes: &Sizes, atomics: bool, largest: impl Fn(Transport) -> usize) -> Self {
         let sizes = sizes.list();
         let operations = || {
@@ -90,7 +90,7 @@ impl Plan {
                         }
                     }
                     if wanted(Waiting::Events) {
-                        // Who looks for a WRITE in his memory gets no event.
+                        // A program that looks for a WRITE in its memory gets no event.
                         if operation != Operation::Write {
                             cases.insert(latency.by_events());
                         }
@@ -108,7 +108,7 @@ impl Plan {
         Plan { sizes, cases: cases.into_iter().collect() }
     }
 
-    /// Sizes for the limits: those of the messages, and those that the summary compares with.
+    /// The sizes for the limits: those of the messages, and those that the summary compares with.
     pub fn limit_sizes(&self) -> Vec<usize> {
         self.sizes.iter().copied().chain(summary::SIZES).collect::<BTreeSet<_>>().into_iter().collect()
     }

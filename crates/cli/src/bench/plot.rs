@@ -1,4 +1,4 @@
-//! The plots: which lines they have.
+//! The plots, and the lines in each.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use super::results::{Results, SELF};
 use super::summary::{PERFTEST, UCX};
 use super::{text, write};
 
-/// A plot: the name of its file, what it shows, and the chart.
+/// A plot: the name of its file, its description, and the chart.
 pub struct Plot {
-    /// Without folder.
+    /// The name of the file, without folder.
     pub file: &'static str,
-    /// For those who cannot see it.
+    /// The description, for readers who cannot see the chart.
     pub about: &'static str,
     chart: Chart,
 }
 
-// Colours that those who confuse red and green can tell apart (Okabe and Ito).
+// These colours can be told apart without seeing red and green apart (Okabe and Ito).
 const BLUE: (u8, u8, u8) = (0, 114, 178);
 const RED: (u8, u8, u8) = (213, 94, 0);
 const GREEN: (u8, u8, u8) = (0, 158, 115);
@@ -29,7 +29,8 @@ const BLACK: (u8, u8, u8) = (0, 0, 0);
 const GREY: (u8, u8, u8) = (120, 120, 120);
 const BROWN: (u8, u8, u8) = (139, 90, 43);
 
-/// The colour of another program's line, the same in all plots: SEND, or what is most like it, and WRITE.
+/// The colour of another program's line, the same in all plots: one for SEND, or the case that is most like it, and one
+/// for WRITE.
 fn color_of(by: &str, operation: Operation) -> (u8, u8, u8) {
     match (by, operation) {
         (PERFTEST, Operation::Send) => SKY,
@@ -78,7 +79,7 @@ pub fn plots(results: &Results) -> Vec<Plot> {
     plots
 }
 
-/// Writes all plots into a folder, which is made if there is none. Gives those that were written.
+/// Write all plots into a folder, which is made if there is none. The result is the plots that were written.
 pub fn write_all(results: &Results, folder: &Path) -> Result<Vec<Plot>, String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let mut written = Vec::new();
@@ -129,7 +130,7 @@ fn ours(results: &Results, quantity: Quantity, others: bool) -> Vec<Line> {
         line(name("READ", "READ, until it is there"), GREEN, Read, Waiting::Polling),
     ];
     if others {
-        // Messages beside messages; and the fastest way beside others' fastest.
+        // Messages stand beside messages, and the device's fastest operation beside the fastest of the others.
         lines.truncate(2);
     } else if latency {
         lines.push(line("SEND, waking a sleeper", SKY, Send, Waiting::Events));
@@ -137,7 +138,7 @@ fn ours(results: &Results, quantity: Quantity, others: bool) -> Vec<Line> {
     lines
 }
 
-/// Messages a second, over all services.
+/// The chart of messages a second, over all services.
 fn rates(results: &Results) -> Chart {
     use Operation::{Read, Send, Write};
     use Transport::{Rc, Uc, Ud};
@@ -170,7 +171,7 @@ fn rates(results: &Results) -> Chart {
     }
 }
 
-/// Sizes that were measured, in order.
+/// The sizes that were measured, in order.
 fn sizes(results: &Results) -> impl Iterator<Item = usize> + use<> {
     let rows = results.latency.iter().map(|row| row.bytes).chain(results.bandwidth.iter().map(|row| row.bytes));
     rows.collect::<std::collections::BTreeSet<_>>().into_iter()
@@ -225,7 +226,7 @@ fn theirs(results: &Results, quantity: Quantity) -> Vec<Line> {
     };
     let mut lines: Vec<Line> = Vec::new();
     for (by, what, operation, bytes, figure) in rows {
-        // Messages, and the fastest way, as of the device.
+        // Of other programs the chart has messages, and the fastest operation, as of the device.
         let Some(operation @ (Operation::Send | Operation::Write)) = operation else { continue };
         let name = if by == PERFTEST { format!("perftest on softrnic: {what}") } else { format!("{by}: {what}") };
         match lines.iter_mut().find(|line| line.name == name) {

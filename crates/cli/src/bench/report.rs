@@ -8,22 +8,22 @@ use super::summary::digits;
 use super::table::Table;
 use crate::out::say;
 
-/// Round trips longer than this are worth a word, in microseconds: a median does not show them.
+/// The length, in microseconds, from which a round trip is worth a note: a median does not show it.
 const NOTABLE: f64 = 100_000.0;
 
-/// A table and what has to be said about it.
+/// A table and the text around it.
 pub struct Part {
-    /// Of the section.
+    /// The heading of the section.
     pub heading: &'static str,
-    /// In front of the table, a line each.
+    /// The lines in front of the table.
     pub intro: Vec<String>,
     /// The table.
     pub table: Table,
-    /// Behind it.
+    /// The lines behind the table.
     pub notes: Vec<String>,
 }
 
-/// Prints everything.
+/// Print everything.
 pub fn print(results: &Results) {
     let setup = &results.setup;
     say!("{} ({}), {}", setup.device, setup.library, place(results));
@@ -39,7 +39,7 @@ pub fn print(results: &Results) {
     results.missing.iter().for_each(|missing| say!("Not measured: {missing}"));
 }
 
-/// Where the processes ran.
+/// The place where the processes ran.
 pub fn place(results: &Results) -> String {
     match (results.setup.cores, results.machine.cores) {
         (Some([ours, theirs]), _) => format!("two processes, on cores {ours} and {theirs}"),
@@ -48,7 +48,7 @@ pub fn place(results: &Results) -> String {
     }
 }
 
-/// How it was measured.
+/// The method of measurement.
 pub fn method(results: &Results) -> String {
     let setup = &results.setup;
     let Some(rounds) = std::num::NonZero::new(setup.rounds).filter(|rounds| rounds.get() > 1) else {
@@ -60,7 +60,7 @@ pub fn method(results: &Results) -> String {
     )
 }
 
-/// All parts that have something to show, the messages of those sizes that are wanted.
+/// All parts that have something to show, with the messages of the wanted sizes.
 pub fn parts(results: &Results, wanted: impl Fn(usize) -> bool) -> Vec<Part> {
     let all = [
         calls(results),
@@ -78,7 +78,7 @@ fn spread(spread: &Spread) -> String {
     format!("{}-{}", digits(spread.low), digits(spread.high))
 }
 
-/// Two cores come to 1.0, two threads of one core to 1.5 to 2.
+/// The ratio from which two processors share a core: two cores come to 1.0, two threads of one core to 1.5 to 2.
 const SHARED: f64 = 1.25;
 
 fn calls(results: &Results) -> Part {
@@ -100,8 +100,7 @@ fn calls(results: &Results) -> Part {
     }
 }
 
-/// What to know about a machine whose two processors are not two cores, or are kept from being so by others on the same
-/// hardware.
+/// A note about a machine whose two processors are not two cores, or are slowed down by others on the same hardware.
 fn shared_core(results: &Results) -> Option<String> {
     let of = |limit| results.limits.iter().find(|row| row.limit == limit).map(|row| &row.rounds);
     let ratios: Vec<f64> = of(Limit::WorkBeside)?.iter().zip(of(Limit::Work)?).map(|(both, one)| both / one).collect();
@@ -179,7 +178,7 @@ fn latency(results: &Results, wanted: &impl Fn(usize) -> bool) -> Part {
     }
 }
 
-/// Who, what and how.
+/// The title of a row: the program, its operation, and its way of waiting.
 fn title(by: &str, what: &str, waiting: Waiting) -> String {
     let events = if waiting == Waiting::Events { ", events" } else { "" };
     if by == SELF { format!("{what}{events}") } else { format!("{by}: {what}{events}") }

@@ -1,6 +1,6 @@
-//! Everything that was measured: what the tables, the plots, the page and the JSON file are made of.
+//! The results of a run, from which the tables, the plots, the page and the JSON file are made.
 //!
-//! The JSON file is [`Results`], field by field; `docs/benchmark.md` describes it, and a test holds the two together.
+//! The JSON file is [`Results`], field by field; `docs/benchmark.md` describes it, and a test compares the two.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use super::machine::Machine;
 use super::stats::{Percentiles, Spread, ratio};
 use super::summary::Goal;
 
-/// Version of the file's format: goes up when a field changes its meaning or goes away.
+/// The version of the file's format: it goes up when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
-/// The device itself, among those that were measured.
+/// The name of the device itself, among those that were measured.
 pub const SELF: &str = "softrnic";
 
 /// A run.
@@ -23,27 +23,27 @@ pub struct Results {
     pub schema: u32,
     /// Version of the program.
     pub version: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// How.
+    /// The way of measurement.
     pub setup: Setup,
-    /// What the machine can do.
+    /// The limits of the machine.
     pub limits: Vec<LimitRow>,
     /// Latencies.
     pub latency: Vec<LatencyRow>,
     /// Bandwidths and message rates.
     pub bandwidth: Vec<BandwidthRow>,
-    /// What many queue pairs cost.
+    /// The costs of many queue pairs.
     pub queue_pairs: Vec<QueuePairRow>,
-    /// What many pairs of processes do together.
+    /// The results of many pairs of processes together.
     pub process_pairs: Vec<ProcessPairRow>,
-    /// How near to its limits the device comes.
+    /// The comparison of the device with its limits.
     pub summary: Vec<Goal>,
-    /// What could not be measured, and why.
+    /// The cases that could not be measured, and why.
     pub missing: Vec<String>,
 }
 
-/// How it was measured.
+/// The way of measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The device's name.
@@ -54,53 +54,53 @@ pub struct Setup {
     pub cores: Option<[usize; 2]>,
     /// Rounds.
     pub rounds: u32,
-    /// Milliseconds of each measurement in each round.
+    /// The milliseconds of each measurement in each round.
     pub time_ms: u64,
 }
 
 /// A limit of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitRow {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
-    /// Bytes at a time; 0 where there are none.
+    /// The bytes at a time; 0 where there are none.
     pub bytes: usize,
-    /// Through 64 MiB of memory, instead of the same again and again.
+    /// True if it went through 64 MiB of memory, instead of the same again and again.
     pub walking: bool,
-    /// Microseconds: one way, or of one copy or call.
+    /// The time in microseconds: one way, or of one copy or call.
     pub microseconds: Spread,
-    /// Of each round, in microseconds.
+    /// The time of each round, in microseconds.
     pub rounds: Vec<f64>,
-    /// Of each round in which other programs took part, measured once more just before them.
+    /// The time of each round in which other programs took part, measured once more just before them.
     pub before_others: Vec<f64>,
-    /// 10^9 bytes a second, where there are bytes.
+    /// The rate in 10^9 bytes a second, where there are bytes.
     pub gigabytes_per_second: Option<f64>,
 }
 
-/// What stands beside a figure.
+/// A figure that stands beside another one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
-    /// What it is.
+    /// The name of the figure.
     pub name: String,
-    /// In the unit of the figure.
+    /// The value, in the unit of the other figure.
     pub value: f64,
-    /// The figure over this value: the median of the rounds' ratios.
+    /// The other figure over this value: the median of the rounds' ratios.
     pub ratio: f64,
 }
 
-/// What a figure is held against.
+/// A limit that a figure is compared with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// What it is.
+    /// The name of the limit.
     pub name: String,
-    /// Microseconds for one message: the median.
+    /// The microseconds for one message: the median.
     pub microseconds: f64,
-    /// Of each round.
+    /// The microseconds of each round.
     pub rounds: Vec<f64>,
 }
 
 impl Bound {
-    /// Beside a latency, or a bandwidth of messages of so many bytes.
+    /// The comparison with a latency, or with a bandwidth of messages of so many bytes.
     pub fn beside(self, figure: f64, rounds: &[f64], bytes: Option<usize>) -> Beside {
         let of = |microseconds: f64| bytes.map_or(microseconds, |bytes| bytes as f64 / microseconds / 1e3);
         let value = of(self.microseconds);
@@ -112,27 +112,27 @@ impl Bound {
 /// A latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
-    /// Who was measured: `softrnic`, or another program.
+    /// The program that was measured: `softrnic`, or another one.
     pub by: String,
-    /// What, for people.
+    /// The operation, as text.
     pub what: String,
-    /// Service; null for what is not verbs.
+    /// The service; null for programs without verbs.
     pub transport: Option<Transport>,
-    /// Operation; null for what is not verbs.
+    /// The operation; null for programs without verbs.
     pub operation: Option<Operation>,
-    /// How completions were waited for.
+    /// The way of waiting for completions.
     pub waiting: Waiting,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: usize,
-    /// True: one way, half of a round trip. False: until the answer is there.
+    /// True for one way, half of a round trip. False for the time until the answer is there.
     pub one_way: bool,
-    /// Microseconds: median of the rounds' medians.
+    /// The time in microseconds: median of the rounds' medians.
     pub microseconds: Spread,
-    /// Of each round, in microseconds.
+    /// The time of each round, in microseconds.
     pub rounds: Vec<f64>,
-    /// Of all samples; null where another program does not tell.
+    /// The percentiles of all samples; null where another program does not print them.
     pub percentiles: Option<Percentiles>,
-    /// Samples.
+    /// The number of samples.
     pub samples: u64,
     /// The limit.
     pub limit: Option<Beside>,
@@ -141,25 +141,25 @@ pub struct LatencyRow {
 /// A bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BandwidthRow {
-    /// Who was measured: `softrnic`, or another program.
+    /// The program that was measured: `softrnic`, or another one.
     pub by: String,
-    /// What, for people.
+    /// The operation, as text.
     pub what: String,
-    /// Service; null for what is not verbs.
+    /// The service; null for programs without verbs.
     pub transport: Option<Transport>,
-    /// Operation; null for what is not verbs.
+    /// The operation; null for programs without verbs.
     pub operation: Option<Operation>,
-    /// How completions were waited for.
+    /// The way of waiting for completions.
     pub waiting: Waiting,
-    /// Through 64 MiB of memory, instead of the same again and again.
+    /// True if it went through 64 MiB of memory, instead of the same again and again.
     pub walking: bool,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: usize,
-    /// 10^9 bytes a second.
+    /// The rate in 10^9 bytes a second.
     pub gigabytes_per_second: Spread,
-    /// Of each round, in 10^9 bytes a second.
+    /// The rate of each round, in 10^9 bytes a second.
     pub rounds: Vec<f64>,
-    /// 10^6 messages a second.
+    /// The rate in 10^6 messages a second.
     pub million_messages_per_second: f64,
     /// The limit.
     pub limit: Option<Beside>,
@@ -168,34 +168,34 @@ pub struct BandwidthRow {
 /// Two processes with many connections between them, of which one works.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePairRow {
-    /// Idle connections beside the one that works.
+    /// The number of idle connections beside the one that works.
     pub idle: usize,
-    /// Milliseconds that it took to make and connect them.
+    /// The milliseconds that it took to make and connect them.
     pub connect_ms: f64,
     /// One way of a SEND of 8 bytes, in microseconds.
     pub send_microseconds: Spread,
-    /// The same, of each round.
+    /// One way of that SEND in each round, in microseconds.
     pub send_rounds: Vec<f64>,
     /// One poll of an empty completion queue, in nanoseconds.
     pub poll_nanoseconds: Spread,
-    /// The same, of each round.
+    /// One such poll in each round, in nanoseconds.
     pub poll_rounds: Vec<f64>,
 }
 
 /// Several pairs of processes at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessPairRow {
-    /// Pairs.
+    /// The number of pairs.
     pub pairs: usize,
-    /// What each did.
+    /// The operation of each.
     pub what: String,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: usize,
-    /// Median of the pairs' medians, in microseconds; null where bandwidth was measured.
+    /// The median of the pairs' medians, in microseconds; null where bandwidth was measured.
     pub microseconds: Option<Spread>,
-    /// 10^9 bytes a second, of all pairs together; null where latency was measured.
+    /// The rate of all pairs together, in 10^9 bytes a second; null where latency was measured.
     pub gigabytes_per_second: Option<f64>,
-    /// 10^6 messages a second, of all pairs together; null where latency was measured.
+    /// The rate of all pairs together, in 10^6 messages a second; null where latency was measured.
     pub million_messages_per_second: Option<f64>,
     /// The limit, of one pair.
     pub limit: Option<Beside>,
@@ -219,7 +219,7 @@ impl Results {
         Some(Bound { name: limit.name().into(), microseconds: row.microseconds.median, rounds: rounds.clone() })
     }
 
-    /// The least that the machine takes for a case, for one message, and what that is.
+    /// The least time that the machine takes for one message of a case, and the limit that sets it.
     pub fn bound(&self, case: &Case, others: bool) -> Option<Bound> {
         LimitCase::beside(case).into_iter().find_map(|choice| {
             let mut parts = choice.iter().map(|part| self.limit_beside(*part, others));
@@ -262,7 +262,7 @@ impl Results {
     }
 }
 
-/// One of everything, for tests.
+/// Results with one of everything, for tests.
 #[cfg(test)]
 pub fn sample() -> Results {
     use super::summary;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Every place where a value is: `limits[].microseconds.median`.
+/// The paths of all values, such as `limits[].microseconds.median`.
 fn places(value: &Value, at: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -16,7 +16,7 @@ fn places(value: &Value, at: &str, found: &mut BTreeSet<String>) {
             }
         }
         Value::Array(items) => items.iter().for_each(|item| places(item, &format!("{at}[]"), found)),
-        // Of what may be missing, another item has the value.
+        // For a value that may be missing, another item has it.
         Value::Null => {}
         _ => {
             found.insert(at.to_owned());
@@ -27,7 +27,7 @@ fn places(value: &Value, at: &str, found: &mut BTreeSet<String>) {
 #[test]
 fn the_json_file_has_every_field_that_is_described_and_no_other() {
     let mut results = sample();
-    // What one of them has, another has not.
+    // This row has the values that the other has not.
     results.process_pairs.push(ProcessPairRow {
         gigabytes_per_second: Some(1.0),
         million_messages_per_second: Some(1.0),

@@ -1,4 +1,4 @@
-//! A run: everything once in every round, so that what disturbs the machine for a while disturbs all alike.
+//! A run: everything once in every round, so that a disturbance of the machine disturbs all alike.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,25 +18,25 @@ use super::{Options, measure, pairs, pin, summary};
 use crate::fixture::Endpoint;
 use crate::link::{Link, Other, Role};
 
-/// Room for the small messages that are measured whatever the options say.
+/// Room for the small messages that are measured with any options, in bytes.
 const MINIMUM: usize = 4096;
 
-/// Figures as they come in.
+/// The figures as they come in.
 #[derive(Default)]
 struct Figures {
     limits: BTreeMap<LimitCase, Vec<f64>>,
-    /// Those that other programs are held against, just before them.
+    /// The limits that other programs are compared with, measured just before them.
     before_others: BTreeMap<LimitCase, Vec<f64>>,
     latency: BTreeMap<Case, Samples>,
-    /// Messages a second.
+    /// The rates in messages a second.
     rates: BTreeMap<Case, Vec<f64>>,
-    /// Unreliable transports that lost a message of a round trip, and what is to be said of it.
+    /// The unreliable transports that lost a message of a round trip, with the line for the report.
     lost: BTreeMap<Transport, String>,
 }
 
-/// Measures what the options want.
+/// Measure the cases that the options select.
 pub fn measure(options: &Options) -> Result<Results, String> {
-    // Before this process is pinned to one of its cores.
+    // Taken before this process is pinned to one of its cores.
     let machine = Machine::this();
     let (library, device) = options.device.find()?;
     let cores = if options.no_pin { None } else { pin::two_cores() };
@@ -50,7 +50,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     drop((library, device));
     let mut other = Other::start(Role::Bench, &options.device)?;
     let sizes = options.sizes.list();
-    // No more than is used: on an adapter registered memory is locked, and that may be scarce.
+    // No more memory than is used: on an adapter registered memory is locked, and that may be scarce.
     let largest = sizes.iter().copied().max().unwrap_or(0).max(MINIMUM);
     let room = Room::new(largest, sizes.contains(&WALKED));
     other.link.send(&Hello { core: cores.map(|(_, theirs)| theirs), room })?;
@@ -84,7 +84,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
         let mut left = limits.clone();
         let mut limit = |case: LimitCase, link: &mut Link, into: &mut BTreeMap<LimitCase, Vec<f64>>| {
             progress.set_message(case.to_string());
-            // They are steadier than the device's figures, and need less time.
+            // Limits are steadier than the device's figures, and need less time.
             if let Some(figure) = stand.measure(link, case, options.budget() / 5)? {
                 into.entry(case).or_default().push(figure);
             }
@@ -92,8 +92,8 @@ pub fn measure(options: &Options) -> Result<Results, String> {
             Ok::<_, String>(())
         };
         for case in &plan.cases {
-            // What the case is held against, just before it: a machine that others share changes within seconds. The
-            // smallest messages are not in the summary.
+            // The limits of the case are measured just before it: a machine that others share changes within seconds.
+            // The smallest messages are not in the summary.
             let beside = LimitCase::beside(case).concat();
             for held in left.extract_if(.., |limit| case.bytes >= summary::SMALL && beside.contains(limit)) {
                 limit(held, link, &mut figures.limits)?;
@@ -142,7 +142,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     let mut results = results(machine, setup, figures, &limits);
     results.queue_pairs = queue_pairs(&mut end, link, options, &progress)?;
     link.send(&Job::End)?;
-    // They have the cores to themselves.
+    // The other processes have the cores to themselves.
     drop((stand, end, other));
     if options.pairs > 1 {
         progress.set_message(pairs::about(options));
@@ -162,7 +162,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
     Ok(results)
 }
 
-/// Opens the device and connects with the other process.
+/// Open the device and connect with the other process.
 pub fn open(options: &Options, room: Room, link: &mut Link) -> Result<End, String> {
     let end = End::open(&options.device, room, |ours: Vec<Endpoint>| {
         link.send(&ours)?;
@@ -172,13 +172,13 @@ pub fn open(options: &Options, room: Room, link: &mut Link) -> Result<End, Strin
     Ok(end)
 }
 
-/// The limits that other programs are held against, measured once more beside them.
+/// The limits that other programs are compared with, measured once more beside them.
 fn held_again(limits: &[LimitCase]) -> Vec<LimitCase> {
     let held = |limit: &&LimitCase| summary::SIZES.contains(&limit.bytes) || limit.bytes == 0;
     limits.iter().filter(held).copied().collect()
 }
 
-/// On a terminal only.
+/// A progress bar, on a terminal only.
 fn progress(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {eta:>4} left  {msg}");
     ProgressBar::new(steps).with_style(style.expect("a template that is right"))
@@ -189,7 +189,7 @@ fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut 
         Quantity::Latency => {
             let samples = match measure::latency(end, link, case, budget) {
                 Ok(samples) => samples,
-                // Messages may be lost, and what comes late would be taken for another one.
+                // A message was lost; if it comes late, it would be taken for another one.
                 Err(error) if case.transport != Transport::Rc => {
                     let name = case.transport.name();
                     figures.lost.insert(case.transport, format!("{case}: {error}; no more of {name} was measured"));
@@ -209,8 +209,8 @@ fn one(end: &End, link: &mut Link, case: &Case, budget: Duration, figures: &mut 
     Ok(())
 }
 
-/// With so many idle connections beside the one that works, by turns: a machine that others share changes its speed
-/// meanwhile.
+/// Measure with so many idle connections beside the one that works, by turns: a machine that others share changes its
+/// speed in between.
 fn queue_pairs(
     end: &mut End,
     link: &mut Link,
@@ -241,8 +241,8 @@ fn queue_pairs(
     Ok(counts.iter().zip(figures).map(row).collect())
 }
 
-/// Makes so many idle connections, or leaves so many. Gives the time that it took to make those that were not there
-/// yet.
+/// Make so many idle connections, or leave so many. The result is the time that it took to make those that were not
+/// there yet.
 fn idle(end: &mut End, link: &mut Link, count: usize) -> Result<Option<Duration>, String> {
     let leaves = end.idle_count() > count;
     let start = Instant::now();

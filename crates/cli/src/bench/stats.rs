@@ -1,4 +1,4 @@
-//! Figures out of samples.
+//! Figures from samples.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of one figure or more; of none, all is 0.
+    /// The spread of one figure or more; of none, all is 0.
     pub fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -29,16 +29,16 @@ impl Spread {
     }
 }
 
-/// The median of the rounds' ratios of two figures. What slows a machine down for seconds, and one of the two more than
-/// the other, spoils the rounds that it falls into, and not also those that it was not there in, as it does with a
-/// ratio of medians. Each list begins with the first round. `None` if one is empty.
+/// The median of the rounds' ratios of two figures. A disturbance of seconds, which slows down one of the two more than
+/// the other, spoils only the rounds that it falls into. It would also spoil a ratio of medians by rounds that it was
+/// not there in. Each list begins with the first round. `None` if one is empty.
 pub fn ratio(figures: &[f64], besides: &[f64]) -> Option<f64> {
     let mut ratios: Vec<f64> = figures.iter().zip(besides).map(|(figure, beside)| figure / beside).collect();
     ratios.sort_by(f64::total_cmp);
     (!ratios.is_empty()).then(|| median(&ratios))
 }
 
-/// Of figures that are sorted, one at least.
+/// The median of figures that are sorted, one at least.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
@@ -62,13 +62,13 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// None yet.
+    /// Samples of no round yet.
     pub fn new() -> Self {
-        // Three digits, and as long as it may be.
+        // Three digits, and no limit to the values.
         Samples { all: Histogram::new(3).expect("3 is a number of digits"), medians: Vec::new() }
     }
 
-    /// The samples of a round.
+    /// Add the samples of a round.
     pub fn round(&mut self, samples: &[Duration]) {
         let mut round = Histogram::<u64>::new(3).expect("3 is a number of digits");
         for sample in samples {
@@ -79,23 +79,23 @@ impl Samples {
         let _ = self.all.add(round);
     }
 
-    /// Of each round, in microseconds: of a round trip divided by `ways`.
+    /// The median of each round, in microseconds: of a round trip divided by `ways`.
     pub fn rounds(&self, ways: f64) -> Vec<f64> {
         self.medians.iter().map(|median| median / ways).collect()
     }
 
-    /// Microseconds: of a round trip divided by `ways`.
+    /// The spread of the rounds' medians, in microseconds: of a round trip divided by `ways`.
     pub fn spread(&self, ways: f64) -> Spread {
         Spread::of(&self.rounds(ways))
     }
 
-    /// Microseconds: of a round trip divided by `ways`.
+    /// The percentiles of all samples, in microseconds: of a round trip divided by `ways`.
     pub fn percentiles(&self, ways: f64) -> Percentiles {
         let at = |quantile: f64| self.all.value_at_quantile(quantile) as f64 / 1e3 / ways;
         Percentiles { p99: at(0.99), p99_9: at(0.999), max: self.all.max() as f64 / 1e3 / ways }
     }
 
-    /// How many.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.all.len()
     }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rounds() {
-        // The machine was slow in one round for the one, and in another for the other.
+        // The machine was slow for one figure in one round, and for the other in another.
         assert_eq!(ratio(&[2.0, 8.0, 2.0], &[1.0, 1.0, 4.0]), Some(2.0));
         assert_eq!(ratio(&[3.0, 5.0, 100.0], &[1.0, 1.0]), Some(4.0), "as far as both were measured");
         assert_eq!(ratio(&[], &[1.0]), None);

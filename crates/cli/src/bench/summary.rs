@@ -1,4 +1,4 @@
-//! How near to its limits the device comes: ratios within one run, each with what it should be.
+//! The comparison of the device with its limits: ratios within one run, each with its bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,32 +8,32 @@ use super::limits::{Limit, LimitCase};
 use super::results::{Results, SELF};
 use super::stats::ratio;
 
-/// A ratio, and what it should be.
+/// A ratio, and its bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// What was measured.
+    /// The case that was measured.
     pub what: String,
-    /// Who was measured: `softrnic`, or the program that measured it.
+    /// The program that was measured: `softrnic`, or another one.
     pub by: String,
     /// The figure.
     pub value: f64,
-    /// Unit of both figures.
+    /// The unit of both figures.
     pub unit: Unit,
-    /// What stands beside it.
+    /// The name of the figure that stands beside it.
     pub beside: String,
-    /// Its figure.
+    /// The value of that figure.
     pub beside_value: f64,
-    /// The one over the other: the median of the rounds' ratios.
+    /// The first figure over the second: the median of the rounds' ratios.
     pub ratio: f64,
     /// True if the ratio should be small, as for times; false if it should be large, as for rates.
     pub smaller_is_better: bool,
-    /// What the ratio has to be.
+    /// The bound that the ratio has to keep.
     pub must: f64,
-    /// What it is hoped to be.
+    /// The bound that the ratio is hoped to keep.
     pub aim: f64,
 }
 
-/// Of a figure.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Microseconds.
@@ -51,7 +51,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// For people.
+    /// The name of the unit.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Microseconds => "us",
@@ -67,12 +67,12 @@ impl Goal {
         if self.smaller_is_better { self.ratio <= bound } else { self.ratio >= bound }
     }
 
-    /// True if the ratio is what it has to be.
+    /// True if the ratio keeps its bound.
     pub fn met(&self) -> bool {
         self.meets(self.must)
     }
 
-    /// In a word or two.
+    /// The verdict in a word or two.
     pub fn verdict(&self) -> &'static str {
         match (self.met(), self.meets(self.aim)) {
             (_, true) => "aim met",
@@ -81,14 +81,14 @@ impl Goal {
         }
     }
 
-    /// What the ratio has to be.
+    /// The bounds as text.
     pub fn bounds(&self) -> String {
         let word = if self.smaller_is_better { "<=" } else { ">=" };
         format!("{word} {} (aim {})", self.must, self.aim)
     }
 }
 
-/// What a ratio has to be.
+/// The bounds of a ratio.
 struct Bounds {
     smaller_is_better: bool,
     must: f64,
@@ -108,7 +108,7 @@ pub const UCX: &str = "UCX (shared memory)";
 /// perftest through `softrnic run`, as `peers` names it.
 pub const PERFTEST: &str = "perftest";
 
-/// The smallest message that is compared.
+/// The smallest message that is compared, in bytes.
 pub const SMALL: usize = 8;
 const MEDIUM: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
@@ -124,7 +124,7 @@ pub fn goals(results: &Results) -> Vec<Goal> {
     goals
 }
 
-/// `figures`: the medians; `ratio`: if there are rounds to compare.
+/// A goal from two figures. `figures`: the medians; `ratio`: if there are rounds to compare.
 fn goal(
     what: &str,
     by: &str,
@@ -242,13 +242,13 @@ fn queue_pairs(results: &Results, goals: &mut Vec<Goal>) {
     }
 }
 
-// What is compared above was measured with these sizes.
+// The rows compared above were measured with these sizes.
 const _: () = assert!(WALKED == LARGE);
 
-/// Sizes that the ratios need.
+/// The sizes that the ratios need.
 pub const SIZES: [usize; 3] = [SMALL, MEDIUM, LARGE];
 
-/// A figure with three digits that count.
+/// A figure with three significant digits.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),

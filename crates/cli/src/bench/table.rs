@@ -1,4 +1,4 @@
-//! Columns, aligned.
+//! Tables of aligned columns.
 
 use std::fmt::Display;
 
@@ -12,18 +12,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// With a heading.
+    /// A table with a heading.
     pub fn new<T: Display>(heading: impl IntoIterator<Item = T>) -> Self {
         let heading = heading.into_iter().map(|cell| cell.to_string()).collect();
         Table { heading, rows: Vec::new(), current: Vec::new() }
     }
 
-    /// The next cell of the row.
+    /// Add the next cell of the row.
     pub fn cell(&mut self, text: impl Display) {
         self.current.push(text.to_string());
     }
 
-    /// Ends the row.
+    /// End the row.
     pub fn end_row(&mut self) {
         self.rows.push(std::mem::take(&mut self.current));
     }
@@ -33,14 +33,14 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// True for a column of words: by its first cell that says something.
+    /// True for a column of words, by its first cell that is not empty.
     fn has_words(&self, column: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|row| row.get(column));
         let first = cells.find(|cell| !cell.is_empty() && *cell != "-");
         first.is_some_and(|cell| cell.starts_with(|c: char| c.is_alphabetic() || "<>".contains(c)))
     }
 
-    /// A line a row: numbers to the right, words to the left.
+    /// One line for each row: numbers to the right, words to the left.
     pub fn lines(&self) -> Vec<String> {
         let all = || std::iter::once(&self.heading).chain(&self.rows);
         let columns = all().map(Vec::len).max().unwrap_or(0);
@@ -57,7 +57,7 @@ impl Table {
         all().map(line).collect()
     }
 
-    /// A line a row, in Markdown.
+    /// One line for each row, in Markdown.
     pub fn markdown(&self) -> Vec<String> {
         let columns = self.heading.len();
         let line = |row: &[String]| {
@@ -69,7 +69,7 @@ impl Table {
         [line(&self.heading), marks].into_iter().chain(self.rows.iter().map(|row| line(row))).collect()
     }
 
-    /// Prints it.
+    /// Print the table.
     pub fn print(&self) {
         self.lines().iter().for_each(|line| say!("  {line}"));
     }

@@ -1,4 +1,4 @@
-//! Waiting for completions: by polling, and by events.
+//! Waits for completions: by polling, and by events.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::fixture::{PATIENCE, text};
 
-/// Takes completions; says for how many requests they are.
+/// Take completions; the result is the number of requests that they are for.
 #[inline]
 pub fn reap(cq: &Cq) -> Result<u64, String> {
     reap_most::<16>(cq)
 }
 
-/// The same, at most so many.
+/// Take at most `MOST` completions; see [`reap`].
 #[inline]
 fn reap_most<const MOST: usize>(cq: &Cq) -> Result<u64, String> {
     let mut out = [Wc::default(); MOST];
@@ -28,23 +28,23 @@ fn reap_most<const MOST: usize>(cq: &Cq) -> Result<u64, String> {
     Ok(done)
 }
 
-/// Polls until `wanted` requests are done, and says how many are.
+/// Poll until `wanted` requests are done; the result is how many are.
 #[inline]
 pub fn poll_for(cq: &Cq, mut done: u64, wanted: u64) -> Result<u64, String> {
     let mut watch = Watch::new();
     while done < wanted {
-        // Who waits for one asks for one, as perftest does.
+        // A wait for one completion polls for one, as perftest does.
         done += if wanted - done == 1 { reap_most::<1>(cq) } else { reap(cq) }?;
         watch.tick()?;
     }
     Ok(done)
 }
 
-/// Sleeps until `wanted` requests are done, as ibv_get_cq_event(3) has it: an event, the queue armed anew, and emptied.
-/// The queue is armed already. `loses`: what is waited for may never come, so not for ever.
+/// Sleep until `wanted` requests are done, as ibv_get_cq_event(3) describes it: an event, the queue armed anew, and
+/// emptied. The queue is armed already. With `loses` the completion may never come, so the wait has a limit.
 ///
-/// `last`: nobody waits after this, so it is not armed anew: a queue that stays armed is an event that somebody waits
-/// for, and would be felt by what is measured next.
+/// With `last` no wait follows, so the queue is not armed anew: a queue that stays armed is an event that a thread
+/// waits for, and would disturb the next measurement.
 pub fn sleep_for(
     channel: &CompChannel,
     cq: &Cq,
@@ -82,7 +82,7 @@ pub fn has_event(channel: &CompChannel) -> Result<bool, String> {
     is_readable(channel, Duration::ZERO)
 }
 
-/// Sleeps until the channel has an event, but not for ever.
+/// Sleep until the channel has an event, with a limit.
 pub fn await_event(channel: &CompChannel) -> Result<(), String> {
     match is_readable(channel, PATIENCE)? {
         true => Ok(()),
@@ -90,7 +90,7 @@ pub fn await_event(channel: &CompChannel) -> Result<(), String> {
     }
 }
 
-/// Sleeps until the channel has an event, so long at most.
+/// Sleep until the channel has an event, so long at most.
 fn is_readable(channel: &CompChannel, longest: Duration) -> Result<bool, String> {
     let until = Instant::now() + longest;
     loop {
@@ -105,19 +105,19 @@ fn is_readable(channel: &CompChannel, longest: Duration) -> Result<bool, String>
     }
 }
 
-/// Ends a wait that takes too long, at little cost.
+/// A limit for a wait in a loop, at little cost.
 pub struct Watch {
     spins: u32,
     deadline: Option<Instant>,
 }
 
 impl Watch {
-    /// Starts.
+    /// Start the limit.
     pub fn new() -> Self {
         Watch { spins: 0, deadline: None }
     }
 
-    /// One more turn.
+    /// Count one more turn.
     #[inline]
     pub fn tick(&mut self) -> Result<(), String> {
         self.spins = self.spins.wrapping_add(1);
@@ -127,7 +127,7 @@ impl Watch {
     #[cold]
     fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
-        // Where both share a core, the other one must run.
+        // Where both processes share a core, the other one must run.
         std::thread::yield_now();
         match *self.deadline.get_or_insert(now + PATIENCE) {
             deadline if now > deadline => Err(format!("nothing happened for {} s", PATIENCE.as_secs())),
@@ -136,5 +136,5 @@ impl Watch {
     }
 }
 
-/// Longest wait for messages that an unreliable transport may have lost.
+/// The longest wait for messages that an unreliable transport may have lost.
 pub const SILENCE: Duration = Duration::from_millis(2);

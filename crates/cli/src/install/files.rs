@@ -1,29 +1,29 @@
-//! Putting files in place: whole or not at all, and nothing that is not ours is replaced.
+//! Installed files: each is put in place whole or not at all, and no file of other software is replaced.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Files below a prefix.
+/// The files below a prefix.
 pub struct Tree<'a> {
     prefix: &'a Path,
     written: usize,
     unchanged: usize,
 }
 
-/// Reads a file.
+/// Read a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 impl<'a> Tree<'a> {
-    /// Nothing is made yet.
+    /// A tree in which no file is made yet.
     pub fn new(prefix: &'a Path) -> Self {
         Tree { prefix, written: 0, unchanged: 0 }
     }
 
-    /// One line for the end.
+    /// The line for the end.
     pub fn summary(&self) -> String {
         match (self.written, self.unchanged) {
             (0, n) => format!("{}: all {n} files were there already", self.prefix.display()),
@@ -32,32 +32,32 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A text.
+    /// Write a text.
     pub fn file(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
         self.put(path, content, 0o644)
     }
 
-    /// A program or a library.
+    /// Write a program or a library.
     pub fn program(&mut self, path: &str, content: &[u8]) -> Result<(), String> {
         self.put(path, content, 0o755)
     }
 
-    /// A library of somebody else's under this name stays, and is an error.
+    /// Check for a library of other software under this name: it stays, and is an error.
     pub fn check_library(&self, path: &str) -> Result<(), String> {
-        // Ours names the device's library, which it needs.
+        // A library of this project names the device's library, which it needs.
         let ours = |bytes: &[u8]| bytes.windows(dropin::ENGINE.len()).any(|window| window == dropin::ENGINE.as_bytes());
         let place = self.prefix.join(path);
         if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
     }
 
-    /// So does anything that is no link.
+    /// Check for a file under this name that is no link: it stays, and is an error, too.
     pub fn check_link(&self, path: &str) -> Result<(), String> {
         let place = self.prefix.join(path);
         let there = fs::symlink_metadata(&place);
         if there.is_ok_and(|meta| !meta.is_symlink()) { Err(foreign(&place)) } else { Ok(()) }
     }
 
-    /// A symbolic link.
+    /// Make a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> Result<(), String> {
         let place = self.prefix.join(path);
         if fs::read_link(&place).is_ok_and(|there| there == Path::new(target)) {
@@ -71,7 +71,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Processes may be using the old file: it is replaced, never changed.
+    /// Put a file in place. Processes may be using the old file: it is replaced, never changed.
     fn put(&mut self, path: &str, content: &[u8], mode: u32) -> Result<(), String> {
         let place = self.prefix.join(path);
         let same = fs::read(&place).is_ok_and(|there| there == content)
@@ -88,7 +88,7 @@ impl<'a> Tree<'a> {
             let _ = fs::remove_file(&draft);
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
             file.write_all(content)?;
-            // Whatever the umask says: others may use it, too.
+            // The mode does not depend on the umask: other users may use the file, too.
             file.set_permissions(PermissionsExt::from_mode(mode))?;
             file.sync_all()?;
             fs::rename(&draft, &place)

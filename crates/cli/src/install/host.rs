@@ -8,13 +8,13 @@ use crate::elf::{self, Program};
 /// The loader's own directories, by the distributions' habits; `TRIPLET` is Debian's name of the architecture.
 const DIRECTORIES: [&str; 6] = ["/lib/TRIPLET", "/usr/lib/TRIPLET", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// Where administrators add more (ld.so.conf(5)).
+/// The directory where administrators add more (ld.so.conf(5)).
 const CONFIGURATION: &str = "/etc/ld.so.conf.d";
 
 /// The library of this name; `None` if there is none.
 ///
 /// # Errors
-/// That it is not in the directory that was given.
+/// The library is not in the given directory.
 pub fn find(soname: &str, given: Option<&Path>) -> Result<Option<PathBuf>, String> {
     if let Some(folder) = given {
         let path = folder.join(soname);
@@ -26,7 +26,7 @@ pub fn find(soname: &str, given: Option<&Path>) -> Result<Option<PathBuf>, Strin
     Ok(configured().into_iter().chain(own).map(|folder| folder.join(soname)).find_map(|path| usable(&path)))
 }
 
-/// The file behind the name, if it is a library for this machine and no drop-in of ours.
+/// The file behind the name, if it is a library for this machine and no drop-in library.
 fn usable(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let Ok(Program::Elf(found)) = elf::inspect(&path) else { return None };

@@ -27,10 +27,10 @@ pub struct Options {
     rdma_core: Option<PathBuf>,
 }
 
-/// Where the loader looks without being told: whoever puts a libibverbs.so.1 there gives it to every program.
+/// The directories where the loader looks without being told: a libibverbs.so.1 there would be every program's.
 const SYSTEM: [&str; 4] = ["/", "/usr", "/usr/local", "/lib"];
 
-/// Installs.
+/// Install.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let prefix = absolute(&options.prefix)?;
     if SYSTEM.iter().any(|system| Path::new(system) == prefix) {
@@ -80,10 +80,10 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prefix with everything in it that an environment would need; it need not exist.
+/// The prefix as an absolute path that `LD_LIBRARY_PATH` can hold; it need not exist.
 fn absolute(prefix: &Path) -> Result<PathBuf, String> {
     let path = std::path::absolute(prefix).map_err(|error| format!("--prefix {}: {error}", prefix.display()))?;
-    // The same directory under another name is still the same.
+    // Two names of one directory are equal.
     let path = path.canonicalize().unwrap_or(path);
     match path.to_str() {
         Some(text) if !text.contains([':', ';', '\n']) => Ok(path),

@@ -4,10 +4,11 @@ use clap_complete::Shell;
 
 use crate::manual;
 
-/// The version of rdma-core's libraries whose functions these have at least; what a host's own library says is better.
+/// The version of rdma-core's libraries whose functions these have at least; the version of a host's own library is
+/// better.
 const VERSION: &str = "1.14.44.0";
 
-/// A pkg-config file. It moves with its directory.
+/// A pkg-config file, which stays valid when its directory is moved.
 pub fn pkg_config(name: &str, version: Option<&str>) -> String {
     let link = name.trim_start_matches("lib");
     let needs = if link == "rdmacm" { "Requires: libibverbs\n" } else { "" };
@@ -25,7 +26,7 @@ pub fn pkg_config(name: &str, version: Option<&str>) -> String {
     )
 }
 
-/// Paths below the prefix, and what is in the files.
+/// The paths below the prefix, and the contents of the files.
 pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
     let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let mut files: Vec<(String, Vec<u8>)> = pages

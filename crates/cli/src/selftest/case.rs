@@ -1,4 +1,4 @@
-//! A case: one operation, one size, one shape; and what must come of it.
+//! A case: one operation, one size, one shape, and the expected result.
 
 use rdma::{SendFlags, SendOp, Status, Wc, sys};
 
@@ -7,7 +7,7 @@ use super::remote::{Pair, Place};
 use super::shape::{GAP, Piece, Shape, span};
 use super::side::{Answer, BASE, Received, Service, Stretch, Task, WORD, compare};
 
-/// What a case tests: a column of the report.
+/// The operation that a case tests: a column of the report.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Operation {
     /// SEND.
@@ -26,16 +26,16 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
-    /// Access through a bound window.
+    /// An access through a bound window.
     Bind,
     /// An unbound or invalidated window gives no access.
     Invalidate,
-    /// What must be refused.
+    /// A request that must be refused.
     Refuse,
 }
 
 impl Operation {
-    /// All, in the report's order.
+    /// All operations, in the report's order.
     pub const ALL: [Operation; 11] = [
         Operation::Send,
         Operation::SendImm,
@@ -50,7 +50,7 @@ impl Operation {
         Operation::Refuse,
     ];
 
-    /// Its name.
+    /// The name of the operation.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Send => "SEND",
@@ -71,17 +71,17 @@ impl Operation {
 /// One case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// Bytes of the message; for windows and refusals, which of them.
+    /// The bytes of the message; for windows and refusals, the number of the variant.
     pub len: usize,
-    /// How the message lies on the near side.
+    /// The shape of the message on the near side.
     pub near: Shape,
-    /// How it lies on the far side, where that can be chosen.
+    /// The shape on the far side, where that can be chosen.
     pub remote: Shape,
-    /// With inline data.
+    /// True for inline data.
     pub inline: bool,
-    /// Counts the cases; small things vary with it.
+    /// The number of the case; small things vary with it.
     pub number: u64,
 }
 
@@ -102,14 +102,14 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Bytes of the header in front of a datagram.
+/// The bytes of the header in front of a datagram.
 const GRH: usize = 40;
 
-/// What stands around the message: its pattern has this much added to the seed.
+/// The difference between the seed of the message's pattern and that of the bytes around it.
 const AROUND: u64 = 1 << 20;
 
 impl Case {
-    /// Which pattern the message has.
+    /// The seed of the message's pattern.
     pub fn seed(&self) -> u64 {
         self.number & 0xf_ffff
     }
@@ -124,7 +124,7 @@ impl Case {
         self.number.is_multiple_of(2)
     }
 
-    /// Does it.
+    /// Run the case.
     pub fn run(&self, pair: &mut Pair<'_>) -> Result<(), String> {
         match self.operation {
             Operation::Send | Operation::SendImm => self.send(pair, None),
@@ -149,7 +149,7 @@ impl Case {
         }
     }
 
-    /// Puts the message into our memory.
+    /// Write the message into the near memory.
     pub fn compose(&self, pair: &Pair<'_>) -> Vec<Piece> {
         if self.len == 0 && self.near == Shape::One {
             return Vec::new();
@@ -165,7 +165,7 @@ impl Case {
 
     fn send(&self, pair: &mut Pair<'_>, invalidate: Option<u32>) -> Result<(), String> {
         let header = if pair.service() == Service::Ud { GRH } else { 0 };
-        // Every other receive has room to spare, which must stay as it is.
+        // Every other receive has spare room, which must stay as it is.
         let spare = if self.overlap() { 17 } else { 0 };
         let room = header + self.len + spare;
         let pieces = if room == 0 { Vec::new() } else { self.remote.lay_out(room, BASE) };
@@ -183,7 +183,7 @@ impl Case {
         same("immediate value", received.imm, expected)?;
         same("invalidated key", received.invalidated, invalidate)?;
         same("GRH flag", received.grh, header > 0)?;
-        // What arrived, piece by piece, and what lies between and behind.
+        // The stretches to compare: the message, piece by piece, and the bytes between and behind.
         let mut stretches = Vec::new();
         let (mut at, mut covered) = (0, BASE - GAP);
         for (offset, len) in &pieces {
@@ -202,7 +202,7 @@ impl Case {
         self.check_remote(pair, stretches)
     }
 
-    /// Posts, waits for the completion, and takes the far receive.
+    /// Post, wait for the completion, and take the far receive.
     fn exchange(&self, pair: &mut Pair<'_>, op: SendOp<'_>, pieces: &[Piece], opcode: u32) -> Result<Received, String> {
         let solicited = self.number % 3 == 1;
         let flags = if solicited { SendFlags::SOLICITED } else { SendFlags::empty() };
@@ -226,7 +226,7 @@ impl Case {
         }
     }
 
-    /// Our own completion.
+    /// Check the completion of the near side.
     pub fn check_sent(&self, pair: &Pair<'_>, opcode: u32) -> Result<(), String> {
         let wc: Wc = pair.near.sent()?;
         same("status of the request", wc.status(), Status::SUCCESS)?;
@@ -246,12 +246,12 @@ impl Case {
         Ok(())
     }
 
-    /// A stretch that nobody should have touched.
+    /// A stretch that no operation should have changed.
     fn around(&self, offset: usize, len: usize) -> Stretch {
         Stretch { offset, len, seed: self.seed() + AROUND, start: offset - (BASE - GAP) }
     }
 
-    /// Compares the far memory.
+    /// Compare the far memory.
     fn check_remote(&self, pair: &mut Pair<'_>, stretches: Vec<Stretch>) -> Result<(), String> {
         match pair.call(Task::Compare(stretches.clone()))? {
             Answer::Difference(found) => self.describe(&stretches, found),
@@ -270,12 +270,12 @@ impl Case {
         Err(format!("{where_}: {expected:#04x} expected, {found:#04x} found"))
     }
 
-    /// Where in the far region one-sided operations go: not always aligned.
+    /// The place in the far region of one-sided operations, which is not always aligned.
     fn remote_offset(&self) -> usize {
         BASE + (self.number % 7) as usize
     }
 
-    /// Message and surroundings of a one-sided operation.
+    /// The stretches of the message and the surroundings of a one-sided operation.
     fn one_sided(&self) -> Vec<Stretch> {
         let offset = self.remote_offset();
         vec![
@@ -302,7 +302,7 @@ impl Case {
             pair.near.post(self.number, op, SendFlags::empty(), &ours, self.inline)?;
             self.check_sent(pair, sys::IBV_WC_RDMA_WRITE)?;
             if pair.service() == Service::Uc {
-                // Unacknowledged: what comes behind tells that this has arrived.
+                // The message is not acknowledged: the one behind it shows that it has arrived.
                 pair.receive(self.number, Vec::new())?;
                 let marker = Case { inline: false, ..*self };
                 marker.exchange(pair, SendOp::Send, &[], sys::IBV_WC_SEND)?;
@@ -342,7 +342,7 @@ impl Case {
             Operation::FetchAdd => {
                 (SendOp::FetchAdd { addr, rkey, add: operand }, before.wrapping_add(operand), sys::IBV_WC_FETCH_ADD)
             }
-            // Every other one must find something else, and leave it.
+            // Every other one must find another value, and leave it.
             _ => {
                 let equal = self.overlap();
                 let compare = if equal { before } else { before ^ (1 << 63) };
@@ -382,7 +382,7 @@ impl Case {
     }
 }
 
-/// Demands that two things are equal.
+/// Check that two values are equal.
 pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
     match found == expected {
         true => Ok(()),
@@ -398,7 +398,8 @@ pub fn exists(operation: Operation, service: Service, place: Place) -> bool {
             matches!(operation, Operation::Send | Operation::SendImm | Operation::Write | Operation::WriteImm)
         }
         Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
-        // Sender and receiver are two queue pairs, so neither can be connected to itself; the receiver cannot bind.
+        // The sender and the receiver are two queue pairs, so neither can be connected to itself; the receiver cannot
+        // bind.
         Service::Xrc => {
             place != Place::Itself
                 && !matches!(

@@ -23,7 +23,7 @@ use plan::{Plan, Row};
 use remote::{Pair, Place};
 use report::Report;
 
-/// Entries of the largest scatter/gather list that is tried.
+/// The number of entries of the largest scatter/gather list that is tried.
 pub const MOST_ENTRIES: usize = 32;
 
 /// Options of the command.
@@ -42,7 +42,7 @@ pub struct Options {
     verbose: bool,
 }
 
-/// Runs all cases.
+/// Run all cases.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let (library, device) = options.device.find()?;
     let fixture = Rc::new(options.device.open()?);
@@ -60,12 +60,12 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(report.finish())
 }
 
-/// The far side's process.
+/// Run the far side's process.
 pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     remote::serve(link, device)
 }
 
-/// Runs the cases of one row, on pairs that are made anew where one was broken.
+/// Run the cases of one row, on pairs that are made anew where one was broken.
 fn run_row(fixture: &Rc<Fixture>, plan: &Plan, options: &Options, report: &mut Report) -> Result<(), String> {
     let Row { place, spec, .. } = plan.row;
     let mut other: Option<Other> = None;
@@ -82,7 +82,7 @@ fn run_row(fixture: &Rc<Fixture>, plan: &Plan, options: &Options, report: &mut R
                 return Ok(());
             }
         };
-        // How much data can go inline is known once there is a queue pair.
+        // The number of inline bytes is known once there is a queue pair.
         let cases = cases.get_or_insert_with(|| {
             let wanted = |case: &Case| {
                 let filter = options.filter.as_deref().unwrap_or("");
@@ -107,7 +107,7 @@ fn run_row(fixture: &Rc<Fixture>, plan: &Plan, options: &Options, report: &mut R
         }
         drop(pair);
         if failed {
-            // Whatever state the other process is in.
+            // The state of the other process is not known.
             other = None;
             broken += 1;
             if broken == MOST_FAILURES {
@@ -118,5 +118,5 @@ fn run_row(fixture: &Rc<Fixture>, plan: &Plan, options: &Options, report: &mut R
     }
 }
 
-/// After so many failures in a row of the report, the rest would take long and tell nothing new.
+/// A number of failures in a row of the report after which the rest would take long and show nothing new.
 const MOST_FAILURES: usize = 20;

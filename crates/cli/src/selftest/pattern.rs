@@ -1,8 +1,8 @@
-//! The bytes that messages are made of: any byte can be told from its place, so a misplaced one shows.
+//! The bytes of messages: the value of any byte shows its place, so a misplaced one is found.
 
 use rdma::Mr;
 
-/// Bytes compared or written at a time.
+/// The number of bytes that are compared or written at a time.
 const CHUNK: usize = 64 << 10;
 
 /// Eight bytes of the pattern `seed`, from `8 * index` on. A multiplicative hash: neighbours have nothing in common.
@@ -13,7 +13,7 @@ fn word(seed: u64, index: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// Fills `out` with the pattern's bytes from `start` on.
+/// Fill `out` with the pattern's bytes from `start` on.
 pub fn generate(seed: u64, start: usize, out: &mut [u8]) {
     let mut done = 0;
     while done < out.len() {
@@ -26,7 +26,7 @@ pub fn generate(seed: u64, start: usize, out: &mut [u8]) {
     }
 }
 
-/// Writes `len` bytes of the pattern, from its byte `start` on, to `offset` in the region.
+/// Write `len` bytes of the pattern, from its byte `start` on, to `offset` in the region.
 pub fn fill(mr: &Mr, offset: usize, len: usize, seed: u64, start: usize) {
     let mut buf = vec![0; len.min(CHUNK)];
     let mut done = 0;
@@ -38,18 +38,18 @@ pub fn fill(mr: &Mr, offset: usize, len: usize, seed: u64, start: usize) {
     }
 }
 
-/// A byte that is not what it should be.
+/// A byte with a wrong value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Where, counted from the start of what was compared.
+    /// Its place, counted from the start of the comparison.
     pub at: usize,
-    /// What should be there.
+    /// The expected value.
     pub expected: u8,
-    /// What is there.
+    /// The value that is there.
     pub found: u8,
 }
 
-/// Compares `len` bytes at `offset` in the region with the pattern, from its byte `start` on.
+/// Compare `len` bytes at `offset` in the region with the pattern, from its byte `start` on.
 pub fn compare(mr: &Mr, offset: usize, len: usize, seed: u64, start: usize) -> Option<Difference> {
     let (mut expected, mut found) = (vec![0; len.min(CHUNK)], vec![0; len.min(CHUNK)]);
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Which cases there are.
+//! The choice of cases.
 
 use super::case::{Case, Operation, exists};
 use super::refuse;
@@ -6,18 +6,18 @@ use super::remote::Place;
 use super::shape::{Shape, span};
 use super::side::{BASE, Caps, Service, Spec};
 
-/// A row of the report: where the far side is, and how the pair is made.
+/// A row of the report: the place of the far side, and the properties of the pair.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Row {
-    /// Where the far side is.
+    /// The place of the far side.
     pub place: Place,
-    /// How both sides are made.
+    /// The properties of both sides.
     pub spec: Spec,
-    /// Which sizes.
+    /// The sizes.
     pub extent: Extent,
 }
 
-/// How much of everything.
+/// A choice of sizes and shapes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Extent {
     /// All sizes and shapes.
@@ -41,16 +41,16 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// Message sizes: around every boundary that an implementation may have.
+/// Message sizes around every boundary that an implementation may have.
 const SIZES: [usize; 19] =
     [0, 1, 7, 8, 63, 64, 65, 255, 256, 1000, 4095, 4096, 4097, 16383, 16384, 16385, 65536, 1 << 20, LARGEST];
-/// Fewer, for variants of what was tested with all.
+/// Fewer sizes, for variants of rows that were tested with all.
 const SOME: [usize; 7] = [0, 1, 64, 4097, 16385, 65536, LARGEST];
-/// Fewer, for those in a hurry.
+/// The sizes of a quick run.
 const QUICK: [usize; 6] = [0, 1, 64, 4096, 16385, 1 << 20];
-/// Not a multiple of anything.
+/// A size that is not a multiple of anything.
 const LARGEST: usize = (3 << 20) + 1;
-/// For one row.
+/// The size of one row.
 const HUGE: usize = 64 << 20;
 
 /// All rows.
@@ -87,14 +87,14 @@ pub fn rows() -> Vec<Row> {
 pub struct Plan {
     /// The row.
     pub row: Row,
-    /// What the device can do.
+    /// The abilities of the device.
     pub caps: Caps,
-    /// Fewer.
+    /// True for fewer cases.
     pub quick: bool,
 }
 
 impl Plan {
-    /// Why the device cannot do the whole row.
+    /// The reason why the device cannot do the whole row.
     pub fn impossible(&self) -> Option<&'static str> {
         let Spec { service, srq, .. } = self.row.spec;
         match () {
@@ -105,13 +105,13 @@ impl Plan {
         }
     }
 
-    /// The cases. `skip` hears of those that the device cannot do.
+    /// The cases. `skip` gets the reason and the number of those that the device cannot do.
     pub fn cases(&self, inline: usize, mut skip: impl FnMut(&'static str, usize)) -> Vec<Case> {
         let Row { place, spec, extent } = self.row;
         let mut cases = Vec::new();
         let mut number = 0;
         let mut add = |operation, len, near, remote, inline| {
-            // Odd steps: what varies with the number shall not vary with the shape alone.
+            // The steps are odd, so that a property that varies with the number does not vary with the shape alone.
             number += 1;
             cases.push(Case { operation, len, near, remote, inline, number: number * 5 + len as u64 % 3 });
         };
@@ -166,7 +166,8 @@ impl Plan {
                         add(operation, 8, Shape::One, Shape::One, false);
                     }
                 }
-                // A queue pair that is its own peer fails on both sides at once; which error wins is not defined.
+                // A queue pair that is its own peer fails on both sides at once; the specification does not say which
+                // error wins.
                 Operation::Invalidate | Operation::Refuse if place == Place::Itself => {}
                 Operation::Bind | Operation::Invalidate => {
                     add(operation, 1, Shape::One, Shape::One, false);

@@ -1,4 +1,4 @@
-//! What must be refused: the request fails with the status that the specification names, and no byte changes.
+//! Requests that must be refused: each fails with the status that the specification names, and no byte changes.
 
 use rdma::{SendFlags, SendOp, Status};
 
@@ -18,15 +18,15 @@ pub const NAMES: [&str; 7] = [
     "a SEND out of memory that is not registered",
 ];
 
-/// Of those, the ones that need atomics.
+/// True for refusals that need atomics.
 pub fn needs_atomics(number: usize) -> bool {
     number == 4
 }
 
-/// Bytes that are tried.
+/// The number of bytes that are tried.
 const LEN: usize = 1000;
 
-/// Breaks a rule and looks what happens. The pair cannot be used afterwards.
+/// Break a rule and check the result. The pair cannot be used afterwards.
 pub fn refused(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     let number = case.len;
     let case = Case { len: LEN, near: Shape::One, remote: Shape::One, ..*case };
@@ -60,7 +60,7 @@ pub fn refused(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     pair.near.post(case.number, op, SendFlags::empty(), &pieces, false)?;
     same("status", pair.near.sent()?.status(), expected)?;
     match number {
-        // A responder may have placed what fits; only the status is certain.
+        // A responder may have placed the bytes that fit; only the status is certain.
         5 => match pair.call(Task::Take { solicited: false })? {
             Answer::Received(received) => same("status of the receive", Status(received.status), Status::LOCAL_LENGTH),
             other => Err(format!("an answer out of place: {other:?}")),
@@ -69,7 +69,7 @@ pub fn refused(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     }
 }
 
-/// Binds a window, makes its key invalid, and tries it. The pair cannot be used afterwards.
+/// Bind a window, make its key invalid, and try it. The pair cannot be used afterwards.
 pub fn invalidated(case: &Case, pair: &mut Pair<'_>) -> Result<(), String> {
     let kind = case.len as u8;
     let case = Case { len: LEN, near: Shape::One, remote: Shape::One, ..*case };

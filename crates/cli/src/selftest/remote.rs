@@ -1,4 +1,4 @@
-//! The far side, wherever it is.
+//! The far side, in any place.
 
 use std::rc::Rc;
 
@@ -7,10 +7,10 @@ use super::side::{Answer, Service, Side, Spec, Stretch, Task};
 use crate::fixture::{DeviceOptions, Endpoint, Fixture};
 use crate::link::{Link, Other, Role};
 
-/// Where the far side is.
+/// The place of the far side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Place {
-    /// It is the near side: a queue pair connected to itself.
+    /// The near side: a queue pair connected to itself.
     Itself,
     /// Another queue pair of this process.
     Neighbour,
@@ -28,7 +28,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Carries tasks to the far side.
+/// The carrier of tasks to the far side.
 enum Carrier<'a> {
     Here { side: Rc<Side>, pending: Option<Task> },
     There(&'a mut Link),
@@ -36,7 +36,7 @@ enum Carrier<'a> {
 
 /// A connected pair: the near side, and the way to the far one.
 pub struct Pair<'a> {
-    /// Our side.
+    /// The near side.
     pub near: Rc<Side>,
     /// The far side's address, region and key.
     pub peer: Endpoint,
@@ -44,7 +44,7 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Makes and connects both sides.
+    /// Make and connect both sides.
     pub fn build(
         fixture: &Rc<Fixture>,
         spec: Spec,
@@ -73,7 +73,7 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// Has a task done.
+    /// Have a task done.
     pub fn call(&mut self, task: Task) -> Result<Answer, String> {
         match &mut self.remote {
             Carrier::Here { side, .. } => side.perform(task),
@@ -81,7 +81,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Has a task begun, which [`Pair::end`] waits for. In the other process it is done meanwhile; in this one, then.
+    /// Begin a task, which [`Pair::end`] waits for. In the other process it is done in between; in this one, at that
+    /// call.
     pub fn begin(&mut self, task: Task) -> Result<(), String> {
         match &mut self.remote {
             Carrier::Here { pending, .. } => {
@@ -92,7 +93,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Waits for what was begun.
+    /// Wait for the task that was begun.
     pub fn end(&mut self) -> Result<Answer, String> {
         match &mut self.remote {
             Carrier::Here { side, pending } => side.perform(pending.take().ok_or("nothing was begun")?),
@@ -100,17 +101,17 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Has a task done that has no answer.
+    /// Have a task done that has no answer.
     pub fn tell(&mut self, task: Task) -> Result<(), String> {
         self.call(task).map(|_| ())
     }
 
-    /// Fills a part of the far region with a pattern.
+    /// Fill a part of the far region with a pattern.
     pub fn fill(&mut self, offset: usize, len: usize, seed: u64) -> Result<(), String> {
         self.tell(Task::Fill(vec![Stretch { offset, len, seed, start: 0 }]))
     }
 
-    /// Posts a far receive.
+    /// Post a far receive.
     pub fn receive(&mut self, wr_id: u64, pieces: Vec<Piece>) -> Result<(), String> {
         self.tell(Task::Receive { wr_id, pieces })
     }
@@ -126,14 +127,14 @@ fn ask(link: &mut Link, task: &Task) -> Result<Answer, String> {
     link.receive::<Result<Answer, String>>()?
 }
 
-/// The far side in a process of its own.
+/// Run the far side in a process of its own.
 pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     let fixture = Rc::new(device.open()?);
     let mut side: Option<Side> = None;
     while let Some(task) = link.receive_or_end::<Task>()? {
         let answer = match (task, &side) {
             (Task::Build(spec), _) => {
-                // The old one first: a device may have few of everything.
+                // The old side goes first: a device may have few of everything.
                 side = None;
                 Side::build(&fixture, spec).and_then(|made| {
                     let endpoint = made.endpoint()?;
@@ -149,7 +150,7 @@ pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts that process.
+/// Start that process.
 pub fn start(device: &DeviceOptions) -> Result<Other, String> {
     Other::start(Role::Selftest, device)
 }

@@ -1,4 +1,4 @@
-//! What was found.
+//! The results of the cases.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -8,14 +8,14 @@ use super::case::{Case, Operation};
 use super::plan::Row;
 use crate::out::say;
 
-/// Passed and failed.
+/// The numbers of cases that passed and failed.
 #[derive(Clone, Copy, Default)]
 struct Count {
     passed: usize,
     failed: usize,
 }
 
-/// Everything that was found.
+/// The results of all cases.
 pub struct Report {
     verbose: bool,
     start: Instant,
@@ -25,7 +25,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing yet.
+    /// A report without results.
     pub fn new(verbose: bool) -> Self {
         Report {
             verbose,
@@ -40,7 +40,7 @@ impl Report {
         self.counts.entry(row).or_default().entry(operation).or_default()
     }
 
-    /// A case passed.
+    /// Count a case that passed.
     pub fn pass(&mut self, row: Row, case: &Case) {
         if self.verbose {
             say!("  ok    {row}: {case}");
@@ -48,7 +48,7 @@ impl Report {
         self.count(row, case.operation).passed += 1;
     }
 
-    /// A case failed, or a row could not be begun.
+    /// Count a case that failed, or a row that could not be begun.
     pub fn fail(&mut self, row: Row, case: Option<&Case>, error: &str) {
         let text = match case {
             Some(case) => format!("{row}: {case} (case {}): {error}", case.number),
@@ -59,12 +59,12 @@ impl Report {
         self.failures.push(text);
     }
 
-    /// Something was left out.
+    /// Count cases that were left out.
     pub fn skip(&mut self, reason: &'static str, count: usize) {
         *self.skipped.entry(reason).or_default() += count;
     }
 
-    /// Prints the table. The exit status says whether all is well.
+    /// Print the table. The exit status shows whether all cases passed.
     pub fn finish(self) -> ExitCode {
         let rows: Vec<(String, Vec<String>)> = self
             .counts

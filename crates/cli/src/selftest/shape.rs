@@ -1,8 +1,8 @@
-//! How a message lies in memory.
+//! Layouts of a message in memory.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes between two pieces, which nobody may touch.
+/// The number of bytes between two pieces, which no operation may change.
 pub const GAP: usize = 24;
 
 /// Scatter/gather lists.
@@ -10,19 +10,19 @@ pub const GAP: usize = 24;
 pub enum Shape {
     /// One entry.
     One,
-    /// Two, of a third and the rest.
+    /// Two entries, of a third and the rest.
     Two,
-    /// Three, the middle one empty.
+    /// Three entries, the middle one empty.
     Three,
-    /// As many as this, as equal as can be.
+    /// This many entries, as equal as can be.
     Many(usize),
 }
 
-/// An entry: where, and how many bytes.
+/// An entry: its place, and its number of bytes.
 pub type Piece = (usize, usize);
 
 impl Shape {
-    /// Entries that it needs.
+    /// The number of entries that it needs.
     pub fn entries(self) -> usize {
         match self {
             Shape::One => 1,
@@ -54,7 +54,7 @@ impl Shape {
     }
 }
 
-/// Bytes from `base` to behind the last gap of a message of `len` bytes in at most `entries` pieces.
+/// The number of bytes from `base` to behind the last gap of a message of `len` bytes in at most `entries` pieces.
 pub fn span(len: usize, entries: usize) -> usize {
     len + (entries + 1) * GAP
 }

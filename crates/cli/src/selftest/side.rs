@@ -1,4 +1,4 @@
-//! One side of a connection: everything that it is made of, and what it does when told.
+//! One side of a connection: its objects, and its tasks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use super::pattern;
 use super::shape::Piece;
 use crate::fixture::{Endpoint, Fixture, PORT, text, wait};
 
-/// Longest wait for a completion or an event.
+/// The longest wait for a completion or an event.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Requests of a queue.
+/// The number of requests of a queue.
 const DEPTH: u32 = 64;
-/// Key of datagrams.
+/// The Q_Key of datagrams.
 const QKEY: u32 = 0x1111_1111;
-/// Inline bytes to ask for; a device with fewer is asked again.
+/// The numbers of inline bytes to ask for; a device that refuses one is asked for the next.
 const INLINE: [u32; 5] = [256, 128, 64, 32, 0];
-/// Cookie of the queue of sends.
+/// The cookie of the queue of sends.
 const SENDS: u64 = 1;
-/// Cookie of the queue of receives.
+/// The cookie of the queue of receives.
 const RECEIVES: u64 = 2;
 
 /// Transport service.
@@ -39,39 +39,39 @@ pub enum Service {
     Xrc,
 }
 
-/// How a side is made.
+/// The properties of a side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// Of its queue pairs.
+    /// The service of its queue pairs.
     pub service: Service,
-    /// Receives from a shared receive queue. XRC always does.
+    /// True if it receives from a shared receive queue. XRC always does.
     pub srq: bool,
-    /// Waits for events instead of polling.
+    /// True if it waits for events instead of polling.
     pub events: bool,
-    /// Bytes of each region.
+    /// The bytes of each region.
     pub room: usize,
 }
 
-/// What the device can do, as far as the tests care.
+/// The abilities of the device that the tests need to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
-    /// Entries of a request.
+    /// The number of entries of a request.
     pub sges: usize,
-    /// Memory windows of type 1.
+    /// True for memory windows of type 1.
     pub windows: bool,
-    /// Memory windows of type 2, and the invalidation of their keys.
+    /// True for memory windows of type 2, and the invalidation of their keys.
     pub windows2: bool,
-    /// Extended reliable connections.
+    /// True for extended reliable connections.
     pub xrc: bool,
-    /// Atomics.
+    /// True for atomics.
     pub atomics: bool,
-    /// Shared receive queues.
+    /// True for shared receive queues.
     pub srq: bool,
-    /// Largest datagram.
+    /// The largest datagram, in bytes.
     pub datagram: usize,
 }
 
-/// Asks the device.
+/// Ask the device for its abilities.
 pub fn caps(fixture: &Fixture) -> Result<Caps, String> {
     let attr = fixture.context.query_device().map_err(text)?;
     let has = |flag: u32| attr.device_cap_flags & flag != 0;
@@ -86,20 +86,20 @@ pub fn caps(fixture: &Fixture) -> Result<Caps, String> {
     })
 }
 
-/// A part of the region that peers use, and what should be there.
+/// A part of the region that peers use, and its expected content.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Stretch {
-    /// Where.
+    /// Its place.
     pub offset: usize,
-    /// Bytes.
+    /// The number of bytes.
     pub len: usize,
-    /// Which pattern.
+    /// The seed of the pattern.
     pub seed: u64,
-    /// From which of its bytes on.
+    /// The first of the pattern's bytes.
     pub start: usize,
 }
 
-/// What a side is told to do.
+/// A task of a side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Task {
     /// Makes everything anew.
@@ -114,12 +114,12 @@ pub enum Task {
     Receive {
         /// Its number.
         wr_id: u64,
-        /// Where the data go.
+        /// The places of the data.
         pieces: Vec<Piece>,
     },
     /// Waits for a receive.
     Take {
-        /// Where events are used: only for a solicited one.
+        /// Where events are used: true to wait only for a solicited one.
         solicited: bool,
     },
     /// Sets the word for atomics.
@@ -128,31 +128,31 @@ pub enum Task {
     Load,
     /// Binds a window, of type 1 or 2.
     Bind {
-        /// 1 or 2.
+        /// The type, 1 or 2.
         kind: u8,
-        /// First byte of the region that peers use.
+        /// The first byte, in the region that peers use.
         offset: usize,
-        /// Bytes.
+        /// The number of bytes.
         len: usize,
     },
     /// Makes the window's key invalid.
     Unbind,
 }
 
-/// What came of it.
+/// The answer to a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done.
+    /// The task is done.
     Done,
-    /// Where this side is.
+    /// The endpoint of this side.
     Endpoint(Endpoint),
-    /// Where the memory differs: which stretch, which of its bytes, what should be there and what is.
+    /// The first difference in the memory: the stretch, the byte in it, the expected value and the one that is there.
     Difference(Option<(usize, usize, u8, u8)>),
-    /// A receive.
+    /// A receive that was taken.
     Received(Received),
-    /// The word.
+    /// The word for atomics.
     Word(u64),
-    /// The window's key.
+    /// The key of the window.
     Key(u32),
 }
 
@@ -171,12 +171,12 @@ pub struct Received {
     pub qp_num: u32,
 }
 
-/// Where in the region that peers use the word for atomics is.
+/// The place of the word for atomics, in the region that peers use.
 pub const WORD: usize = 0;
-/// Where messages may lie.
+/// The first place where messages may lie.
 pub const BASE: usize = 256;
 
-/// A window, and the kind of it.
+/// A window, and its type.
 struct Window {
     kind: MwKind,
     rkey: u32,
@@ -185,30 +185,30 @@ struct Window {
 
 /// One side.
 pub struct Side {
-    /// How it was made.
+    /// Its properties.
     pub spec: Spec,
     fixture: Rc<Fixture>,
     peer: RefCell<Option<(Endpoint, Option<Arc<Ah>>)>>,
-    // A window goes before the region that it is bound to.
+    // The window is dropped before the region that it is bound to.
     window: RefCell<Option<Window>>,
-    /// Sends. Receives, too, if it is not XRC.
+    /// The queue pair for sends, and for receives if it is not XRC.
     qp: Arc<Qp>,
-    /// XRC only: receives.
+    /// The queue pair for receives, for XRC only.
     target: Option<Arc<Qp>>,
     srq: Option<Arc<Srq>>,
     sends: Arc<Cq>,
     receives: Arc<Cq>,
-    /// Our own data.
+    /// The region of this side's own data.
     pub local: Arc<Mr>,
-    /// What peers use.
+    /// The region that peers use.
     pub remote: Arc<Mr>,
-    /// Inline bytes.
+    /// The number of inline bytes.
     pub inline: usize,
     psn: u32,
 }
 
 impl Side {
-    /// Makes everything but the connection.
+    /// Make everything but the connection.
     pub fn build(fixture: &Rc<Fixture>, spec: Spec) -> Result<Side, String> {
         let caps = caps(fixture)?;
         let Fixture { context, pd, .. } = &**fixture;
@@ -255,7 +255,7 @@ impl Side {
         })
     }
 
-    /// Where it is.
+    /// The endpoint of this side.
     pub fn endpoint(&self) -> Result<Endpoint, String> {
         let srqn = match (&self.srq, self.spec.service) {
             (Some(srq), Service::Xrc) => srq.number().map_err(text)?,
@@ -273,7 +273,7 @@ impl Side {
         })
     }
 
-    /// Connects to the other side, which may be this one.
+    /// Connect to the other side, which may be this one.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), String> {
         let with = self.fixture.connect(self.psn, peer);
         let mut ah = None;
@@ -304,12 +304,12 @@ impl Side {
         Ok(())
     }
 
-    /// Entries for pieces of a region.
+    /// The entries for pieces of a region.
     fn sges(mr: &Mr, pieces: &[Piece]) -> Vec<Sge> {
         pieces.iter().map(|(offset, len)| mr.sge(*offset, *len)).collect()
     }
 
-    /// Posts a request with pieces of our own data.
+    /// Post a request with pieces of this side's own data.
     pub fn post(
         &self,
         wr_id: u64,
@@ -339,9 +339,9 @@ impl Side {
         self.qp.post_send(&wr).map_err(text)
     }
 
-    /// Posts a SEND out of memory that no region covers.
+    /// Post a SEND out of memory that no region covers.
     pub fn post_unregistered(&self, wr_id: u64, len: usize) -> Result<(), String> {
-        // Address 8 is in nobody's region; the key is a valid one.
+        // Address 8 is in no region; the key is a valid one.
         let sges = [Sge::raw(8, len as u32, self.local.lkey())];
         let wr = SendWr::new(wr_id, SendOp::Send, Data::Sges(&sges));
         self.qp.post_send(&wr).map_err(text)
@@ -352,7 +352,7 @@ impl Side {
         self.next(&self.sends, SENDS, false)
     }
 
-    /// The next completion of a queue: polled for, or waited for.
+    /// The next completion of a queue, by polling or by an event.
     fn next(&self, cq: &Arc<Cq>, cookie: u64, solicited: bool) -> Result<Wc, String> {
         let Some(channel) = cq.channel() else { return wait(cq, PATIENCE) };
         let deadline = Instant::now() + PATIENCE;
@@ -362,7 +362,7 @@ impl Side {
                 return Ok(out[0]);
             }
             cq.arm(solicited).map_err(text)?;
-            // What came before the queue was armed gives no event.
+            // A completion that came before the queue was armed gives no event.
             if cq.poll(&mut out).map_err(text)? == 1 {
                 return Ok(out[0]);
             }
@@ -370,7 +370,7 @@ impl Side {
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut fds = [PollFd::new(channel, PollFlags::IN)];
             if poll(&mut fds, Some(&left)).map_err(text)? == 0 {
-                // Tells a lost event from a lost completion.
+                // This tells a lost event from a lost completion.
                 return Err(match cq.poll(&mut out).map_err(text)? {
                     0 => format!("no completion within {} s", PATIENCE.as_secs()),
                     _ => format!("no event for a completion within {} s", PATIENCE.as_secs()),
@@ -383,7 +383,7 @@ impl Side {
         }
     }
 
-    /// Does what it is told, except to build.
+    /// Carry out a task, except to build.
     pub fn perform(&self, task: Task) -> Result<Answer, String> {
         match task {
             Task::Build(_) => return Err("built already".into()),
@@ -442,7 +442,7 @@ impl Side {
         let kind = if kind == 1 { MwKind::Type1 } else { MwKind::Type2 };
         let mw = self.fixture.pd.alloc_mw(kind).map_err(text)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // Type 2: the low byte is ours to choose; any but the present one.
+        // Type 2: the low byte is the program's choice, any but the present one.
         let rkey = mw.rkey() ^ 1;
         let bind = Bind { mw: &mw, rkey, mr: &self.remote, offset: offset as u64, len: len as u64, access };
         let rkey = match kind {
@@ -498,7 +498,7 @@ impl Service {
     }
 }
 
-/// What queue pairs are made from.
+/// The objects that queue pairs are made from.
 struct Parts<'a> {
     fixture: &'a Fixture,
     spec: Spec,
@@ -507,7 +507,7 @@ struct Parts<'a> {
     receives: &'a Arc<Cq>,
 }
 
-/// Queue pairs of one side.
+/// The queue pairs of one side.
 struct QueuePairs {
     qp: Arc<Qp>,
     target: Option<Arc<Qp>>,

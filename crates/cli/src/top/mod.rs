@@ -1,4 +1,4 @@
-//! `softrnic top`: what processes with the device do, while they do it.
+//! `softrnic top`: the activity of processes with the device, as it happens.
 
 mod rates;
 mod screen;
@@ -40,7 +40,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Shows what happens, until it is told to end.
+/// Show the activity until the user ends it.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let pause = Duration::from_secs_f64(options.interval);
     let mut looks = Looks::new(&options.pids);
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last look at every process.
+/// The last report of every process.
 struct Looks {
     only: Vec<u32>,
     last: BTreeMap<u32, Report>,
@@ -74,7 +74,7 @@ impl Looks {
         Looks { only: only.to_vec(), last: BTreeMap::new() }
     }
 
-    /// Looks again: what has happened since the last look.
+    /// Ask for new reports: the result is the activity since the last ones.
     fn next(&mut self) -> Vec<Process> {
         let pids = if self.only.is_empty() { processes() } else { self.only.clone() };
         let answers: Vec<(u32, Result<Report, String>)> = pids.into_iter().map(|pid| (pid, ask(pid))).collect();
@@ -84,12 +84,12 @@ impl Looks {
         for (pid, answer) in answers {
             match answer {
                 Ok(report) => shown.push(Process::new(&report, self.last.get(&pid), &others)),
-                // Of another user, or ended between the two looks: nothing to see.
+                // A process of another user, or one that ended between the two reports, is not shown.
                 Err(_) if self.only.is_empty() && !(self.last.contains_key(&pid) && state(pid).is_some()) => {}
                 Err(why) => shown.push(Process::silent(pid, why)),
             }
         }
-        // One that does not answer now is still the same process when it does again.
+        // A process that does not answer now is still the same one when it answers again.
         self.last.retain(|pid, _| state(*pid).is_some());
         self.last.extend(others);
         shown

@@ -1,4 +1,4 @@
-//! What has happened between two reports of a process, per second.
+//! The activity between two reports of a process, per second.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use serde::Serialize;
 /// Events per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rates {
-    /// Send requests completed.
+    /// Completed send requests.
     pub messages_out: f64,
-    /// Receives completed.
+    /// Completed receives.
     pub messages_in: f64,
     /// Bytes of messages and RDMA that left.
     pub bytes_out: f64,
     /// Bytes of messages and RDMA that came.
     pub bytes_in: f64,
-    /// RNR NAKs, got and given.
+    /// RNR NAKs, received and sent.
     pub rnr_naks: f64,
-    /// Timeouts and sequence NAKs: what was sent again.
+    /// Timeouts and sequence NAKs, at which packets are sent again.
     pub retries: f64,
     /// Times that the ring to the peer was full.
     pub ring_full: f64,
-    /// Datagrams and messages of UC that were lost, whatever for.
+    /// Datagrams and messages of UC that were lost, for any reason.
     pub dropped: f64,
     /// Send requests that failed.
     pub errors: f64,
 }
 
 impl Rates {
-    /// Between two readings, `seconds` apart. Counters never go back; should they, nothing has happened.
+    /// The rates between two readings, `seconds` apart. Counters never go back; if they do, the rates are 0.
     fn between(old: &QpCounters, new: &QpCounters, seconds: f64) -> Rates {
         let rate = |old: u64, new: u64| if seconds > 0.0 { new.saturating_sub(old) as f64 / seconds } else { 0.0 };
         let of = |count: fn(&QpCounters) -> u64| rate(count(old), count(new));
@@ -53,17 +53,17 @@ impl Rates {
 pub struct QpRow {
     /// Its number.
     pub number: u32,
-    /// Type and state, as in verbs.h.
+    /// The type, as in verbs.h.
     pub qp_type: String,
-    /// State.
+    /// The state, as in verbs.h.
     pub state: String,
     /// The peer's process, if there is a link.
     pub peer: Option<u32>,
-    /// Places of the send queue in use, of how many.
+    /// The places of the send queue in use, and their number.
     pub sends: Option<(u32, u32)>,
-    /// Receives that wait for a message, of how many.
+    /// The receives that wait for a message, and the number of places.
     pub receives: Option<(u32, u32)>,
-    /// Per second.
+    /// The rates per second.
     pub rates: Rates,
 }
 
@@ -72,32 +72,32 @@ pub struct QpRow {
 pub struct CqRow {
     /// Its handle.
     pub handle: u32,
-    /// Completions inside, of how many.
+    /// The completions inside, and the number of places.
     pub inside: (u32, u32),
     /// Completions per second.
     pub completions: f64,
-    /// Somebody polled it between the two looks.
+    /// True if a thread polled it between the two reports.
     pub polled: bool,
 }
 
-/// A process's device in the table. Every process has one of its own, with one port.
+/// The device of a process in the table. Every process has one of its own, with one port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Device {
     /// Its name.
     pub name: &'static str,
-    /// Open contexts.
+    /// The number of open contexts.
     pub contexts: u32,
-    /// Memory regions, and bytes in them.
+    /// The number of memory regions.
     pub mrs: u32,
-    /// See [`Device::mrs`].
+    /// The bytes in them.
     pub mr_bytes: u64,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub qps: usize,
-    /// Completion queues.
+    /// The number of completion queues.
     pub cqs: usize,
-    /// Processes that it is connected to.
+    /// The processes that it is connected to.
     pub peers: Vec<u32>,
-    /// The program polls and moves its own data; else the NIC thread does.
+    /// True if the program polls and moves its own data; else the NIC thread does.
     pub polled: bool,
 }
 
@@ -126,26 +126,26 @@ pub struct Process {
     pub pid: u32,
     /// Its name.
     pub program: String,
-    /// Why there is nothing to see.
+    /// The reason why there is nothing to show.
     pub silent: Option<String>,
-    /// Seconds between the two looks; 0: this is the first.
+    /// The seconds between the two reports; 0: this is the first.
     pub seconds: f64,
-    /// What `softrnic doctor` would say in a word.
+    /// The verdict of `softrnic doctor`.
     pub verdict: &'static str,
-    /// The gravest of its reasons.
+    /// The gravest of its findings.
     pub reason: Option<String>,
-    /// Its device; `None` if there is nothing to see.
+    /// Its device; `None` if there is nothing to show.
     pub device: Option<Device>,
-    /// All its queue pairs together, those that are gone included.
+    /// The rates of all its queue pairs together, with those that are gone included.
     pub rates: Rates,
-    /// The busiest first.
+    /// Its queue pairs, the busiest first.
     pub qps: Vec<QpRow>,
-    /// In the order of their handles.
+    /// Its completion queues, in the order of their handles.
     pub cqs: Vec<CqRow>,
 }
 
 impl Process {
-    /// What a process did between two reports; `others`: what its peers say.
+    /// The activity of a process between two reports; `others`: the reports of its peers.
     pub fn new(now: &Report, before: Option<&Report>, others: &BTreeMap<u32, Report>) -> Process {
         let seconds = before.map_or(0.0, |old| now.now_ns.saturating_sub(old.now_ns) as f64 / 1e9);
         let found = rules::findings(&Situation { report: now, others, before });
@@ -164,14 +164,14 @@ impl Process {
             verdict: text::verdict(&found),
             reason: reason.map(|finding| text::clean(&format!("{}: {}", finding.object, finding.text))),
             device: Some(Device::new(&now.adapter)),
-            // Without the look before, what has happened since the process began says nothing about now.
+            // Without a report before, the counts since the process began tell nothing about now.
             rates: before.map_or(Rates::default(), |old| Rates::between(&total(old), &total(now), seconds)),
             qps,
             cqs: now.adapter.cqs.iter().map(|cq| cq_row(before, cq, seconds)).collect(),
         }
     }
 
-    /// A process that says nothing.
+    /// A process that does not answer.
     pub fn silent(pid: u32, why: String) -> Process {
         Process {
             pid,
@@ -189,7 +189,7 @@ impl Process {
 }
 
 fn qp_row(now: &Report, before: Option<&Report>, qp: &Qp, seconds: f64) -> QpRow {
-    // A new one began with nothing; before the first look nothing is known.
+    // A new queue pair began with zero; before the first report nothing is known.
     let zero = QpCounters::default();
     let old = match before {
         None => &qp.counters,
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(process.seconds, 2.0);
         let expected = Rates { messages_out: 100.0, bytes_out: 10_000.0, retries: 10.0, ..Rates::default() };
         assert_eq!(process.rates, expected);
-        // The first look has nothing to compare with; nor has one at the same time, nor one at another process's.
+        // The first report has nothing to compare with; neither has one of the same time, nor one of another process.
         assert_eq!(Process::new(&new, None, &others).rates, Rates::default());
         assert_eq!(Process::new(&new, Some(&new), &others).rates, Rates::default());
         assert_eq!(Process::new(&old, Some(&new), &others).rates, Rates::default());

@@ -1,4 +1,4 @@
-//! The terminal: a fresh table in the place of the last.
+//! The terminal: a new table takes the place of the last.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crossterm::{execute, queue};
 
 use crate::fixture::text;
 
-/// Gives the terminal back as it was, however the function that holds it ends.
+/// A guard that restores the terminal, however the function that holds it ends.
 struct Screen;
 
 impl Drop for Screen {
@@ -23,7 +23,7 @@ impl Drop for Screen {
     }
 }
 
-/// Shows what `look` gives, again and again, until q, Escape or Ctrl-C.
+/// Show the lines of `look`, again and again, until q, Escape or Ctrl-C.
 pub fn show(pause: Duration, mut look: impl FnMut() -> Vec<String>) -> Result<(), String> {
     enable_raw_mode().map_err(text)?;
     let _screen = Screen;
@@ -53,7 +53,7 @@ pub fn show(pause: Duration, mut look: impl FnMut() -> Vec<String>) -> Result<()
     }
 }
 
-/// As much as there is room for.
+/// Draw as many lines as there is room for.
 fn draw(lines: &[String]) -> Result<(), String> {
     let (width, height) = size().unwrap_or((80, 24));
     let mut out = std::io::stdout().lock();

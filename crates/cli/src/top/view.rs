@@ -1,4 +1,4 @@
-//! The table.
+//! The table of activity.
 
 use std::fmt::Display;
 
@@ -6,10 +6,10 @@ use report::text;
 
 use super::rates::{Device, Process, Rates};
 
-/// Queue pairs of one process that are shown.
+/// The number of queue pairs of one process that are shown.
 const MOST_QPS: usize = 12;
 
-/// The lines of one look.
+/// The lines of one table.
 pub fn lines(processes: &[Process]) -> Vec<String> {
     let mut out = vec![heading()];
     if processes.is_empty() {
@@ -47,7 +47,7 @@ pub fn lines(processes: &[Process]) -> Vec<String> {
     out
 }
 
-/// The device, in a line.
+/// The line of the device.
 fn about(device: &Device) -> String {
     let of = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let mrs = format!("{} ({})", of(device.mrs as usize, "MR"), text::bytes(device.mr_bytes));
@@ -78,7 +78,7 @@ fn cells(name: &str, sends: &str, receives: &str, rates: &[String; 4], stalls: &
     line.trim_end().to_owned()
 }
 
-/// What stood in the way.
+/// The obstacles that were met.
 fn stalls(rates: &Rates) -> String {
     let all = [
         (rates.rnr_naks, "RNR"),

@@ -9,35 +9,35 @@ use std::time::{Duration, Instant};
 use crate::bench::pin;
 use crate::fixture::text;
 
-/// Longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer
+/// The longest time for one run: on a busy machine a ping-pong makes a step per turn of the scheduler, and takes longer
 /// than 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Longest time from a program's end to the end of what it printed.
+/// The longest time from a program's end to the end of its output.
 const SOON: Duration = Duration::from_secs(2);
 
-/// How a side is started. `{port}` in its arguments is a port that is free.
+/// The command of a side. `{port}` in its arguments is a port that is free.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// Program and arguments.
+    /// The program and its arguments.
     pub args: Vec<String>,
-    /// Variables of its environment.
+    /// The variables of its environment.
     pub environment: &'static [(&'static str, &'static str)],
 }
 
 impl Side {
-    /// From a line whose words have no spaces.
+    /// A side from a line whose words have no spaces.
     pub fn new(line: &str) -> Self {
         Side { args: line.split_whitespace().map(str::to_owned).collect(), environment: &[] }
     }
 
-    /// Run by something else: `softrnic run --`.
+    /// This side, run by another command: `softrnic run --`.
     pub fn under(mut self, prefix: &[String]) -> Self {
         self.args.splice(0..0, prefix.iter().cloned());
         self
     }
 
-    /// With variables.
+    /// This side, with variables.
     pub fn with(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.environment = environment;
         self
@@ -57,7 +57,7 @@ pub fn installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Killed when dropped.
+/// A child process, killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -67,10 +67,10 @@ impl Drop for Running {
     }
 }
 
-/// Runs both, and gives what the client printed.
+/// Run both sides. The result is the client's output.
 pub fn run(cores: Option<[usize; 2]>, server: &Side, client: &Side) -> Result<String, String> {
     let port = free_port()?;
-    // Children run where their parent does when it starts them.
+    // A child runs on the cores of the thread that starts it.
     let start = |core: usize, mut command: Command| {
         if let Some(cores) = cores {
             pin::pin(cores[core]);
@@ -95,7 +95,7 @@ pub fn run(cores: Option<[usize; 2]>, server: &Side, client: &Side) -> Result<St
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let client = start(0, command).map_err(|error| format!("cannot start {name}: {error}"))?;
     let told = collect(client, deadline)?;
-    // Most servers end with their client; the others, now.
+    // Most servers end with their client; the others are ended now.
     let soon = Instant::now() + Duration::from_millis(200);
     while server.0.try_wait().map_err(text)?.is_none() && Instant::now() < soon {
         std::thread::sleep(Duration::from_millis(5));
@@ -103,7 +103,7 @@ pub fn run(cores: Option<[usize; 2]>, server: &Side, client: &Side) -> Result<St
     Ok(told)
 }
 
-/// What a child prints until it ends. A test of latency prints every sample, which is more than fits into a pipe.
+/// Collect a child's output until it ends. A test of latency prints every sample, which is more than fits into a pipe.
 fn collect(child: Child, deadline: Instant) -> Result<String, String> {
     let mut child = Running(child);
     let [out, errors] = [reader(child.0.stdout.take()), reader(child.0.stderr.take())];
@@ -114,7 +114,7 @@ fn collect(child: Child, deadline: Instant) -> Result<String, String> {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    // Not to its end: who has inherited the pipe may hold it open for long.
+    // The pipe is not read to its end: a process that has inherited it may hold it open for long.
     let told = |pieces: Receiver<Vec<u8>>| {
         let until = Instant::now() + SOON;
         let next = || pieces.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
@@ -130,7 +130,7 @@ fn collect(child: Child, deadline: Instant) -> Result<String, String> {
     Err(format!("{status}; it said: {}", said.trim()))
 }
 
-/// Reads what comes out of a pipe, piece by piece, on a thread that ends with it.
+/// Read the output of a pipe, piece by piece, on a thread that ends with it.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -150,14 +150,15 @@ fn free_port() -> Result<u16, String> {
     Ok(listener.local_addr().map_err(text)?.port())
 }
 
-/// Looked up, not tried: these servers serve one client only.
+/// True if a server listens. This is looked up, not tried: these servers serve one client only.
 fn listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .any(|table| std::fs::read_to_string(table).is_ok_and(|table| table.lines().any(|line| listens(line, port))))
 }
 
-/// A line of `/proc/net/tcp`: number, local address and port, remote ones, state (0A: listening).
+/// True for a line of `/proc/net/tcp` about a listener: number, local address and port, remote ones, state (0A:
+/// listening).
 fn listens(line: &str, port: u16) -> bool {
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next().and_then(|address| address.rsplit(':').next());

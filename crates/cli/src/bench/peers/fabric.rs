@@ -4,10 +4,10 @@ use super::client_server::Side;
 use super::{Figure, Trial, iterations, send};
 use crate::bench::case::Quantity;
 
-/// What has to be installed.
+/// The programs that have to be installed.
 pub const PROGRAMS: &[&str] = &["fi_pingpong"];
 
-/// All of them.
+/// All trials.
 pub fn trials(sizes: &[usize]) -> Vec<Trial> {
     let trial = |bytes: &usize| {
         let samples = iterations(Quantity::Latency, *bytes);
@@ -26,7 +26,8 @@ pub fn trials(sizes: &[usize]) -> Vec<Trial> {
     sizes.iter().map(trial).collect()
 }
 
-/// The line below the heading that begins with `bytes`; the seventh column is microseconds of one way, a mean.
+/// The figure in the line below the heading that begins with `bytes`; the seventh column is microseconds of one way, a
+/// mean.
 fn parse(text: &str) -> Option<Figure> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with("bytes")).skip(1);
     let typical = lines.next()?.split_whitespace().nth(6)?.parse().ok()?;

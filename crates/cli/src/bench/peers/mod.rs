@@ -16,63 +16,63 @@ use super::stats::{Percentiles, Spread};
 use super::summary::SMALL;
 use client_server::Side;
 
-/// Much longer than a program takes to start, connect, measure for some tens of milliseconds and end.
+/// A time much longer than a program takes to start, connect, measure for some tens of milliseconds and end.
 const LONG: Duration = Duration::from_secs(2);
 
-/// More rounds take long, and tell little.
+/// The greatest number of rounds: more take long, and show little.
 const MOST_ROUNDS: u32 = 3;
 
-/// Sizes that these programs are run with, as far as they were measured: each takes a second or two.
+/// The sizes with which these programs are run, as far as they were measured: each takes a second or two.
 const SIZES: [usize; 6] = [8, 64, 512, 4096, 64 << 10, 1 << 20];
 
-/// A figure that a program told.
+/// A figure that a program printed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Figure {
-    /// Microseconds.
+    /// A latency, in microseconds.
     Latency {
-        /// Median, or mean where the program knows no median.
+        /// The median, or the mean where the program prints no median.
         typical: f64,
-        /// Where the program tells.
+        /// The percentiles, where the program prints them.
         percentiles: Option<Percentiles>,
     },
-    /// Messages a second.
+    /// A rate, in messages a second.
     Rate(f64),
 }
 
-/// Something to run: two sides and what to look for in what the client prints.
+/// A command to run: two sides, and the parser of the client's output.
 struct Trial {
-    /// The program, or what it stands for.
+    /// The program, or the software that it stands for.
     by: &'static str,
-    /// What it does, for people.
+    /// Its operation, as text.
     what: String,
-    /// Null for what is not verbs.
+    /// The transport; `None` for programs without verbs.
     transport: Option<Transport>,
-    /// What of verbs it is, or is most like.
+    /// The case that it measures, or that is most like it.
     case: Case,
     server: Side,
     client: Side,
-    /// Repetitions that it does by itself.
+    /// The number of repetitions that it does by itself.
     samples: u64,
-    /// What the client printed.
+    /// The parser of the client's output.
     parse: fn(&str) -> Option<Figure>,
 }
 
-/// A trial, and what it has told so far.
+/// A trial, and its figures so far.
 struct Tried {
     trial: Trial,
     figures: Vec<Figure>,
-    /// Why there will be no more.
+    /// The reason why there will be no more.
     failed: Option<String>,
 }
 
-/// All that are installed.
+/// All trials whose programs are installed.
 pub struct Peers {
     tried: Vec<Tried>,
     missing: Vec<String>,
 }
 
 impl Peers {
-    /// What the options ask for of these sizes.
+    /// The trials that the options ask for, of these sizes.
     pub fn new(options: &Options, sizes: &[usize]) -> Self {
         let sizes: Vec<usize> = SIZES.into_iter().filter(|size| sizes.contains(size)).collect();
         let all = [
@@ -94,18 +94,19 @@ impl Peers {
         peers
     }
 
-    /// True if they take part in a round.
+    /// True if the programs take part in a round.
     pub fn join(&self, round: u32) -> bool {
         round < MOST_ROUNDS
     }
 
-    /// How many runs there are in a round.
+    /// The number of runs in a round.
     pub fn in_round(&self) -> usize {
         self.tried.iter().map(|tried| turns(&tried.trial.case)).sum()
     }
 
-    /// What is run one behind the other: in the round in which the device and the limits are measured, since what slows
-    /// the machine down for minutes would else slow down only one of the figures that are compared.
+    /// The groups of trials that are run one behind the other, in the round in which the device and the limits are
+    /// measured. A disturbance of the machine for minutes would else slow down only one of the figures that are
+    /// compared.
     pub fn groups(&mut self) -> impl Iterator<Item = Group<'_>> {
         let mut order: Vec<&mut Tried> = self.tried.iter_mut().collect();
         order.sort_by_key(|tried| alike(tried));
@@ -119,7 +120,7 @@ impl Peers {
         groups.into_iter()
     }
 
-    /// Adds what they told.
+    /// Add the figures to the results.
     pub fn finish(self, results: &mut Results) {
         results.missing.extend(self.missing);
         for Tried { trial, figures, failed } in self.tried {
@@ -137,7 +138,7 @@ impl Peers {
 }
 
 impl Tried {
-    /// Runs it, unless it has failed before.
+    /// Run the trial, unless it has failed before.
     fn run(&mut self, cores: Option<[usize; 2]>) -> Option<Figure> {
         if self.failed.is_some() {
             return None;
@@ -148,7 +149,7 @@ impl Tried {
     }
 }
 
-/// What is compared with each other.
+/// The properties that trials have in common which are compared with each other.
 type Alike = (Quantity, Operation, usize);
 
 fn alike(tried: &Tried) -> Alike {
@@ -156,30 +157,30 @@ fn alike(tried: &Tried) -> Alike {
     (case.quantity, case.operation, case.bytes)
 }
 
-/// Programs that measure the same, and what they tell in a round.
+/// Programs that measure the same case, and their figures in a round.
 pub struct Group<'a> {
     alike: Alike,
     members: Vec<(&'a mut Tried, Vec<Figure>)>,
 }
 
 impl Group<'_> {
-    /// What they measure.
+    /// The cases that they measure.
     pub fn cases(&self) -> impl Iterator<Item = &Case> {
         self.members.iter().map(|(tried, _)| &tried.trial.case)
     }
 
-    /// How many turns they take.
+    /// The number of turns that they take.
     pub fn turns(&self) -> usize {
         self.cases().map(turns).max().unwrap_or(0)
     }
 
-    /// A turn that takes longer is the last in its round: what lasts tells as much by itself. (Beside other programs a
-    /// ping-pong makes a step per turn of the scheduler.)
+    /// The length of a turn that is the last in its round: a long run is exact enough by itself. (Beside other programs
+    /// a ping-pong makes a step per turn of the scheduler.)
     pub fn long(&self) -> Duration {
         LONG * self.members.len() as u32
     }
 
-    /// Runs each of them once.
+    /// Run each of them once.
     pub fn turn(&mut self, cores: Option<[usize; 2]>, mut progress: impl FnMut(&str)) {
         for (tried, told) in &mut self.members {
             progress(&format!("{} {}", tried.trial.by, tried.trial.what));
@@ -187,7 +188,7 @@ impl Group<'_> {
         }
     }
 
-    /// They have told all that they will in this round.
+    /// End the round, and take its figures.
     pub fn end(self) {
         for (tried, told) in self.members {
             tried.figures.extend(middle(told));
@@ -195,8 +196,8 @@ impl Group<'_> {
     }
 }
 
-/// How often it is run in a round, by turns with what it is compared with. Of small messages a run takes tens of
-/// milliseconds: what slows a machine down for a second would else slow down one of the two only.
+/// The number of runs in a round, by turns with the runs that are compared. With small messages a run takes tens of
+/// milliseconds: a disturbance of a second would else slow down one of the two only.
 fn turns(case: &Case) -> usize {
     let short = match case.quantity {
         Quantity::Latency => case.bytes == SMALL,
@@ -205,7 +206,7 @@ fn turns(case: &Case) -> usize {
     if short { 3 } else { 1 }
 }
 
-/// The one in the middle, of several rates.
+/// The middle one of several rates.
 fn middle(mut figures: Vec<Figure>) -> Option<Figure> {
     let rate = |figure: &Figure| match figure {
         Figure::Rate(rate) => *rate,
@@ -224,7 +225,7 @@ fn latency(results: &Results, trial: &Trial, figures: &[Figure]) -> LatencyRow {
     let rounds: Vec<f64> = typical.collect();
     let microseconds = Spread::of(&rounds);
     let limit = results.bound(&trial.case, true).map(|bound| bound.beside(microseconds.median, &rounds, None));
-    // Of the round in the middle.
+    // The percentiles are those of the round in the middle.
     let percentiles = figures.iter().find_map(|figure| match figure {
         Figure::Latency { typical, percentiles } if *typical == microseconds.median => *percentiles,
         _ => None,
@@ -273,11 +274,11 @@ fn bandwidth(results: &Results, trial: &Trial, figures: &[Figure]) -> BandwidthR
     }
 }
 
-/// How often, so that it takes about as long for every size.
+/// The number of iterations, so that every size takes about as long.
 fn iterations(quantity: Quantity, bytes: usize) -> u64 {
     let small = match quantity {
         Quantity::Latency => 20_000,
-        // Some 25 ms: in a fifth of that, one turn of the scheduler decides.
+        // About 25 ms: in a fifth of that, one turn of the scheduler decides.
         _ if bytes <= 64 => 500_000,
         _ => 100_000,
     };

@@ -7,10 +7,10 @@ use crate::bench::case::{Case, Operation, Quantity, Transport};
 use crate::bench::stats::{Percentiles, Spread};
 use crate::bench::summary::PERFTEST;
 
-/// What has to be installed.
+/// The programs that have to be installed.
 pub const PROGRAMS: &[&str] = &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_atomic_lat", "ib_send_bw"];
 
-/// All of them.
+/// All trials.
 pub fn trials(options: &Options, sizes: &[usize]) -> Vec<Trial> {
     let mut cases = Vec::new();
     for operation in [Operation::Send, Operation::Write, Operation::Read] {
@@ -27,7 +27,7 @@ pub fn trials(options: &Options, sizes: &[usize]) -> Vec<Trial> {
     cases.into_iter().map(|case| trial(case, &prefix, options)).collect()
 }
 
-/// What is put in front of the program.
+/// The words in front of the program.
 fn prefix(options: &Options) -> Vec<String> {
     let own = std::env::current_exe().map_or_else(|_| "softrnic".to_owned(), |path| path.display().to_string());
     let mut prefix = vec![own, "run".to_owned()];
@@ -69,33 +69,34 @@ fn trial(case: Case, prefix: &[String], options: &Options) -> Trial {
     }
 }
 
-/// The line of figures below the heading that begins with `#bytes`: the last one, since samples have one of their own.
+/// The line of figures below the heading that begins with `#bytes`: the last one, since samples have a heading of their
+/// own.
 fn figures(text: &str) -> Option<Vec<f64>> {
     let mut lines = text.lines().rev();
     let below = lines.by_ref().take_while(|line| !line.trim_start().starts_with("#bytes")).last()?;
     below.split_whitespace().map(|field| field.parse().ok()).collect()
 }
 
-/// Bytes, iterations, least, longest, typical, mean, deviation, 99 %, 99.9 %: perftest divides round trips by two
-/// itself.
+/// The figure in a line of bytes, iterations, least, longest, typical, mean, deviation, 99 %, 99.9 %. perftest divides
+/// round trips by two itself.
 fn parse_latency(text: &str) -> Option<Figure> {
     let fields = figures(text)?;
     let at = |index: usize| fields.get(index).copied();
     let percentiles = Percentiles { p99: at(7)?, p99_9: at(8)?, max: at(3)? };
     let typical = at(4)?;
-    // The same median, with all its digits, unless there are samples of something else.
+    // The exact median of the samples, if it agrees: there may be samples of something else.
     let exact = Some(Spread::of(&samples(text)).median).filter(|exact| (exact - typical).abs() < 0.0101);
     Some(Figure::Latency { typical: exact.unwrap_or(typical), percentiles: Some(percentiles) })
 }
 
-/// What comes below the heading of the samples: each with its number.
+/// The samples below their heading, where each has its number.
 fn samples(text: &str) -> Vec<f64> {
     let lines = text.lines().skip_while(|line| line.trim() != "#, usec").skip(1);
     let sample = |line: &str| line.split_once(',')?.1.trim().parse().ok();
     lines.map_while(sample).collect()
 }
 
-/// Bytes, iterations, peak, mean, millions of messages a second.
+/// The figure in a line of bytes, iterations, peak, mean, millions of messages a second.
 fn parse_bandwidth(text: &str) -> Option<Figure> {
     let fields = figures(text)?;
     Some(Figure::Rate(fields.get(3)? * 1e9 / 8.0 / fields.first()?))

@@ -4,10 +4,10 @@ use super::client_server::Side;
 use super::{Figure, Trial, send};
 use crate::bench::case::Quantity;
 
-/// What has to be installed.
+/// The programs that have to be installed.
 pub const PROGRAMS: &[&str] = &["qperf"];
 
-/// All of them.
+/// All trials.
 pub fn trials(sizes: &[usize]) -> Vec<Trial> {
     let trial = |quantity: Quantity, bytes: usize| {
         let (test, parse): (_, fn(&str) -> Option<Figure>) = match quantity {
@@ -20,7 +20,7 @@ pub fn trials(sizes: &[usize]) -> Vec<Trial> {
             transport: None,
             case: send(quantity, bytes),
             server: Side::new("qperf -lp {port}"),
-            // The size last but one, so that the figure of bandwidth can be divided by it.
+            // The size stands last but one, so that the figure of bandwidth can be divided by it.
             client: Side::new(&format!("qperf -lp {{port}} -t 1 -uu -vvu -m {bytes} 127.0.0.1 {test}")),
             samples: 0,
             parse,
@@ -38,7 +38,7 @@ fn bandwidth(text: &str) -> Option<Figure> {
     Some(Figure::Rate(value(text, "bw", "bytes/sec")? / value(text, "msg_size", "bytes")?))
 }
 
-/// A line like `latency = 7123 ns`.
+/// The value in a line like `latency = 7123 ns`.
 fn value(text: &str, name: &str, unit: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let (key, rest) = line.split_once('=')?;

@@ -5,14 +5,14 @@ use super::{Figure, Trial, iterations, send};
 use crate::bench::case::{Case, Operation, Quantity};
 use crate::bench::summary::UCX;
 
-/// What has to be installed.
+/// The programs that have to be installed.
 pub const PROGRAMS: &[&str] = &["ucx_perftest"];
 
-/// Only the transports of one host.
+/// The environment that leaves only the transports of one host.
 const ENVIRONMENT: &[(&str, &str)] =
     &[("UCX_TLS", "shm"), ("UCX_LOG_LEVEL", "error"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 
-/// All of them.
+/// All trials.
 pub fn trials(sizes: &[usize]) -> Vec<Trial> {
     let tests = [
         ("tag_lat", "tagged send", Quantity::Latency, Operation::Send),
@@ -43,7 +43,7 @@ fn trial(test: &str, what: &str, case: Case) -> Trial {
     }
 }
 
-/// Iterations; median, mean and all in microseconds; MB/s twice; messages a second twice.
+/// The figures of a line: iterations; median, mean and all in microseconds; MB/s twice; messages a second twice.
 fn figures(text: &str) -> Option<Vec<f64>> {
     let numbers = |line: &str| line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<Vec<f64>>>();
     text.lines().filter_map(numbers).rfind(|fields| fields.len() >= 8)
