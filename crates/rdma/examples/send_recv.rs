@@ -18,7 +18,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const PATIENCE: u16 = 2000;
 
-/// What one side has: made on the device that its id is bound to, with one receive posted.
+/// The objects of one side: made on the device that its id is bound to, with one receive posted.
 struct Side {
     cq: Arc<Cq>,
     qp: Arc<Qp>,
@@ -47,7 +47,7 @@ impl Side {
         Ok(self.qp.post_send(&SendWr { wr_id: 2, flags, op: SendOp::Send, data, to: None, srqn: 0 })?)
     }
 
-    /// Polls until `count` requests are done; gives the bytes that were received.
+    /// Poll until `count` requests are done; the result is the bytes that were received.
     fn done(&self, count: usize) -> Outcome<Vec<u8>> {
         let end = Instant::now() + Duration::from_secs(5);
         let (mut left, mut received) = (count, Vec::new());

@@ -112,8 +112,8 @@ api! {
     ack_cm_event = c"rdma_ack_cm_event"(*mut rdma_cm_event) -> c_int;
 }
 
-/// The versions that libibverbs gives its functions, and librdmacm those above. An unversioned request could be
-/// answered by the functions of 2006, which keep other structures.
+/// The versions that libibverbs gives its functions, and librdmacm those above. For an unversioned request the linker
+/// could find the functions of 2006, whose structures differ.
 const VERSIONS: [&CStr; 6] =
     [c"IBVERBS_1.1", c"IBVERBS_1.6", c"IBVERBS_1.11", c"RDMACM_1.0", c"RDMACM_1.1", c"RDMACM_1.2"];
 
@@ -141,7 +141,7 @@ fn linker_message() -> String {
     }
 }
 
-/// Opens a library for good: its handle is never closed.
+/// Open a library for good: its handle is never closed.
 fn open(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: a C string. Running the initialisers of a library that the user named is what was asked for.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -149,11 +149,11 @@ fn open(name: &CStr) -> Result<*mut c_void, String> {
 }
 
 impl Library {
-    /// What the dynamic linker finds for a program that was linked with `-libverbs`.
+    /// The name of the library that the dynamic linker loads for a program that was linked with `-libverbs`.
     pub const SYSTEM: &'static str = "libibverbs.so.1";
 
-    /// Opens the library at `path`; a name without a slash is searched for, as `dlopen(3)` says. The error is the
-    /// dynamic linker's, for people.
+    /// Load the library at `path`; a name without a slash is searched for, as `dlopen(3)` says. The error is the
+    /// dynamic linker's message.
     pub fn load(path: &Path) -> Result<Arc<Library>, String> {
         let describe = |error: String| format!("cannot use the verbs library {}: {error}", path.display());
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| describe(error.to_string()))?;
@@ -161,8 +161,8 @@ impl Library {
         Self::of_handle(handle, path.display().to_string(), !name.to_bytes().contains(&b'/')).map_err(describe)
     }
 
-    /// The library that this process has already (it was linked, or preloaded by `softrnic run`); without one, what the
-    /// dynamic linker finds as [`Library::SYSTEM`]. No path is needed.
+    /// The library that this process has already (it was linked, or preloaded by `softrnic run`); without one, the
+    /// library that the dynamic linker finds as [`Library::SYSTEM`]. No path is needed.
     pub fn this_process() -> Result<Arc<Library>, String> {
         let describe = |error: String| format!("cannot use the verbs library of this process: {error}");
         let present = !symbol(libc::RTLD_DEFAULT, c"ibv_get_device_list").is_null();
@@ -170,9 +170,9 @@ impl Library {
         Self::of_handle(handle, Self::SYSTEM.into(), true).map_err(describe)
     }
 
-    /// `system`: connections may come from the system's librdmacm, which stands on the verbs library that is named
-    /// [`Library::SYSTEM`]. A library that was loaded by its path must have them itself, because contexts of one verbs
-    /// library mean nothing to another.
+    /// A library from its handle. With `system`, connections may come from the system's librdmacm, which is built on
+    /// the verbs library named [`Library::SYSTEM`]. A library that was loaded by its path must have them itself,
+    /// because contexts of one verbs library mean nothing to another.
     fn of_handle(handle: *mut c_void, path: String, system: bool) -> Result<Arc<Library>, String> {
         // SAFETY: functions named `ibv_*` have the signatures of verbs.h; that is what the name promises.
         let api = unsafe { Api::look_up(handle) }?;

@@ -1,4 +1,5 @@
-//! Work requests built by functions (`ibv_wr_post(3)`): for what the structures of `ibv_post_send(3)` have no room.
+//! Work requests built by functions (`ibv_wr_post(3)`), for operations that the structures of `ibv_post_send(3)` have
+//! no room for.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -13,7 +14,7 @@ use crate::{Data, Error, Qp, SendOp, SendWr};
 const CALL: &str = "ibv_wr_complete";
 
 impl Qp {
-    /// Builds requests and posts all of them, or none.
+    /// Build requests and post all of them, or none.
     ///
     /// EOPNOTSUPP: the queue pair was not made by [`crate::Pd::create_qp_ex`] or not for one of the operations; EINVAL:
     /// an atomic write of other than 8 inline bytes.

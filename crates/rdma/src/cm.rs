@@ -23,7 +23,7 @@ use crate::api::CmApi;
 use crate::error::{Error, Result, number, pointer};
 use crate::{Context, Library, Qp};
 
-/// Where the events of connections arrive (rdma_create_event_channel(3)).
+/// A channel at which the events of connections arrive (rdma_create_event_channel(3)).
 pub struct EventChannel {
     library: Arc<Library>,
     raw: NonNull<rdma_event_channel>,
@@ -57,7 +57,8 @@ pub struct CmEvent {
     pub status: i32,
     /// The cookie of the id that it belongs to; for CONNECT_REQUEST, of the listener.
     pub cookie: u64,
-    /// What the peer sent with it. It may be longer than what was given, by zeroes (rdma_get_cm_event(3)).
+    /// The private data that the peer sent with it. It may be longer than what was given, by zeroes
+    /// (rdma_get_cm_event(3)).
     pub private_data: Vec<u8>,
     /// READs and atomics that the peer wants to have outstanding towards this side.
     pub responder_resources: u8,
@@ -80,7 +81,7 @@ pub struct CmParam<'a> {
     pub retry_count: u8,
     /// Retries after RNR NAKs, 0 to 7; 7 means for ever.
     pub rnr_retry_count: u8,
-    /// What the peer may do to this side's memory.
+    /// The access of the peer to this side's memory.
     pub access: Access,
 }
 
@@ -128,12 +129,12 @@ impl EventChannel {
         self.library.cm().expect("a channel exists, so its functions do")
     }
 
-    /// Makes [`EventChannel::event`] return EAGAIN instead of waiting.
+    /// Make [`EventChannel::event`] return EAGAIN instead of waiting.
     pub fn set_nonblocking(&self) -> Result<()> {
         crate::device::set_nonblocking(self.as_fd())
     }
 
-    /// A new id in the TCP port space. `cookie` is what its events give back.
+    /// Make an id in the TCP port space. Its events give `cookie` back.
     pub fn create_id(self: &Arc<Self>, cookie: u64) -> Result<Arc<CmId>> {
         let mut raw = null_mut();
         // SAFETY: a live channel and a place for the result; the cookie is only handed back.
@@ -142,7 +143,7 @@ impl EventChannel {
         Ok(Arc::new(CmId { channel: self.clone(), raw: pointer("rdma_create_id", raw)? }))
     }
 
-    /// The next event. Waits for one, unless [`EventChannel::set_nonblocking`].
+    /// The next event. The call waits for one, unless [`EventChannel::set_nonblocking`].
     pub fn event(self: &Arc<Self>) -> Result<CmEvent> {
         let mut raw = null_mut();
         // SAFETY: a live channel and a place for the result.
@@ -214,7 +215,7 @@ unsafe impl Sync for CmId {}
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: a live id without a queue pair, destroyed once. Its events are acknowledged by who takes them.
+        // SAFETY: a live id without a queue pair, destroyed once. Its events were acknowledged when they were taken.
         unsafe { (self.cm().destroy_id)(self.raw.as_ptr()) };
     }
 }
@@ -224,7 +225,7 @@ impl CmId {
         self.channel.cm()
     }
 
-    /// Changes what its events give back; for an id that a CONNECT_REQUEST brought, which has its listener's.
+    /// Set the cookie that its events give back; for an id that a CONNECT_REQUEST brought, which has its listener's.
     pub fn set_cookie(&self, cookie: u64) {
         // SAFETY: a live id; this crate reads the member atomically, and librdmacm leaves it to its user.
         let at = unsafe { AtomicPtr::from_ptr(&raw mut (*self.raw.as_ptr()).context) };
@@ -240,7 +241,7 @@ impl CmId {
         unsafe { Context::of_cm(&self.channel.library, raw) }
     }
 
-    /// rdma_bind_addr(3); port 0 lets the library choose.
+    /// Move a queue pair to `state` with the attributes that the connection has for it (rdma_init_qp_attr(3)).
     pub fn bind(&self, addr: SocketAddr) -> Result<()> {
         let mut addr = raw_addr(addr);
         // SAFETY: a live id and a whole address.
@@ -265,7 +266,7 @@ impl CmId {
         number("rdma_listen", unsafe { (self.cm().listen)(self.raw.as_ptr(), backlog.into()) })
     }
 
-    /// Begins rdma_resolve_addr(3), within `timeout` milliseconds; ADDR_RESOLVED or ADDR_ERROR ends it.
+    /// Begin rdma_resolve_addr(3), within `timeout` milliseconds; ADDR_RESOLVED or ADDR_ERROR ends it.
     pub fn resolve_addr(&self, to: SocketAddr, timeout: u16) -> Result<()> {
         let mut to = raw_addr(to);
         // SAFETY: a live id and a whole address.
@@ -274,7 +275,7 @@ impl CmId {
         })
     }
 
-    /// Begins rdma_resolve_route(3), within `timeout` milliseconds; ROUTE_RESOLVED or ROUTE_ERROR ends it.
+    /// Begin rdma_resolve_route(3), within `timeout` milliseconds; ROUTE_RESOLVED or ROUTE_ERROR ends it.
     pub fn resolve_route(&self, timeout: u16) -> Result<()> {
         // SAFETY: a live id.
         number("rdma_resolve_route", unsafe { (self.cm().resolve_route)(self.raw.as_ptr(), timeout.into()) })
@@ -292,20 +293,20 @@ impl CmId {
         }
     }
 
-    /// Moves a queue pair of [`CmId::context`] from RESET to INIT: receives may be posted before the peer can send.
+    /// Move a queue pair of [`CmId::context`] from RESET to INIT: receives may be posted before the peer can send.
     pub fn init_qp(&self, qp: &Qp, access: Access) -> Result<()> {
         self.modify(qp, QpState::Init, |attr| attr.qp_access_flags |= access.bits())
     }
 
-    /// Begins rdma_connect(3) for a queue pair in state INIT. CONNECT_RESPONSE asks for [`CmId::establish`]; REJECTED,
-    /// UNREACHABLE or CONNECT_ERROR end it.
+    /// Begin rdma_connect(3) for a queue pair in state INIT. After CONNECT_RESPONSE the caller calls
+    /// [`CmId::establish`]; REJECTED, UNREACHABLE or CONNECT_ERROR end the attempt.
     pub fn connect(&self, qp: &Qp, param: &CmParam<'_>) -> Result<()> {
         let mut raw = param.raw("rdma_connect", qp)?;
         // SAFETY: a live id and parameters whose private data live during the call.
         number("rdma_connect", unsafe { (self.cm().connect)(self.raw.as_ptr(), &mut raw) })
     }
 
-    /// Moves the queue pair to RTS after CONNECT_RESPONSE, and tells the peer (rdma_establish(3)).
+    /// Move the queue pair to RTS after CONNECT_RESPONSE, and tell the peer (rdma_establish(3)).
     pub fn establish(&self, qp: &Qp, param: &CmParam<'_>) -> Result<()> {
         self.ready(qp, param)?;
         // SAFETY: a live id.
@@ -320,7 +321,7 @@ impl CmId {
         self.modify(qp, QpState::Rts, |attr| attr.max_rd_atomic = param.initiator_depth)
     }
 
-    /// Moves a queue pair in state INIT to RTS and answers a request (rdma_accept(3)); ESTABLISHED follows.
+    /// Move a queue pair in state INIT to RTS and answer a request (rdma_accept(3)); ESTABLISHED follows.
     pub fn accept(&self, qp: &Qp, param: &CmParam<'_>) -> Result<()> {
         let mut raw = param.raw("rdma_accept", qp)?;
         self.ready(qp, param)?;
@@ -335,8 +336,8 @@ impl CmId {
         number("rdma_reject", unsafe { (self.cm().reject)(self.raw.as_ptr(), private_data.as_ptr().cast(), len) })
     }
 
-    /// Ends the connection: its queue pair goes to ERR, so what is posted is flushed; DISCONNECTED comes to both sides
-    /// (rdma_disconnect(3)). The peer moves its queue pair itself, with [`Qp::set_state`].
+    /// End the connection (rdma_disconnect(3)). Its queue pair goes to ERR, so posted requests are flushed;
+    /// DISCONNECTED comes to both sides. The peer moves its queue pair itself, with [`Qp::set_state`].
     pub fn disconnect(&self, qp: &Qp) -> Result<()> {
         qp.set_state(QpState::Err)?;
         // SAFETY: a live id.

@@ -37,12 +37,12 @@ impl CompChannel {
         Ok(Arc::new(CompChannel { context: context.clone(), raw: pointer("ibv_create_comp_channel", raw)? }))
     }
 
-    /// Makes [`CompChannel::event`] return EAGAIN instead of waiting.
+    /// Make [`CompChannel::event`] return EAGAIN instead of waiting.
     pub fn set_nonblocking(&self) -> Result<()> {
         crate::device::set_nonblocking(self.as_fd())
     }
 
-    /// The next event, acknowledged: the cookie of the queue that has new completions. Waits for one, unless
+    /// The next event, acknowledged: the cookie of the queue that has new completions. The call waits for one, unless
     /// [`CompChannel::set_nonblocking`].
     pub fn event(&self) -> Result<u64> {
         self.pending_event().map(|event| event.cookie)
@@ -87,7 +87,7 @@ impl AsFd for CompChannel {
     }
 }
 
-/// Outcome of a work request (`enum ibv_wc_status`).
+/// The outcome of a work request (`enum ibv_wc_status`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u32);
 
@@ -219,7 +219,7 @@ impl fmt::Debug for Wc {
 pub struct Cq {
     context: Arc<Context>,
     raw: NonNull<ibv_cq>,
-    // Taken out of the table once: polling is what programs do most.
+    // Taken out of the table once: programs poll more often than they do anything else.
     poll: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
     channel: Option<Arc<CompChannel>>,
 }
@@ -267,7 +267,7 @@ impl Cq {
         unsafe { (*self.raw.as_ptr()).cqe as u32 }
     }
 
-    /// Takes completions out of the queue; says how many.
+    /// Take completions out of the queue; the result is how many.
     #[inline]
     pub fn poll(&self, out: &mut [Wc]) -> Result<usize> {
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
@@ -276,7 +276,7 @@ impl Cq {
         usize::try_from(count).map_err(|_| Error::new("ibv_poll_cq", -count))
     }
 
-    /// Asks for an event with the next completion (`ibv_req_notify_cq(3)`).
+    /// Ask for an event with the next completion (`ibv_req_notify_cq(3)`).
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the tables of a live context; every provider has this function.
         let arm = unsafe { (*self.context.raw()).ops.req_notify_cq }.expect("req_notify_cq");

@@ -19,7 +19,7 @@ struct DeviceList {
     list: NonNull<*mut ibv_device>,
 }
 
-// SAFETY: the list is written once, by the library, before we see it.
+// SAFETY: the library writes the list once, before any code of this crate sees it.
 unsafe impl Send for DeviceList {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceList {}
@@ -69,13 +69,13 @@ impl Library {
 impl Device {
     /// Its name, e.g. `softrnic0`.
     pub fn name(&self) -> String {
-        // SAFETY: the device lives as long as its list, which we hold, or as its open context.
+        // SAFETY: the device lives as long as its list, which this value holds, or as its open context.
         text(unsafe { &(*self.raw.as_ptr()).name })
     }
 
     /// Its directory in sysfs.
     pub fn sysfs_path(&self) -> String {
-        // SAFETY: the device lives as long as its list, which we hold, or as its open context.
+        // SAFETY: the device lives as long as its list, which this value holds, or as its open context.
         text(unsafe { &(*self.raw.as_ptr()).ibdev_path })
     }
 
@@ -85,7 +85,7 @@ impl Device {
         u64::from_be(unsafe { (self.library.api.get_device_guid)(self.raw.as_ptr()) })
     }
 
-    /// Opens it.
+    /// Open the device.
     pub fn open(&self) -> Result<Arc<Context>> {
         // SAFETY: a live device.
         let raw = unsafe { (self.library.api.open_device)(self.raw.as_ptr()) };
@@ -107,7 +107,7 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if self.device.list.is_none() {
-            return; // librdmacm's: "devices remain opened while the librdmacm library is loaded", rdma_get_devices(3)
+            return; // librdmacm has it: "devices remain opened while the librdmacm library is loaded", rdma_get_devices(3)
         }
         // SAFETY: a live context, closed once; every object of it holds it, so none remains.
         unsafe { (self.library().api.close_device)(self.raw.as_ptr()) };
@@ -127,16 +127,16 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// Something that happened to a device or one of its objects.
+/// An event of a device or one of its objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncEvent {
     /// `enum ibv_event_type`.
     pub kind: u32,
-    /// What it happened to.
+    /// The object of the event.
     pub source: AsyncSource,
 }
 
-/// What an asynchronous event happened to.
+/// The object of an asynchronous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncSource {
     /// A queue pair, by number.
@@ -283,12 +283,12 @@ impl Context {
         Ok(Arc::new(Xrcd { context: self.clone(), raw }))
     }
 
-    /// Makes [`Context::async_event`] return EAGAIN instead of waiting.
+    /// Make [`Context::async_event`] return EAGAIN instead of waiting.
     pub fn set_nonblocking(&self) -> Result<()> {
         set_nonblocking(self.as_fd())
     }
 
-    /// The next asynchronous event, acknowledged. Waits for one, unless [`Context::set_nonblocking`].
+    /// The next asynchronous event, acknowledged. The call waits for one, unless [`Context::set_nonblocking`].
     pub fn async_event(&self) -> Result<AsyncEvent> {
         let api = &self.library().api;
         // SAFETY: a live context; zeroes are valid for the structure. What the event points at lives until the event is

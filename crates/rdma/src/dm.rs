@@ -35,7 +35,7 @@ impl Drop for Dm {
 }
 
 impl Context {
-    /// Bytes of device memory in all (`ibv_query_device_ex(3)`, `max_dm_size`); 0: the device has none.
+    /// The bytes of device memory in all (`ibv_query_device_ex(3)`, `max_dm_size`); 0: the device has none.
     pub fn max_dm_size(&self) -> Result<u64> {
         let Some(query) = extended!(self.raw(), query_device_ex) else { return Ok(0) };
         // SAFETY: a live context and a structure of the stated size; zeroes are valid for it. An older library fills a
@@ -51,7 +51,7 @@ impl Context {
         }
     }
 
-    /// `ibv_alloc_dm(3)`: `len` bytes, at a multiple of 2^`log_align`. What they contain is not said.
+    /// `ibv_alloc_dm(3)`: `len` bytes, at a multiple of 2^`log_align`. Their content is undefined.
     ///
     /// EOPNOTSUPP: the device has none; ENOMEM: not so much.
     pub fn alloc_dm(self: &Arc<Self>, len: usize, log_align: u32) -> Result<Arc<Dm>> {
@@ -65,7 +65,7 @@ impl Context {
 }
 
 impl Dm {
-    /// Bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -75,14 +75,14 @@ impl Dm {
         self.len == 0
     }
 
-    /// EINVAL if the part is not inside.
+    /// Check that the part is inside; EINVAL if it is not.
     fn check(&self, call: &'static str, offset: usize, len: usize) -> Result<()> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         if inside { Ok(()) } else { Err(Error::new(call, libc::EINVAL)) }
     }
 
-    /// Copies in (`ibv_memcpy_to_dm(3)`). Devices may want offset and length to be multiples of 4; EINVAL if they are
-    /// not, or if the part is not inside.
+    /// Copy bytes into the memory (`ibv_memcpy_to_dm(3)`). Devices may want offset and length to be multiples of 4;
+    /// EINVAL if they are not, or if the part is not inside.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         const CALL: &str = "ibv_memcpy_to_dm";
         self.check(CALL, offset, data.len())?;
@@ -92,7 +92,7 @@ impl Dm {
         number(CALL, unsafe { copy(self.raw.as_ptr(), offset as u64, data.as_ptr().cast(), data.len()) })
     }
 
-    /// Copies out (`ibv_memcpy_from_dm(3)`); the rules of [`Dm::write`] hold.
+    /// Copy bytes out of the memory (`ibv_memcpy_from_dm(3)`); the rules of [`Dm::write`] hold.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         const CALL: &str = "ibv_memcpy_from_dm";
         self.check(CALL, offset, out.len())?;
@@ -125,7 +125,7 @@ impl Drop for DmMr {
 }
 
 impl Pd {
-    /// Registers a part of device memory (`ibv_reg_dm_mr(3)`), with ZERO_BASED added, which the function requires.
+    /// Register a part of device memory (`ibv_reg_dm_mr(3)`), with ZERO_BASED added, which the function requires.
     ///
     /// EINVAL: the part is not inside, or the memory is another device's.
     pub fn reg_dm_mr(self: &Arc<Self>, dm: &Arc<Dm>, offset: usize, len: usize, access: Access) -> Result<Arc<DmMr>> {
@@ -148,7 +148,7 @@ impl DmMr {
         &self.dm
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -158,13 +158,13 @@ impl DmMr {
         self.len == 0
     }
 
-    /// Key for this process's own requests.
+    /// The key for this process's own requests.
     pub fn lkey(&self) -> u32 {
         // SAFETY: a live region; its key does not change.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    /// Key for peers, whose remote address is the offset.
+    /// The key for peers, whose remote address is the offset.
     pub fn rkey(&self) -> u32 {
         // SAFETY: a live region; its key does not change.
         unsafe { (*self.raw.as_ptr()).rkey }

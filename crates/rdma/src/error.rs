@@ -1,4 +1,4 @@
-//! What a verb answers when it refuses.
+//! The error of a verb.
 
 use std::fmt;
 
@@ -36,12 +36,12 @@ impl Error {
     }
 }
 
-/// For functions that return a pointer and set errno.
+/// The result of a function that returns a pointer and sets errno.
 pub(crate) fn pointer<T>(call: &'static str, found: *mut T) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(found).ok_or_else(|| Error::last(call))
 }
 
-/// For functions that return an errno, or -1 and set errno; verbs know both customs.
+/// The result of a function that returns an errno, or -1 and sets errno; verbs know both customs.
 pub(crate) fn number(call: &'static str, ret: i32) -> Result<()> {
     match ret {
         0 => Ok(()),

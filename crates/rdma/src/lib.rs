@@ -1,15 +1,15 @@
 //! Verbs in safe Rust, over the C verbs ABI.
 //!
-//! Nothing here knows softrnic: [`Library::load`] opens a verbs library (softrnic's, or the system's `libibverbs.so.1`
-//! for a real adapter), [`Library::this_process`] takes what the process has already, and everything else goes through
-//! the functions and tables it hands out. So what is built on this crate runs on both.
+//! No code here knows softrnic. [`Library::load`] opens a verbs library (softrnic's, or the system's `libibverbs.so.1`
+//! for a real adapter), [`Library::this_process`] takes the one that the process has already, and everything else goes
+//! through the functions and tables of that library. So programs that use this crate run on both.
 //!
-//! Objects hold what they need alive: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the [`Library`].
-//! They are shared by `Arc` and destroyed with the last one, in the order that verbs demand. All may be used from
-//! several threads, as `ibv_post_send(3)` and its siblings promise.
+//! Objects keep alive the objects that they need: a [`Qp`] its [`Cq`]s and [`Pd`], those their [`Context`], that the
+//! [`Library`]. They are shared by `Arc` and destroyed with the last one, in the order that verbs demand. All may be
+//! used from several threads, as `ibv_post_send(3)` and its siblings promise.
 //!
-//! Registered memory is written by the adapter and by peers at any time, so it is never lent out as a slice:
-//! [`Mr`] owns its buffer and copies in and out.
+//! The adapter and peers write registered memory at any time, so it is never lent out as a slice: [`Mr`] owns its
+//! buffer and copies in and out.
 
 mod api;
 mod build;
@@ -36,6 +36,6 @@ pub use prepared::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Ah, Connect, Qp, QpOptions};
 pub use srq::Srq;
 
-/// The C structures, for those who look at attributes that have no name here.
+/// The C structures, for programs that need attributes without a name here.
 pub use sys;
 pub use verbs::{Access, AhAttr, Errno, Gid, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, WcFlags};

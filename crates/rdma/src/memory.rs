@@ -35,7 +35,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; whoever holds the Pages has deregistered it before.
+        // SAFETY: this value's own mapping; the holder of the Pages has deregistered it before.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }
@@ -65,7 +65,7 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
-/// A scatter/gather entry. Made by [`Mr::sge`]; plain numbers otherwise, which the adapter checks.
+/// A scatter/gather entry. [`Mr::sge`] makes one; it is only numbers, which the adapter checks.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Sge(pub(crate) ibv_sge);
@@ -76,19 +76,19 @@ impl Sge {
         Sge(ibv_sge { addr, length, lkey })
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub fn length(&self) -> u32 {
         self.0.length
     }
 }
 
 impl Pd {
-    /// Allocates `len` bytes and registers them (`ibv_reg_mr(3)`).
+    /// Allocate `len` bytes and register them (`ibv_reg_mr(3)`).
     pub fn reg_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<Arc<Mr>> {
         self.register_pages(Arc::new(Pages::new(len)?), len, access)
     }
 
-    /// Registers the buffer of another region once more: both show the same bytes, and each goes by itself.
+    /// Register the buffer of another region once more: both regions have the same bytes, and each ends by itself.
     ///
     /// EINVAL: the other region lies over memory of the caller, which [`Pd::reg_mr_caller`] may register again.
     pub fn reg_mr_again(self: &Arc<Self>, other: &Mr, access: Access) -> Result<Arc<Mr>> {
@@ -102,7 +102,7 @@ impl Pd {
         unsafe { self.register(start, len, access, true, Some(pages)) }
     }
 
-    /// Registers `len` bytes at `start` that the caller owns (`ibv_reg_mr(3)`). Neither address nor length needs an
+    /// Register `len` bytes at `start` that the caller owns (`ibv_reg_mr(3)`). Neither address nor length needs an
     /// alignment.
     ///
     /// With [`Access::LOCAL_WRITE`] the memory is written by the adapter, by peers with the key, and by the methods of
@@ -189,8 +189,8 @@ impl Drop for Mr {
 }
 
 impl Mr {
-    /// Ends the region (`ibv_dereg_mr(3)`) and says whether that succeeded: after `Ok`, nothing accesses its memory any
-    /// more. An error gives the region back.
+    /// End the region (`ibv_dereg_mr(3)`): after `Ok`, nothing accesses its memory any more. An error gives the region
+    /// back.
     ///
     /// EBUSY: the region has other holders, or (from the library) a window is bound to it.
     pub fn deregister(mr: Arc<Mr>) -> std::result::Result<(), (Arc<Mr>, Error)> {
@@ -211,7 +211,7 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -221,18 +221,18 @@ impl Mr {
         self.len == 0
     }
 
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub fn addr(&self) -> u64 {
         self.start.as_ptr() as u64
     }
 
-    /// Key for this process's own requests.
+    /// The key for this process's own requests.
     pub fn lkey(&self) -> u32 {
         // SAFETY: a live region; its key does not change.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    /// Key for peers.
+    /// The key for peers.
     pub fn rkey(&self) -> u32 {
         // SAFETY: a live region; its key does not change.
         unsafe { (*self.raw.as_ptr()).rkey }
@@ -247,7 +247,7 @@ impl Mr {
         Sge(ibv_sge { addr: self.addr() + offset as u64, length: entry_length(len), lkey: self.lkey() })
     }
 
-    /// Address of a part, checked.
+    /// The address of a part, checked.
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} are not inside {} bytes", self.len);
@@ -255,30 +255,30 @@ impl Mr {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Address of a part that is going to be written, checked.
+    /// The address of a part that is going to be written, checked.
     fn at_mut(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(self.writable, "the region was registered for reading only");
         self.at(offset, len)
     }
 
-    /// Reads one byte; for polling.
+    /// Read one byte; for polling.
     #[inline]
     pub fn load(&self, offset: usize) -> u8 {
         // SAFETY: inside the region; volatile because peers write there.
         unsafe { self.at(offset, 1).read_volatile() }
     }
 
-    /// Writes one byte.
+    /// Write one byte.
     ///
-    /// # Panics
-    /// If it is not inside, or the region is over memory of the caller and without LOCAL_WRITE; so all that write.
+    /// # Panics If it is not inside, or the region is over memory of the caller and without LOCAL_WRITE. All methods
+    /// that write panic so.
     #[inline]
     pub fn store(&self, offset: usize, byte: u8) {
         // SAFETY: inside the region, which is writable; volatile because peers read there.
         unsafe { self.at_mut(offset, 1).write_volatile(byte) }
     }
 
-    /// The aligned 64-bit word at `offset`, in host order: what atomics work on.
+    /// The aligned 64-bit word at `offset`, in host order, as atomics use it.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         let at = self.at_mut(offset, 8).cast::<AtomicU64>();
         assert!(at.is_aligned(), "the address at offset {offset} is not a multiple of 8");
@@ -287,14 +287,14 @@ impl Mr {
         unsafe { &*at }
     }
 
-    /// Copies out.
+    /// Copy bytes out of the region.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.at(offset, out.len());
         // SAFETY: both are inside their memory; see `copy`.
         unsafe { copy(from, out.as_mut_ptr(), out.len()) }
     }
 
-    /// Copies in.
+    /// Copy bytes into the region.
     pub fn write(&self, offset: usize, data: &[u8]) {
         let to = self.at_mut(offset, data.len());
         // SAFETY: both are inside their memory; see `copy`.
@@ -302,15 +302,14 @@ impl Mr {
     }
 }
 
-/// A length as a scatter/gather entry has it.
+/// A length for a scatter/gather entry.
 ///
-/// # Panics
-/// If it is longer than that.
+/// # Panics If it is longer than an entry can say (4 GiB - 1).
 pub(crate) fn entry_length(len: usize) -> u32 {
     u32::try_from(len).unwrap_or_else(|_| panic!("{len} bytes are more than an entry can have"))
 }
 
-/// Copies by volatile words: the other side may touch one of the ranges at the same time.
+/// Copy by volatile words: the other side may touch one of the ranges at the same time.
 ///
 /// # Safety
 /// Both ranges are valid for `len` bytes and do not overlap.
@@ -330,7 +329,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             to.add(i).write_volatile(from.add(i).read_volatile());
         }
     }
-    // What was read belongs to the completion that the caller saw before.
+    // The bytes read belong to the completion that the caller saw before.
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
@@ -371,7 +370,7 @@ impl Mw {
         self.raw.as_ptr()
     }
 
-    /// Its key. A type 1 window gets a new one with every bind.
+    /// The key of the window. A type 1 window gets a new one with every bind.
     pub fn rkey(&self) -> u32 {
         // SAFETY: a live window; volatile, for binding in another thread may change it.
         unsafe { (&raw const (*self.raw.as_ptr()).rkey).read_volatile() }

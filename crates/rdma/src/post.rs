@@ -10,7 +10,7 @@ use verbs::{Access, SendFlags};
 use crate::error::{Result, number};
 use crate::{Ah, Mr, Mw, Qp, Sge, Srq};
 
-/// What a send work request does. Immediate values are in host order.
+/// The operation of a send work request. Immediate values are in host order.
 #[derive(Clone, Copy, Debug)]
 pub enum SendOp<'a> {
     /// SEND.
@@ -48,9 +48,9 @@ pub enum SendOp<'a> {
         addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// Compare with this.
+        /// The value to compare with.
         compare: u64,
-        /// Store this when equal.
+        /// The value to store when equal.
         swap: u64,
     },
     /// Fetch and add.
@@ -59,7 +59,7 @@ pub enum SendOp<'a> {
         addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// Add this.
+        /// The number to add.
         add: u64,
     },
     /// Atomic write of 8 bytes: [`Qp::build`] takes them inline.
@@ -75,7 +75,7 @@ pub enum SendOp<'a> {
         addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// Bytes.
+        /// The number of bytes.
         len: usize,
         /// `enum ibv_placement_type`: global visibility, persistence, or both.
         placement: u8,
@@ -88,7 +88,7 @@ pub enum SendOp<'a> {
     BindMw(Bind<'a>),
 }
 
-/// What a window is bound to.
+/// The memory that a window is bound to.
 #[derive(Clone, Copy)]
 pub struct Bind<'a> {
     /// The window.
@@ -97,11 +97,11 @@ pub struct Bind<'a> {
     pub rkey: u32,
     /// The region below it.
     pub mr: &'a Mr,
-    /// First byte, counted from the start of the region's buffer.
+    /// The first byte, counted from the start of the region's buffer.
     pub offset: u64,
-    /// Bytes; 0 unbinds a type 1 window.
+    /// The number of bytes; 0 unbinds a type 1 window.
     pub len: u64,
-    /// What peers may do.
+    /// The access of peers.
     pub access: Access,
 }
 
@@ -122,29 +122,29 @@ impl Bind<'_> {
     }
 }
 
-/// Where a request's data are.
+/// The place of a request's data.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// In registered memory.
     Sges(&'a [Sge]),
-    /// Here, copied before the post returns; as many bytes as the queue pair's `max_inline_data`.
+    /// In these slices, copied before the post returns; at most as many bytes as the queue pair's `max_inline_data`.
     Inline(&'a [&'a [u8]]),
 }
 
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// The number that comes back in the completion.
     pub wr_id: u64,
     /// Flags; INLINE is set by [`Data::Inline`].
     pub flags: SendFlags,
-    /// What it does.
+    /// The operation.
     pub op: SendOp<'a>,
-    /// The data: read from here, or for READ and atomics written there.
+    /// The data, which are read; READ and atomics write them.
     pub data: Data<'a>,
-    /// Datagrams: to whom, with which Q_Key.
+    /// For datagrams: the destination's handle and queue pair, and its Q_Key.
     pub to: Option<(&'a Ah, u32, u32)>,
-    /// Extended reliable connections: into which shared receive queue.
+    /// For extended reliable connections: the peer's shared receive queue.
     pub srqn: u32,
 }
 
@@ -158,13 +158,13 @@ impl<'a> SendWr<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// The number that comes back in the completion.
     pub wr_id: u64,
-    /// Where the data go.
+    /// The memory for the data.
     pub sges: &'a [Sge],
 }
 
-/// Pieces of inline data that fit without an allocation.
+/// The number of pieces of inline data that fit without an allocation.
 const FEW: usize = 4;
 
 impl Qp {
@@ -188,7 +188,7 @@ impl Qp {
         }
     }
 
-    /// Posts with a C list of `len` entries at `sges`, which outlives the call.
+    /// Post with a C list of `len` entries at `sges`, which outlives the call.
     #[inline]
     fn post_raw(&self, wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> Result<()> {
         let mut raw = send(wr, sges, len, inline);
@@ -200,7 +200,7 @@ impl Qp {
     }
 
     /// `ibv_post_send(3)` with a list of requests, which is built anew with every call; [`crate::SendList`] is built
-    /// once. The error has the index of the first that was not posted beside it.
+    /// once. The error comes with the index of the first request that was not posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
         let mut lists: Vec<Vec<ibv_sge>> = wrs
             .iter()
@@ -310,7 +310,7 @@ pub(crate) fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32)
             raw.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: addr, rkey };
             IBV_WR_ATOMIC_WRITE
         }
-        // The structure has no members for it: the library will say so.
+        // The structure has no members for it: the library returns an error.
         SendOp::Flush { .. } => IBV_WR_FLUSH,
         SendOp::LocalInv(rkey) => {
             raw.anon_1.invalidate_rkey = rkey;

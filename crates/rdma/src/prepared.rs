@@ -12,15 +12,15 @@ use crate::post::send;
 use crate::qp::Handle;
 use crate::{Ah, Data, Qp, RecvWr, SendOp, SendWr, Sge, Srq};
 
-/// The outcome of posting a list. The error has the index of the first request that was not posted beside it.
+/// The outcome of posting a list. The error comes with the index of the first request that was not posted.
 type Posted = std::result::Result<(), (usize, Error)>;
 
 /// Send work requests in the form that `ibv_post_send(3)` takes.
 ///
 /// A list is built once, with as many entries and inline bytes per request as it will ever need. [`SendList::request`]
-/// changes what differs from post to post, [`Qp::post_send_list`] and [`Qp::post_send_part`] post it. Neither
-/// allocates. The list may be changed again as soon as the post returns: the adapter has copied the requests. Memory
-/// that they name belongs to the adapter until they are completed.
+/// changes the members that differ from post to post. [`Qp::post_send_list`] and [`Qp::post_send_part`] post the list.
+/// None of these allocates. The list may be changed again as soon as the post returns: the adapter has copied the
+/// requests. Memory that the requests name belongs to the adapter until they are completed.
 ///
 /// ```no_run
 /// # use rdma::{Data, Mr, Qp, SendList, SendOp, SendWr};
@@ -39,15 +39,15 @@ pub struct SendList {
     slots: Box<[Slot]>,
     sges: Box<[ibv_sge]>,
     bytes: Box<[u8]>,
-    /// Holds what `wr.ud.ah` of the same index names.
+    /// The handles that `wr.ud.ah` of the same index names.
     handles: Box<[Option<Arc<Handle>>]>,
 }
 
-/// What belongs to a request.
+/// The parts of the list that belong to a request.
 struct Slot {
-    /// In `sges`.
+    /// The range in `sges`.
     entries: Range<usize>,
-    /// In `bytes`; `None`: its entries name registered memory.
+    /// The range in `bytes`; `None`: its entries name registered memory.
     inline: Option<Range<usize>>,
 }
 
@@ -57,7 +57,7 @@ unsafe impl Send for SendList {}
 unsafe impl Sync for SendList {}
 
 impl SendList {
-    /// Builds the list; entries and inline bytes are copied.
+    /// Build the list; entries and inline bytes are copied.
     ///
     /// EINVAL: a bind, because the list cannot hold its window and region, or a FLUSH, which only [`Qp::build`] posts.
     pub fn new(wrs: &[SendWr<'_>]) -> Result<SendList> {
@@ -88,7 +88,7 @@ impl SendList {
         Ok(SendList { raws: raws.into(), slots: slots.into(), sges: sges.into(), bytes: bytes.into(), handles })
     }
 
-    /// Requests.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.raws.len()
     }
@@ -107,7 +107,7 @@ impl SendList {
         SendRequest { list: self, index }
     }
 
-    /// Sets the pointers of these requests: each to its entries and the next, the last to none; null if there are none.
+    /// Set the pointers of these requests: each to its entries and the next, the last to none; null if there are none.
     /// Pointers are set with every post, so that none is kept while the boxes are written by name.
     fn link(&mut self, part: &Range<usize>) -> *mut ibv_send_wr {
         let slots = &self.slots[part.clone()];
@@ -134,7 +134,7 @@ fn refused<T>(raws: &[T], part: &Range<usize>, bad: *const T) -> usize {
     part.clone().find(|index| std::ptr::eq(&raw const raws[*index], bad)).unwrap_or(part.start)
 }
 
-/// A request of a [`SendList`], to be changed. What is not changed stays as it was.
+/// A request of a [`SendList`], to be changed. Members that are not changed stay as they were.
 pub struct SendRequest<'a> {
     list: &'a mut SendList,
     index: usize,
@@ -151,20 +151,20 @@ impl SendRequest<'_> {
         panic!("request {} with operation {opcode} has no {what}", self.index)
     }
 
-    /// Sets what comes back in the completion.
+    /// Set the number that comes back in the completion.
     pub fn wr_id(&mut self, wr_id: u64) -> &mut Self {
         self.raw().wr_id = wr_id;
         self
     }
 
-    /// Sets the flags; INLINE stays as it was built.
+    /// Set the flags; INLINE stays as it was built.
     pub fn flags(&mut self, flags: SendFlags) -> &mut Self {
         let inline = self.raw().send_flags & IBV_SEND_INLINE;
         self.raw().send_flags = flags.difference(SendFlags::INLINE).bits() | inline;
         self
     }
 
-    /// Sets where a WRITE, READ or atomic goes.
+    /// Set the remote address and key of a WRITE, READ or atomic.
     ///
     /// # Panics
     /// If it is another operation.
@@ -184,7 +184,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the immediate value, in host order.
+    /// Set the immediate value, in host order.
     ///
     /// # Panics
     /// If it is an operation without one.
@@ -197,7 +197,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the key that a SEND or LOCAL_INV invalidates.
+    /// Set the key that a SEND or LOCAL_INV invalidates.
     ///
     /// # Panics
     /// If it is another operation.
@@ -210,7 +210,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the operands of a compare and swap.
+    /// Set the operands of a compare and swap.
     ///
     /// # Panics
     /// If it is another operation.
@@ -225,7 +225,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the operand of a fetch and add.
+    /// Set the operand of a fetch and add.
     ///
     /// # Panics
     /// If it is another operation.
@@ -239,7 +239,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets to whom a datagram goes, with which Q_Key. The list holds the handle until it gets another.
+    /// Set the destination of a datagram, and its Q_Key. The list holds the handle until it gets another.
     ///
     /// # Panics
     /// If it was built without.
@@ -254,7 +254,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the shared receive queue of an extended reliable connection.
+    /// Set the shared receive queue of an extended reliable connection.
     pub fn srqn(&mut self, srqn: u32) -> &mut Self {
         self.raw().qp_type.xrc.remote_srqn = srqn;
         self
@@ -268,7 +268,7 @@ impl SendRequest<'_> {
         &mut self.list.sges[slot.entries.clone()]
     }
 
-    /// Sets one entry: address, length and key.
+    /// Set one entry: address, length and key.
     ///
     /// # Panics
     /// If it was built with fewer, or with inline data.
@@ -278,7 +278,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets all entries, and how many there are.
+    /// Set all entries, and their number.
     ///
     /// # Panics
     /// If it was built with fewer, or with inline data.
@@ -289,7 +289,7 @@ impl SendRequest<'_> {
         self
     }
 
-    /// Sets the inline data: a copy.
+    /// Set the inline data, which are copied.
     ///
     /// # Panics
     /// If it was built with fewer bytes, or with entries.
@@ -311,7 +311,7 @@ fn set_entries(room: &mut [ibv_sge], sges: &[Sge]) {
     room.iter_mut().zip(sges).for_each(|(room, sge)| *room = sge.0);
 }
 
-/// Receive work requests in the form that `ibv_post_recv(3)` takes; as [`SendList`] otherwise.
+/// Receive work requests in the form that `ibv_post_recv(3)` takes. The rules of [`SendList`] hold.
 pub struct RecvList {
     raws: Box<[ibv_recv_wr]>,
     slots: Box<[Range<usize>]>,
@@ -324,7 +324,7 @@ unsafe impl Send for RecvList {}
 unsafe impl Sync for RecvList {}
 
 impl RecvList {
-    /// Builds the list; entries are copied.
+    /// Build the list; entries are copied.
     pub fn new(wrs: &[RecvWr<'_>]) -> RecvList {
         let mut sges = Vec::new();
         let (mut raws, mut slots) = (Vec::with_capacity(wrs.len()), Vec::with_capacity(wrs.len()));
@@ -338,7 +338,7 @@ impl RecvList {
         RecvList { raws: raws.into(), slots: slots.into(), sges: sges.into() }
     }
 
-    /// Requests.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.raws.len()
     }
@@ -357,7 +357,7 @@ impl RecvList {
         RecvRequest { list: self, index }
     }
 
-    /// As [`SendList::link`].
+    /// Set the pointers of these requests; see [`SendList::link`].
     fn link(&mut self, part: &Range<usize>) -> *mut ibv_recv_wr {
         let slots = &self.slots[part.clone()];
         let (raws, sges) = (self.raws.as_mut_ptr(), self.sges.as_mut_ptr());
@@ -374,20 +374,20 @@ impl RecvList {
     }
 }
 
-/// A request of a [`RecvList`], to be changed. What is not changed stays as it was.
+/// A request of a [`RecvList`], to be changed. Members that are not changed stay as they were.
 pub struct RecvRequest<'a> {
     list: &'a mut RecvList,
     index: usize,
 }
 
 impl RecvRequest<'_> {
-    /// Sets what comes back in the completion.
+    /// Set the number that comes back in the completion.
     pub fn wr_id(&mut self, wr_id: u64) -> &mut Self {
         self.list.raws[self.index].wr_id = wr_id;
         self
     }
 
-    /// Sets one entry: address, length and key.
+    /// Set one entry: address, length and key.
     ///
     /// # Panics
     /// If it was built with fewer.
@@ -397,7 +397,7 @@ impl RecvRequest<'_> {
         self
     }
 
-    /// Sets all entries, and how many there are.
+    /// Set all entries, and their number.
     ///
     /// # Panics
     /// If it was built with fewer.

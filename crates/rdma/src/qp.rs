@@ -11,22 +11,22 @@ use crate::device::extended;
 use crate::error::{Error, Result, number, pointer};
 use crate::{Context, Cq, Pd, Srq, Xrcd};
 
-/// What a queue pair is created with.
+/// The attributes with which a queue pair is created.
 #[derive(Clone, Copy)]
 pub struct QpOptions<'a> {
     /// Transport service.
     pub qp_type: QpType,
-    /// Completions of sends; not for an XRC target.
+    /// The queue for completions of sends; an XRC target has none.
     pub send_cq: Option<&'a Arc<Cq>>,
-    /// Completions of receives; not for XRC.
+    /// The queue for completions of receives; XRC has none.
     pub recv_cq: Option<&'a Arc<Cq>>,
     /// Shared receive queue.
     pub srq: Option<&'a Arc<Srq>>,
     /// Domain of an XRC target.
     pub xrcd: Option<&'a Arc<Xrcd>>,
-    /// Sizes, at least.
+    /// The least sizes.
     pub cap: QpCap,
-    /// Every send request gives a completion.
+    /// True if every send request gives a completion.
     pub sq_sig_all: bool,
 }
 
@@ -34,12 +34,12 @@ pub struct QpOptions<'a> {
 pub struct Qp {
     context: Arc<Context>,
     raw: NonNull<ibv_qp>,
-    /// The same, for what is built by functions; if it was made for that.
+    /// The extended structure, for requests that are built by functions, if the queue pair was made for them.
     pub(crate) extended: Option<NonNull<ibv_qp_ex>>,
     pub(crate) post_send_fn: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32,
     pub(crate) post_recv_fn: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
     cap: QpCap,
-    // What it uses; never read, held alive.
+    // The objects that it uses; never read, only kept alive.
     _pd: Option<Arc<Pd>>,
     _cqs: [Option<Arc<Cq>>; 2],
     _srq: Option<Arc<Srq>>,
@@ -58,7 +58,7 @@ impl Drop for Qp {
     }
 }
 
-/// Both ends of a connection agree on this; see [`Qp::connect`].
+/// The parameters of a connection, on which both ends agree; see [`Qp::connect`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connect {
     /// The peer's queue pair.
@@ -77,7 +77,7 @@ pub struct Connect {
     pub port: u8,
     /// `enum ibv_mtu`.
     pub mtu: u8,
-    /// What the peer may do.
+    /// The access of the peer.
     pub access: Access,
     /// READs and atomics outstanding in either direction.
     pub rd_atomic: u8,
@@ -314,7 +314,7 @@ impl Qp {
         QpState::from_raw(unsafe { (&raw const (*self.raw.as_ptr()).state).read_volatile() })
     }
 
-    /// Sizes that it really has.
+    /// The sizes that it really has.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -341,26 +341,26 @@ impl Qp {
         }
     }
 
-    /// Sets the state alone: to RESET or ERR, or from SQD or SQE back to RTS.
+    /// Set the state alone: to RESET or ERR, or from SQD or SQE back to RTS.
     pub fn set_state(&self, state: QpState) -> Result<()> {
         self.modify(&QpAttr { state, ..QpAttr::default() }, QpAttrMask::STATE)
     }
 
-    /// RESET to INIT. `qkey` is for datagrams, `access` for the others.
+    /// Move from RESET to INIT. `qkey` is for datagrams, `access` for the others.
     pub fn init(&self, qp_type: QpType, port: u8, access: Access, qkey: u32) -> Result<()> {
         let attr = QpAttr { state: QpState::Init, port_num: port, access, qkey, ..QpAttr::default() };
         let last = if qp_type == QpType::Ud { QpAttrMask::QKEY } else { QpAttrMask::ACCESS_FLAGS };
         self.modify(&attr, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | last)
     }
 
-    /// INIT to RTS of a datagram queue pair.
+    /// Move a datagram queue pair from INIT to RTS.
     pub fn activate_ud(&self, sq_psn: u32) -> Result<()> {
         self.set_state(QpState::Rtr)?;
         let attr = QpAttr { state: QpState::Rts, sq_psn, ..QpAttr::default() };
         self.modify(&attr, QpAttrMask::STATE | QpAttrMask::SQ_PSN)
     }
 
-    /// INIT to RTS of a connected queue pair, with the attributes that its type needs (IBTA vol. 1, table 96).
+    /// Move a connected queue pair from INIT to RTS, with the attributes that its type needs (IBTA vol. 1, table 96).
     pub fn connect(&self, qp_type: QpType, with: &Connect) -> Result<()> {
         use QpAttrMask as M;
         let attr = QpAttr {
@@ -420,7 +420,7 @@ impl Qp {
 /// An address handle. It must outlive the requests that use it, or they may be answered with an error.
 pub struct Ah(Arc<Handle>);
 
-/// What an [`Ah`] and the prepared lists that name it share.
+/// The handle that an [`Ah`] and the prepared lists that name it share.
 pub(crate) struct Handle {
     pd: Arc<Pd>,
     raw: NonNull<ibv_ah>,

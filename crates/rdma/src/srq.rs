@@ -14,7 +14,7 @@ use crate::{Cq, Pd, Xrcd};
 pub struct Srq {
     pub(crate) pd: Arc<Pd>,
     raw: NonNull<ibv_srq>,
-    // What it uses; never read, held alive.
+    // The objects that it uses; never read, only kept alive.
     _xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
 
@@ -31,7 +31,7 @@ impl Drop for Srq {
 }
 
 impl Pd {
-    /// `ibv_create_srq(3)`. `cookie` is what an asynchronous event gives back.
+    /// `ibv_create_srq(3)`. An asynchronous event gives `cookie` back.
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32, cookie: u64) -> Result<Arc<Srq>> {
         let mut init =
             ibv_srq_init_attr { srq_context: cookie as *mut _, attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 } };
@@ -72,7 +72,7 @@ impl Srq {
         self.raw.as_ptr()
     }
 
-    /// Its number, for extended reliable connections (`ibv_get_srq_num(3)`).
+    /// The number of the queue, for extended reliable connections (`ibv_get_srq_num(3)`).
     pub fn number(&self) -> Result<u32> {
         const CALL: &str = "ibv_get_srq_num";
         let get = extended!(self.pd.context.raw(), get_srq_num).ok_or(Error::new(CALL, libc::EOPNOTSUPP))?;
@@ -82,7 +82,7 @@ impl Srq {
         Ok(found)
     }
 
-    /// Asks for an event when fewer than `limit` requests are left (`ibv_modify_srq(3)`).
+    /// Ask for an event when fewer than `limit` requests are left (`ibv_modify_srq(3)`).
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
         let modify = self.pd.context.library().api.modify_srq;

@@ -1,4 +1,4 @@
-//! With whatever verbs library the host has; without one there is nothing to say.
+//! A test with the verbs library of the host; without one it passes.
 
 use std::path::Path;
 

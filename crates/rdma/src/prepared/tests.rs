@@ -1,4 +1,4 @@
-//! What `ibv_post_send` would find behind the first pointer.
+//! The requests that `ibv_post_send` would find behind the first pointer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,7 +25,7 @@ fn list() -> SendList {
 /// A request as the library finds it: wr_id, address and length of each entry, inline bytes.
 type Found = (u64, Vec<(u64, u32)>, Vec<u8>);
 
-/// Follows the pointers, as the library does.
+/// Follow the pointers, as the library does.
 fn walk(list: &mut SendList, part: Range<usize>) -> Vec<Found> {
     let mut at = list.link(&part);
     let mut found = Vec::new();
