@@ -1,7 +1,7 @@
-//! Cancellation of threads (pthread_cancel(3)) and this library.
+//! Protection of this library against the cancellation of threads (pthread_cancel(3)).
 //!
 //! A cancelled thread leaves at a cancellation point (pthreads(7)), by unwinding that must not cross frames of Rust,
-//! and without running what would let go of locks. So none is reached inside the library, in two ways:
+//! and without running the code that would release locks. So the library reaches no such point, in two ways:
 //!
 //! * Cancellation is off ([`Uncancelled`]) in every call that may open files, resolve names, or otherwise use functions
 //!   of the C library that make their system calls themselves.
@@ -17,16 +17,16 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// While it exists, the thread that made it is not cancelled. Belongs on the stack: it must be dropped by that thread,
-/// and in the reverse order of making.
+/// A guard while which the thread that made it is not cancelled. It belongs on the stack: it must be dropped by that
+/// thread, and in the reverse order of making.
 pub struct Uncancelled {
     before: c_int,
-    /// Of one thread.
+    /// The guard belongs to one thread.
     _here: core::marker::PhantomData<*const ()>,
 }
 
 impl Uncancelled {
-    /// Turns cancellation off.
+    /// Turn cancellation off.
     #[must_use]
     #[allow(clippy::new_without_default)] // its point is when it is made
     pub fn new() -> Self {

@@ -1,6 +1,6 @@
 //! The structures and constants of `rdma/rdma_cma.h`, and of `infiniband/sa.h` as far as librdmacm uses it, in the
-//! newest layout. Made with bindgen and then written by hand, because it has no unions of types that come from
-//! elsewhere. `tests/layout.rs` holds them against the header.
+//! newest layout. They were made with bindgen and then written by hand, because bindgen has no unions of types that
+//! come from elsewhere. `tests/layout.rs` compares them with the header.
 #![allow(missing_docs, non_camel_case_types)]
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
