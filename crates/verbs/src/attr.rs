@@ -1,4 +1,4 @@
-//! Attributes of queue pairs and what creates the objects.
+//! Attributes of queue pairs and of the calls that create objects.
 
 use crate::{Access, CqId, Gid, PdId, Qpn, SrqId, XrcdId};
 
@@ -35,7 +35,7 @@ impl QpType {
         })
     }
 
-    /// RC and both sides of XRC: acknowledged.
+    /// True for RC and both sides of XRC, whose packets are acknowledged.
     pub const fn is_reliable(self) -> bool {
         matches!(self, QpType::Rc | QpType::XrcIni | QpType::XrcTgt)
     }
@@ -87,7 +87,7 @@ impl QpState {
     }
 }
 
-/// An address vector (`struct ibv_ah_attr`). On Ethernet always with a GRH.
+/// An address vector (`struct ibv_ah_attr`). On Ethernet it always has a GRH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AhAttr {
     /// Destination.
@@ -128,9 +128,9 @@ pub struct QpCap {
 /// Attributes of a queue pair (`struct ibv_qp_attr`), in the ABI's units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpAttr {
-    /// State to go to, or (query) that it is in.
+    /// The state to go to, or (query) the present one.
     pub state: QpState,
-    /// State that the caller believes it is in.
+    /// The state that the caller takes for the present one.
     pub cur_state: QpState,
     /// 1..5: 256, 512, 1024, 2048, 4096 bytes (`enum ibv_mtu`).
     pub path_mtu: u8,
@@ -144,7 +144,7 @@ pub struct QpAttr {
     pub sq_psn: u32,
     /// The peer.
     pub dest_qp_num: u32,
-    /// What peers may do through this queue pair.
+    /// The access of peers through this queue pair.
     pub access: Access,
     /// Sizes.
     pub cap: QpCap,
@@ -154,11 +154,11 @@ pub struct QpAttr {
     pub alt_ah: AhAttr,
     /// Index of the partition key.
     pub pkey_index: u16,
-    /// The same for the alternate path.
+    /// Index of the partition key of the alternate path.
     pub alt_pkey_index: u16,
-    /// Ask for the SQ_DRAINED event.
+    /// True to ask for the SQ_DRAINED event.
     pub en_sqd_async_notify: bool,
-    /// The queue pair is draining.
+    /// True while the queue pair is draining.
     pub sq_draining: bool,
     /// Outstanding READs and atomics as initiator.
     pub max_rd_atomic: u8,
@@ -182,16 +182,16 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 
-/// What a queue pair is created with.
+/// The attributes with which a queue pair is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInit {
     /// Protection domain; an XRC target has none.
     pub pd: Option<PdId>,
     /// Transport service.
     pub qp_type: QpType,
-    /// Completions of sends; an XRC target has none.
+    /// The queue for completions of sends; an XRC target has none.
     pub send_cq: Option<CqId>,
-    /// Completions of receives; XRC has none.
+    /// The queue for completions of receives; XRC has none.
     pub recv_cq: Option<CqId>,
     /// Shared receive queue.
     pub srq: Option<SrqId>,
@@ -199,18 +199,18 @@ pub struct QpInit {
     pub xrcd: Option<XrcdId>,
     /// Sizes asked for.
     pub cap: QpCap,
-    /// Every send request is signaled.
+    /// True if every send request is signaled.
     pub sq_sig_all: bool,
 }
 
-/// What a shared receive queue is created with.
+/// The attributes with which a shared receive queue is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqInit {
     /// Protection domain.
     pub pd: PdId,
-    /// Requests it holds.
+    /// The number of requests that it holds.
     pub max_wr: u32,
-    /// Entries of one request.
+    /// The number of entries of one request.
     pub max_sge: u32,
     /// Event limit; 0 means disarmed. Ignored at creation by the basic verb (`ibv_create_srq(3)`).
     pub limit: u32,
@@ -232,6 +232,6 @@ pub struct SrqAttr {
 pub struct QpCreated {
     /// Its number.
     pub qpn: Qpn,
-    /// Sizes that it really has, at least those asked for.
+    /// The sizes that it really has, at least those asked for.
     pub cap: QpCap,
 }

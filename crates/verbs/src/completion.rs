@@ -32,7 +32,7 @@ pub enum WcStatus {
     GeneralErr = 21,
 }
 
-/// What completed (`enum ibv_wc_opcode`).
+/// The operation that completed (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 #[allow(missing_docs)] // the names are the verbs'
@@ -59,9 +59,9 @@ pub struct Completion {
     pub wr_id: u64,
     /// Outcome.
     pub status: WcStatus,
-    /// What completed.
+    /// The operation that completed.
     pub opcode: WcOpcode,
-    /// Which rule was broken, for the log; 0 on success.
+    /// The number of the rule that was broken, for the log; 0 on success.
     pub vendor_err: u32,
     /// Bytes received or read (for datagrams, the 40 of the GRH included).
     pub byte_len: u32,
@@ -77,9 +77,9 @@ pub struct Completion {
     pub pkey_index: u16,
     /// The LID that a datagram came from; 0 on Ethernet.
     pub slid: u16,
-    /// Service level. Of datagrams by RoCE v2: 9 when the 40 bytes in front of the data are an IPv6 header, 10
-    /// when they end in an IPv4 header.
+    /// The service level. For datagrams of RoCE v2 it is 9 when the 40 bytes in front of the data are an IPv6 header,
+    /// 10 when they end in an IPv4 header.
     pub sl: u8,
-    /// When the completion was made: nanoseconds of CLOCK_MONOTONIC.
+    /// The time at which the completion was made: nanoseconds of CLOCK_MONOTONIC.
     pub timestamp: u64,
 }

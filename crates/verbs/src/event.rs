@@ -2,7 +2,7 @@
 
 use crate::{CqId, QpId, SrqId};
 
-/// What happened (`enum ibv_event_type`).
+/// The kind of an event (`enum ibv_event_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum EventKind {
@@ -46,7 +46,7 @@ pub enum EventKind {
     GidChange = 18,
 }
 
-/// The object an event speaks of.
+/// The object of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventSource {
     /// A queue pair.

@@ -44,7 +44,7 @@ impl fmt::Debug for Gid {
 }
 
 impl fmt::Display for Gid {
-    /// Eight groups of four hexadecimal digits, as sysfs prints them.
+    /// Format as eight groups of four hexadecimal digits, as sysfs does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pair) in self.0.chunks_exact(2).enumerate() {
             if i > 0 {

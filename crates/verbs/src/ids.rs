@@ -1,4 +1,4 @@
-//! Numbers that name things on the wire. Each is its own type, so that one cannot be taken for another.
+//! Numbers that name objects on the wire. Each has its own type, so that one cannot be taken for another.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ impl Qpn {
     /// The destination number of multicast packets (IBTA vol. 1, 10.5.2).
     pub const MULTICAST: Qpn = Qpn(0xff_ffff);
 
-    /// Keeps the low 24 bits.
+    /// A number from the low 24 bits.
     pub const fn new(raw: u32) -> Self {
         Qpn(raw & 0xff_ffff)
     }
@@ -32,7 +32,7 @@ impl fmt::Debug for Qpn {
 pub struct Psn(u32);
 
 impl Psn {
-    /// Keeps the low 24 bits.
+    /// A number from the low 24 bits.
     pub const fn new(raw: u32) -> Self {
         Psn(raw & 0xff_ffff)
     }
@@ -54,11 +54,11 @@ impl Psn {
     }
 }
 
-/// The local key of a region: names it in a scatter/gather entry.
+/// The local key of a region, which names it in a scatter/gather entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LKey(pub u32);
 
-/// The remote key of a region or window: names it in an RDMA or atomic request. The low 8 bits belong to the
+/// The remote key of a region or window, which names it in an RDMA or atomic request. The low 8 bits belong to the
 /// consumer (IBTA vol. 1, 10.6.3.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct RKey(pub u32);
@@ -66,15 +66,15 @@ pub struct RKey(pub u32);
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[allow(clippy::derived_hash_with_manual_eq)] // the one below says the same as the derived one
+        #[allow(clippy::derived_hash_with_manual_eq)] // the implementation below agrees with the derived one
         #[derive(Clone, Copy, Eq, Hash, Debug)]
         pub struct $name {
             /// The place in the engine's table.
             pub index: u32,
-            /// How often that place was reused: a stale handle never finds a younger object.
+            /// The number of times that place was reused: a stale handle never finds a younger object.
             pub generation: u32,
         }
-        // As one number, which is one comparison: those of an `Option`, too.
+        // Both members are compared as one number, with one comparison: those of an `Option`, too.
         impl PartialEq for $name {
             #[inline(always)]
             fn eq(&self, other: &Self) -> bool {
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(Qpn::new(u32::MAX), Qpn::MULTICAST);
     }
 
-    /// 9.7.2: comparisons hold over the wrap, for distances of less than half of the numbers.
+    /// Comparisons hold over the wrap, for distances of less than half of the numbers (9.7.2).
     #[test]
     fn sequence_numbers_wrap() {
         let last = Psn::new(0xff_ffff);

@@ -1,8 +1,8 @@
 //! The vocabulary of verbs: queue pair numbers, keys, access rights, work requests, completions, events and the
 //! queue pair state table.
 //!
-//! Nothing here allocates, blocks or touches memory that is not its own. Discriminants and bit values are those of
-//! the C ABI (`infiniband/verbs.h`), so the face translates by value.
+//! No function here allocates, blocks or touches memory that is not its own. Discriminants and bit values are those of
+//! the C ABI (`infiniband/verbs.h`), so the crate `abi` translates by value.
 #![no_std]
 #![forbid(unsafe_code)]
 

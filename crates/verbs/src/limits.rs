@@ -1,6 +1,7 @@
-//! What the device can do, in the units of `ibv_query_device`. One table: the engine enforces it, the face reports it.
+//! The limits of the device, in the units of `ibv_query_device`. One table: the engine enforces it, the C ABI reports
+//! it.
 
-/// Regions and windows together are bounded by the 24-bit index of a key.
+/// Regions and windows of one process together: their number is bounded by the 24-bit index of a key.
 pub const MAX_MR: u32 = 1 << 20;
 /// Largest region, in bytes.
 pub const MAX_MR_SIZE: u64 = u64::MAX;
@@ -44,16 +45,16 @@ pub const MAX_DATAGRAM: u32 = 4096;
 pub const PKEYS: u16 = 1;
 /// The default partition key, full member (IBTA vol. 1, 10.9.1.2).
 pub const DEFAULT_PKEY: u16 = 0xffff;
-/// Largest entry of a `rdma_*`-independent software timestamp: nanoseconds fit in 64 bits.
+/// The mask of timestamps: nanoseconds fit in 64 bits.
 pub const TIMESTAMP_MASK: u64 = u64::MAX;
 /// `hca_core_clock` in kHz: timestamps count nanoseconds.
 pub const CORE_CLOCK_KHZ: u64 = 1_000_000;
-/// The vendor id we report: none that a program knows, so that no program assumes a real adapter's quirks.
+/// The vendor id that the device reports: no program knows it, so that none assumes a real adapter's peculiarities.
 pub const VENDOR_ID: u32 = 0x00_5F_12;
-/// The part id we report. perftest lets a device send inline and post through `ibv_wr_*` only if it knows this number,
-/// whatever the vendor id beside it; this one is known and brings no special case. Programs that have special cases
-/// look at the vendor id first.
+/// The part id that the device reports. perftest lets a device send inline and post through `ibv_wr_*` only if it knows
+/// this number, whatever the vendor id beside it; this one is known and brings no special case. Programs that have
+/// special cases look at the vendor id first.
 pub const VENDOR_PART_ID: u32 = 0xefa0;
-/// What the device can do beside (`enum ibv_device_cap_flags`): CURR_QP_STATE_MOD, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
+/// Further abilities of the device (`enum ibv_device_cap_flags`): CURR_QP_STATE_MOD, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
 /// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B.
 pub const DEVICE_CAP_FLAGS: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;

@@ -1,6 +1,6 @@
 //! The link layer of the port (`ibv_port_attr.link_layer`).
 
-/// Which packets the port would send: RoCE's, inside of Ethernet frames, or InfiniBand's own.
+/// The packets that the port would send: RoCE's, inside of Ethernet frames, or InfiniBand's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LinkLayer {
     /// Ports are found by GIDs, which are IP addresses; every address vector has a GRH (IBTA annex A17).
@@ -8,7 +8,7 @@ pub enum LinkLayer {
     Ethernet,
     /// Ports are found by LIDs; a GRH is only for other subnets and for groups (IBTA vol. 1, 7.7, 8.3).
     InfiniBand {
-        /// The port's own: 1 to 0xbfff. LMC is 0, so it has no other.
+        /// The port's own LID: 1 to 0xbfff. LMC is 0, so it has no other.
         lid: u16,
     },
 }

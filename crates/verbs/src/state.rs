@@ -1,5 +1,5 @@
-//! The queue pair state table: which transition exists for which transport service, which attributes it requires and
-//! which it permits. IBTA vol. 1, 10.3.1 (figure 124) and 11.2.5.2 (table 96); `ibv_modify_qp(3)`.
+//! The queue pair state table: the transitions of each transport service, with the attributes that each requires and
+//! permits. IBTA vol. 1, 10.3.1 (figure 124) and 11.2.5.2 (table 96); `ibv_modify_qp(3)`.
 //!
 //! One declarative table: `modify_qp` consults it, the conformance test walks it.
 
@@ -8,15 +8,15 @@ use crate::{QpAttrMask as M, QpState as S, QpType as T};
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
-    /// From.
+    /// The state before.
     pub from: S,
-    /// To; the same as `from` where attributes may be set in place.
+    /// The state after; equal to `from` where attributes may be set in place.
     pub to: S,
     /// The transport services that the row is about.
     pub types: &'static [T],
-    /// Must be given.
+    /// The attributes that must be given.
     pub required: M,
-    /// May be given.
+    /// The attributes that may be given.
     pub optional: M,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// 10.3.1: RESET and ERR can be reached from everywhere; there is no way past a state.
+    /// RESET and ERR can be reached from everywhere; there is no way past a state (10.3.1).
     #[test]
     fn the_way_up_has_no_short_cut() {
         for ty in TYPES {

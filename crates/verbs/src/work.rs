@@ -43,13 +43,13 @@ impl Opcode {
     }
 }
 
-/// A scatter/gather entry. `length` counts bytes; 0 means 0 here (the face has turned the special cases out).
+/// A scatter/gather entry. `length` counts bytes; 0 means 0 here (the C ABI has replaced the special cases).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Sge {
     /// Address in the space of the region (its iova).
     pub addr: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub length: u32,
     /// The region.
     pub lkey: LKey,
@@ -58,9 +58,9 @@ pub struct Sge {
 /// The part of a send request that depends on its operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendBody {
-    /// SEND, SEND_WITH_IMM, SEND_WITH_INV, LOCAL_INV on a connected queue pair: nothing more.
+    /// No further members: SEND, SEND_WITH_IMM, SEND_WITH_INV, LOCAL_INV on a connected queue pair.
     Plain,
-    /// RDMA WRITE, READ and ATOMIC WRITE: where in the peer's memory.
+    /// RDMA WRITE, READ and ATOMIC WRITE, with the place in the peer's memory.
     Rdma {
         /// Address in the space of the peer's region.
         remote_addr: u64,
@@ -73,18 +73,18 @@ pub enum SendBody {
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
-        /// Compare with this, or add this.
+        /// The value to compare with, or to add.
         compare_add: u64,
-        /// Store this when equal.
+        /// The value to store when equal.
         swap: u64,
     },
     /// SEND on a datagram queue pair.
     Datagram {
-        /// To which port.
+        /// The handle of the destination's port.
         ah: AhId,
-        /// To which queue pair.
+        /// The destination's queue pair.
         remote_qpn: Qpn,
-        /// With which Q_Key; the high bit means: the queue pair's own.
+        /// The Q_Key; the high bit means the queue pair's own.
         remote_qkey: u32,
     },
     /// Bind a window.
@@ -95,11 +95,11 @@ pub enum SendBody {
         rkey: RKey,
         /// The region below it; `None` with length 0 unbinds.
         mr: Option<MrId>,
-        /// Start, in the space of the region.
+        /// The start, in the space of the region.
         addr: u64,
-        /// Bytes; 0 unbinds a type 1 window.
+        /// The number of bytes; 0 unbinds a type 1 window.
         length: u64,
-        /// Rights.
+        /// The rights.
         access: Access,
     },
     /// FLUSH (IBTA vol. 1 release 1.5, annex A19).
@@ -108,7 +108,7 @@ pub enum SendBody {
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
-        /// Bytes; ignored at level MR.
+        /// The number of bytes; ignored at level MR.
         length: u32,
         /// Bit 0: global visibility; bit 1: persistence.
         placement: u8,
@@ -117,7 +117,7 @@ pub enum SendBody {
     },
 }
 
-/// Where a send request's data are.
+/// The place of a send request's data.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
     /// In registered memory.
@@ -129,7 +129,7 @@ pub enum SendData<'a> {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The program's number for it.
+    /// The program's number for the request.
     pub wr_id: u64,
     /// Operation.
     pub opcode: Opcode,
@@ -139,7 +139,7 @@ pub struct SendWr<'a> {
     pub imm_or_rkey: u32,
     /// The shared receive queue's number at the target (XRC only).
     pub remote_srqn: u32,
-    /// What the operation needs.
+    /// The members that the operation needs.
     pub body: &'a SendBody,
     /// The data.
     pub data: SendData<'a>,
@@ -148,8 +148,8 @@ pub struct SendWr<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The program's number for it.
+    /// The program's number for the request.
     pub wr_id: u64,
-    /// Where the data go.
+    /// The memory for the data.
     pub sges: &'a [Sge],
 }
