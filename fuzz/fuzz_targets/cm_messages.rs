@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     if let Ok(said) = message::parse(input) {
-        // What was understood can be said again, and means the same.
+        // A message that was parsed can be emitted again, and means the same.
         let again = message::emit(&said);
         assert_eq!(message::parse(&again).as_ref(), Ok(&said));
     }

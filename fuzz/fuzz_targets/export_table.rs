@@ -1,6 +1,6 @@
-//! A peer's export table, on which it writes anything while we look for a row.
+//! A peer's export table, in which the peer writes anything while this side looks for a row.
 //!
-//! The input is a list of 10-byte steps: what to do, where, and 8 bytes.
+//! The input is a list of 10-byte steps: an operation, a place, and 8 bytes.
 #![no_main]
 
 use std::sync::Arc;

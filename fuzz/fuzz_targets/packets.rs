@@ -1,9 +1,8 @@
-//! Packets that no peer of ours would send, between those of real traffic: whatever a ring can hold, decoded and
-//! executed.
+//! Packets that no peer would send, between those of real traffic: anything that a ring can hold, decoded and executed.
 //!
-//! The input is a list of 40-byte steps. An adapter is connected to itself over the real wire; what is forged goes into
-//! the same ring. Packets by reference are left out: over this link they name memory of the process itself, and only
-//! the process writes into the ring. The engine's own tests forge those.
+//! The input is a list of 40-byte steps. An adapter is connected to itself over the real wire, and forged packets go
+//! into the same ring. Packets by reference are left out: over this link they name memory of the process itself, and
+//! only the process writes into the ring. The engine's own tests forge those.
 #![no_main]
 
 use engine::{CqOpts, Engine, QPN_BLOCK};
@@ -26,7 +25,7 @@ struct Side {
     engine: Engine<WindowEnv>,
     cq: CqId,
     key: u32,
-    /// RC, UC, UD, each connected to itself.
+    /// The queue pairs RC, UC, UD, each connected to itself.
     qps: Vec<(QpId, Qpn)>,
     base: u64,
     now: u64,

@@ -1,4 +1,4 @@
-//! Anything on the rendezvous socket, and anything in `/proc/net/unix` (names there are everybody's).
+//! Anything on the rendezvous socket, and anything in `/proc/net/unix` (any process may add names there).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use window::rendezvous;
 
 fuzz_target!(|input: &[u8]| {
     if let Ok(message) = rendezvous::parse(input) {
-        // There is one way to say anything.
+        // Each message has one encoding.
         assert_eq!(rendezvous::emit(&message), input);
     }
     let group = Gid([0xff; 16]);

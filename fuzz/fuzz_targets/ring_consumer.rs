@@ -1,6 +1,6 @@
-//! A peer writes anything into a window while both of our ends of it are in use.
+//! A peer writes anything into a window while both ends of it on this side are in use.
 //!
-//! The input is a list of 10-byte steps: what to do, where, and 8 bytes to write there.
+//! The input is a list of 10-byte steps: an operation, a place, and 8 bytes to write there.
 #![no_main]
 
 use std::sync::Arc;

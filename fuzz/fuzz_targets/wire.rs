@@ -1,11 +1,11 @@
-//! Any bytes as each of the headers: nothing panics, and what is understood means the same when it is emitted and read
+//! Any bytes as each of the headers: no parser panics, and a parsed header means the same when it is emitted and read
 //! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use wire::*;
 
-/// Reads a header, and once more what it is emitted as.
+/// Read a header, and read again the bytes that it is emitted as.
 macro_rules! again {
     ($input:expr, $($header:path),* $(,)?) => {$({
         use $header as header;
@@ -82,7 +82,7 @@ fn headers(input: &[u8]) {
     }
 }
 
-/// A frame with sums that are right: the first bytes choose the headers, the rest is the payload.
+/// A frame with correct checksums: the first bytes choose the headers, the rest is the payload.
 fn frame(input: &[u8]) {
     let Some((chosen, rest)) = input.split_first_chunk::<40>() else { return };
     let Ok((transport, payload)) = transport::Repr::read(rest) else { return };
