@@ -16,14 +16,14 @@ pub struct Fixture {
     pub context: Arc<Context>,
     /// A domain for everything.
     pub pd: Arc<Pd>,
-    /// Our address, at index 0.
+    /// The device's address at index 0.
     pub gid: Gid,
 }
 
 /// The attributes that two ends of a connection agree on, or that a test wants otherwise.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// What the peer may do through this end (`enum ibv_access_flags`).
+    /// The access of the peer through this end (`enum ibv_access_flags`).
     pub access: u32,
     /// `max_rd_atomic`.
     pub reads: u8,
@@ -44,7 +44,7 @@ pub struct Joined {
 impl Default for Joined {
     fn default() -> Self {
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        // A second and more until a retry: on a busy machine the peer may not run for a while.
+        // More than a second until a retry: on a busy machine the peer may not run for a while.
         Joined {
             access: all.bits(),
             reads: 16,
@@ -59,7 +59,7 @@ impl Default for Joined {
 }
 
 impl Fixture {
-    /// Opens the device of the library under test.
+    /// Open the device of the library under test.
     ///
     /// # Panics
     /// If that is not possible.
@@ -73,7 +73,7 @@ impl Fixture {
 }
 
 impl Joined {
-    /// RESET to INIT.
+    /// Move from RESET to INIT.
     ///
     /// # Panics
     /// If it is refused.
@@ -102,25 +102,23 @@ impl Joined {
         }
     }
 
-    /// INIT to RTR.
+    /// Move from INIT to RTR.
     ///
-    /// # Errors
-    /// What `ibv_modify_qp` says.
+    /// # Errors Those of `ibv_modify_qp`.
     pub fn rtr(&self, qp: &Qp, qp_type: QpType, qpn: u32, gid: Gid) -> rdma::Result<()> {
         let attr = QpAttr { state: QpState::Rtr, ..self.attr(qpn, qp.number(), gid) };
         qp.modify(&attr, M::STATE | required(qp_type, QpState::Init, QpState::Rtr))
     }
 
-    /// RTR to RTS.
+    /// Move from RTR to RTS.
     ///
-    /// # Errors
-    /// What `ibv_modify_qp` says.
+    /// # Errors Those of `ibv_modify_qp`.
     pub fn rts(&self, qp: &Qp, qp_type: QpType, qpn: u32, gid: Gid) -> rdma::Result<()> {
         let attr = QpAttr { state: QpState::Rts, ..self.attr(qpn, qp.number(), gid) };
         qp.modify(&attr, M::STATE | required(qp_type, QpState::Rtr, QpState::Rts))
     }
 
-    /// RESET to RTS.
+    /// Move from RESET to RTS.
     ///
     /// # Panics
     /// If it is refused.
@@ -131,7 +129,7 @@ impl Joined {
     }
 }
 
-/// The key of all datagrams here.
+/// The Q_Key of all datagrams here.
 const QKEY: u32 = 0x1111_1111;
 
 fn required(qp_type: QpType, from: QpState, to: QpState) -> M {

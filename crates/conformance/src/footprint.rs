@@ -1,4 +1,4 @@
-//! What a process holds, as the kernel counts it.
+//! The resources of a process, as the kernel counts them.
 
 use std::fmt;
 use std::fs;
@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// What one process holds at a moment.
+/// The resources of one process at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Footprint {
     /// Bytes of memory that are its own, and its part of those in shared memory (`Pss_Anon`, `Pss_Shmem`,
-    /// proc_pid_smaps(5)). Not of files: its part of the library grows when others that use it end.
+    /// proc_pid_smaps(5)). Memory of files does not count: the part of the library grows when other processes that use
+    /// it end.
     pub bytes: u64,
     /// Mappings with a name in `maps`: files, windows, registered memory that peers map.
     pub mappings: u64,
-    /// Mappings without one: further heaps, and the stacks of threads with what keeps them apart.
+    /// Mappings without a name: further heaps, and the stacks of threads with their guard pages.
     pub anonymous: u64,
     /// Descriptors.
     pub descriptors: u64,
@@ -23,12 +24,12 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Of this process.
+    /// The footprint of this process.
     pub fn own() -> Footprint {
         Footprint::of(std::process::id())
     }
 
-    /// Of a process of ours.
+    /// The footprint of a process of this user.
     ///
     /// # Panics
     /// If there is no such process.
@@ -48,7 +49,7 @@ impl Footprint {
         }
     }
 
-    /// What has come since `before`; 0 where something has gone.
+    /// The growth since `before`; 0 where something has gone.
     pub fn since(&self, before: &Footprint) -> Footprint {
         Footprint {
             bytes: self.bytes.saturating_sub(before.bytes),
@@ -59,7 +60,7 @@ impl Footprint {
         }
     }
 
-    /// True if nothing of it is more than in `limit`.
+    /// True if no resource is more than in `limit`.
     pub fn within(&self, limit: &Footprint) -> bool {
         self.bytes <= limit.bytes
             && self.mappings <= limit.mappings
@@ -68,11 +69,10 @@ impl Footprint {
             && self.threads <= limit.threads
     }
 
-    /// Waits until this process has grown by at most `limit` since `before`: what is freed by the NIC thread is not
+    /// Wait until this process has grown by at most `limit` since `before`: memory that the NIC thread frees is not
     /// freed at once.
     ///
-    /// # Errors
-    /// What it has grown by, if that does not come.
+    /// # Errors The growth, if that does not come.
     pub fn settled(before: &Footprint, limit: &Footprint) -> Result<Footprint, String> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! What the conformance tests stand on. The tests themselves are in `tests/`; they reach the device only through the C
+//! Support for the conformance tests. The tests themselves are in `tests/`; they reach the device only through the C
 //! ABI of `libsoftrnic.so`, as any program does.
 
 mod fixture;

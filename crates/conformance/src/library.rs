@@ -1,11 +1,11 @@
-//! Where the library under test is.
+//! The place of the library under test.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rdma::Library;
 
-/// Names the library, instead of the one that was built beside the test.
+/// The variable that names the library, instead of the one that was built beside the test.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 const NAME: &str = "libsoftrnic.so";
 
@@ -23,7 +23,7 @@ fn find() -> PathBuf {
         return path.into();
     }
     // target/PROFILE/deps/TEST: `cargo build` puts the library into target/PROFILE, and building the ABI's own tests
-    // puts it into deps. Whichever is newer is of the present source.
+    // puts it into deps. The newer of the two is of the present source.
     let program = std::env::current_exe().expect("the path of this program");
     let deps = program.parent().unwrap_or(Path::new("/"));
     let places = [deps.join("..").join(NAME), deps.join(NAME)];

@@ -13,7 +13,7 @@ fn program() -> PathBuf {
     places.iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("no program softrnic at {places:?}")).clone()
 }
 
-/// What the program says, and its exit status.
+/// The program's output, and its exit status.
 ///
 /// # Panics
 /// If it is not there, or does not end by itself.

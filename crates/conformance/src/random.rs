@@ -10,7 +10,7 @@ impl Random {
         Random(seed | 1)
     }
 
-    /// 64 bits.
+    /// The next 64 bits.
     #[allow(clippy::should_implement_trait)] // it never ends
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -19,12 +19,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Below `limit`, which is not 0.
+    /// A number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// One of two.
+    /// One of two values.
     pub fn coin(&mut self) -> bool {
         self.below(2) == 0
     }
@@ -41,7 +41,7 @@ impl Random {
         }
     }
 
-    /// Any bytes.
+    /// Bytes of any value.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }

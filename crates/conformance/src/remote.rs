@@ -1,7 +1,7 @@
-//! The other process: the test program again, told by its environment which part to play.
+//! The other process: the test program again, which finds its part in its environment.
 //!
-//! The two talk over a stream socket, which is the other process's standard input: the test harness writes to standard
-//! output, and nobody else uses the input.
+//! The two communicate over a stream socket, which is the other process's standard input: the test harness writes to
+//! standard output, and no other code uses the input.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,37 +13,36 @@ use serde::de::DeserializeOwned;
 
 use crate::wait::PATIENCE;
 
-/// Says which part the process plays.
+/// The variable that names the part of the process.
 const VARIABLE: &str = "SOFTRNIC_CONFORMANCE_PART";
 
-/// One end of the conversation: values as lines of JSON.
+/// One end of the connection: values as lines of JSON.
 pub struct Wire {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
 }
 
 impl Wire {
-    /// Over a connected socket.
+    /// A wire over a connected socket.
     ///
     /// # Panics
     /// If there are no descriptors left.
     pub fn new(stream: UnixStream) -> Self {
-        // Whoever waits longer than a hang is judged by waits for a process that hangs.
-        // The more there is to do, the longer nothing is said.
+        // A wait longer than a hang counts as one. The more messages there are, the longer a process is silent.
         let factor = crate::setting("SOFTRNIC_LOAD_FACTOR").unwrap_or(1).clamp(1, 1000) as u32;
         stream.set_read_timeout(Some(PATIENCE * 2 * factor)).expect("a socket");
         let lines = BufReader::new(stream.try_clone().expect("a descriptor"));
         Wire { stream, lines }
     }
 
-    /// In the other process: the part that it plays and the wire to the test; `None` in the test itself.
+    /// In the other process: its part and the wire to the test; `None` in the test itself.
     pub fn to_test() -> Option<(String, Wire)> {
         let part = std::env::var(VARIABLE).ok()?;
         let input = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
         Some((part, Wire::new(input.into())))
     }
 
-    /// Tells something.
+    /// Send a value.
     ///
     /// # Panics
     /// If the other process is gone.
@@ -53,10 +52,9 @@ impl Wire {
         self.stream.write_all(&line).expect("the other process lives");
     }
 
-    /// Hears something; `None` when the other process is gone.
+    /// Receive a value; `None` when the other process is gone.
     ///
-    /// # Panics
-    /// If it says nothing for long, or nonsense.
+    /// # Panics If it sends nothing for long, or no valid value.
     pub fn try_hear<T: DeserializeOwned>(&mut self) -> Option<T> {
         let mut line = String::new();
         match self.lines.read_line(&mut line) {
@@ -67,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// Hears something.
+    /// Receive a value.
     ///
     /// # Panics
     /// If the other process is gone or silent.
@@ -75,7 +73,7 @@ impl Wire {
         self.try_hear().expect("the other process ended")
     }
 
-    /// Tells, then hears: the other side does the same.
+    /// Send, then receive, as the other side does.
     pub fn exchange<T: Serialize, U: DeserializeOwned>(&mut self, value: &T) -> U {
         self.tell(value);
         self.hear()
@@ -90,7 +88,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Starts this program again. `entry` is the name of the ignored test that plays parts; `part` which one.
+    /// Start this program again. `entry` is the name of the ignored test that plays parts; `part` names the part.
     ///
     /// # Panics
     /// If that is not possible.
@@ -98,7 +96,7 @@ impl Remote {
         Remote::start_with(entry, part, env, Stdio::inherit())
     }
 
-    /// As [`Remote::start`]; what it says on standard error is kept for [`Remote::errors`].
+    /// Start this program again, as [`Remote::start`]; its standard error is kept for [`Remote::errors`].
     ///
     /// # Panics
     /// If that is not possible.
@@ -106,7 +104,8 @@ impl Remote {
         Remote::start_with(entry, part, env, Stdio::piped())
     }
 
-    /// As [`Remote::start`], by a program that is given this one as its last arguments, if there is one: `unshare -U`.
+    /// Start this program again, as [`Remote::start`], by a program that gets this one as its last arguments, if there
+    /// is one: `unshare -U`.
     ///
     /// # Panics
     /// If that is not possible.
@@ -142,12 +141,12 @@ impl Remote {
         Remote { wire: Wire::new(near), child }
     }
 
-    /// Its process id.
+    /// The number of the process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said on standard error until its end, if it was started to be heard.
+    /// Its standard error until its end, if it was started by [`Remote::start_heard`].
     pub fn errors(&mut self) -> String {
         let mut said = Vec::new();
         if let Some(errors) = &mut self.child.stderr {
@@ -156,7 +155,7 @@ impl Remote {
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// Sends it a signal.
+    /// Send it a signal.
     ///
     /// # Panics
     /// If it is gone.
@@ -168,13 +167,13 @@ impl Remote {
         }
     }
 
-    /// `kill -9`, and waits for its end.
+    /// Send it SIGKILL, and wait for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Waits for its end; true if it ended well.
+    /// Wait for its end; true if it ended with success.
     pub fn ended_well(&mut self) -> bool {
         let ended = crate::wait::until("the end of the other process", || self.child.try_wait().expect("a child"));
         ended.success()

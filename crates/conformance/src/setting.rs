@@ -1,4 +1,4 @@
-//! What tests are told by the environment.
+//! Settings of tests, from the environment.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ pub fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// A seed from the variable, or one that nobody has had; printed, so that what failed can be repeated.
+/// The seed in the variable, or a new one. It is printed, so that a failure can be repeated.
 pub fn seed(name: &str) -> u64 {
     let seed = setting(name).unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");

@@ -6,27 +6,27 @@ use crate::{Fixture, Joined, Wire, collect};
 use rdma::{Access, Cq, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr, Sge, Status};
 use serde::{Deserialize, Serialize};
 
-/// Where a queue pair is.
+/// The place of a queue pair.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub struct Place {
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Its device's address.
+    /// The address of its device.
     pub gid: [u8; 16],
 }
 
-/// Bytes of a message.
+/// The bytes of a message.
 pub const LEN: usize = 64;
-/// wr_id of receives.
+/// The wr_id of receives.
 pub const RECV: u64 = 1 << 32;
 
 /// A queue pair of an open device.
 pub struct Side {
-    /// It.
+    /// The queue pair.
     pub qp: Arc<Qp>,
-    /// Of both its queues.
+    /// The completion queue of both its queues.
     pub cq: Arc<Cq>,
-    /// Two messages: to send, and received.
+    /// The memory for two messages: one to send, one received.
     pub mr: Arc<Mr>,
 }
 
@@ -48,7 +48,7 @@ pub fn create_qp(fixture: &Fixture, cq: &Arc<Cq>, depth: u32) -> Arc<Qp> {
     fixture.pd.create_qp(&options).expect("ibv_create_qp")
 }
 
-/// Memory that is registered for everything but atomics.
+/// Register memory for everything but atomics.
 ///
 /// # Panics
 /// If it is refused.
@@ -56,12 +56,12 @@ pub fn buffer(fixture: &Fixture, len: usize) -> Arc<Mr> {
     fixture.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).expect("ibv_reg_mr")
 }
 
-/// Where one of our queue pairs is.
+/// The place of a local queue pair.
 pub fn place(fixture: &Fixture, qp: &Qp) -> Place {
     Place { qpn: qp.number(), gid: fixture.gid.0 }
 }
 
-/// RESET to RTS.
+/// Move from RESET to RTS.
 ///
 /// # Panics
 /// If it is refused.
@@ -69,7 +69,7 @@ pub fn up(qp: &Qp, peer: &Place) {
     Joined::default().up(qp, QpType::Rc, peer.qpn, Gid(peer.gid));
 }
 
-/// Posts a receive.
+/// Post a receive.
 ///
 /// # Panics
 /// If it is refused.
@@ -77,7 +77,7 @@ pub fn recv(qp: &Qp, wr_id: u64, sges: &[Sge]) {
     qp.post_recv(&RecvWr { wr_id, sges }).expect("ibv_post_recv");
 }
 
-/// Posts a SEND.
+/// Post a SEND.
 ///
 /// # Panics
 /// If it is refused.
@@ -86,7 +86,7 @@ pub fn send(qp: &Qp, wr_id: u64, sges: &[Sge]) {
 }
 
 impl Side {
-    /// A new one.
+    /// Make a side.
     ///
     /// # Panics
     /// If it is refused.
@@ -95,7 +95,7 @@ impl Side {
         Side { qp: create_qp(fixture, &cq, 16), cq, mr: buffer(fixture, 2 * LEN) }
     }
 
-    /// Connects over the wire, then one message in each direction.
+    /// Connect over the wire, then exchange one message in each direction.
     pub fn exchange(&self, fixture: &Fixture, wire: &mut Wire) {
         let peer: Place = wire.exchange(&place(fixture, &self.qp));
         up(&self.qp, &peer);
@@ -104,13 +104,13 @@ impl Side {
         self.message(peer.qpn);
     }
 
-    /// Sends one message that names us, and gets one that names the peer.
+    /// Send one message with this side's number, and receive one with the peer's.
     pub fn message(&self, peer: u32) {
         self.send_name();
         self.get_name(peer);
     }
 
-    /// Sends a message that names us.
+    /// Send a message with this side's number.
     ///
     /// # Panics
     /// If it is refused.
@@ -119,10 +119,9 @@ impl Side {
         send(&self.qp, 1, &[self.mr.sge(0, LEN)]);
     }
 
-    /// Waits for the end of what was sent, and for the peer's message.
+    /// Wait for the end of the send, and for the peer's message.
     ///
-    /// # Panics
-    /// If it is another's, or does not come.
+    /// # Panics If the message is of another peer, or does not come.
     pub fn get_name(&self, peer: u32) {
         let all = collect(&self.cq, 2);
         assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "{all:?}");
@@ -132,7 +131,7 @@ impl Side {
     }
 }
 
-/// Exchanges with the test as often as it likes.
+/// Exchange messages with the test as often as it asks.
 pub fn exchange_remote(mut wire: Wire) {
     let fixture = Fixture::open();
     while let Some(true) = wire.try_hear::<bool>() {

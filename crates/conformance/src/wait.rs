@@ -1,4 +1,4 @@
-//! Waiting, with an end.
+//! Waits with a limit.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use rdma::{Cq, Wc};
 /// How long anything may take on a busy machine before it counts as a hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waiting for something that comes piece by piece. Who has waited in vain for some time sleeps a little each time:
-/// with many processes on few cores, the others need them.
+/// A wait for something that comes piece by piece. A thread that has waited in vain for some time sleeps a little each
+/// time: with many processes on few cores, the others need these.
 #[derive(Debug)]
 pub struct Pace {
     idle: u32,
@@ -22,10 +22,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// To be called after each look; `found` if there was something.
+    /// Note a look; `found` if there was something.
     ///
-    /// # Panics
-    /// If nothing was found for so long that it is a hang; `state` says what is there.
+    /// # Panics If nothing was found for so long that it is a hang; `state` describes the situation.
     pub fn look(&mut self, found: bool, state: impl FnOnce() -> String) {
         if found {
             *self = Pace::default();
@@ -36,14 +35,15 @@ impl Pace {
         if self.idle < 64 {
             std::thread::yield_now();
         } else {
-            // Longer and longer: sixty-four processes that look every 200 us keep two cores busy with that alone.
+            // The sleeps become longer: sixty-four processes that look every 200 us keep two cores busy with that
+            // alone.
             std::thread::sleep(Duration::from_micros(200 << ((self.idle - 64) / 8).min(4)));
         }
         assert!(self.since.elapsed() < PATIENCE, "{}: nothing within {} s", state(), PATIENCE.as_secs());
     }
 }
 
-/// Asks until there is an answer.
+/// Ask until there is an answer.
 ///
 /// # Panics
 /// If there is none in time.
@@ -57,7 +57,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Polls until `count` completions have come.
+/// Poll until `count` completions have come.
 ///
 /// # Panics
 /// If they do not come in time.

@@ -1,4 +1,4 @@
-//! Objects of every kind come and go for a long time, connected and used; in the end the process holds what it held in
+//! Objects of every kind come and go for a long time, connected and used. In the end the process holds the resources of
 //! the beginning: memory, mappings, descriptors, threads.
 //!
 //! `SOFTRNIC_CHURN_SECONDS` says for how long (10).
@@ -12,12 +12,12 @@ use conformance::{Fixture, Footprint, Joined, PORT, Remote, Wire, collect, libra
 use rdma::{Access, AhAttr, Bind, Data, MwKind, Qp, QpCap, QpOptions, QpType, SendFlags, SendOp, SendWr, Status};
 
 const SECONDS: u64 = 10;
-/// After this part of the time, everything has been used, and what is kept for ever is there.
+/// The part of the time after which everything has been used, and the resources that are kept for ever are there.
 const WARM: f64 = 0.3;
-/// What may be more in the end: pages of a heap that is used in another order, and no descriptor, mapping or thread.
+/// The growth allowed in the end: pages of a heap that is used in another order, and no descriptor, mapping or thread.
 const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, anonymous: 2, descriptors: 0, threads: 0 };
 
-/// One of each kind, used where that can be done alone.
+/// Make one object of each kind, and use those that can be used alone.
 fn alone(fixture: &Fixture) {
     let context = fixture.context.device().open().expect("ibv_open_device");
     let pd = context.alloc_pd().expect("ibv_alloc_pd");
@@ -48,19 +48,19 @@ fn alone(fixture: &Fixture) {
         if qp_type != QpType::Rc {
             continue;
         }
-        // Connected to itself; an event for what it does.
+        // The queue pair is connected to itself; there is an event for its completions.
         Joined::default().up(&qp, qp_type, qp.number(), fixture.gid);
         cq.arm(false).expect("ibv_req_notify_cq");
         let bind = Bind { mw: &windows[0], rkey: 0, mr: &mr, offset: 0, len: 4096, access: Access::REMOTE_READ };
         qp.bind_mw(1, SendFlags::SIGNALED, &bind).expect("ibv_bind_mw");
         assert_eq!(channel.event().expect("ibv_get_cq_event"), 5);
         assert_eq!(collect(&cq, 1)[0].status(), Status::SUCCESS);
-        side::recv(&qp, RECV, &[mr.sge(0, LEN)]); // nobody will take it
+        side::recv(&qp, RECV, &[mr.sge(0, LEN)]); // no message takes it
     }
     drop((windows, ah, again));
 }
 
-/// A connection with the other process: a message in each direction, a WRITE and a READ of what is large.
+/// Make a connection with the other process: a message in each direction, a large WRITE and a large READ.
 fn together(fixture: &Fixture, wire: &mut Wire, depth: u32) {
     const LARGE: usize = 200_000;
     let side = Side::new(fixture);
@@ -73,7 +73,7 @@ fn together(fixture: &Fixture, wire: &mut Wire, depth: u32) {
         assert_eq!(collect(&side.cq, 1)[0].status(), Status::SUCCESS);
     }
     let () = wire.exchange(&());
-    // Some that are connected and never used, and one with what is never completed.
+    // Some queue pairs are connected and never used, and one has a request that never completes.
     let idle: Vec<Arc<Qp>> = (0..3).map(|_| side::create_qp(fixture, &side.cq, depth)).collect();
     let ours: Vec<Place> = idle.iter().map(|qp| side::place(fixture, qp)).collect();
     let theirs: Vec<Place> = wire.exchange(&ours);
@@ -84,7 +84,8 @@ fn together(fixture: &Fixture, wire: &mut Wire, depth: u32) {
     let () = wire.exchange(&());
 }
 
-/// How long rounds took, once warm: the first of them, and the last. Not all, for they would be growth themselves.
+/// The times of rounds after warming up: of the first ones, and the last ones. The others are not kept, for they would
+/// be growth themselves.
 #[derive(Default)]
 struct Took {
     rounds: u64,
@@ -106,7 +107,7 @@ impl Took {
         self.last.push_back(round);
     }
 
-    /// Medians.
+    /// The medians.
     fn ends(&mut self) -> [Duration; 2] {
         [&mut self.first[..], self.last.make_contiguous()].map(|times| {
             times.sort_unstable();
@@ -115,8 +116,8 @@ impl Took {
     }
 }
 
-/// What the two processes do until the test says that it is enough; gives how long it took, and growth, or why that is
-/// too much.
+/// Run both processes' part until the test says that it is enough. The result is the time that it took, and the growth,
+/// or why that is too much.
 fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (Took, Result<Footprint, String>) {
     let fixture = Fixture::open();
     let (mut rounds, mut warm, mut took) = (0, None, Took::default());
@@ -161,8 +162,7 @@ fn objects_come_and_go() {
     });
     let there: Result<Footprint, String> = remote.wire.hear();
     remote.wire.tell(&());
-    // Whether a round takes longer in the end than in the beginning is for whoever reads it: a test does not judge
-    // times.
+    // The times of the first and the last rounds are printed for the reader: a test does not judge times.
     let [first, last] = took.ends();
     println!(
         "counted: {} rounds after {:?}, until {:?}: 17 objects alone, 14 with a peer in each; medians of the first {} \

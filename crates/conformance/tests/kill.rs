@@ -1,7 +1,7 @@
-//! A process dies at a random moment, by `kill -9`. Its peer must learn of it in time, lose nothing that was its own,
-//! and go on with another at once.
+//! A process dies at a random moment, by `kill -9`. Its peer must see that in time, lose nothing of its own, and go on
+//! with another process at once.
 //!
-//! `SOFTRNIC_KILL_ROUNDS` says how often (200), `SOFTRNIC_KILL_SEED` repeats what failed.
+//! `SOFTRNIC_KILL_ROUNDS` is the number of rounds (200), `SOFTRNIC_KILL_SEED` repeats a failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,23 +17,23 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 const ROUNDS: u64 = 200;
-/// 4.096 us * 2^12 is 17 ms; three times.
+/// The exponent of the timeout: 4.096 us * 2^12 is 17 ms; it passes three times.
 const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 2;
 /// How long (retries + 1) timeouts may take: each of them four times as long (IBTA vol. 1, 9.7.6.1.3).
 const BOUND: Duration = Duration::from_nanos(4 * (4096 << TIMEOUT)).saturating_mul(RETRIES as u32 + 1);
-/// How much longer one may take on a machine where others run, too. Most keep to the bound.
+/// How much longer a round may take on a machine with other work. Most rounds keep to the bound.
 const SLACK: Duration = Duration::from_secs(3);
 const LARGE: usize = 256 << 10;
-/// Requests under way.
+/// The number of requests under way.
 const DEEP: u64 = 16;
-/// Receives posted.
+/// The number of receives posted.
 const RECEIVES: u64 = 32;
-/// Rounds after which the process has what it keeps.
+/// The rounds after which the process holds the resources that it keeps.
 const WARM: u64 = 20;
-/// What it may hold more after that: the export table, of which pages are used as keys and numbers change, until all 2
-/// MiB are; and pages of a heap that is used in another order. One lost link would be a mapping and three descriptors.
-/// Up to 8 threads that close descriptors come and go; the C library keeps the stack and the heap of each, both in two
+/// The growth allowed after that: the export table, of which pages are used as keys and numbers change, until all 2 MiB
+/// are; and pages of a heap that is used in another order. One lost link would be a mapping and three descriptors. Up
+/// to 8 threads that close descriptors come and go; the C library keeps the stack and the heap of each, both in two
 /// mappings without a name.
 const LEAK: Footprint =
     Footprint { bytes: (2048 + 768) << 10, mappings: 2, anonymous: 8 * 4, descriptors: 2, threads: 0 };
@@ -46,15 +46,15 @@ struct Place {
     rkey: u32,
 }
 
-/// What is different between the rounds.
+/// The properties in which rounds differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     single_copy: bool,
-    /// The survivor sleeps on its completion channel; otherwise it polls.
+    /// True if the survivor sleeps on its completion channel; otherwise it polls.
     events: bool,
-    /// Its receives are in a shared queue.
+    /// True if its receives are in a shared queue.
     srq: bool,
-    /// The other is killed while it connects; otherwise in the middle of the traffic.
+    /// True if the other process is killed while it connects; otherwise in the middle of the traffic.
     early: bool,
 }
 
@@ -126,7 +126,7 @@ impl End {
         }
     }
 
-    /// One more request of a random kind and size.
+    /// Post one more request of a random kind and size.
     fn send(&self, random: &mut Random, peer: &Place) -> rdma::Result<()> {
         let len = match random.below(3) {
             0 => random.below(256) as usize,
@@ -143,7 +143,7 @@ impl End {
         self.qp.post_send(&SendWr::new(SEND, op, Data::Sges(&[self.mr.sge(0, len)])))
     }
 
-    /// Waits for something to poll, but no longer than a moment: whoever calls looks at the clock.
+    /// Wait for something to poll, but no longer than a moment: the caller reads the clock.
     fn wait(&self) -> rdma::Result<()> {
         let Some(channel) = &self.channel else {
             std::thread::yield_now();
@@ -166,18 +166,18 @@ impl End {
 const SEND: u64 = 1;
 const RECV: u64 = 2;
 
-/// What came of a conversation.
+/// The outcome of a stream.
 #[derive(Default)]
 struct Outcome {
-    /// Requests done.
+    /// The number of requests done.
     done: u64,
-    /// When the first failed.
+    /// When the first request failed.
     learnt: Option<Instant>,
-    /// How, and how the others ended after that.
+    /// Its status, and those of the requests that ended after it.
     failed: Vec<Status>,
 }
 
-/// Streams in both directions until something fails, and then until nothing is under way.
+/// Stream in both directions until a request fails, and then until none is under way.
 fn stream(end: &End, peer: &Place, random: &mut Random, patience: Instant) -> Result<Outcome, String> {
     let (mut under_way, mut receives) = (0, RECEIVES);
     let mut outcome = Outcome::default();
@@ -235,11 +235,12 @@ fn remote_side() {
         let () = wire.exchange(&());
     }
     let _ = stream(&end, &peer, &mut random, Instant::now() + Duration::from_secs(60));
-    // Failed before it was killed: it waits for that.
+    // The stream failed before the kill, for which this process waits.
     let _ = wire.try_hear::<()>();
 }
 
-/// One process is killed; gives what was done with it, and how long after its death that was known.
+/// Run a round in which one process is killed. The result is the number of requests done, and how long after the death
+/// it was known.
 fn round(fixture: &Fixture, random: &mut Random, kind: Kind) -> Result<(u64, Duration), String> {
     let part = serde_json::to_string(&(random.next(), kind.early)).expect("plain data");
     let mut remote =
@@ -278,14 +279,14 @@ fn round(fixture: &Fixture, random: &mut Random, kind: Kind) -> Result<(u64, Dur
     Ok((outcome.done, late))
 }
 
-/// A queue pair that has failed and takes from a shared queue says when it has taken its last (IBTA vol. 1, 11.6.3.4);
-/// nothing else happens.
+/// Check the event of a queue pair that has failed and takes from a shared queue: it has taken its last receive (IBTA
+/// vol. 1, 11.6.3.4). No other event comes.
 fn last_wqe(fixture: &Fixture, end: &End) -> Result<(), String> {
     const COMM_EST: u32 = 4;
     const LAST_WQE_REACHED: u32 = 16;
     let mut found = Vec::new();
     while let Ok(event) = fixture.context.async_event() {
-        // Who was killed between its RTS and ours may have sent something by then.
+        // A process that was killed between its RTS and this one's may have sent something by then.
         if event.kind != COMM_EST {
             found.push((event.kind, event.source));
         }

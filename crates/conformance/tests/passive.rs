@@ -1,5 +1,5 @@
-//! A process that only watches its memory: it is stopped (SIGSTOP), so none of its threads can do anything, and RDMA
-//! reads and writes its memory all the same, whatever the length and the service, as an adapter would.
+//! A process that only watches its memory. It is stopped (SIGSTOP), so none of its threads can do anything, and RDMA
+//! reads and writes its memory all the same, with any length and service, as on an adapter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 const MIB: usize = 1 << 20;
-/// Longer than a piece, of which there are one and a bit, and several.
+/// Lengths beyond a piece: one and a bit, and several.
 const LONG: [usize; 2] = [MIB + 1, 3 * MIB];
 const SHORT: usize = 8;
-/// Where things lie in both regions: what is read and written, and a few bytes of each service.
+/// Places in both regions: of the bytes that are read and written, and of a few bytes of each service.
 const WRITTEN: usize = 0;
 const READ: usize = 3 * MIB;
 const SMALL: usize = 6 * MIB;
 const REGION: usize = SMALL + 4096;
 const SERVICES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::XrcIni];
 
-/// 67 ms, eight times: who waits for the other process fails.
+/// The timeout of 67 ms passes eight times: a request that waits for the other process fails.
 const JOINED: fn() -> Joined = || Joined { timeout: 14, retries: 7, ..Joined::default() };
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Place {
-    /// One for each service.
+    /// The queue pair of each service.
     qpns: [u32; 3],
     gid: [u8; 16],
     addr: u64,
@@ -38,13 +38,13 @@ struct End {
     mr: Arc<Mr>,
 }
 
-/// None of its first bytes is 0.
+/// A pattern whose first bytes are not 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 4096 + i * 3 + seed + 1) as u8).collect()
 }
 
 impl End {
-    /// With queue pairs for all services; of XRC, an initiator or a target.
+    /// Make queue pairs of all services; of XRC, an initiator or a target.
     fn new(fixture: &Fixture, initiates: bool) -> End {
         let cq = fixture.context.create_cq(64, None, 0).expect("ibv_create_cq");
         let xrcd = fixture.context.open_xrcd().expect("ibv_open_xrcd");
@@ -80,7 +80,7 @@ impl End {
         peer
     }
 
-    /// Posts it and waits for its end.
+    /// Post a request and wait for its end.
     fn done(&self, service: QpType, op: SendOp<'_>, at: usize, len: usize) {
         let sges = [self.mr.sge(at, len)];
         let qp = SERVICES.iter().position(|of| *of == service).expect("one of them");
@@ -96,7 +96,7 @@ impl End {
     }
 }
 
-/// What is written at the end, and what each service writes beside it.
+/// The bytes that are written at the end, and those that each service writes beside them.
 const LAST: usize = 77;
 
 #[test]
@@ -107,7 +107,7 @@ fn remote_side() {
     let end = End::new(&fixture, false);
     end.mr.write(READ, &pattern(LONG[1], 5));
     end.connect(&fixture, &mut wire, false);
-    // It watches its memory and makes no call.
+    // The process watches its memory and makes no call.
     let () = wire.hear();
     let small = (0..SERVICES.len()).all(|at| end.holds(SMALL + 64 * at, &pattern(SHORT, at)));
     wire.tell(&(end.holds(WRITTEN, &pattern(LONG[1], LAST)), small));
@@ -133,7 +133,7 @@ fn who_only_watches_its_memory_is_reached() {
     for service in [QpType::Rc, QpType::XrcIni] {
         end.done(service, write(SMALL + 2048), SMALL + 2048, SHORT);
     }
-    // Its NIC thread rests again.
+    // The NIC thread rests again.
     std::thread::sleep(Duration::from_millis(100));
     remote.signal(Signal::STOP);
     until("the other process to be stopped", || is_stopped(remote.pid()).then_some(()));
@@ -143,7 +143,7 @@ fn who_only_watches_its_memory_is_reached() {
             end.mr.write(WRITTEN, &what);
             end.done(service, write(WRITTEN), WRITTEN, len);
             end.mr.write(WRITTEN, &vec![0; len]);
-            // Nobody but the two requests has touched it.
+            // Only the two requests have changed it.
             end.done(QpType::Rc, read(WRITTEN), WRITTEN, len);
             assert!(end.holds(WRITTEN, &what), "{service:?}, WRITE of {len} bytes");
         }

@@ -15,14 +15,14 @@ struct Maker {
     peer: Peer,
 }
 
-/// What the queue pairs are connected to.
+/// The peer of the queue pairs.
 #[derive(Clone, Copy, PartialEq)]
 enum Peer {
     Nobody,
     Themselves,
 }
 
-/// A number that nobody has.
+/// A number that no queue pair has.
 const NOBODY: u32 = 0xff_fffe;
 
 impl Maker {
@@ -104,8 +104,8 @@ impl Maker {
     }
 }
 
-/// What Linux takes out of a mask before it asks the table, so that programs can set both sides of an XRC connection
-/// alike (uverbs, `modify_qp_mask`).
+/// The attributes that Linux takes out of a mask before it checks the table, so that programs can set both sides of an
+/// XRC connection alike (uverbs, `modify_qp_mask`).
 fn without_meaning(ty: T) -> M {
     match ty {
         T::XrcIni => M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
@@ -114,8 +114,8 @@ fn without_meaning(ty: T) -> M {
     }
 }
 
-/// The masks to try for a transition: what is required; that without one; that with one more. The table's own words
-/// say which of them are right.
+/// The masks to try for a transition: the required one; that one without each bit; that one with each other bit. The
+/// table decides which of them are right.
 fn masks(required: M, from: S, to: S) -> Vec<M> {
     let whole = M::STATE | required;
     let mut masks = vec![whole];

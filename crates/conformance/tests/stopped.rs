@@ -1,5 +1,5 @@
 //! A process is stopped (SIGSTOP) while a peer waits for it. Beyond the timeouts that is a dead path: RETRY_EXC_ERR,
-//! and nothing moves any more, whatever the process does when it goes on. If it goes on before, nothing is lost, and
+//! and no byte moves any more, whatever the process does when it goes on. If it goes on before, nothing is lost, and
 //! nothing comes twice (IBTA vol. 1, 9.7.5.1.2, 9.9.2.1.3).
 
 use std::collections::BTreeSet;
@@ -14,23 +14,23 @@ use rdma::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// Lengths: in the ring's slot, in its bulk area, and what may be copied directly.
+/// The lengths: in the ring's slot, in its bulk area, and of messages that may be copied directly.
 const LENS: [usize; 3] = [16, 5000, 200_000];
 const MOST: usize = LENS[2];
 /// Messages of one case.
 const MESSAGES: usize = 6;
-/// Where things lie in both regions: what WRITE and READ are about, a counter, and places for messages.
+/// Places in both regions: of the bytes of WRITE and READ, of a counter, and of messages.
 const WRITTEN: usize = 0;
 const READ: usize = MOST;
 const COUNTER: usize = 2 * MOST;
 const PLACES: usize = 2 * MOST + 8;
 const REGION: usize = PLACES + MESSAGES * MOST;
 
-/// 4.096 us * 2^12 is 17 ms; twice.
+/// The timeout of 17 ms (4.096 us * 2^12) passes twice.
 const SHORT: fn() -> Joined = || Joined { timeout: 12, retries: 1, ..Joined::default() };
-/// 268 ms; eight times.
+/// The timeout of 268 ms passes eight times.
 const LONG: fn() -> Joined = || Joined { timeout: 16, retries: 7, ..Joined::default() };
-/// For ever.
+/// There is no timeout.
 const ENDLESS: fn() -> Joined = || Joined { timeout: 0, ..Joined::default() };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,12 +47,12 @@ struct Place {
     rkey: u32,
 }
 
-/// What the other process is to do.
+/// The task of the other process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Task {
     joined: Joined,
     waits: Waits,
-    /// It begins; otherwise the test does.
+    /// True if it begins; otherwise the test does.
     initiates: bool,
     len: usize,
 }
@@ -100,7 +100,7 @@ impl End {
         }
     }
 
-    /// The next completions, in the way of this end.
+    /// The next completions, by this end's way of waiting.
     fn completions(&self, count: usize) -> Vec<(u64, Status)> {
         let mut found = Vec::new();
         let mut out = [Wc::default(); 16];
@@ -122,14 +122,14 @@ impl End {
         self.mr.write(at, &vec![with; len]);
     }
 
-    /// The byte that all of them are.
+    /// The value that all bytes have, if they have one.
     fn all(&self, at: usize, len: usize) -> Option<u8> {
         let mut bytes = vec![0; len];
         self.mr.read(at, &mut bytes);
         bytes.iter().all(|byte| *byte == bytes[0]).then_some(bytes[0])
     }
 
-    /// Which bytes are there at all.
+    /// The values that occur.
     fn bytes(&self, at: usize, len: usize) -> BTreeSet<u8> {
         let mut bytes = vec![0; len];
         self.mr.read(at, &mut bytes);
@@ -140,7 +140,7 @@ impl End {
         self.qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state
     }
 
-    /// Everything there is, begun at once: messages of `BYTE`, an atomic, a WRITE and a READ, and more messages.
+    /// Post one request of everything at once: messages of `BYTE`, an atomic, a WRITE and a READ, and more messages.
     fn begin(&self, peer: &Place, len: usize) {
         self.fill(PLACES, len, BYTE);
         let Place { addr, rkey, .. } = *peer;
@@ -166,7 +166,7 @@ impl End {
         self.qp.post_sends(&wrs).expect("ibv_post_send");
     }
 
-    /// All that has been begun was done, once and in order.
+    /// Check that all requests were done, once and in order.
     fn all_done(&self, len: usize, what: &str) {
         let wanted: Vec<(u64, Status)> = (1..=REQUESTS as u64).map(|id| (id, Status::SUCCESS)).collect();
         assert_eq!(self.completions(REQUESTS), wanted, "{what}");
@@ -174,7 +174,7 @@ impl End {
         assert_eq!(self.state(), QpState::Rts, "{what}");
     }
 
-    /// All that the peer has begun has come, once and in order.
+    /// Check that all requests of the peer have come, once and in order.
     fn all_came(&self, len: usize, what: &str) {
         let wanted: Vec<(u64, Status)> = (0..MESSAGES as u64).map(|at| (RECEIVE + at, Status::SUCCESS)).collect();
         assert_eq!(self.completions(MESSAGES), wanted, "{what}");
@@ -187,12 +187,13 @@ impl End {
 
 const RECEIVE: u64 = 1 << 32;
 const REQUESTS: usize = MESSAGES + 3;
-/// What messages and WRITEs are made of, what lies where READs look, and what comes into the buffers too late.
+/// The byte of messages and WRITEs, the byte in the memory that READs read, and the byte that comes into the buffers
+/// too late.
 const BYTE: u8 = 0x11;
 const OTHER: u8 = 0x22;
 const LATER: u8 = 0x33;
 
-/// What lies at the target, seen after all, at the places of messages and of the WRITE: which bytes are there at all.
+/// The values that occur at the target after all, in the places of messages and of the WRITE.
 type Seen = Vec<BTreeSet<u8>>;
 
 #[test]
@@ -207,7 +208,7 @@ fn remote_side() {
         if initiates {
             end.begin(&peer, len);
             wire.tell(&());
-            // Nobody drives it meanwhile but its NIC thread.
+            // Only its NIC thread works for it meanwhile.
             let () = wire.hear();
             end.all_done(len, "in the other process");
         } else if let Some(true) = wire.try_hear::<bool>() {
@@ -229,7 +230,7 @@ fn stop(remote: &Remote) {
     });
 }
 
-/// What is done with each combination.
+/// Run a test with each combination.
 fn each(test: impl Fn(&Fixture, &mut Remote, Waits, usize, &str)) {
     let fixture = Fixture::open();
     let mut cases = 0;
@@ -247,7 +248,7 @@ fn each(test: impl Fn(&Fixture, &mut Remote, Waits, usize, &str)) {
     println!("counted: {cases} cases of a stopped peer");
 }
 
-/// The end of a case: what the other process sees in its memory.
+/// The end of a case: the values that the other process sees in its memory.
 fn seen(remote: &mut Remote) -> Seen {
     let () = remote.wire.hear();
     remote.wire.tell(&());
@@ -275,17 +276,18 @@ fn beyond_the_timeouts_it_is_a_dead_path() {
         assert_eq!(end.state(), QpState::Err, "{what}");
         // Both timeouts have passed.
         assert!(took >= Duration::from_micros(2 * 4096 * (1 << 12) / 1000), "{what}: given up after {took:?}");
-        // The buffers are the program's again: nothing of what it puts there may come through, and nothing be put
-        // there.
+        // The buffers are the program's again: bytes that it puts there now may not arrive at the peer, and no byte may
+        // be written there.
         for at in [PLACES, READ, COUNTER] {
             end.fill(at, if at == COUNTER { 8 } else { len }, LATER);
         }
         remote.signal(Signal::CONT);
         remote.wire.tell(&false);
-        // Whatever it had before it was stopped, it has taken in by the time it has answered and served another.
+        // Packets that it had before it was stopped are taken in by the time it has answered and served another queue
+        // pair.
         let there = seen(remote);
         for (at, bytes) in there.iter().enumerate() {
-            // Of what failed, anything may have come, but nothing that was not sent.
+            // Any byte of a failed request may have come, but no byte that was not sent.
             assert!(bytes.is_subset(&BTreeSet::from([0, BYTE])), "{what}: {bytes:02x?} at {at}: a copy after the end");
         }
         again(fixture, remote, waits, len, what);
@@ -295,7 +297,7 @@ fn beyond_the_timeouts_it_is_a_dead_path() {
     });
 }
 
-/// Two queue pairs of the same processes, at once after.
+/// Test two queue pairs of the same processes, at once after.
 fn again(fixture: &Fixture, remote: &mut Remote, waits: Waits, len: usize, what: &str) {
     remote.wire.tell(&Some(Task { joined: LONG(), waits, initiates: false, len }));
     let end = End::new(fixture, waits);
@@ -308,7 +310,7 @@ fn again(fixture: &Fixture, remote: &mut Remote, waits: Waits, len: usize, what:
 
 #[test]
 fn who_goes_on_in_time_has_lost_nothing() {
-    // Beyond a timeout or two, and where none ever ends.
+    // The pause is longer than a timeout or two, and in the second case there is no timeout.
     for (joined, pause) in [(LONG(), Duration::from_millis(290)), (ENDLESS(), Duration::from_millis(40))] {
         each(|fixture, remote, waits, len, what| {
             remote.wire.tell(&Some(Task { joined, waits, initiates: false, len }));
@@ -325,7 +327,8 @@ fn who_goes_on_in_time_has_lost_nothing() {
     }
 }
 
-/// Who was stopped itself finds what has come in the meantime before it counts the time: its peer was there all along.
+/// A process that was stopped itself takes in the packets of the meantime before it counts the time: its peer was there
+/// all along.
 #[test]
 fn whoever_was_stopped_itself_goes_on() {
     each(|fixture, remote, waits, len, what| {

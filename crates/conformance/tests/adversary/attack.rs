@@ -1,4 +1,4 @@
-//! The adversary: connects to every socket of the honest pair, as its scenario says.
+//! The adversary: it connects to every socket of the honest pair, as its scenario says.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Write};
@@ -29,42 +29,42 @@ const MANY: usize = 253;
 /// Connections of the first strike, and of a flood.
 const FEW: usize = 18;
 const FLOOD: usize = 300;
-/// Connections that it keeps while it goes on, all in all.
+/// The number of connections that it keeps while it goes on.
 const KEPT: usize = 200;
-/// Names of each kind that it takes.
+/// The number of names of each kind that it takes.
 const NAMES: u64 = 150;
 
-/// What is to be attacked.
+/// The sockets of the pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub pids: [u32; 2],
-    /// Names of abstract sockets at which somebody listens.
+    /// The names of abstract sockets at which a process listens.
     pub doors: Vec<String>,
 }
 
-/// What it got.
+/// The results of the attack.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Spoils {
-    /// Connections that the kernel made.
+    /// The connections that the kernel made.
     pub connected: usize,
-    /// Answers that take it in, of the rendezvous.
+    /// The rendezvous's answers that accept the adversary.
     pub welcomes: usize,
-    /// Descriptors that it was given there.
+    /// The descriptors that came with these.
     pub descriptors: usize,
-    /// Links that lived at one time, with one process of the pair: the most.
+    /// The greatest number of links that lived at one time, with one process of the pair.
     pub links: usize,
-    /// Names that it holds.
+    /// The names that it holds.
     pub names: usize,
 }
 
-/// A connection to a door.
+/// A connection to a socket of the pair.
 struct Visits {
     door: usize,
     socket: OwnedFd,
-    /// Rendezvous only: it was let in.
+    /// For the rendezvous only: true if the adversary was accepted.
     welcome: bool,
     window: Option<File>,
-    /// What must not be closed here before.
+    /// Connections that must not be closed here before.
     _kept: Vec<TcpStream>,
 }
 
@@ -75,16 +75,16 @@ struct Adversary {
     spoils: Spoils,
     open: Vec<Visits>,
     names: Vec<OwnedFd>,
-    /// What one of the pair calls itself, for those that call themselves so.
+    /// The identity that one of the pair sends in its greeting.
     borrowed: Option<[u8; 16]>,
 }
 
 pub fn run(mut wire: Wire, scenario: Scenario) {
     if scenario.who == Who::Other {
-        // Of this thread alone: it is the one that does everything.
+        // The change is of this thread alone, which does everything.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(OTHER_UID)).expect("to be another user");
     }
-    // After the change of user, which takes it back (prctl(2)).
+    // Set after the change of user, which clears it (prctl(2)).
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("PR_SET_PDEATHSIG");
     let target = wire.exchange(&());
     let random = Random::new(scenario.seed);
@@ -111,12 +111,12 @@ pub fn run(mut wire: Wire, scenario: Scenario) {
         After::Dies => {}
         After::Closes | After::Stays | After::Floods => it.go_on(),
     }
-    // Whoever started it says when it is over, by killing it.
+    // The test ends this process by killing it.
     let _ = wire.try_hear::<()>();
 }
 
 impl Adversary {
-    /// For two seconds at most: it is killed before.
+    /// Go on, for two seconds at most: the process is killed before.
     fn go_on(&mut self) {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(2) {
@@ -143,7 +143,7 @@ impl Adversary {
             let name = match self.scenario.names {
                 Names::None => return,
                 Names::Blocks => rendezvous::block_name(1 + self.random.below(0xffe) as u16),
-                // The space of TCP (RDMA_PS_TCP).
+                // The port space of TCP (RDMA_PS_TCP).
                 Names::Ports if self.random.coin() => {
                     format!("softrnic/1/cm/0106/{:04x}/lock", self.random.below(1 << 16))
                 }
@@ -160,7 +160,7 @@ impl Adversary {
         self.spoils.names = self.names.len();
     }
 
-    /// Connects, and says something.
+    /// Connect, and send something.
     fn visits(&mut self, door: usize) {
         let socket = seqpacket();
         if rustix::net::connect(&socket, &address(&self.target.doors[door])).is_err() {
@@ -173,7 +173,7 @@ impl Adversary {
             nonce_addr: self.random.any(),
             single_copy: true,
             secret: std::array::from_fn(|_| self.random.any() as u8),
-            // Some say that they are one of the pair.
+            // Some greetings have the identity of one of the pair.
             block: if self.random.coin() { self.random.below(0xffe) as u16 } else { self.any_block() },
         }));
         match self.scenario.words {
@@ -189,7 +189,8 @@ impl Adversary {
         if let (ReceivedFd::Shrinks, Some(fd)) = (self.scenario.received_fd, fds.first()) {
             let _ = rustix::fs::ftruncate(fd, 0);
         }
-        // Whether this copy or the receiver's is closed last is not known, and whoever closes the last one waits.
+        // It is not known whether this copy or the receiver's is closed last, and the process that closes the last one
+        // waits.
         if matches!(self.scenario.received_fd, ReceivedFd::Lingers | ReceivedFd::LingersLong) {
             std::thread::spawn(move || drop(fds));
         }
@@ -203,7 +204,8 @@ impl Adversary {
         blocks.get(n).copied().unwrap_or_default()
     }
 
-    /// What is sent, the window if it is one, and what is kept so that a close takes as long as it shall.
+    /// The descriptors to send, the window if one of them is, and the objects to keep so that a close takes as long as
+    /// it should.
     fn received_fd(&mut self) -> (Vec<OwnedFd>, Option<File>, Vec<TcpStream>) {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let fds = match self.scenario.received_fd {
@@ -249,7 +251,7 @@ impl Adversary {
                 };
                 let mut kept = vec![];
                 if matches!(self.scenario.received_fd, ReceivedFd::Lingers) {
-                    // Unread data makes this a reset, which ends what lingers.
+                    // Unread data make this a reset, which ends a lingering close.
                     std::thread::spawn(move || {
                         std::thread::sleep(Duration::from_millis(100));
                         drop(remote);
@@ -263,7 +265,7 @@ impl Adversary {
         (fds, None, vec![])
     }
 
-    /// Takes what answers there are, for a moment; proves what can be proved.
+    /// Take the answers that are there, for a moment, and prove what can be proved.
     fn look(&mut self) {
         let end = Instant::now() + Duration::from_millis(60);
         while Instant::now() < end {
@@ -279,7 +281,7 @@ impl Adversary {
         }
     }
 
-    /// One answer; false if there is none.
+    /// Take one answer; false if there is none.
     fn hear(&mut self, n: usize) -> bool {
         let visits = &mut self.open[n];
         let Some((bytes, fds)) = receive(&visits.socket) else { return false };
@@ -291,7 +293,7 @@ impl Adversary {
             self.borrowed = Some(greeting.instance);
             for pid in self.target.pids {
                 let mut nonce = [0; rendezvous::NONCE];
-                // Both are tried: there is one try only, but a wrong process has nothing readable there.
+                // Both are tried: there is one attempt only, but a wrong process has nothing readable there.
                 if memory::single_copy::peek(pid, greeting.nonce_addr, &mut nonce).is_ok() {
                     send(&visits.socket, &rendezvous::emit(&Message::Proof(nonce)), &[]);
                     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
@@ -302,7 +304,7 @@ impl Adversary {
                 }
             }
         }
-        // Rings, also so that others' rings would be heard by nobody, and whoever rings would wait.
+        // This rings the doorbells, also so often that a ring of another process would be lost, or would have to wait.
         for fd in &fds {
             let _ = rustix::io::ioctl_fionbio(fd, false);
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
@@ -313,7 +315,7 @@ impl Adversary {
         true
     }
 
-    /// An export table with what the scenario writes.
+    /// An export table with the content that the scenario chooses.
     fn export_table(&mut self) -> OwnedFd {
         let (_, fd) = OwnTable::create().expect("an export table");
         let file = File::from(fd.try_clone().expect("a descriptor"));
@@ -334,7 +336,7 @@ impl Adversary {
         }
     }
 
-    /// Writes into the window of a connection.
+    /// Write into the window of a connection.
     fn mark(&mut self, n: usize) {
         if matches!(self.scenario.marks, Marks::None) || self.open[n].window.is_none() {
             return;
@@ -370,7 +372,7 @@ fn address(name: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name")
 }
 
-/// Whether it arrives is the receiver's affair.
+/// Send a message; it does not matter whether it arrives.
 fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -396,7 +398,7 @@ fn receive(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     (got.bytes > 0).then(|| (bytes[..got.bytes].to_vec(), fds))
 }
 
-/// True if the other end has closed it.
+/// True if the other end has closed the connection.
 fn is_closed(socket: &OwnedFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! The honest pair: one process starts the other, works with it as it is told, and says how long that took.
+//! The honest pair: one process starts the other, works with it as the test says, and reports how long that took.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::friend::{self, Friend};
 use crate::manager::Manager;
 
-/// What the pair is to do.
+/// An order to the pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Order {
     /// Work for so many milliseconds.
@@ -17,16 +17,16 @@ pub enum Order {
     Anew,
 }
 
-/// What came of it.
+/// The report of the pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Account {
-    /// Exchanges; all of them were right, or the process would have ended.
+    /// The number of exchanges; all of them were right, or the process would have ended.
     pub exchanges: usize,
-    /// The middle one of them, in microseconds.
+    /// The median of their times, in microseconds.
     pub median: u64,
-    /// What took longest, and how many microseconds.
+    /// The longest of them, and its time in microseconds.
     pub worst: (String, u64),
-    /// Of both processes.
+    /// The footprints of both processes.
     pub footprints: [Footprint; 2],
 }
 
@@ -38,7 +38,7 @@ pub fn run(mut wire: Wire, seed: u64) {
     let mut other = Remote::start("remote_side", "friend", &[]);
     let port = other.wire.hear();
     let friend = Friend::new(&fixture, &mut other.wire);
-    // What is there after it has been used once.
+    // Taken after it has been used once.
     friend.exchange(&mut random);
     manager.ask(port);
     wire.tell(&[std::process::id(), other.pid()]);

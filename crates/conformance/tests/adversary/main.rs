@@ -1,13 +1,13 @@
-//! An adversary drawn from a small model, again and again: who it is, what it sends and how long that takes to close,
+//! Adversaries drawn from a small model, again and again: what each is, what it sends and how long that takes to close,
 //! what it writes into shared memory, which names it holds, and what it does then (`model`). Meanwhile an honest pair
-//! works: every result must be right and come in time, and when the adversary is gone, the pair holds what it held
-//! before.
+//! works. Every result must be right and come in time, and when the adversary is gone, the pair holds the resources
+//! that it held before.
 //!
-//! `SOFTRNIC_ADVERSARY_ROUNDS` says how many (24), `SOFTRNIC_ADVERSARY_SEED` repeats what failed.
+//! `SOFTRNIC_ADVERSARY_ROUNDS` is the number of adversaries (24), `SOFTRNIC_ADVERSARY_SEED` repeats a failure.
 
 mod attack;
 #[path = "../hostile/honest.rs"]
-#[allow(dead_code)] // its other half is about an attacker who has a connection, too
+#[allow(dead_code)] // its other half is about an attacker that has a connection, too
 mod friend;
 mod honest;
 mod manager;
@@ -25,21 +25,21 @@ use honest::{Account, Order};
 use model::{After, ReceivedFd, Scenario, Who, Words};
 
 const ROUNDS: u64 = 24;
-/// How long the honest pair works in each, in milliseconds.
+/// How long the honest pair works with each adversary, in milliseconds.
 const WORK: u64 = 250;
-/// Nothing takes longer: what waits for a peer that does not come to an end waits for a second (SECURITY.md).
+/// The longest time of an exchange: a wait for a peer that does not answer takes a second (SECURITY.md).
 const WORST: Duration = Duration::from_secs(2);
-/// How much slower the middle one of the exchanges may be, and how slow it may always be, in microseconds: a machine
-/// with other work makes it ten times slower by itself, and often more.
+/// How much slower the median exchange may be, and how slow it may always be, in microseconds: a machine with other
+/// work makes it ten times slower by itself, and often more.
 const SLOWER: u64 = 50;
 const SLOW: u64 = 400_000;
-/// Links of one process (SECURITY.md).
+/// The number of links of one process (SECURITY.md).
 const LINKS: usize = 4;
-/// When one of them has to be over; mostly it takes half a second.
+/// When a round has to be over; mostly it takes half a second.
 const BOUND: Duration = Duration::from_secs(20);
-/// Rounds after which the pair has what it keeps.
+/// The rounds after which the pair holds the resources that it keeps.
 const WARM: u64 = 5;
-/// What it may hold more after that, as in `kill`: threads that close come and go, and their stacks and heaps.
+/// The growth allowed after that, as in `kill`: threads that close come and go, and so do their stacks and heaps.
 const LEAK: Footprint = Footprint { bytes: 4 << 20, mappings: 3, anonymous: 8 * 4, descriptors: 4, threads: 8 };
 
 /// The other processes.
@@ -47,7 +47,7 @@ const LEAK: Footprint = Footprint { bytes: 4 << 20, mappings: 3, anonymous: 8 * 
 #[ignore = "started by the other tests, as their second process"]
 fn remote_side() {
     let Some((part, wire)) = Wire::to_test() else { return };
-    // Also those that another one has started end with it.
+    // The processes that another one has started end with it, too.
     let with_parent = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     with_parent.expect("PR_SET_PDEATHSIG");
     let _watch = watch(format!("far side, {part}"), limit());
@@ -63,12 +63,12 @@ fn limit() -> Duration {
     Duration::from_secs(100 + 5 * rounds())
 }
 
-/// Ends this process unless what is returned is dropped within a time, and thereby those that it has started.
+/// End this process, and thereby those that it has started, unless the result is dropped within a time.
 fn watch(what: String, limit: Duration) -> mpsc::Sender<()> {
     let (guard, dropped) = mpsc::channel();
     std::thread::spawn(move || {
         if dropped.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not by a macro: what these print is kept until the end of the test, and lost here.
+            // No macro is used: its output would be kept until the end of the test, and lost here.
             let _ = writeln!(std::io::stderr(), "not over within {limit:?}: {what}");
             std::process::exit(101);
         }
@@ -76,7 +76,7 @@ fn watch(what: String, limit: Duration) -> mpsc::Sender<()> {
     guard
 }
 
-/// True if a process can be started in this way here, and act as it shall.
+/// True if a process can be started in this way here, and can attack.
 fn is_possible(who: Who) -> bool {
     let root = rustix::process::geteuid().is_root();
     match who.starter() {
@@ -88,7 +88,7 @@ fn is_possible(who: Who) -> bool {
     }
 }
 
-/// The names at which somebody listens.
+/// The names at which a process listens.
 fn doors() -> Vec<String> {
     const LISTENS: &str = "00010000";
     let table = std::fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
@@ -101,7 +101,7 @@ fn doors() -> Vec<String> {
         .collect()
 }
 
-/// One test at a time: each measures how long something takes.
+/// A guard for one test at a time: each measures how long something takes.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,7 +111,7 @@ struct Pair {
     seed: u64,
     remote: Remote,
     target: Target,
-    /// The middle exchange, when nobody disturbs.
+    /// The median exchange without an adversary.
     quiet: u64,
 }
 
@@ -122,7 +122,7 @@ impl Pair {
         let mut remote = Remote::start_by(starter, "remote_side", &format!("honest:{}", random.next() | 1));
         let pids = remote.wire.hear();
         let doors: Vec<_> = doors().into_iter().filter(|door| !before.contains(door)).collect();
-        // Of each process: where it is found, and where doctor asks; of one: where it listens.
+        // Each process has a rendezvous and a doctor socket; one has a listener.
         assert!(doors.len() >= 5 && doors.iter().any(|door| door.ends_with("/listen")), "{doors:?}");
         let mut pair = Pair { seed, remote, target: Target { pids, doors }, quiet: 0 };
         pair.remote.wire.tell(&Order::Work(WORK));
@@ -141,12 +141,12 @@ impl Pair {
         assert!(worst < WORST, "{} took {worst:?}", account.worst.0);
         let limit = (SLOWER * self.quiet).max(SLOW);
         let Account { exchanges, median, .. } = account;
-        // A first exchange alone says little: the two find each other meanwhile.
+        // A first exchange alone shows little: the two processes find each other in it.
         assert!(exchanges < 3 || median < limit, "the middle exchange took {median} us, undisturbed {} us", self.quiet);
         account
     }
 
-    /// One adversary.
+    /// Run one adversary.
     fn withstand(&mut self, scenario: &Scenario) -> (Spoils, Account) {
         let _watch = watch(format!("SOFTRNIC_ADVERSARY_SEED={}, {scenario:?}", self.seed), BOUND);
         let part = format!("adversary:{}", serde_json::to_string(scenario).expect("plain data"));
@@ -166,7 +166,7 @@ impl Pair {
         (spoils, account)
     }
 
-    /// Waits until both hold no more than `before`.
+    /// Wait until both processes hold no more than `before`.
     fn settles(&mut self, before: &[Footprint; 2]) {
         let began = Instant::now();
         loop {
@@ -181,7 +181,7 @@ impl Pair {
     }
 }
 
-/// What a scenario may have got.
+/// Check the results that a scenario may have.
 fn judge(scenario: &Scenario, spoils: &Spoils) {
     let Spoils { connected, welcomes, descriptors, links, .. } = *spoils;
     match scenario.who {
@@ -230,8 +230,8 @@ fn an_adversary_of_any_kind() {
     }
 }
 
-/// One process connects hundreds of times, and keeps what it gets: few of those connections live, and a process that
-/// comes then is let in.
+/// One process connects hundreds of times, and keeps its connections: few of them live, and a process that comes then
+/// is accepted.
 #[test]
 fn an_adversary_that_connects_hundreds_of_times() {
     let _alone = alone();
@@ -270,7 +270,7 @@ fn an_adversary_whose_uid_is_the_overflow_uid() {
         [(ReceivedFd::Window, Words::Hello), (ReceivedFd::LingersLong, Words::Hello), (ReceivedFd::Many, Words::Noise)]
     {
         let drawn = Scenario::draw(&mut random, 1);
-        // One that is killed takes along what makes a close slow.
+        // An adversary that is killed takes along the peer that makes a close slow.
         let scenario = Scenario { who: Who::Other, received_fd, words, after: After::Stays, ..drawn };
         println!("SOFTRNIC_ADVERSARY_SEED={seed}: {scenario:?}");
         let (spoils, account) = pair.withstand(&scenario);

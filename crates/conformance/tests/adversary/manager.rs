@@ -32,9 +32,9 @@ const ADDR_RESOLVED: u32 = 0;
 const ROUTE_RESOLVED: u32 = 2;
 const CONNECT_REQUEST: u32 = 4;
 const REJECTED: u32 = 8;
-/// What a listener says that does not want (IBTA vol. 1, 12.6.7.2: consumer reject).
+/// The reason in a refusal of the listener (IBTA vol. 1, 12.6.7.2: consumer reject).
 const CONSUMER: c_int = 28;
-/// For each step of resolving, in milliseconds.
+/// The limit for each step of resolving, in milliseconds.
 const RESOLVE: c_int = 2000;
 
 type Id = *mut c_void;
@@ -54,7 +54,7 @@ struct Calls {
     ack_cm_event: unsafe extern "C" fn(*mut Event) -> c_int,
 }
 
-/// A channel, and what is called with it.
+/// A channel, and the functions that are called with it.
 pub struct Manager {
     calls: Calls,
     channel: *mut Channel,
@@ -79,7 +79,7 @@ fn good(what: &str, ret: c_int) {
 impl Manager {
     pub fn new() -> Manager {
         let path = CString::new(conformance::library().path()).expect("a path");
-        // SAFETY: a terminated string; what it names has been loaded before.
+        // SAFETY: a terminated string; the library has been loaded before.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "the library is not loaded");
         let find = |name: &CStr| {
@@ -108,7 +108,7 @@ impl Manager {
             get_cm_event: call!(c"rdma_get_cm_event"),
             ack_cm_event: call!(c"rdma_ack_cm_event"),
         };
-        // SAFETY: it takes nothing.
+        // SAFETY: the function takes nothing.
         let channel = unsafe { (calls.create_event_channel)() };
         assert!(!channel.is_null(), "rdma_create_event_channel");
         Manager { calls, channel }
@@ -123,7 +123,7 @@ impl Manager {
         id
     }
 
-    /// The next event, which has to be this one: its id, and its status.
+    /// The next event, which has to be of this kind: its id, and its status.
     fn event(&self, want: u32) -> (Id, c_int) {
         let mut event = ptr::null_mut();
         // SAFETY: a live channel, a place for the event; the event is read before it is given back.
@@ -136,7 +136,8 @@ impl Manager {
         }
     }
 
-    /// Listens at a port that it is given, and refuses whoever asks, on a thread that goes on until the process ends.
+    /// Listen at a port that the library chooses, and refuse every request, on a thread that runs until the process
+    /// ends.
     pub fn serve(self) -> u16 {
         let (id, any) = (self.id(), address(0));
         // SAFETY: a live id, and an address of the right length for its family.
@@ -158,7 +159,7 @@ impl Manager {
         port
     }
 
-    /// Asks, and is refused.
+    /// Connect, and be refused.
     pub fn ask(&self, port: u16) {
         let id = self.id();
         // SAFETY: a live id, an address of the right length for its family, parameters without further pointers.

@@ -1,30 +1,30 @@
-//! What an adversary can be and do. A scenario is one choice of each.
+//! The model of an adversary. A scenario is one choice of each kind.
 
 use conformance::Random;
 use serde::{Deserialize, Serialize};
 
-/// Another user's number: one that nobody has.
+/// The number of another user, which no user has.
 pub const OTHER_UID: u32 = 65533;
 
-/// Who it is, as the honest processes see it.
+/// The adversary as the honest processes see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Who {
-    /// Of their user, and may trace them.
+    /// A process of their user, which may trace them.
     Same,
-    /// Another user.
+    /// A process of another user.
     Other,
-    /// Of their user, in a user namespace of its own in which no user has a number.
+    /// A process of their user, in a user namespace of its own in which no user has a number.
     UserNamespace,
-    /// Where their names are not.
+    /// A process in a network namespace without their names.
     NetNamespace,
-    /// Without a number in their PID namespace.
+    /// A process without a number in their PID namespace.
     PidNamespace,
 }
 
 impl Who {
     const ALL: [Who; 5] = [Who::Same, Who::Other, Who::UserNamespace, Who::NetNamespace, Who::PidNamespace];
 
-    /// What starts such a process.
+    /// The command that starts such a process.
     pub fn starter(self) -> &'static [&'static str] {
         match self {
             Who::Same | Who::Other => &[],
@@ -35,16 +35,16 @@ impl Who {
     }
 }
 
-/// What lies in the message.
+/// The descriptors in the message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum ReceivedFd {
     None,
-    /// A window as it should be.
+    /// A valid window.
     Window,
     /// A window that is cut short after it was sent.
     Shrinks,
     Eventfd,
-    /// As many as one message can carry (SCM_MAX_FD of unix(7)).
+    /// As many descriptors as one message can carry (SCM_MAX_FD of unix(7)).
     Many,
     /// The full end of a pipe.
     Pipe,
@@ -56,7 +56,7 @@ pub enum ReceivedFd {
     LingersLong,
 }
 
-/// What is said.
+/// The kind of message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Words {
     Nothing,
@@ -64,19 +64,19 @@ pub enum Words {
     Hello,
 }
 
-/// What is written into a window, and shown on an export table.
+/// The numbers that are written into a window, and into an export table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Marks {
     None,
-    /// Odd numbers everywhere: whatever counts copies says that one is under way.
+    /// Odd numbers everywhere, by which every count of copies says that one is under way.
     Odd,
-    /// Anything.
+    /// Random numbers.
     Garbage,
     /// Cursors and lengths.
     Counts,
 }
 
-/// Which names it holds.
+/// The names that it holds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Names {
     None,
@@ -86,18 +86,18 @@ pub enum Names {
     Ports,
 }
 
-/// What it does when it has struck for the first time.
+/// The behaviour after the first attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum After {
-    /// Closes each connection, and goes on.
+    /// It closes each connection, and goes on.
     Closes,
-    /// Keeps its connections.
+    /// It keeps its connections.
     Stays,
-    /// Connects hundreds of times, as fast as it can.
+    /// It connects hundreds of times, as fast as it can.
     Floods,
-    /// Is killed.
+    /// It is killed.
     Dies,
-    /// Is stopped.
+    /// It is stopped.
     Stops,
 }
 
@@ -118,8 +118,8 @@ fn one<T: Copy>(random: &mut Random, all: &[T]) -> T {
 }
 
 impl Scenario {
-    /// A random one. The first ones are one of each `who`, so that a short run has met them all; one in three has all
-    /// it needs to be let in.
+    /// A random scenario. The first ones are one of each `who`, so that a short run has all of them; one in three has
+    /// everything that it needs to be accepted.
     pub fn draw(random: &mut Random, number: u64) -> Scenario {
         use ReceivedFd as G;
         let remote = number.is_multiple_of(3);

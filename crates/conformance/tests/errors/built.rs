@@ -30,7 +30,7 @@ const WRITE: SendOp<'static> = SendOp::Write { addr: 0, rkey: 0 };
 fn refused(end: &End, wrs: &[SendWr<'_>], errno: Errno, what: &str) {
     assert_eq!(end.qp.build(wrs).expect_err(what).errno, errno, "{what}");
     assert!(end.is_silent(), "{what}: something was posted");
-    // Nothing is left of it.
+    // No request of the failed section is left.
     end.qp.build(&[SendWr::new(9, WRITE, NOTHING)]).expect(what);
     assert_eq!(end.completions(1), [(9, Status::SUCCESS)], "{what}");
 }
@@ -73,7 +73,7 @@ fn what_the_queue_pair_was_not_made_for() {
         let wrs = [SendWr::new(1, WRITE, NOTHING), SendWr::new(2, op, NOTHING)];
         refused(&end, &wrs, Errno::EOPNOTSUPP, &format!("{op:?}"));
     }
-    // Made without that interface.
+    // This queue pair was made without that interface.
     let plain = End::new(&fixture, QpType::Rc, None);
     let error = plain.qp.build(&[SendWr::new(1, WRITE, NOTHING)]).expect_err("no interface");
     assert_eq!(error.errno, Errno::EOPNOTSUPP);

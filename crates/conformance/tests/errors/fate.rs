@@ -1,11 +1,11 @@
-//! What becomes of a side, and what should.
+//! The outcome of a side, actual and expected.
 
 use rdma::{QpState, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::table::{Case, Fault, Kind, Op, Seen};
 
-/// What became of a side.
+/// The outcome of a side.
 #[derive(Serialize, Deserialize, PartialEq, Eq, Debug, Default)]
 pub struct Fate {
     /// `wr_id` and status, in order.
@@ -13,7 +13,7 @@ pub struct Fate {
     pub state: u32,
     /// Kinds of events, in order.
     pub events: Vec<u32>,
-    /// The memory that the target granted was changed.
+    /// True if the memory that the target granted was changed.
     pub written: bool,
 }
 
@@ -22,8 +22,8 @@ const LAST_WQE: u32 = rdma::sys::IBV_EVENT_QP_LAST_WQE_REACHED;
 
 const LOC_ACCESS_ERR: u32 = rdma::sys::IBV_WC_LOC_ACCESS_ERR;
 
-/// 11.6.2: the receive that a WRITE with immediate data would have taken ends with a local access error, if the key
-/// does not allow it.
+/// True if the receive that a WRITE with immediate data would have taken ends with a local access error, because the
+/// key does not allow the WRITE (11.6.2).
 fn fails_receive(case: &Case) -> bool {
     case.op == Op::WriteImm && case.theirs == Seen::Event(rdma::sys::IBV_EVENT_QP_ACCESS_ERR)
 }
@@ -31,7 +31,7 @@ fn fails_receive(case: &Case) -> bool {
 /// The receives behind the one for the SEND in front.
 const RECEIVES: [u64; 3] = [101, 102, 103];
 
-/// Receives that the requests behind the one in question take, if they are executed.
+/// The number of receives that the requests behind the one in question take, if they are executed.
 fn taken_behind(case: &Case) -> usize {
     match case.kind {
         // A WRITE, though of no bytes.
@@ -56,12 +56,12 @@ impl Fate {
         self.completions.extend(ids.iter().map(|id| (*id, 0)));
     }
 
-    /// Of the initiator.
+    /// The expected outcome of the initiator.
     pub fn of_initiator(case: &Case) -> Fate {
         let mut fate = Fate::default();
         fate.finish(&[1]);
         if case.ours == Status::SUCCESS {
-            // The third is not signaled.
+            // The third request is not signaled.
             fate.finish(&[2, 4]);
             fate.state = QpState::Rts as u32;
             return fate;
@@ -75,7 +75,7 @@ impl Fate {
         fate
     }
 
-    /// Of the target.
+    /// The expected outcome of the target.
     pub fn of_target(case: &Case) -> Fate {
         let mut fate = Fate { state: QpState::Err as u32, ..Fate::default() };
         fate.finish(&[100]);
@@ -87,7 +87,7 @@ impl Fate {
     }
 
     fn add_target(&mut self, case: &Case) {
-        // Those of a shared queue stay there.
+        // The receives of a shared queue stay there.
         let own = case.kind != Kind::RcSrq && case.kind != Kind::Xrc;
         match case.theirs {
             Seen::Quiet => {
@@ -119,12 +119,12 @@ impl Fate {
         }
     }
 
-    /// Of a queue pair that is connected to itself, from the request in question on; and whether the order of the
-    /// completions is certain.
+    /// The expected outcome of a queue pair that is connected to itself, from the request in question on; and whether
+    /// the order of the completions is certain.
     pub fn of_both(case: &Case) -> (Fate, bool) {
         let mut fate = Fate { state: QpState::Err as u32, ..Fate::default() };
         let sends = match case.theirs {
-            // The queue pair is in error as a target, before the answer: all that it sends is flushed.
+            // The queue pair is in error as a target, before the answer: all its send requests are flushed.
             Seen::Recv(_) | Seen::Event(_) if case.kind.is_reliable() => vec![(2, FLUSHED), (3, FLUSHED), (4, FLUSHED)],
             _ if case.ours == Status::SUCCESS => vec![(2, 0), (4, 0)],
             _ => vec![(2, case.ours.0), (3, FLUSHED), (4, FLUSHED)],
@@ -148,7 +148,7 @@ impl Fate {
         (fate, certain)
     }
 
-    /// For people.
+    /// The outcome as text.
     pub fn told(&self) -> String {
         let completions: Vec<String> =
             self.completions.iter().map(|(id, status)| format!("{id} {}", Status(*status))).collect();

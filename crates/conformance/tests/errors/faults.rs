@@ -1,4 +1,4 @@
-//! Making the faults: lists that are wrong, windows that cannot be bound, grants that do not hold.
+//! The making of faults: lists that are wrong, windows that cannot be bound, grants that do not hold.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::side::{ALL, REMOTE, Side};
 use crate::table::{Case, Fault, Op};
 
-/// What the target says after it is connected.
+/// The message of the target after it is connected.
 #[derive(Serialize, Deserialize)]
 pub struct Offer {
     pub addr: u64,
@@ -46,8 +46,8 @@ fn register(pd: &Arc<Pd>, len: usize, access: Access) -> Arc<Mr> {
     pd.reg_mr(len, access).expect("ibv_reg_mr")
 }
 
-/// Makes the second entry of a list wrong, if the fault is one of ours. What it gives must live until the list has
-/// been used.
+/// Make the second entry of a list wrong, if the fault is one of `ours`. The result must live until the list has been
+/// used.
 pub fn spoil(fixture: &Fixture, list: &mut [Sge; 2], fault: Fault, ours: &[Fault]) -> Option<Arc<Mr>> {
     if !ours.contains(&fault) {
         return None;
@@ -80,7 +80,7 @@ fn next_key(key: u32) -> u32 {
     key & !0xff | key.wrapping_add(1) & 0xff
 }
 
-/// Binds a window of either type to `bind.mr` on `side` and waits for it.
+/// Bind a window of either type to `bind.mr` on `side`, and wait for it.
 fn bind(side: &Side, kind: MwKind, bind: &Bind<'_>) -> u32 {
     match kind {
         MwKind::Type1 => {
@@ -95,8 +95,8 @@ fn bind(side: &Side, kind: MwKind, bind: &Bind<'_>) -> u32 {
     }
 }
 
-/// A request of the initiator that changes a window of its own, and what that takes. The order of the fields is that of
-/// their destruction.
+/// A request of the initiator that changes a window of its own, and the objects that it needs. The order of the fields
+/// is that of their destruction.
 pub struct Local {
     pub key: u32,
     mw: Option<Arc<Mw>>,
@@ -108,7 +108,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// For BIND_MW and LOCAL_INV; `side` can post.
+    /// Make the objects for BIND_MW and LOCAL_INV; `side` can post.
     pub fn new(fixture: &Fixture, side: &Side, case: &Case) -> Local {
         const LEN: u64 = 64;
         let other = || fixture.context.alloc_pd().expect("ibv_alloc_pd");
@@ -156,7 +156,7 @@ impl Local {
 
 // ---- what the target grants ----
 
-/// What the initiator may use, or is told that it may. The order of the fields is that of their destruction.
+/// The memory that the initiator may use, or is told that it may. The order of the fields is that of their destruction.
 pub struct Grant {
     pub offer: Offer,
     _mw: Option<Arc<Mw>>,
@@ -165,7 +165,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// `side` is connected.
+    /// Make the grant; `side` is connected.
     pub fn new(fixture: &Fixture, side: &Side, case: &Case, len: usize) -> Grant {
         let fault = case.fault;
         let access = if fault == Fault::RegionRight { ALL - case.op.right() } else { ALL };
@@ -175,7 +175,7 @@ impl Grant {
         };
         let step = if case.op.is_word() { 8 } else { 1 };
         let room = match fault {
-            // A word that is not aligned, and what is in front of the window, are inside the region all the same.
+            // A word that is not aligned, and the bytes in front of the window, are inside the region all the same.
             Fault::Misaligned => len + 8,
             Fault::WindowBefore | Fault::OneBefore => len + step,
             _ => len,
@@ -223,7 +223,7 @@ fn window(fault: Fault) -> Option<MwKind> {
     }
 }
 
-/// Binds, and does to the window what the fault says. Gives the key that the initiator is told.
+/// Bind a window, and apply the fault to it. The result is the key that the initiator is told.
 fn grant_window(side: &Side, pd: &Arc<Pd>, mr: &Mr, case: &Case, kind: MwKind, offset: u64) -> (u32, Option<Arc<Mw>>) {
     use Fault::*;
     let mw = pd.alloc_mw(kind).expect("ibv_alloc_mw");

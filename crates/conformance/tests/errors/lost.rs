@@ -1,4 +1,4 @@
-//! A peer that is not there any more: the request is repeated, and then fails (IBTA vol. 1, 9.7.6.1.3, 9.9.2.1.3).
+//! A peer that is gone: the request is repeated, and then fails (IBTA vol. 1, 9.7.6.1.3, 9.9.2.1.3).
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ struct Place {
     rkey: u32,
 }
 
-/// 4.096 us * 2^12 is 17 ms; twice.
+/// The timeout of 4.096 us * 2^12 is 17 ms; it passes twice.
 const JOINED: fn() -> Joined =
     || Joined { timeout: 12, retries: 1, rnr_retries: 7, dest_reads: 1, ..Joined::default() };
 const LEN: usize = 200_000;
@@ -71,7 +71,7 @@ fn post_some(qp: &Qp, place: &Place, list: &[rdma::Sge]) {
     qp.post_sends(&wrs).expect("ibv_post_send");
 }
 
-/// What becomes of requests to a peer who is no longer there.
+/// Check that requests to a peer that is gone fail.
 fn fails(mr: &rdma::Mr, end: &End, place: &Place, len: usize, what: &str) {
     end.recv(200, &[]);
     let start = Instant::now();
@@ -114,7 +114,7 @@ fn killed_peers() {
     }
 }
 
-/// 9.7.4.1.7: more READs than `max_dest_rd_atomic`. They arrive together because the target is stopped meanwhile.
+/// More READs than `max_dest_rd_atomic` (9.7.4.1.7). They arrive together because the target is stopped meanwhile.
 #[test]
 fn too_many_reads() {
     let fixture = Fixture::open();

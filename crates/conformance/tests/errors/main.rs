@@ -1,9 +1,9 @@
 //! The error matrix: every error over every path, with the completions of both sides in order, the states of both queue
 //! pairs and the asynchronous events.
 //!
-//! `table` says what must happen, `play` makes it happen. `posts`, `under_way`, `lost`, `overrun` and `unreliable` are
-//! what does not fit into the table: errors of the post itself, regions and peers that vanish, completion queues that
-//! overrun, send queues that go on after an error.
+//! `table` has the expected results, `play` produces the actual ones. `posts`, `under_way`, `lost`, `overrun` and
+//! `unreliable` are the tests that do not fit into the table: errors of the post itself, regions and peers that vanish,
+//! completion queues that overrun, send queues that go on after an error.
 
 mod built;
 mod fate;
@@ -21,20 +21,20 @@ mod unreliable;
 use std::os::unix::net::UnixStream;
 
 use conformance::{Fixture, Remote, Wire};
-/// A way that data take.
+/// A path that data take.
 struct Path {
     name: &'static str,
     ends: Ends,
-    /// Bytes of the message in question.
+    /// The bytes of the message in question.
     len: usize,
-    /// The data are in the request.
+    /// True if the data are in the request.
     inline: bool,
-    /// The SEND in front is complete before the rest is posted. Then a request can be executed without the target's
-    /// processor.
+    /// True if the SEND in front is complete before the rest is posted. Then a request can be executed without the
+    /// target's processor.
     settled: bool,
 }
 
-/// Who is connected to whom.
+/// The ends of the connection.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Ends {
     /// Two processes; whether single copies between them are allowed.
@@ -50,7 +50,7 @@ const NEAR: Ends = Ends::Processes { single_copy: true };
 const APART: Ends = Ends::Processes { single_copy: false };
 const SMALL: usize = 64;
 const LARGE: usize = 300_000;
-/// Failures that are told: waiting for what does not come takes its time.
+/// The number of failures that are reported: waiting for results that do not come takes long.
 const ENOUGH: usize = 10;
 
 /// The other processes of these tests.
@@ -72,7 +72,7 @@ fn play_part(part: &str, wire: Wire) {
     }
 }
 
-/// Does something with a peer that plays a part, in another process or in another thread.
+/// Run a function with a peer that plays a part, in another process or in another thread.
 fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R) -> R {
     match ends {
         Ends::Processes { single_copy } => {
@@ -92,17 +92,17 @@ fn with_peer<R>(ends: Ends, part: &'static str, act: impl FnOnce(&mut Wire) -> R
     }
 }
 
-/// Runs the whole table over one path, at full speed.
+/// Run the whole table over one path, at full speed.
 fn run(name: &'static str, ends: Ends, len: usize, inline: bool) {
     run_path(Path { name, ends, len, inline, settled: false });
 }
 
-/// Runs the whole table over one path.
+/// Run the whole table over one path.
 fn run_path(path: Path) {
     let cases = table::cases();
     let numbers = (0..cases.len()).filter(|number| !path.inline || cases[*number].can_be_inline());
     let (mut tried, mut wrong) = (0, Vec::new());
-    // Says whether to go on.
+    // The result says whether to go on.
     let mut note = |number: usize, found: Vec<String>| {
         tried += 1;
         wrong.extend(found.iter().map(|what| format!("{}, {}: {what}", path.name, cases[number])));

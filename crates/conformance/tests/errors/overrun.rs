@@ -1,4 +1,4 @@
-//! A completion queue that overruns: the queue and the queue pair whose completion is lost are told of
+//! A completion queue that overruns: there are events for the queue and for the queue pair whose completion is lost
 //! (IBTA vol. 1, C10-91, 11.6.3.2).
 
 use conformance::{Fixture, Wire};
@@ -10,7 +10,7 @@ use crate::pair::{End, events, region};
 use crate::side::joined;
 use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
 
-/// What the peer shall be.
+/// The order to the peer.
 #[derive(Serialize, Deserialize)]
 struct Order {
     qpn: u32,
@@ -19,7 +19,7 @@ struct Order {
     cqe: u32,
 }
 
-/// What the peer is.
+/// The place of the peer.
 #[derive(Serialize, Deserialize)]
 struct Place {
     qpn: u32,
@@ -28,7 +28,7 @@ struct Place {
     rkey: u32,
 }
 
-/// The peer, who may be the one whose queue overruns.
+/// The peer, whose queue may be the one that overruns.
 pub fn remote(mut wire: Wire) {
     let fixture = Fixture::open();
     while let Some(order) = wire.hear::<Option<Order>>() {
@@ -42,7 +42,7 @@ pub fn remote(mut wire: Wire) {
         let overruns: bool = wire.hear();
         if overruns {
             assert_overrun(&fixture, &end);
-            // What was there before is there still.
+            // The completions from before are still there.
             assert_eq!(end.completions(end.cq.cqe() as usize)[0], (0, Status::SUCCESS));
         } else {
             assert_eq!(end.state(), QpState::Rts);

@@ -1,4 +1,4 @@
-//! Two connected queue pairs of one process, for what needs no second one.
+//! Two connected queue pairs of one process, for tests that need no second one.
 
 use std::sync::Arc;
 
@@ -51,12 +51,12 @@ impl End {
         self.qp.post_recv(&RecvWr { wr_id, sges }).expect("ibv_post_recv");
     }
 
-    /// `wr_id` and status of the next completions.
+    /// The `wr_id` and the status of the next completions.
     pub fn completions(&self, count: usize) -> Vec<(u64, rdma::Status)> {
         conformance::collect(&self.cq, count).iter().map(|wc| (wc.wr_id(), wc.status())).collect()
     }
 
-    /// Nothing has completed, and after a while still nothing.
+    /// True if nothing has completed, and after a while still nothing has.
     pub fn is_silent(&self) -> bool {
         std::thread::sleep(std::time::Duration::from_millis(20));
         self.cq.poll(&mut [rdma::Wc::default()]).expect("ibv_poll_cq") == 0
@@ -78,14 +78,14 @@ pub fn region(fixture: &Fixture, len: usize) -> Arc<Mr> {
     fixture.pd.reg_mr(len, all).expect("ibv_reg_mr")
 }
 
-/// The way to a datagram queue pair of this process.
+/// An address handle for a datagram queue pair of this process.
 pub fn way(fixture: &Fixture, pd: &Arc<rdma::Pd>) -> Arc<rdma::Ah> {
     let attr =
         AhAttr { dgid: fixture.gid, is_global: true, port_num: conformance::PORT, hop_limit: 1, ..AhAttr::default() };
     pd.create_ah(&attr).expect("ibv_create_ah")
 }
 
-/// Events that wait at a context, by kind.
+/// The kinds of the events that wait at a context.
 pub fn events(fixture: &Fixture, count: usize) -> Vec<u32> {
     fixture.context.set_nonblocking().expect("fcntl");
     let mut kinds = Vec::new();
@@ -98,5 +98,5 @@ pub fn events(fixture: &Fixture, count: usize) -> Vec<u32> {
     kinds
 }
 
-/// The key of all datagrams here.
+/// The Q_Key of all datagrams here.
 pub const QKEY: u32 = 0x1111_1111;

@@ -1,8 +1,8 @@
-//! Plays one case: both sides, in two processes, as two threads of one, or as one queue pair that is connected to
+//! One case, played by both sides, in two processes, as two threads of one, or as one queue pair that is connected to
 //! itself.
 //!
 //! The initiator posts four requests: a good SEND, the one in question, and two more that must not be executed if it
-//! fails. Its receives stand on the same completion queue, so that the order of all flushed requests shows.
+//! fails. Its receives use the same completion queue, so that the order of all flushed requests shows.
 
 use conformance::{Fixture, Joined, Wire, until};
 use rdma::{Data, QpState, QpType, SendFlags, SendOp, SendWr, Status};
@@ -15,21 +15,21 @@ use crate::pair::way;
 use crate::side::{ALL, Place, Side, joined, qkey};
 use crate::table::{Case, Fault, Kind, Op, Seen, cases};
 
-/// Asks the target to play a case.
+/// The order to the target to play a case.
 #[derive(Serialize, Deserialize)]
 pub struct Order {
     pub case: usize,
     pub len: usize,
 }
 
-/// The datagrams of `joined().mtu`'s port.
+/// The greatest number of bytes of a datagram, for the MTU of `joined()`.
 const DATAGRAM: usize = 4096;
-/// Bytes of the GRH, in front of a datagram's data.
+/// The bytes of the GRH, in front of a datagram's data.
 const GRH: usize = 40;
-/// A number of a queue pair, or of a shared receive queue, that nobody has.
+/// A number that no queue pair and no shared receive queue has.
 const NOBODY: u32 = 0xff_fff0;
 
-/// Bytes of the message in question.
+/// The bytes of the message in question.
 fn length(case: &Case, len: usize) -> usize {
     match case.kind {
         _ if case.op.is_word() => 8,
@@ -38,18 +38,18 @@ fn length(case: &Case, len: usize) -> usize {
     }
 }
 
-/// Bytes of its receive.
+/// The bytes of its receive.
 fn room(case: &Case, len: usize) -> usize {
     if case.kind == Kind::Ud { len + GRH } else { len }
 }
 
 fn initiator_joined(case: &Case) -> Joined {
-    // A target that is out of receives is asked twice, at intervals of 10 us.
+    // A target without a receive is asked twice, at intervals of 10 us.
     let mut joined = Joined { rnr_retries: 1, ..joined() };
     if case.fault == Fault::NoReadsHere {
         joined.reads = 0;
     }
-    // One that does not answer, eight times at intervals of 67 ms.
+    // A target that does not answer is asked eight times, at intervals of 67 ms.
     if case.ours == Status::RETRIES { Joined { timeout: 14, ..joined } } else { joined }
 }
 
@@ -63,7 +63,7 @@ fn target_joined(case: &Case, mut joined: Joined) -> Joined {
     joined
 }
 
-/// Plays the initiator; says what was wrong.
+/// Play the initiator; the result is a list of differences.
 pub fn initiator(fixture: &Fixture, case: &Case, path: &Path, wire: &mut Wire) -> Vec<String> {
     fixture.context.set_nonblocking().expect("fcntl");
     let side = Side::new(fixture, case.kind, false, initiator_joined(case));
@@ -88,18 +88,18 @@ pub fn initiator(fixture: &Fixture, case: &Case, path: &Path, wire: &mut Wire) -
     wrong
 }
 
-/// True if one queue pair can play both, with a certain end.
+/// True if one queue pair can play both sides, with a certain outcome.
 pub fn can_be_alone(case: &Case, path: &Path) -> bool {
     match case.kind {
-        // An XRC initiator and an XRC target are never one.
+        // An XRC initiator and an XRC target are never one queue pair.
         Kind::Xrc => false,
-        // A long message is still being sent when its receive fails, or not any more.
+        // A long message may still be being sent when its receive fails, or may not.
         Kind::Uc => path.len <= DATAGRAM || !matches!(case.theirs, Seen::Recv(_)),
         _ => true,
     }
 }
 
-/// Plays both on one queue pair; says what was wrong.
+/// Play both sides on one queue pair; the result is a list of differences.
 pub fn alone(fixture: &Fixture, case: &Case, path: &Path) -> Vec<String> {
     fixture.context.set_nonblocking().expect("fcntl");
     let len = length(case, path.len);
@@ -136,7 +136,7 @@ struct Question<'a> {
     data: &'a rdma::Mr,
 }
 
-/// What must live until the requests are complete.
+/// The objects that must live until the requests are complete.
 struct Posted {
     _mr: Option<std::sync::Arc<rdma::Mr>>,
     _ah: Option<std::sync::Arc<rdma::Ah>>,
@@ -178,7 +178,7 @@ impl Question<'_> {
         }
     }
 
-    /// Posts the first request, and waits for so many completions.
+    /// Post the first request, and wait for so many completions.
     fn front(&self, count: usize) -> Vec<(u64, u32)> {
         let good = [self.data.sge(0, 8)];
         let ah = way(self.fixture, &self.fixture.pd);
@@ -193,7 +193,7 @@ impl Question<'_> {
         front
     }
 
-    /// Posts the four requests, or the last three.
+    /// Post the four requests, or the last three.
     fn post(&self, first: bool) -> Posted {
         let Question { fixture, side, case, path, .. } = *self;
         let len = length(case, path.len);
@@ -204,7 +204,7 @@ impl Question<'_> {
         let mut keep = spoil(fixture, &mut list, case.fault, &LOCAL);
         if case.fault == Fault::TooLong {
             let (piece, count) = if case.kind == Kind::Ud { (DATAGRAM, 1) } else { (64 << 20, 16) };
-            // In pieces of one region, and one byte.
+            // The data are pieces of one region, and one byte.
             let mr = fixture.pd.reg_mr(piece, ALL).expect("ibv_reg_mr");
             long = vec![mr.sge(0, piece); count];
             long.push(mr.sge(0, 1));
@@ -222,7 +222,7 @@ impl Question<'_> {
         let good = [self.data.sge(0, 8)];
         let (third, fourth) = match case.kind {
             Kind::Ud => (SendOp::Send, SendOp::Send),
-            // So that the target's completions show that it has seen all.
+            // The target's completions show by this that it has got all requests.
             Kind::Uc => (SendOp::Write { addr: 0, rkey: 0 }, SendOp::WriteImm { addr: 0, rkey: 0, imm: 4 }),
             _ => (SendOp::Write { addr: 0, rkey: 0 }, SendOp::Write { addr: 0, rkey: 0 }),
         };
@@ -230,7 +230,7 @@ impl Question<'_> {
         let mut wrs = [
             self.wr(1, SendOp::Send, Data::Sges(&good), true),
             self.wr(2, self.op(local.as_ref(), len), question, true),
-            // Not signaled: completes only if it is flushed.
+            // This request is not signaled: it completes only if it is flushed.
             self.wr(3, third, Data::Sges(&[]), false),
             self.wr(4, fourth, Data::Sges(&[]), true),
         ];
@@ -240,7 +240,7 @@ impl Question<'_> {
             wr.to = ah.as_deref().map(|ah| (ah, qpn, qkey(wrong(Fault::WrongQkey))));
         }
         let wrs = if first { &wrs[..] } else { &wrs[1..] };
-        // At once: what is posted after the failure is flushed after the receives.
+        // All are posted at once: a request that is posted after the failure is flushed after the receives.
         if case.op == Op::BindOne {
             self.post_one_by_one(wrs, local.as_ref().expect("a window"));
         } else if case.op.is_flush() || (case.op == Op::AtomicWrite && path.inline) {
@@ -251,7 +251,8 @@ impl Question<'_> {
         Posted { _mr: keep, _ah: ah, _local: local }
     }
 
-    /// `ibv_bind_mw(3)` is no member of a list. In SQD requests are taken, and wait (10.3.1.5).
+    /// Post the requests one by one: `ibv_bind_mw(3)` is no member of a list. In SQD requests are accepted, and wait
+    /// (10.3.1.5).
     fn post_one_by_one(&self, wrs: &[SendWr<'_>], local: &Local) {
         let qp = &self.side.qp;
         qp.set_state(QpState::Sqd).expect("RTS to SQD");
@@ -267,7 +268,7 @@ impl Question<'_> {
 
 // ---- the target ----
 
-/// Plays the target as often as it is asked to.
+/// Play the target as often as the initiator asks.
 pub fn serve(fixture: &Fixture, mut wire: Wire) {
     fixture.context.set_nonblocking().expect("fcntl");
     let cases = cases();
@@ -290,14 +291,14 @@ fn target(fixture: &Fixture, case: &Case, len: usize, wire: &mut Wire) {
     drop((side, grant, receives));
 }
 
-/// What the receives' lists point at.
+/// The memory that the receives' lists name.
 struct Receives {
     _room: std::sync::Arc<rdma::Mr>,
     _spoilt: Option<std::sync::Arc<rdma::Mr>>,
 }
 
 impl Receives {
-    /// The first is for the SEND in front, the next for the message in question.
+    /// Post the receives: the first is for the SEND in front, the next for the message in question.
     fn post(fixture: &Fixture, side: &Side, case: &Case, len: usize) -> Receives {
         let mr = fixture.pd.reg_mr(len + 2 * GRH, ALL).expect("ibv_reg_mr");
         side.post_recv(100, &[mr.sge(0, room(case, 8))]);

@@ -1,5 +1,5 @@
-//! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and nothing
-//! happens.
+//! Errors of the post itself (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`): an errno, and no other
+//! effect.
 
 use conformance::{Fixture, Joined};
 use rdma::{Data, Errno, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Status};
@@ -98,7 +98,8 @@ fn too_much_inline_is_einval() {
     }
 }
 
-/// 11.6.2: it is posted, completes with a local operation error, and stops the send queue (10.3.1.6).
+/// Check that a request is posted, completes with a local operation error (11.6.2), and stops the send queue
+/// (10.3.1.6).
 fn completes_in_error(end: &End, wr: &SendWr<'_>, what: &str) {
     const LOC_QP_OP_ERR: Status = Status(rdma::sys::IBV_WC_LOC_QP_OP_ERR);
     end.qp.post_send(wr).expect(what);
@@ -153,7 +154,7 @@ fn posts_in_wrong_states_are_einval() {
         end.recv(1, &[]);
         joined.rtr(&end.qp, qp_type, NOBODY, fixture.gid).expect("INIT to RTR");
         refused(&end, &wr, Errno::EINVAL, "RTR");
-        // In ERR both are taken, and flushed (IBTA vol. 1, 10.3.1.7).
+        // In ERR both are accepted, and flushed (IBTA vol. 1, 10.3.1.7).
         end.qp.set_state(QpState::Err).expect("to ERR");
         end.qp.post_send(&wr).expect("a send in ERR");
         end.recv(2, &[]);
@@ -174,7 +175,7 @@ fn who_has_no_receive_queue_takes_no_receive() {
     }
 }
 
-/// What stands before a bad request of a list is posted; the bad one is pointed out; what stands behind it is not.
+/// The requests before a bad one in a list are posted; the bad one is named; those behind it are not posted.
 #[test]
 fn a_list_is_posted_up_to_the_bad_request() {
     let fixture = Fixture::open();

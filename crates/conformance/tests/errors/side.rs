@@ -1,4 +1,4 @@
-//! One side's queue pair, with what it needs.
+//! The queue pair of one side, with the objects that it needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::fate::Fate;
 use crate::pair::QKEY;
 use crate::table::Kind;
 
-/// Where an end is.
+/// The place of an end.
 #[derive(Serialize, Deserialize)]
 pub struct Place {
     pub qpn: u32,
@@ -26,7 +26,7 @@ pub struct Place {
 
 /// All rights but persistence.
 pub const ALL: Access = REMOTE.union(Access::LOCAL_WRITE).union(Access::MW_BIND);
-/// What a peer may be granted.
+/// The access that a peer may be granted.
 pub const REMOTE: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 
@@ -39,7 +39,7 @@ pub fn joined() -> Joined {
 pub struct Side {
     pub qp: Arc<Qp>,
     pub srq: Option<Arc<Srq>>,
-    /// XRC: one of another domain.
+    /// For XRC: a shared receive queue of another domain.
     foreign: Option<Arc<Srq>>,
     pub cq: Arc<Cq>,
     pub qp_type: QpType,
@@ -47,7 +47,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// In INIT.
+    /// Make a side, in INIT.
     pub fn new(fixture: &Fixture, kind: Kind, target: bool, joined: Joined) -> Side {
         Side::in_domain(fixture, &fixture.pd, kind, target, joined)
     }
@@ -93,7 +93,7 @@ impl Side {
         Side { qp, srq, foreign, cq, qp_type, joined }
     }
 
-    /// A reliable one that is connected to itself, for binding windows.
+    /// A reliable side that is connected to itself, for binding windows.
     pub fn binder(fixture: &Fixture, pd: &Arc<Pd>) -> Side {
         let side = Side::in_domain(fixture, pd, Kind::Rc, false, joined());
         side.connect(&side.place(fixture));
@@ -125,7 +125,7 @@ impl Side {
         let count = self.cq.poll(&mut out).expect("ibv_poll_cq");
         let own = self.qp.number();
         let told = |wc: &Wc| {
-            // Valid whatever the status (`ibv_poll_cq(3)`).
+            // This is valid whatever the status (`ibv_poll_cq(3)`).
             assert_eq!(wc.qp_num(), own, "{wc:?}");
             (wc.wr_id(), wc.status().0)
         };
@@ -136,20 +136,20 @@ impl Side {
         self.qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state
     }
 
-    /// Posts a request that ends here, and waits for its end. Only used before anything else is posted.
+    /// Post a request that ends here, and wait for its end. Only used before anything else is posted.
     pub fn finish(&self, op: SendOp<'_>) {
         self.qp.post_send(&SendWr::new(300, op, Data::Sges(&[]))).expect("ibv_post_send");
         self.finished();
     }
 
-    /// Waits for the end of request 300.
+    /// Wait for the end of request 300.
     pub fn finished(&self) {
         let wcs = until("the end of a local request", || Some(self.poll()).filter(|wcs| !wcs.is_empty()));
         assert_eq!(wcs, [(300, Status::SUCCESS.0)]);
     }
 
-    /// What became of it, as soon as it is what it should be; or, if that does not come about, whatever it is. `before`
-    /// are completions that were polled already; `granted` is memory that may have been written.
+    /// The outcome of the side, as soon as it is the expected one; or, if that does not come about, the actual one.
+    /// `before` are completions that were polled already; `granted` is memory that may have been written.
     pub fn fate(
         &self,
         fixture: &Fixture,
@@ -171,7 +171,7 @@ impl Side {
             fate.state = self.state() as u32;
             fate.written = wanted.written;
             if fate == *wanted {
-                // This takes time: last.
+                // This comes last, for it takes time.
                 fate.written = granted.is_some_and(is_written);
             }
             fate == *wanted
@@ -181,7 +181,7 @@ impl Side {
             patience -= 1;
             std::thread::sleep(Duration::from_millis(if patience > 2000 { 0 } else { 1 }));
         }
-        // What comes too much comes soon.
+        // Completions that should not come would come soon.
         std::thread::yield_now();
         look();
         fate.written = granted.is_some_and(is_written);
@@ -195,7 +195,7 @@ fn is_written(mr: &Mr) -> bool {
     bytes != vec![0; mr.len()]
 }
 
-/// What a service can have built (`ibv_wr_post(3)`).
+/// The operations that a service can have built (`ibv_wr_post(3)`).
 fn operations(qp_type: QpType) -> u32 {
     use rdma::sys::*;
     let datagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

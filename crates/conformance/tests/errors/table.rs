@@ -1,4 +1,4 @@
-//! What must happen: a row for every fault (IBTA vol. 1, 9.9.2.4, 9.9.3, 11.6.2, 11.6.3; `ibv_poll_cq(3)`,
+//! The expected results: a row for every fault (IBTA vol. 1, 9.9.2.4, 9.9.3, 11.6.2, 11.6.3; `ibv_poll_cq(3)`,
 //! `ibv_get_async_event(3)`).
 
 use std::fmt;
@@ -9,7 +9,7 @@ use rdma::{Access, Status};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Rc,
-    /// RC, the target with a shared receive queue.
+    /// RC, where the target has a shared receive queue.
     RcSrq,
     Xrc,
     Uc,
@@ -41,13 +41,13 @@ pub enum Op {
     FlushRegion,
     /// `ibv_bind_mw(3)`: a window of type 1.
     BindOne,
-    /// A work request binds a window of type 2.
+    /// A work request that binds a window of type 2.
     BindTwo,
     LocalInv,
 }
 
 impl Op {
-    /// Works on one 64-bit word.
+    /// True if it works on one 64-bit word.
     pub fn is_word(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd | Op::AtomicWrite)
     }
@@ -56,12 +56,12 @@ impl Op {
         matches!(self, Op::Flush | Op::FlushRegion)
     }
 
-    /// Takes a receive of the target.
+    /// True if it takes a receive of the target.
     pub fn takes_receive(self) -> bool {
         matches!(self, Op::Send | Op::SendImm | Op::SendInv | Op::WriteImm)
     }
 
-    /// Changes memory of the target that was granted to it.
+    /// True if it changes memory that the target granted.
     pub fn writes(self) -> bool {
         self.is_word() || matches!(self, Op::Write | Op::WriteImm)
     }
@@ -77,7 +77,7 @@ impl Op {
         }
     }
 
-    /// The services that have it (`ibv_post_send(3)`, `ibv_wr_post(3)`).
+    /// True if the service has it (`ibv_post_send(3)`, `ibv_wr_post(3)`).
     fn exists(self, kind: Kind) -> bool {
         match kind {
             Kind::Rc | Kind::RcSrq | Kind::Xrc => true,
@@ -90,22 +90,22 @@ impl Op {
     }
 }
 
-/// What is wrong with the request.
+/// The fault of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// All is right.
+    /// No fault.
     Nothing,
     // The initiator's list:
     LocalKey,
     LocalDomain,
-    /// One byte too far.
+    /// The entry ends one byte beyond the region.
     LocalBounds,
     LocalDeregistered,
-    /// Without LOCAL_WRITE, for what writes here.
+    /// The region has no LOCAL_WRITE, though the operation writes there.
     LocalReadOnly,
-    /// An atomic's word has fewer than 8 bytes.
+    /// The word of an atomic has fewer than 8 bytes.
     LocalShort,
-    /// It has more.
+    /// The word of an atomic has more than 8 bytes.
     LocalLong,
     /// The initiator has no resources for READs and atomics.
     NoReadsHere,
@@ -113,16 +113,16 @@ pub enum Fault {
     TooLong,
     // The initiator's window:
     BindUnbindable,
-    /// Write access on a region that may not be written.
+    /// The window has write access on a region that may not be written.
     BindReadOnly,
     BindDomain,
     BindWindowDomain,
-    /// One byte too far.
+    /// The window ends one byte beyond the region.
     BindBeyond,
-    /// One byte too early.
+    /// The window begins one byte before the region.
     BindBefore,
     BindNothing,
-    /// It is bound already.
+    /// The window is bound already.
     BindBound,
     InvalidateRegion,
     InvalidateNothing,
@@ -135,21 +135,21 @@ pub enum Fault {
     RecvBounds,
     RecvDeregistered,
     RecvReadOnly,
-    /// One byte too short.
+    /// The receive is one byte too short.
     RecvShort,
-    /// None is posted.
+    /// No receive is posted.
     RecvNone,
     // What the target grants:
     Key,
     Domain,
-    /// One byte too far (atomics: one word).
+    /// The request ends one byte beyond the region (atomics: one word).
     Beyond,
-    /// One byte too early (atomics: one word).
+    /// The request begins one byte before the region (atomics: one word).
     Before,
     Deregistered,
     RegionRight,
     QpRight,
-    /// FLUSH to persistence, where only global visibility was granted.
+    /// FLUSH asks for persistence, where only global visibility was granted.
     Placement,
     // What it grants by a window of type 2:
     WindowGood,
@@ -175,17 +175,17 @@ pub enum Fault {
     Misaligned,
     /// The target has no resources for READs and atomics.
     NoReads,
-    /// XRC: no shared receive queue has this number.
+    /// For XRC: no shared receive queue has this number.
     SrqNobody,
-    /// XRC: the shared receive queue is of another domain.
+    /// For XRC: the shared receive queue is of another domain.
     SrqDomain,
     WrongQkey,
-    /// The datagram goes to a number that nobody has.
+    /// The datagram goes to a number that no queue pair has.
     Nobody,
 }
 
 impl Fault {
-    /// The target grants a window of type 2.
+    /// True if the target grants a window of type 2.
     pub fn is_type_two(self) -> bool {
         use Fault::*;
         matches!(
@@ -201,7 +201,7 @@ impl Fault {
         )
     }
 
-    /// Can be made for this kind of queue pair.
+    /// True if the fault can be made for this kind of queue pair.
     fn exists(self, kind: Kind) -> bool {
         match kind {
             Kind::Xrc => {
@@ -216,16 +216,17 @@ impl Fault {
     }
 }
 
-/// What the target sees.
+/// The outcome at the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// Nothing at all: it goes on.
+    /// No effect: the target goes on.
     Quiet,
-    /// The receive of the message ends with this, and the queue pair with it. No event: the completion tells.
+    /// The receive of the message ends with this, and the queue pair with it. There is no event: the completion shows
+    /// the error.
     Recv(Status),
     /// An event, and the queue pair is in error.
     Event(u32),
-    /// All is well.
+    /// Success.
     Success,
 }
 
@@ -237,7 +238,7 @@ pub struct Case {
     pub kind: Kind,
     pub op: Op,
     pub fault: Fault,
-    /// The failing request's status.
+    /// The status of the failing request.
     pub ours: Status,
     pub theirs: Seen,
 }
@@ -249,7 +250,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Inline data are not checked against regions, and results cannot be inline.
+    /// True if the data can be inline. Inline data are not checked against regions, and results cannot be inline.
     pub fn can_be_inline(&self) -> bool {
         use Fault::*;
         matches!(self.op, Op::Send | Op::SendImm | Op::SendInv | Op::Write | Op::WriteImm | Op::AtomicWrite)
@@ -311,7 +312,7 @@ const ROWS: &[Row] = {
     const BAD: Seen = Seen::Event(QP_REQ_ERR);
     &[
         row(Nothing,               EVERY,     Status::SUCCESS, Seen::Success),
-        // 10.8.3, 11.6.2: found before anything is sent; the target does not learn of it.
+        // Found before anything is sent (10.8.3, 11.6.2); the target does not see the request.
         row(LocalKey,              LISTS,     PROTECTION, NOTHING),
         row(LocalDomain,           LISTS,     PROTECTION, NOTHING),
         row(LocalBounds,           LISTS,     PROTECTION, NOTHING),
@@ -321,7 +322,7 @@ const ROWS: &[Row] = {
         row(LocalLong,             WORDS,     LENGTH,     NOTHING),
         row(TooLong,               LONG,      LENGTH,     NOTHING),
         row(NoReadsHere,           ANSWERED,  HERE,       NOTHING),
-        // 10.6.6.2, 10.6.7.2, 11.6.2: a memory management operation error.
+        // A memory management operation error (10.6.6.2, 10.6.7.2, 11.6.2).
         row(BindUnbindable,        BINDS,     BIND,       NOTHING),
         row(BindReadOnly,          BINDS,     BIND,       NOTHING),
         row(BindDomain,            BINDS,     BIND,       NOTHING),
@@ -335,14 +336,14 @@ const ROWS: &[Row] = {
         row(InvalidateUnbound,     LOCAL_INV, BIND,       NOTHING),
         row(InvalidateTypeOne,     LOCAL_INV, BIND,       NOTHING),
         row(InvalidateOfAnotherQp, LOCAL_INV, BIND,       NOTHING),
-        // 9.9.3, table 59: the receive tells what is wrong with it.
+        // The receive completes with the error (9.9.3, table 59).
         row(RecvKey,               SENDS,     OPERATION,  Seen::Recv(PROTECTION)),
         row(RecvDomain,            SENDS,     OPERATION,  Seen::Recv(PROTECTION)),
         row(RecvBounds,            SENDS,     OPERATION,  Seen::Recv(PROTECTION)),
         row(RecvDeregistered,      SENDS,     OPERATION,  Seen::Recv(PROTECTION)),
         row(RecvReadOnly,          SENDS,     OPERATION,  Seen::Recv(PROTECTION)),
         row(RecvShort,             SENDS,     INVALID,    Seen::Recv(LENGTH)),
-        // 9.7.5.2.8: the target's queue pair goes on.
+        // The target's queue pair goes on (9.7.5.2.8).
         row(RecvNone,              TAKES_RECEIVE, Status::RNR_RETRIES, NOTHING),
         // 9.7.4.1.5, 10.6.3.2, 10.6.7.2
         row(Key,                   REMOTE,    ACCESS,     REFUSED),
@@ -369,8 +370,8 @@ const ROWS: &[Row] = {
         row(OneBefore,             RANGES,    ACCESS,     REFUSED),
         row(OneRight,              RANGES,    ACCESS,     REFUSED),
         row(OneDomain,             RANGES,    ACCESS,     REFUSED),
-        // 9.9.6.3, class J; 11.6.2: the receive fails with a memory management operation error, and the requester is
-        // not answered.
+        // The receive fails with a memory management operation error, and the requester gets no answer (9.9.6.3, class
+        // J; 11.6.2).
         row(InvalidateKey,         SEND_INV,  Status::RETRIES, Seen::Recv(BIND)),
         // 9.4.5, 9.7.4.1.7, A19.4
         row(Misaligned,            WORDS,     INVALID,    BAD),
@@ -393,12 +394,12 @@ pub fn cases() -> Vec<Case> {
                 let (mut ours, mut theirs) = (row.ours, row.theirs);
                 let found_here = theirs == Seen::Quiet && row.fault != Fault::RecvNone;
                 if !kind.is_reliable() && !found_here {
-                    // 9.8.2.3, 9.8.3.2: the sender learns nothing; what is wrong with the message itself drops it.
+                    // The sender sees no error; a message with an error in itself is dropped (9.8.2.3, 9.8.3.2).
                     ours = Status::SUCCESS;
                     theirs = if matches!(theirs, Seen::Event(_)) { Seen::Quiet } else { theirs };
                 }
                 if (kind, row.fault) == (Kind::Ud, Fault::RecvShort) {
-                    theirs = Seen::Quiet; // 9.9.3, class D: dropped silently, and the receive is there for the next
+                    theirs = Seen::Quiet; // 9.9.3, class D: dropped silently; the receive stays for the next
                 }
                 cases.push(Case { kind, op, fault: row.fault, ours, theirs });
             }

@@ -1,5 +1,5 @@
-//! Regions that are deregistered while requests use them (IBTA vol. 1, 10.6.3.3; `ibv_dereg_mr(3)`): when that has
-//! returned, nobody reads or writes there any more.
+//! Regions that are deregistered while requests use them (IBTA vol. 1, 10.6.3.3; `ibv_dereg_mr(3)`): after the call has
+//! returned, nothing is read or written there any more.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::pair::{End, events, region};
 use crate::side::{ALL, joined};
 use crate::{APART, Ends, LARGE, NEAR, SMALL, with_peer};
 
-/// More than a window holds.
+/// A length beyond that of a window.
 const LEN: usize = 8 << 20;
 
-/// Asks the peer to be there.
+/// The order to the peer.
 #[derive(Serialize, Deserialize)]
 struct Order {
     qpn: u32,
@@ -30,12 +30,12 @@ struct Place {
     rkey: u32,
 }
 
-/// What the peer does with what it granted.
+/// The peer's action on the memory that it granted.
 #[derive(Serialize, Deserialize, PartialEq)]
 enum Then {
-    /// Deregisters it when the first byte has been written.
+    /// Deregister it when the first byte has been written.
     Deregister,
-    /// Says whether any byte was written.
+    /// Report whether any byte was written.
     Look,
 }
 
@@ -80,7 +80,7 @@ fn connected(fixture: &Fixture, wire: &mut Wire, joined: &Joined) -> (End, Place
     (end, place)
 }
 
-/// Writes, and reads, until it is refused.
+/// Write, and read, until the target refuses.
 fn use_up(end: &End, place: &Place, mr: &Mr, len: usize, read: bool) {
     let Place { addr, rkey, .. } = *place;
     let list = [mr.sge(0, len)];
@@ -90,7 +90,7 @@ fn use_up(end: &End, place: &Place, mr: &Mr, len: usize, read: bool) {
         while posted < done + room {
             let other = read && posted > 0;
             let op = if other { SendOp::Read { addr, rkey } } else { SendOp::Write { addr, rkey } };
-            // What was executed in time was not refused.
+            // A request that was executed in time was not refused.
             if end.qp.post_send(&SendWr::new(posted, op, Data::Sges(&list))).is_err() {
                 break;
             }
@@ -139,7 +139,7 @@ fn the_initiator_deregisters() {
         let memory = region(&fixture, LEN);
         memory.write(LEN - 1, &[0xa5]);
         let registered = fixture.pd.reg_mr_again(&memory, ALL).expect("ibv_reg_mr");
-        // No timeout: nothing goes out a second time.
+        // There is no timeout: nothing is sent a second time.
         let joined = Joined { timeout: 0, ..joined() };
         let (end, Place { addr, rkey, .. }) = connected(&fixture, &mut remote.wire, &joined);
         end.recv(200, &[]);
@@ -159,7 +159,7 @@ fn the_initiator_deregisters() {
     }
 }
 
-/// Another peer: reads, and stops itself while it waits for the data. Then it says what became of the requests.
+/// The other peer: it reads, and stops itself while it waits for the data. Then it reports the outcome of the requests.
 pub fn reader(mut wire: Wire) {
     let fixture = Fixture::open();
     let mr = region(&fixture, LEN);

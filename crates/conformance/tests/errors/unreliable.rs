@@ -1,5 +1,5 @@
-//! UC and UD: what goes wrong here stops the send queue alone (IBTA vol. 1, 10.3.1.6); what goes wrong there is lost
-//! without a word (9.8.2, 9.8.3).
+//! UC and UD: an error here stops the send queue alone (IBTA vol. 1, 10.3.1.6); a message with an error there is lost
+//! silently (9.8.2, 9.8.3).
 
 use conformance::{Fixture, Joined};
 use rdma::{Access, Data, QpState, QpType, SendOp, SendWr, Status};
@@ -39,7 +39,7 @@ fn a_local_error_leads_to_sqe_and_back() {
         assert_eq!(a.completions(4), [(1, ok), (2, prot), (3, flushed), (4, flushed)], "{qp_type:?}");
         assert_eq!(a.state(), QpState::Sqe, "{qp_type:?}");
         assert_eq!(b.completions(1), [(100, ok)]);
-        // What is posted in SQE is flushed; receives go on.
+        // A request that is posted in SQE is flushed; receives go on.
         a.qp.post_send(&wr(5, &good, &b)).expect("a send in SQE");
         assert_eq!(a.completions(1), [(5, flushed)]);
         b.qp.post_send(&wr(6, &good, &a)).expect("ibv_post_send");
@@ -121,13 +121,13 @@ fn datagrams() {
         a.qp.post_send(&wr).expect("ibv_post_send");
     };
     let ok = Status::SUCCESS;
-    // 9.6.1.4: the wrong key, and nobody there: lost.
+    // A message with the wrong key, and one to a number of no queue pair, are lost (9.6.1.4).
     b.recv(100, &[mr.sge(0, 4096 + 40)]);
     send(1, 8, b.qp.number(), QKEY + 1);
     send(2, 8, 0xff_fff0, QKEY);
     assert_eq!(a.completions(2), [(1, ok), (2, ok)]);
     assert!(b.is_silent());
-    // One packet is all there is.
+    // A datagram is one packet.
     send(3, 4096, b.qp.number(), QKEY);
     assert_eq!((a.completions(1), b.completions(1)), (vec![(3, ok)], vec![(100, ok)]));
     send(4, 4097, b.qp.number(), QKEY);

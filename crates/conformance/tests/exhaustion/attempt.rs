@@ -1,4 +1,4 @@
-//! Everything from opening the device to a message in each direction, with an end to each step.
+//! An attempt: everything from opening the device to a message in each direction, with a limit for each step.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Ask;
 
-/// How far it got.
+/// The result of an attempt.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Attempt {
     /// A message has gone in each direction.
@@ -36,12 +36,12 @@ impl From<Error> for Attempt {
     }
 }
 
-/// Twice 34 ms.
+/// The attributes of a connection: the timeout of 34 ms passes twice.
 fn joined() -> Joined {
     Joined { timeout: 13, retries: 1, ..Joined::default() }
 }
 
-/// Opens the device, connects to the friend, and exchanges messages with it.
+/// Open the device, connect to the friend, and exchange messages with it.
 pub fn attempt(wire: &mut Wire, passive: bool) -> Attempt {
     try_it(wire, passive).err().unwrap_or(Attempt::Done)
 }
@@ -90,7 +90,7 @@ fn try_it(wire: &mut Wire, passive: bool) -> Result<(), Attempt> {
             .map_or(Ok(()), |bad| Err(Attempt::Failed(bad.to_string())))
     };
     if passive {
-        // The friend sends; only if that comes through, it is answered.
+        // The friend sends; it is answered only if that message arrives.
         let heard: String = wire.exchange(&Ask::Friend(true));
         if heard != Status::SUCCESS.to_string() {
             return Err(Attempt::Failed(heard));

@@ -1,4 +1,4 @@
-//! The process that lacks something.
+//! The process that lacks a resource.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rdma::{Access, AhAttr, MwKind, QpCap, QpOptions, QpType, Result};
 use crate::attempt::attempt;
 use crate::{Ask, Case, Report};
 
-/// Tries in need: the first may leave behind what is made once for ever.
+/// The number of attempts: the first may leave behind objects that are made once for ever.
 const TRIES: usize = 3;
 
 pub fn run(mut wire: Wire, case: &Case) {
@@ -38,7 +38,7 @@ pub fn run(mut wire: Wire, case: &Case) {
         held.push(descriptors());
     }
     let refused = old.as_ref().map(|(fixture, ..)| objects(fixture)).unwrap_or_default();
-    // What every try loses. One of them may have got as far as a link that stays.
+    // The loss of every attempt. One of them may have got as far as a link that stays.
     let lost = held.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or_default().max(0);
     talk(&mut wire);
     let enough = lack.lift().then(|| attempt(&mut wire, case.passive));
@@ -47,7 +47,7 @@ pub fn run(mut wire: Wire, case: &Case) {
 }
 
 fn descriptors() -> i64 {
-    // Not a Footprint: that opens files, and there may be no descriptor for them.
+    // A Footprint opens files, and there may be no descriptor for them.
     (0..1024).filter(|fd| open(*fd)).count() as i64
 }
 
@@ -56,7 +56,7 @@ fn open(fd: i32) -> bool {
     rustix::io::fcntl_getfd(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).is_ok()
 }
 
-/// Makes one of everything beside the connection that is there; gives who refused.
+/// Make one object of each kind beside the connection that is there; the result is the verbs that refused.
 fn objects(fixture: &Fixture) -> Vec<(String, i32)> {
     let Fixture { context, pd, gid } = fixture;
     let huge =
@@ -83,7 +83,7 @@ fn objects(fixture: &Fixture) -> Vec<(String, i32)> {
             refused.push((format!("{name} ({})", error.call), error.errno.0));
         }
     };
-    // What each makes goes at once, so that each has what the one before has had.
+    // Each object is destroyed at once, so that each verb has the resources that the one before had.
     note("open_device", context.device().open().map(drop));
     note("alloc_pd", context.alloc_pd().map(drop));
     note("create_comp_channel", context.create_comp_channel().map(drop));

@@ -1,4 +1,4 @@
-//! Somebody who has enough of everything, and to whom a process connects that has not.
+//! The friend: a process that has enough of everything, to which a process connects that has not.
 
 use conformance::side::{self, Place, RECV, Side};
 use conformance::{Fixture, Joined, Remote, Wire, collect};
@@ -12,12 +12,12 @@ impl Friend {
         Friend(Remote::start("remote_side", "friend", &[]))
     }
 
-    /// Makes a queue pair for the one at `place`; gives where it is.
+    /// Make a queue pair for the one at `place`; the result is its own place.
     pub fn meet(&mut self, place: &Place, sends: bool) -> Place {
         self.0.wire.exchange(&(*place, sends))
     }
 
-    /// Its part of the message; gives how its sends ended.
+    /// Play its part of the message; the result is the outcome of its sends.
     pub fn play(&mut self, on: bool) -> String {
         self.0.wire.exchange(&on)
     }
@@ -27,7 +27,7 @@ pub fn remote(mut wire: Wire) {
     let fixture = Fixture::open();
     while let Some((peer, begins)) = wire.try_hear::<(Place, bool)>() {
         let side = Side::new(&fixture);
-        // Twice 34 ms.
+        // The timeout of 34 ms passes twice.
         let joined = Joined { timeout: 13, retries: 1, ..Joined::default() };
         joined.up(&side.qp, QpType::Rc, peer.qpn, Gid(peer.gid));
         side::recv(&side.qp, RECV, &[side.mr.sge(side::LEN, side::LEN)]);

@@ -1,4 +1,4 @@
-//! What is lacking, and how it comes about.
+//! The lack of a resource, and how it comes about.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,16 +8,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde::{Deserialize, Serialize};
 
-/// What a process does not have.
+/// The resource that a process lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lack {
     /// Descriptors from this number on (`RLIMIT_NOFILE`).
     Descriptors(u64),
     /// Address space beyond what it has and so many bytes (`RLIMIT_AS`).
     Memory(u64),
-    /// Files, memfds included, of more than so many bytes (`RLIMIT_FSIZE`); SIGXFSZ ends who tries.
+    /// Files, memfds included, of more than so many bytes (`RLIMIT_FSIZE`); SIGXFSZ ends a program that tries.
     FileSize(u64),
-    /// A group of system calls, which then fail as the kernel or a sandbox would have it.
+    /// A group of system calls, which then fail as in the kernel or a sandbox.
     Calls(Calls),
 }
 
@@ -36,19 +36,19 @@ pub enum Calls {
 }
 
 impl Calls {
-    /// The calls, and what they answer.
+    /// The calls, and their errno.
     fn list(self) -> (&'static [i64], i32) {
         match self {
             Calls::Memfd => (&[libc::SYS_memfd_create], libc::EPERM),
             Calls::Eventfd => (&[libc::SYS_eventfd2, libc::SYS_eventfd], libc::EPERM),
             Calls::Epoll => (&[libc::SYS_epoll_create1, libc::SYS_epoll_create, libc::SYS_epoll_ctl], libc::EPERM),
-            // As when the user has too many (RLIMIT_NPROC).
+            // As for a user with too many processes (RLIMIT_NPROC).
             Calls::Threads => (&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN),
             Calls::Sockets => (&[libc::SYS_socket], libc::EACCES),
             Calls::Pidfd => (&[libc::SYS_pidfd_open], libc::EPERM),
             Calls::ProcessVm => (&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev], libc::EPERM),
             Calls::Madvise => (&[libc::SYS_madvise], libc::EINVAL),
-            // What is there already may be enough for small things.
+            // The memory that is mapped already may be enough for small things.
             Calls::Mappings => (&[libc::SYS_mmap], libc::ENOMEM),
         }
     }
@@ -65,11 +65,11 @@ impl fmt::Display for Lack {
     }
 }
 
-/// Gives back what was taken.
+/// A guard that restores the limit that was changed.
 pub struct Lifted(Option<(Resource, Rlimit)>);
 
 impl Lack {
-    /// From here on, this process lacks it.
+    /// Impose the lack on this process from here on.
     ///
     /// # Panics
     /// If that cannot be brought about.
@@ -98,7 +98,7 @@ impl Lack {
 }
 
 impl Lifted {
-    /// There is enough again. False if that cannot be.
+    /// Lift the lack. False if it cannot be lifted.
     ///
     /// # Panics
     /// If the limit cannot be lifted.

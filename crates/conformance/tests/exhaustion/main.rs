@@ -1,10 +1,10 @@
-//! What a process lacks: descriptors, memory, room for files, system calls. Every verb that cannot do its work says so
-//! with an errno, and with a line on standard error when SOFTRNIC_LOG asks for it; connections that cannot be made end
-//! in RETRY_EXC_ERR; nothing crashes, hangs or is lost; what was connected before goes on; and when there is enough
-//! again, everything works.
+//! Processes that lack a resource: descriptors, memory, room for files, system calls. Every verb that cannot do its
+//! work returns an errno, and logs a line on standard error when SOFTRNIC_LOG asks for it. Connections that cannot be
+//! made end in RETRY_EXC_ERR. No process crashes or hangs, and nothing is lost. Connections from before go on. When
+//! there is enough again, everything works.
 //!
-//! Each case is a process of its own, with two peers: this test, which it is connected to before anything lacks (or not
-//! at all), and a friend, to whom it connects when something does.
+//! Each case is a process of its own, with two peers: this test, which it is connected to before the resource is
+//! lacking (or not at all), and a friend, to which it connects when the resource is lacking.
 
 mod attempt;
 mod child;
@@ -26,35 +26,35 @@ use lack::Lack;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Case {
     lack: Lack,
-    /// It is connected to the test before it lacks something.
+    /// True if it is connected to the test before the resource is lacking.
     connected: bool,
-    /// The friend begins to connect; otherwise the process does.
+    /// True if the friend begins to connect; otherwise the process does.
     passive: bool,
 }
 
-/// What a process under test asks of the test.
+/// A request of a process under test to the test.
 #[derive(Debug, Serialize, Deserialize)]
 enum Ask {
-    /// To tell the friend where it is; it wants to know where the friend is.
+    /// Tell the friend this place, and return the friend's place.
     Meet(Place),
-    /// The friend's part of the message: to wait for it and to answer (true), or nothing any more.
+    /// Have the friend play its part: wait for the message and answer (true), or nothing any more.
     Friend(bool),
-    /// A message in each direction with the test.
+    /// Exchange a message in each direction with the test.
     Old,
     /// The end.
     Report(Report),
 }
 
-/// What a process under test has found.
+/// The report of a process under test.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
-    /// How far it got in need.
+    /// How far it got while the resource was lacking.
     lacking: Attempt,
-    /// The verbs that refused to make something beside the connection that was there, and their errnos.
+    /// The verbs that refused to make an object beside the connection that was there, and their errnos.
     refused: Vec<(String, i32)>,
-    /// Descriptors lost by tries.
+    /// The number of descriptors lost by attempts.
     lost: i64,
-    /// How far it got when there was enough again; `None`: what was forbidden stays so.
+    /// How far it got when there was enough again; `None`: the lack could not be lifted.
     enough: Option<Attempt>,
 }
 
@@ -69,14 +69,14 @@ fn remote_side() {
     }
 }
 
-/// What a case came to.
+/// The outcome of a case.
 struct Outcome {
     report: Report,
-    /// What it said on standard error.
+    /// Its standard error.
     said: String,
 }
 
-/// Runs one case.
+/// Run one case.
 fn run(case: &Case, friend: &mut Friend) -> Result<Outcome, String> {
     let part = serde_json::to_string(case).expect("plain data");
     let mut remote = Remote::start_heard("remote_side", &part, &[("SOFTRNIC_LOG", "error"), ("RUST_BACKTRACE", "0")]);
@@ -109,13 +109,13 @@ fn run(case: &Case, friend: &mut Friend) -> Result<Outcome, String> {
     if well { Ok(Outcome { report, said }) } else { Err(format!("{report:?}; it did not end well: {said}")) }
 }
 
-/// Looks at what a case came to.
+/// Check the outcome of a case.
 fn judge(case: &Case, outcome: &Outcome, errnos: &[i32]) -> Result<(), String> {
     let Outcome { report, said } = outcome;
     let mut seen: BTreeSet<i32> = report.refused.iter().map(|(_, errno)| *errno).collect();
     match &report.lacking {
         Attempt::Refused(_, errno) => drop(seen.insert(*errno)),
-        // Its peer would not know from a dead one.
+        // Its peer would not know it from a dead one.
         Attempt::Failed(status) if status == "IBV_WC_RETRY_EXC_ERR" => {}
         Attempt::Failed(status) => return Err(format!("the message: {status}")),
         Attempt::Done => {}
@@ -123,7 +123,7 @@ fn judge(case: &Case, outcome: &Outcome, errnos: &[i32]) -> Result<(), String> {
     if let Some(errno) = seen.iter().find(|errno| !errnos.contains(errno)) {
         return Err(format!("{}", std::io::Error::from_raw_os_error(*errno)));
     }
-    // Not what the test itself needs.
+    // Only the library's calls count, not what the test itself needs.
     let verb = |call: &str| call.contains("ibv_");
     let lacked = match &report.lacking {
         Attempt::Done => false,
@@ -145,13 +145,13 @@ fn judge(case: &Case, outcome: &Outcome, errnos: &[i32]) -> Result<(), String> {
     }
 }
 
-/// As the C library says it, without Rust's number behind it.
+/// The C library's text of an errno, without Rust's number behind it.
 fn text(errno: i32) -> String {
     let all = std::io::Error::from_raw_os_error(errno).to_string();
     all.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Runs cases; prints a line for each of them, and fails at the end if one did.
+/// Run cases; print a line for each of them, and fail at the end if one did.
 fn all(cases: impl IntoIterator<Item = (Case, &'static [i32])>) -> Vec<Report> {
     let mut friend = Friend::start();
     let mut wrong = Vec::new();
@@ -174,7 +174,8 @@ fn all(cases: impl IntoIterator<Item = (Case, &'static [i32])>) -> Vec<Report> {
                 }
                 reports.push(outcome.report);
             }
-            // The C library ends a process that cannot make a note of a thread's destructors. That is beyond us.
+            // The C library ends a process that cannot register a thread's destructors; the library under test cannot
+            // prevent that.
             Err(error) if error.contains("Fatal glibc error") => {
                 println!("{name}: {error}");
                 friend = Friend::start();

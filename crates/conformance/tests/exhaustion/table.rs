@@ -8,19 +8,20 @@ use crate::{Case, all};
 
 const KIB: u64 = 1024;
 
-/// Every how many-th case of a sweep is wanted.
+/// The step between the cases of a sweep that are run.
 fn step() -> usize {
     setting("SOFTRNIC_SWEEP_STEP").unwrap_or(1).max(1) as usize
 }
 
-/// The cases of a lack: from the beginning, or when a connection is there already, and who begins the new one.
+/// The cases of a lack: from the beginning, or when a connection is there already, and by the side that begins the new
+/// one.
 fn cases(lack: Lack, errnos: &'static [i32]) -> impl Iterator<Item = (Case, &'static [i32])> {
     [(false, false), (true, false), (true, true)]
         .into_iter()
         .map(move |(connected, passive)| (Case { lack, connected, passive }, errnos))
 }
 
-/// Every number of descriptors, from the three that every process has to where a connection can be made.
+/// Every number of descriptors, from the three that every process has to the number at which a connection can be made.
 #[test]
 fn descriptors() {
     const FIRST: u64 = 3;

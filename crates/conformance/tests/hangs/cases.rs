@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::place::{End, Wish, doctor, meet, must_say, pair};
 
-/// What a case leaves: whom to ask, and what has to live on meanwhile.
+/// The result of a case: the process to ask, and the objects that have to live on meanwhile.
 struct Hang {
     pid: u32,
     _keep: Box<dyn Any>,
@@ -20,7 +20,7 @@ fn here(keep: impl Any) -> Hang {
 
 type Case = (&'static str, fn() -> Hang, &'static str);
 
-/// Nothing gives up while it is looked at.
+/// The attributes of connections that do not give up during a case.
 fn patient() -> Joined {
     Joined { timeout: 0, ..Joined::default() }
 }
@@ -192,7 +192,7 @@ const CASES: &[Case] = &[
     ("an asynchronous event waits to be got", || {
         let (a, b) = pair(&patient(), &Wish::default());
         b.qp.set_state(QpState::Err).expect("to ERR");
-        // A wrong key: the responder's side gets the event.
+        // The key is wrong: the responder's side gets the event.
         let (a2, b2) = pair(&patient(), &Wish::default());
         a2.try_post(SendOp::Write { addr: b2.mr.addr(), rkey: !b2.mr.rkey() }, SendFlags::SIGNALED).unwrap();
         collect(&a2.sends, 1);
@@ -236,7 +236,7 @@ pub fn waiter(mut wire: Wire) {
     let channel = end.channel.clone().expect("a channel");
     std::thread::spawn(move || channel.event());
     let _ = wire.try_hear::<()>();
-    // The thread holds on to the channel; nothing is to be destroyed in order.
+    // The thread keeps the channel; nothing is to be destroyed in order.
     std::process::exit(0);
 }
 
@@ -270,14 +270,14 @@ fn exit_statuses_are_as_documented() {
     assert_eq!(doctor(&[&nobody.to_string()]).0, 2);
     let (status, text) = doctor(&["1"]);
     assert_eq!(status, 2, "{text}");
-    // Nothing is the matter with a process that does nothing.
+    // A process that does nothing has no findings.
     let mut remote = Remote::start("remote_side", "silent", &[]);
     let () = remote.wire.hear();
     let pid = remote.pid().to_string();
     let well = || doctor(&[&pid]);
     assert_eq!(well().0, 0, "{}", well().1);
     assert!(well().1.contains("nothing stands in the way"));
-    // Stopped: it cannot answer, and the doctor knows why.
+    // A stopped process cannot answer, and the doctor names the reason.
     remote.signal(Signal::STOP);
     let (status, text) = doctor(&[&pid]);
     assert!(status == 2 && text.contains(&format!("process {pid} is stopped")), "{status}: {text}");

@@ -1,4 +1,4 @@
-//! Who asks without manners does no harm, and a forked child does not answer for its parent.
+//! Rude connections do no harm, and a forked child does not answer for its parent.
 
 use std::io::IoSlice;
 
@@ -24,7 +24,7 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("/proc").count()
 }
 
-/// Connections that say nothing, say much, send descriptors, and close at every moment, a few thousand of them.
+/// A few thousand connections that send nothing, send much, send descriptors, and close at every moment.
 #[test]
 fn many_and_rude_connections_do_no_harm() {
     let mut remote = Remote::start("remote_side", "silent", &[]);
@@ -61,7 +61,7 @@ fn many_and_rude_connections_do_no_harm() {
     assert!(remote.ended_well());
 }
 
-/// Its work goes on while it is asked without pause.
+/// The work of a process goes on while it is asked without pause.
 #[test]
 fn who_is_asked_all_the_time_works_on() {
     let (a, b) = pair(&conformance::Joined::default(), &Wish::default());

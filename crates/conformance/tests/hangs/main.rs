@@ -1,5 +1,5 @@
-//! Programs that hang, each in its way, and the sentence that `softrnic doctor` must say about it; what asks without
-//! manners; and what `softrnic top` shows of one that works.
+//! Programs that hang, each in its way, and the sentence of `softrnic doctor` about each; rude connections; and the
+//! output of `softrnic top` about a program that works.
 
 mod cases;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Two queue pairs and what they need; the other process; and the doctor.
+//! Two queue pairs and the objects that they need; the other process; and the doctor.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rdma::{
 
 pub const LEN: usize = 64;
 
-/// What a queue pair is made with.
+/// The attributes of a queue pair.
 pub struct Wish {
     pub qp_type: QpType,
     pub depth: u32,
@@ -64,7 +64,7 @@ impl End {
         End { qp, sends, receives, channel, srq, mr, fixture }
     }
 
-    /// RESET to RTS, connected to a queue pair of this host.
+    /// Move from RESET to RTS, connected to a queue pair of this host.
     pub fn up(&self, joined: &Joined, qp_type: QpType, qpn: u32) {
         joined.up(&self.qp, qp_type, qpn, self.fixture.gid);
     }
@@ -103,7 +103,7 @@ pub fn pair(joined: &Joined, wish: &Wish) -> (End, End) {
     (a, b)
 }
 
-/// A process with a queue pair that is connected to ours; it posts receives as told: how many.
+/// A process with a queue pair that is connected to the test's; it posts as many receives as the test says.
 pub fn peer(mut wire: Wire) {
     let end = End::new(&Wish::default());
     let qpn: u32 = wire.exchange(&end.qp.number());
@@ -122,7 +122,7 @@ pub fn silent(mut wire: Wire) {
     let _ = wire.try_hear::<()>();
 }
 
-/// Our end, connected to a peer's.
+/// A local end, connected to a peer's.
 pub fn meet(joined: &Joined, wire: &mut Wire) -> End {
     let end = End::new(&Wish::default());
     let qpn: u32 = wire.exchange(&end.qp.number());
@@ -131,12 +131,12 @@ pub fn meet(joined: &Joined, wire: &mut Wire) -> End {
     end
 }
 
-/// What the doctor says about a process, and its exit status.
+/// The output of the doctor about a process, and its exit status.
 pub fn doctor(args: &[&str]) -> (i32, String) {
     softrnic(&[&["doctor"], args].concat())
 }
 
-/// Asks until the doctor says this of the process.
+/// Ask until the doctor prints this sentence about the process.
 pub fn must_say(pid: u32, sentence: &str) -> String {
     let mut last = String::new();
     let start = std::time::Instant::now();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use conformance::{Fixture, Wire, until};
 
-/// What the process has done about the signal.
+/// The variable that says what the process does about the signal.
 const VARIABLE: &str = "SOFTRNIC_CONFORMANCE_SIGNAL";
 
 static CAUGHT: AtomicU32 = AtomicU32::new(0);
@@ -28,7 +28,7 @@ fn raise() {
     unsafe { libc::kill(libc::getpid(), libc::SIGUSR1) };
 }
 
-/// The process that is signalled: prints what happened, if it lives.
+/// The process that is signalled: it prints what happened, if it lives.
 pub fn remote(_: Wire) {
     let how = std::env::var(VARIABLE).expect("told");
     match how.as_str() {
@@ -45,11 +45,11 @@ pub fn remote(_: Wire) {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 raise();
-                // SAFETY: as said; reached only if the signal did nothing.
+                // SAFETY: as said; reached only if the signal had no effect.
                 unsafe { libc::_exit(7) };
             }
             let mut status = 0;
-            // SAFETY: a child of ours, a live variable.
+            // SAFETY: a child of this process, a live variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             eprintln!("child: signal {}", libc::WTERMSIG(status));
             return;
@@ -65,7 +65,7 @@ pub fn remote(_: Wire) {
     eprintln!("lived");
 }
 
-/// How the process ended, and what it said on stderr.
+/// The end of the process, and its standard error.
 fn run(how: &str, off: bool) -> (std::process::ExitStatus, String) {
     let (_near, remote) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));

@@ -36,18 +36,18 @@ fn top_shows_what_moves() {
         rows.into_iter().find(|row| row["number"] == qpn).unwrap_or_else(|| panic!("QP {qpn}: {text}"))
     };
     let (out, into) = (row(a.qp.number()), row(b.qp.number()));
-    // 8 bytes a message, one way.
+    // A message has 8 bytes, one way.
     let messages = rate(out, "messages_out");
     assert!(messages > 0.0 && rate(out, "messages_in") == 0.0, "{text}");
-    // Numbers lose a bit when they are read.
+    // Numbers lose a bit when they are parsed.
     assert!((rate(out, "bytes_out") / messages - 8.0).abs() < 1e-9, "{text}");
     assert!(rate(into, "messages_in") > 0.0 && rate(into, "messages_out") == 0.0, "{text}");
     assert!(rate(process, "messages_out") >= messages, "{text}");
     let device = &process["device"];
-    // (Other tests of this process have theirs beside.)
+    // (Other tests of this process have their own contexts beside.)
     assert!(device["name"] == "softrnic0" && device["contexts"].as_u64() >= Some(2), "{text}");
     assert_eq!(device["qps"], process["qps"].as_array().map_or(0, Vec::len), "{text}");
-    // The same in words: the process, its device, and both queue pairs with what they move.
+    // The table has these facts, too: the process, its device, and both queue pairs with their rates.
     let line = |with: &str| table.lines().find(|line| line.contains(with)).unwrap_or_else(|| panic!("{with}: {table}"));
     assert!(line(&pid).split_whitespace().nth(2).is_some_and(|rate| rate != "0"), "{table}");
     assert!(line("softrnic0: ").contains(" contexts, ") && line("PID").contains("STALLS"), "{table}");

@@ -1,4 +1,4 @@
-//! What the victim has with others: a connection on which everything must stay right, and one with the attacker.
+//! The victim's connections: one on which everything must stay right, and one with the attacker.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use conformance::Random;
 
-/// An end of a connection, as told to the other side.
+/// An end of a connection, as sent to the other side.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Place {
     pub qpn: u32,
@@ -21,7 +21,7 @@ pub struct Place {
     pub rkey: u32,
 }
 
-/// Bytes of one message at most: more than a segment, more than what goes by single copy.
+/// The greatest number of bytes of a message: more than a segment, more than a message by single copy needs.
 pub const LEN: usize = 100 << 10;
 const RECV: u64 = 2;
 
@@ -72,11 +72,11 @@ pub struct Friend {
     end: End,
     peer: Place,
     own: Place,
-    /// The next sequence numbers, of what we send and of what we get.
+    /// The next sequence numbers, of packets sent and received.
     psns: Cell<(u32, u32)>,
 }
 
-/// Packets of a message: the path's MTU is 1024.
+/// The number of packets of a message: the path's MTU is 1024.
 fn packets(len: usize) -> u32 {
     (len as u32).div_ceil(1024).max(1)
 }
@@ -93,12 +93,13 @@ impl Friend {
         Friend { end, peer, own, psns }
     }
 
-    /// Both ends and the sequence numbers, for those who want to disturb them: a peer could not know these.
+    /// Both ends and the sequence numbers, for attackers that want to disturb them: a peer could not know these.
     pub fn places(&self) -> (Place, Place, (u32, u32)) {
         (self.own, self.peer, self.psns.get())
     }
 
-    /// A WRITE, a READ of what was written, and a SEND that the other side sends back; every byte is compared.
+    /// Exchange a WRITE, a READ of the written bytes, and a SEND that the other side sends back; every byte is
+    /// compared.
     pub fn exchange(&self, random: &mut Random) {
         let (end, Place { addr, rkey, .. }) = (&self.end, self.peer);
         let most = [64, 5000, LEN as u64][random.below(3) as usize];
@@ -131,7 +132,7 @@ fn good(all: &[Wc]) {
     assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "the honest peer's connection suffers: {all:?}");
 }
 
-/// The honest third: sends back what it gets, until the victim closes the wire.
+/// The honest third process: it sends messages back until the victim closes the wire.
 pub fn serve(mut wire: Wire) {
     let fixture = Fixture::open();
     let end = End::new(&fixture, &fixture.pd);
@@ -141,7 +142,7 @@ pub fn serve(mut wire: Wire) {
     let () = wire.exchange(&());
     loop {
         let mut out = [Wc::default(); 1];
-        // The victim takes its time between two messages; it kills us in the end.
+        // The victim may pause between two messages; it kills this process in the end.
         let wc =
             until("a message of the victim", || (end.cq.poll(&mut out).expect("ibv_poll_cq") > 0).then_some(out[0]));
         good(&[wc]);
@@ -180,7 +181,7 @@ impl Toy {
         }
     }
 
-    /// Begins again if the connection is broken.
+    /// Begin again if the connection is broken.
     pub fn revive(&self, peer: &Place) {
         let state = self.end.qp.query(QpAttrMask::STATE).expect("ibv_query_qp").state;
         if state != QpState::Rts {
@@ -189,7 +190,7 @@ impl Toy {
         }
     }
 
-    /// A request, and whatever came: nothing on this connection is sure, but every call returns.
+    /// Post a request, and take what has come: nothing on this connection is certain, but every call returns.
     pub fn play(&self, peer: &Place, random: &mut Random) {
         let Place { addr, rkey, .. } = *peer;
         let op = match random.below(4) {

@@ -1,12 +1,12 @@
 //! A hostile peer: it joins as any process does, and then writes anything into the window and onto the socket. It may
-//! ruin its own connection; it may not crash the victim, block it, change memory that is not its, or disturb what the
-//! victim has with others.
+//! ruin its own connection. It may not crash the victim, block it, change memory that is not its own, or disturb the
+//! victim's other connections.
 //!
-//! * `vandal`: a real program with a real connection, whose windows are written over from within while it is used.
-//! * `stranger`: speaks the rendezvous by hand, offers windows of its own making, and forges packets for queue pairs
-//!   that belong to others.
+//! * `vandal`: a real program with a real connection, whose windows are overwritten from within while it is used.
+//! * `stranger`: it implements the rendezvous itself, offers windows of its own making, and forges packets for queue
+//!   pairs of other processes.
 //!
-//! `SOFTRNIC_HOSTILE_ROUNDS` says how often (12), `SOFTRNIC_HOSTILE_SEED` repeats what failed.
+//! `SOFTRNIC_HOSTILE_ROUNDS` is the number of rounds (12), `SOFTRNIC_HOSTILE_SEED` repeats a failure.
 
 mod honest;
 mod stranger;
@@ -20,7 +20,7 @@ use conformance::{Fixture, Random, Remote, Wire, seed, setting};
 use honest::{Friend, Place};
 
 const ROUNDS: u64 = 12;
-/// How long one attacker is let loose.
+/// How long one attacker runs.
 const ROUND: Duration = Duration::from_millis(400);
 
 /// The other processes.
@@ -39,7 +39,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc/self/fd").count()
 }
 
-/// Memory that nobody has a right to: a region without remote access, and bytes that are no region.
+/// Memory that no peer has a right to: a region without remote access, and bytes that are no region.
 struct Secrets {
     region: std::sync::Arc<rdma::Mr>,
     heap: Vec<u8>,
@@ -62,7 +62,7 @@ impl Secrets {
     }
 }
 
-/// Lets attackers of a kind loose, one after the other, while the victim works with an honest third.
+/// Run attackers of a kind, one after the other, while the victim works with an honest third process.
 fn withstand(kind: &str) {
     assert!(Path::new("/proc/self/fd").exists(), "proc is mounted");
     let seed = seed("SOFTRNIC_HOSTILE_SEED");
@@ -78,7 +78,7 @@ fn withstand(kind: &str) {
         let single_copy = if random.below(2) == 0 { "0" } else { "1" };
         let part = format!("{kind}:{}", random.next() | 1);
         let mut attacker = Remote::start("remote_side", &part, &[("SOFTRNIC_SINGLE_COPY", single_copy)]);
-        // Our end of a connection with it: what it has a right to.
+        // The local end of a connection with it: the memory that it has a right to.
         let toy = honest::Toy::new(&fixture);
         let other: Place = attacker.wire.exchange(&toy.place(&fixture));
         toy.up(&other);
@@ -92,7 +92,7 @@ fn withstand(kind: &str) {
             friend.exchange(&mut random);
             exchanges += 1;
         }
-        // It lives, and has done something: the attack itself did not fail.
+        // The attacker lives, and has done something: the attack itself did not fail.
         attacker.wire.tell(&());
         let blows: u64 = attacker.wire.hear();
         assert!(blows > 0, "round {number}: the {kind} did nothing");
@@ -107,7 +107,7 @@ fn withstand(kind: &str) {
             before = descriptors();
         }
     }
-    // Whoever comes new is served.
+    // A process that comes now is served.
     let mut another = Remote::start("remote_side", "honest", &[]);
     Friend::new(&fixture, &mut another.wire).exchange(&mut random);
     another.kill();

@@ -1,7 +1,8 @@
-//! Speaks the rendezvous by hand: connects with windows of its own making, and is connected to.
+//! An attacker that implements the rendezvous itself: it connects with windows of its own making, and accepts
+//! connections.
 //!
-//! What it knows is what `window/src/rendezvous.rs` and `memory/src/{ring,shared}.rs` document. If they change so that
-//! no WELCOME comes any more, the test says so.
+//! It knows the formats that `window/src/rendezvous.rs` and `memory/src/{ring,shared}.rs` document. If they change so
+//! that no WELCOME comes any more, the test fails.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -42,7 +43,7 @@ fn seqpacket() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
 }
 
-/// Sends bytes and descriptors; whether they arrive is the victim's affair.
+/// Send bytes and descriptors; it does not matter whether they arrive.
 fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -53,7 +54,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags);
 }
 
-/// What came: its bytes, and its descriptors.
+/// A message that came: its bytes, and its descriptors.
 fn receive_all(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = [0; 256];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -69,7 +70,7 @@ fn receive_all(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     (got.bytes > 12).then(|| (bytes[..got.bytes].to_vec(), fds))
 }
 
-/// What came: its kind, and its descriptors.
+/// A message that came: its kind, and its descriptors.
 fn receive(socket: &OwnedFd) -> Option<(u8, Vec<OwnedFd>)> {
     receive_all(socket).map(|(bytes, fds)| (bytes[12], fds))
 }
@@ -79,7 +80,7 @@ fn message(random: &mut Random, kind: u8) -> Vec<u8> {
     let version = rendezvous::VERSION.to_le_bytes();
     let mut bytes = [&b"softrnic"[..], &version, &[kind, random.below(2) as u8, 0, 0]].concat();
     match kind {
-        // The nonce's address may be anything: it is read from our memory, not from the victim's.
+        // The nonce's address may be anything: it is read from this process's memory, not from the victim's.
         HELLO | WELCOME => {
             bytes.extend(random.bytes(16 + 8));
             // The secret of the link and a block, which only HELLO has.
@@ -95,7 +96,7 @@ fn message(random: &mut Random, kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// Proves that we may trace the victim, whose greeting this is. False if the kernel does not let us.
+/// Prove that this process may trace the victim, whose greeting this is. False if the kernel forbids it.
 fn prove(socket: &OwnedFd, greeting: &[u8]) -> bool {
     let Some(addr) = greeting.get(32..40).and_then(|addr| addr.try_into().ok()) else { return false };
     let (victim, mut nonce) = (std::os::unix::process::parent_id(), [0; 32]);
@@ -114,7 +115,7 @@ fn window(len: u64, seals: SealFlags) -> File {
     fd.into()
 }
 
-/// An export table that shows anything.
+/// An export table with random content.
 fn export_table(random: &mut Random) -> File {
     let (_, real) = OwnTable::create().expect("an export table");
     let len = File::from(real).metadata().expect("its length").len();
@@ -124,21 +125,21 @@ fn export_table(random: &mut Random) -> File {
     export_table
 }
 
-/// What the victim accepts.
+/// The seals that the victim accepts.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 struct Stranger {
     random: Random,
-    /// The victim's end of the connection with us.
+    /// The victim's end of the connection with this process.
     toy: Place,
-    /// Both ends of the one with the honest third, and where its sequence numbers are.
+    /// Both ends of the connection with the honest third process, and its sequence numbers.
     friends: (Place, Place, (u32, u32)),
     block: u32,
     listener: OwnedFd,
     blows: u64,
 }
 
-/// Is taken in as anybody is, once: if the protocol is not what this test thinks it is, this fails.
+/// Be accepted as any process is, once: if the protocol is not the one that this test implements, this fails.
 fn be_welcome(random: &mut Random, block: u32) {
     let (socket, window) = (seqpacket(), window(2 * HALF, SEALS));
     rustix::net::connect(&socket, &name(block)).expect("the victim listens");
@@ -146,7 +147,7 @@ fn be_welcome(random: &mut Random, block: u32) {
     let (welcome, fds) = until("a WELCOME", || receive_all(&socket));
     assert!(welcome[12] == WELCOME && fds.is_empty());
     if prove(&socket, &welcome) {
-        // Its own answer to our greeting may come first.
+        // The victim's own answer to the greeting may come first.
         let (_, fds) = until("a TABLE", || receive(&socket).filter(|(kind, _)| *kind == TABLE));
         assert!(!fds.is_empty());
     }
@@ -154,7 +155,7 @@ fn be_welcome(random: &mut Random, block: u32) {
 
 pub fn run(mut wire: Wire, seed: u64) {
     let mut random = Random::new(seed);
-    // A block of our own, so that the victim connects to us.
+    // A block of this process, so that the victim connects to it.
     let (block, listener) = loop {
         let (block, socket) = (1 + random.below(0xffe) as u32, seqpacket());
         if rustix::net::bind(&socket, &name(block)).is_ok() {
@@ -191,7 +192,7 @@ pub fn run(mut wire: Wire, seed: u64) {
 }
 
 impl Stranger {
-    /// Connects to the victim and says something.
+    /// Connect to the victim and send something.
     fn visit(&mut self, open: &mut Vec<OwnedFd>) {
         let socket = seqpacket();
         if rustix::net::connect(&socket, &name(self.toy.qpn >> 12)).is_err() {
@@ -203,7 +204,7 @@ impl Stranger {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let null = File::open("/dev/null").expect("/dev/null");
         match random.below(8) {
-            // Nothing, or noise.
+            // Nothing, or random bytes.
             0 => {}
             1 => {
                 let len = random.below(200) as usize;
@@ -216,7 +217,7 @@ impl Stranger {
                 hello.resize(random.below(150) as usize, 0);
                 send(&socket, &hello, &[null.as_fd(), bell.as_fd()]);
             }
-            // A greeting with what is no window, or one that could be cut short under the victim's feet.
+            // A greeting with a file that is no window, or a window that could be truncated while the victim uses it.
             4 => {
                 let some = [
                     window(2 * HALF, SealFlags::empty()),
@@ -233,7 +234,7 @@ impl Stranger {
                 let bells = [bell.as_fd(), bell.as_fd()];
                 send(&socket, &message(random, HELLO), &bells[..1 + random.below(2) as usize]);
             }
-            // A good one.
+            // A valid greeting.
             _ => {
                 let window = window(2 * HALF, SEALS);
                 self.forge(&window, 0);
@@ -244,7 +245,7 @@ impl Stranger {
         open.push(socket);
     }
 
-    /// Takes the victim's connections, and with them the windows that it makes.
+    /// Accept the victim's connections, and with them the windows that it makes.
     fn be_visited(&mut self, open: &mut Vec<OwnedFd>) {
         let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
             return;
@@ -264,7 +265,7 @@ impl Stranger {
         open.push(socket);
     }
 
-    /// Gives the victim a doorbell, and an export table that shows anything.
+    /// Give the victim a doorbell, and an export table with random content.
     fn give(&mut self, socket: &OwnedFd) {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let export_table = export_table(&mut self.random);
@@ -273,14 +274,14 @@ impl Stranger {
         send(socket, &table, &[bell.as_fd(), export_table.as_fd()]);
     }
 
-    /// Goes on talking, and writing into the window, for a while.
+    /// Go on sending messages, and writing into the window, for a while.
     fn chat(&mut self, socket: &OwnedFd, window: &File, half: u64) {
         for _ in 0..self.random.below(20) {
             if let Some((heard, fds)) = receive_all(socket) {
                 if heard[12] == WELCOME && self.random.coin() && prove(socket, &heard) {
                     self.give(socket);
                 }
-                // The victim's doorbell is ours to ring, as often as we like, and to make it block.
+                // This process may ring the victim's doorbell as often as it likes, and make it block.
                 for fd in &fds {
                     let _ = rustix::io::ioctl_fionbio(fd, self.random.coin());
                     let _ = rustix::io::write(fd, &u64::MAX.wrapping_sub(1).to_ne_bytes());
@@ -301,7 +302,7 @@ impl Stranger {
         }
     }
 
-    /// Writes records for the victim into the half of the window from which it takes: well-formed for the most part.
+    /// Write records for the victim into the half of the window from which it takes: well-formed for the most part.
     fn forge(&mut self, window: &File, half: u64) {
         let first = if self.random.below(4) == 0 { self.random.below(SLOTS) } else { 0 };
         for slot in first..(first + 64).min(SLOTS) {
@@ -312,7 +313,7 @@ impl Stranger {
             };
             let place = if own == self.toy.qpn { &self.toy } else { &self.friends.0 };
             let (op, flags) = (random.below(12), if random.coin() { 0x23 } else { random.below(256) });
-            // Answers continue what the victim sends, requests what it gets.
+            // Answers continue the victim's packets, requests the packets for the victim.
             let psn = match matches!(op, 3 | 7 | 8) {
                 _ if own == self.toy.qpn => own + random.below(200) as u32,
                 true => self.friends.2.0 + random.below(500) as u32,
@@ -320,7 +321,7 @@ impl Stranger {
             } & 0xff_ffff;
             let len = random.below(56 - 24 + 1);
             let words = [
-                // Also what could stand for nothing.
+                // Numbers that have no meaning come, too.
                 if random.below(8) > 0 { op | flags << 8 | random.below(256) << 16 | u64::from(own) << 24 } else { 0 },
                 u64::from(peer) | u64::from(psn) << 24,
                 random.below(1 << 32) | if random.below(2) == 0 { len } else { random.any() & 0xffff_ffff } << 32,

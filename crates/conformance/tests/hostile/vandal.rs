@@ -1,5 +1,5 @@
-//! A real program, whose windows are written over from within while it uses them. So what arrives at the victim are
-//! packets that are nearly right.
+//! A real program, whose windows are overwritten from within while it uses them. So the packets that arrive at the
+//! victim are nearly right.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -32,11 +32,11 @@ pub fn run(mut wire: Wire, seed: u64) {
             toy.revive(&victim);
         }
     });
-    // Until it is killed.
+    // Wait to be killed.
     let _ = wire.try_hear::<()>();
 }
 
-/// A window: where it is mapped, and its length.
+/// The windows: where each is mapped, and its length.
 fn windows() -> Vec<(u64, u64)> {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc/self/maps");
     let of_line = |line: &str| {
@@ -49,9 +49,9 @@ fn windows() -> Vec<(u64, u64)> {
 }
 
 fn strike(random: &mut Random, over: &AtomicBool, blows: &AtomicU64) {
-    // Through the kernel: a window that goes away meanwhile is an error and no crash of ours.
+    // Written through the kernel: a window that goes away meanwhile is an error and no crash of this process.
     let memory = OpenOptions::new().read(true).write(true).open("/proc/self/mem").expect("/proc/self/mem");
-    // Some destroy the ring at once, some leave its stamps alone, so that what they change is looked at.
+    // Some rounds destroy the ring at once, others leave its stamps alone, so that their changes are read.
     let gentle = random.below(3) > 0;
     while !over.load(Ordering::Relaxed) {
         for (start, len) in windows() {
@@ -65,8 +65,8 @@ fn strike(random: &mut Random, over: &AtomicBool, blows: &AtomicU64) {
     }
 }
 
-/// Two halves of one layout: control words in the first page, then slots of 64 bytes that begin with a stamp, then
-/// data.
+/// Change something in a window of two halves of one layout: control words in the first page, then slots of 64 bytes
+/// that begin with a stamp, then data.
 fn strike_once(random: &mut Random, memory: &File, start: u64, len: u64, gentle: bool) -> std::io::Result<()> {
     const SLOTS: u64 = 4096;
     const SLOT: u64 = 64;
@@ -76,7 +76,7 @@ fn strike_once(random: &mut Random, memory: &File, start: u64, len: u64, gentle:
     match random.below(if gentle { 3 } else { 6 }) {
         // A word of a header or of inline data.
         0 => memory.write_all_at(&word, slot + 8 * (1 + random.below(7))),
-        // A bit of the same.
+        // A bit of a header or of inline data.
         1 => {
             let at = slot + 8 + random.below(56);
             let mut byte = [0];
@@ -85,7 +85,7 @@ fn strike_once(random: &mut Random, memory: &File, start: u64, len: u64, gentle:
         }
         // Data.
         2 => memory.write_all_at(&random.bytes(64), half + SLOTS + 1024 * SLOT + random.below(len / 4)),
-        // Somebody's earlier packet.
+        // An earlier packet.
         3 => {
             let mut old = [0; SLOT as usize];
             memory.read_exact_at(&mut old, half + SLOTS + random.below(1024) * SLOT)?;

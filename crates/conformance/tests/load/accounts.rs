@@ -1,8 +1,8 @@
-//! What was sent, and whether it came: once, whole, and in the order of who sent it.
+//! Accounts of messages: each arrives once, whole, and in the order of its sender.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes that name a message: who sent it, and its number.
+/// The bytes that identify a message: its sender, and its number.
 pub const HEAD: usize = 16;
 
 /// The byte at `at` of a message.
@@ -10,7 +10,7 @@ fn byte(from: u64, number: u64, at: usize) -> u8 {
     (from.wrapping_mul(0x9e37_79b9) ^ number.wrapping_mul(0x85eb_ca6b) ^ at as u64).to_le_bytes()[at % 3]
 }
 
-/// Writes message `number` of `from`.
+/// Write message `number` of `from`.
 pub fn fill(out: &mut [u8], from: u64, number: u64) {
     let (head, rest) = out.split_at_mut(HEAD);
     head[..8].copy_from_slice(&from.to_ne_bytes());
@@ -20,10 +20,9 @@ pub fn fill(out: &mut [u8], from: u64, number: u64) {
     }
 }
 
-/// Who sent a message, and its number.
+/// The sender and the number of a message.
 ///
-/// # Panics
-/// If a byte of it is not what was sent.
+/// # Panics If a byte of it is not the one that was sent.
 pub fn read(message: &[u8]) -> (u64, u64) {
     let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes"));
     let (from, number) = (word(0), word(8));
@@ -41,16 +40,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// For `senders`, each of which sends `each`.
+    /// A ledger for `senders`, each of which sends `each`.
     pub fn new(what: &'static str, senders: u64, each: u64) -> Ledger {
         let seen = (0..senders * each).map(|_| AtomicU8::new(0)).collect();
         Ledger { what, each, seen, count: AtomicU64::new(0) }
     }
 
-    /// Enters a message.
+    /// Enter a message.
     ///
-    /// # Panics
-    /// If it was there already, or is nobody's.
+    /// # Panics If it was there already, or is of no known sender.
     fn enter(&self, from: u64, number: u64) {
         assert!(number < self.each, "{}: {number} of {from}", self.what);
         let entry = self.seen.get((from * self.each + number) as usize);
@@ -59,39 +57,38 @@ impl Ledger {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True if this one has come.
+    /// True if this message has come.
     pub fn has(&self, from: u64, number: u64) -> bool {
         self.seen[(from * self.each + number) as usize].load(Ordering::Acquire) > 0
     }
 
-    /// How many have come.
+    /// The number of messages that have come.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// All have come, each once.
+    /// True if all have come, each once.
     pub fn is_complete(&self) -> bool {
         self.count() == self.seen.len() as u64
     }
 
-    /// The view of one who polls.
+    /// The view of a thread that polls.
     pub fn reader(&self) -> Reader<'_> {
         Reader { ledger: self, next: vec![0; self.seen.len().div_ceil(self.each as usize)] }
     }
 }
 
-/// One thread that takes completions. What one thread takes is in the order of the queue, so for each sender the
-/// numbers that it sees rise.
+/// One thread that takes completions. The messages that one thread takes are in the order of the queue, so for each
+/// sender the numbers rise.
 pub struct Reader<'a> {
     ledger: &'a Ledger,
     next: Vec<u64>,
 }
 
 impl Reader<'_> {
-    /// Enters what this thread has taken.
+    /// Enter a message that this thread has taken.
     ///
-    /// # Panics
-    /// If something later of the same sender was taken before.
+    /// # Panics If a later one of the same sender was taken before.
     pub fn take(&mut self, from: u64, number: u64) {
         self.ledger.enter(from, number);
         let next = &mut self.next[from as usize];

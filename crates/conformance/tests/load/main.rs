@@ -1,7 +1,7 @@
 //! The device under load: many threads, queue pairs and processes at the same time, every message accounted for and its
-//! bytes looked at. Each test prints its counts.
+//! bytes compared. Each test prints its counts.
 //!
-//! `SOFTRNIC_LOAD_FACTOR` says how many times as many messages (1).
+//! `SOFTRNIC_LOAD_FACTOR` multiplies the number of messages (1).
 
 mod accounts;
 mod memory;
@@ -15,13 +15,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conformance::{Wire, setting};
 
-/// One at a time: they measure what this process holds, and each wants all cores for itself.
+/// A guard for one test at a time: they measure the resources of this process, and each needs all cores.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Messages of each sender, of which there are so many in the short form.
+/// The number of messages of each sender; `short` is that of the short form.
 fn each(short: u64) -> u64 {
     static FACTOR: OnceLock<u64> = OnceLock::new();
     short * FACTOR.get_or_init(|| setting("SOFTRNIC_LOAD_FACTOR").unwrap_or(1).max(1))

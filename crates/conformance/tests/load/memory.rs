@@ -1,4 +1,4 @@
-//! What a connected pair of processes costs.
+//! The costs of a connected pair of processes.
 
 use conformance::side::Side;
 use conformance::{Fixture, Footprint, Remote, Wire};
@@ -11,10 +11,10 @@ const PAIR: u64 = 2 * MIB;
 const MESSAGES: usize = 200;
 const LARGE: usize = 16 << 10;
 
-/// One connection, used in both directions; gives the growth for it.
+/// Use one connection in both directions; the result is its growth.
 fn play(wire: &mut Wire) -> Footprint {
     let fixture = Fixture::open();
-    // What the first queue pair brings along is not the connection's: one to itself.
+    // A queue pair that is connected to itself first: the costs of the first queue pair are not the connection's.
     let (a, b) = (Side::new(&fixture), Side::new(&fixture));
     conformance::side::up(&a.qp, &conformance::side::place(&fixture, &b.qp));
     conformance::side::up(&b.qp, &conformance::side::place(&fixture, &a.qp));

@@ -11,15 +11,15 @@ use crate::accounts::{self, HEAD, Ledger};
 use crate::each;
 
 const PROCESSES: usize = 64;
-/// Messages of each process to each other.
+/// The messages of each process to each other.
 const SHORT: u64 = 12;
 /// Receives posted on each queue pair, and requests of it under way.
 const DEPTH: u64 = 4;
-/// Longer than what goes through the window, so that every path is used.
+/// A length beyond messages that go through the window, so that every path is used.
 const LARGEST: usize = 20_000;
 const RECEIVE: u64 = 1 << 62;
 const MIB: u64 = 1 << 20;
-/// The most that a connected pair of processes may cost, both sides together.
+/// The greatest cost of a connected pair of processes, both sides together.
 const PAIR: u64 = 2 * MIB;
 
 #[derive(Clone, Copy, Default, Debug, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ fn length(number: u64) -> usize {
 struct End {
     qps: Vec<Option<Arc<Qp>>>,
     cq: Arc<Cq>,
-    /// `DEPTH` places for what each queue pair gets; behind them, one for what each sends.
+    /// `DEPTH` places for the messages that each queue pair receives; behind them, one for its own.
     mr: Arc<Mr>,
 }
 
@@ -103,10 +103,10 @@ pub fn remote(mut wire: Wire) {
     let mut pace = Pace::default();
     let own = own as u64;
     for number in 0..each(SHORT) {
-        // Each begins with the one behind it, so that not all send to the same.
+        // Each process begins with the one behind it, so that not all send to one.
         for peer in (1..PROCESSES as u64).map(|step| (own + step) % PROCESSES as u64) {
             let Some(qp) = &end.qps[peer as usize] else { continue };
-            // Its place is free when the one before has arrived.
+            // The place is free when the message before has arrived.
             while number > 0 && !sent.has(peer, number - 1) {
                 end.poll(&mut s, &mut r, own, &mut pace);
             }

@@ -10,12 +10,12 @@ use crate::accounts::{self, HEAD, Ledger};
 use crate::each;
 
 const SENDERS: usize = 64;
-/// Messages of each.
+/// The messages of each.
 const SHORT: u64 = 100;
 /// Receives posted: far fewer than messages under way, so that senders meet RNR NAKs.
 const RECEIVES: usize = 48;
 const LARGEST: usize = 2000;
-/// Requests of one sender under way.
+/// The requests of one sender under way.
 const DEEP: u64 = 16;
 
 fn length(number: u64) -> usize {
@@ -75,7 +75,8 @@ fn a_shared_receive_queue_with_sixty_four_senders() {
     for (at, remote) in remotes.iter_mut().enumerate() {
         remote.wire.tell(&at);
         let peer: Place = remote.wire.exchange(&side::place(&fixture, &qps[at]));
-        // 5 ms between the tries of those who find no receive: with 10 us, most of what sixty-four send are tries.
+        // 5 ms between the attempts of senders that find no receive: with 10 us, most packets of sixty-four senders are
+        // attempts.
         let joined = Joined { rnr_timer: 18, ..Joined::default() };
         joined.up(&qps[at], QpType::Rc, peer.qpn, Gid(peer.gid));
     }

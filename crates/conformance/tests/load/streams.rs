@@ -1,5 +1,5 @@
-//! Long messages, one behind the other, between two processes that poll: whichever way they go, and whoever copies
-//! them, every byte is looked at.
+//! Long messages, one behind the other, between two processes that poll: every byte is compared, whatever the path, and
+//! whichever process copies.
 
 use std::time::Instant;
 
@@ -7,23 +7,23 @@ use conformance::side::{self, Place};
 use conformance::{Fixture, PATIENCE, Remote, Wire, softrnic};
 use rdma::{Cq, Data, Mr, RecvWr, SendOp, SendWr, Status, Wc};
 
-/// What goes through the window, what may go by reference, what both sides may copy, and what is more than one piece of
-/// a copy.
+/// The lengths of messages that go through the window, of those that may go by reference, of those that both sides may
+/// copy, and of those with more than one piece of a copy.
 const LENGTHS: [usize; 6] = [1 << 20, 300_001, (3 << 20) + 17, 64 << 10, 128 << 10, (1 << 20) + 4096];
 const LONGEST: usize = LENGTHS[2];
 /// Requests under way, each with its place in both regions.
 const DEEP: usize = 8;
-/// Messages of each operation: of all ways some.
+/// The messages of each operation: some for each path.
 const MESSAGES: usize = 160;
 /// Where the data of message 0 begin among all that are sent; each begins a little later than the one before.
 const STEP: usize = 4099;
 
 fn length(number: usize) -> usize {
-    // Mostly one length: who counts together what is alike shall find enough of it.
+    // Mostly one length: an adaptive choice that counts similar messages must get enough of them.
     if number.is_multiple_of(4) { LENGTHS[number / 4 % LENGTHS.len()] } else { LENGTHS[0] }
 }
 
-/// All data come out of this.
+/// The source of all data.
 struct Source(Vec<u8>);
 
 impl Source {
@@ -43,7 +43,7 @@ impl Source {
     }
 }
 
-/// Polls without a pause: who waits may have a part in the copy.
+/// Poll without a pause: a thread that waits may have a part in the copy.
 fn take(cq: &Cq) -> Wc {
     let (mut out, begun) = ([Wc::default()], Instant::now());
     while cq.poll(&mut out).expect("ibv_poll_cq") == 0 {
@@ -85,7 +85,7 @@ pub fn remote(mut wire: Wire) {
             post(number + DEEP);
         }
     }
-    // Of WRITEs and READs nothing is to be seen here. It polls as before, until it hears that they are over.
+    // This side sees nothing of WRITEs and READs. It polls as before, until a message says that they are over.
     side::recv(&side.qp, 0, &[side.mr.sge(0, side::LEN)]);
     wire.tell(&());
     take(&side.cq);

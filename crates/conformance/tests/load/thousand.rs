@@ -1,4 +1,4 @@
-//! A thousand connected queue pairs between two processes, all of which carry data; what they cost.
+//! A thousand connected queue pairs between two processes, all of which carry data, and their costs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,22 +11,22 @@ use crate::accounts::{self, HEAD, Ledger};
 use crate::each;
 
 const QPS: usize = 1000;
-/// Requests that each queue holds: the default of perftest's and many others' send queues.
+/// The number of requests that each queue holds: the default of perftest's and many other programs' send queues.
 const DEPTH: u32 = 128;
-/// Messages of each queue pair: more than its queues hold, so that every entry has been used.
+/// The messages of each queue pair: more than its queues hold, so that every entry has been used.
 const SHORT: u64 = 150;
-/// Of each queue pair under way.
+/// The messages of each queue pair under way.
 const BATCH: u64 = 10;
 const LEN: usize = 64;
 const MIB: u64 = 1 << 20;
-/// For both processes: queue pairs, windows, and what the library keeps.
+/// The bound for both processes: queue pairs, windows, and the library's other memory.
 const BOUND: u64 = 64 * MIB;
 const RECEIVE: u64 = 1 << 62;
 
 struct End {
     qps: Vec<Arc<Qp>>,
     cq: Arc<Cq>,
-    /// A place of each queue pair for what it sends, and `BATCH` for what it gets.
+    /// A place for the messages that each queue pair sends, and `BATCH` for those that it receives.
     mr: Arc<Mr>,
 }
 
@@ -39,13 +39,13 @@ impl End {
         self.qps[at].post_recv(&RecvWr { wr_id, sges: &sges }).expect("ibv_post_recv");
     }
 
-    /// `BATCH` messages on each, in both directions.
+    /// Exchange `BATCH` messages on each, in both directions.
     fn batch(&self, number: u64, sent: &Ledger, received: &Ledger) {
         let (mut s, mut r) = (sent.reader(), received.reader());
         let mut pace = Pace::default();
         for number in number..number + BATCH {
             for (at, qp) in self.qps.iter().enumerate() {
-                // Its place is free when the one before has arrived.
+                // The place is free when the message before has arrived.
                 while number > 0 && !sent.has(at as u64, number - 1) {
                     self.poll(&mut s, &mut r, &mut pace);
                 }
@@ -90,7 +90,8 @@ fn length(number: u64) -> usize {
     HEAD + (number as usize * 5) % (LEN - HEAD + 1)
 }
 
-/// Both processes do this; gives what has come since the device was opened, and since the first queue pair.
+/// Play the part of either process; the result is the growth since the device was opened, and since the first queue
+/// pair.
 fn play(wire: &mut Wire) -> Footprint {
     let fixture = Fixture::open();
     let cq = fixture.context.create_cq(2 * QPS as u32 * BATCH as u32, None, 0).expect("ibv_create_cq");

@@ -10,17 +10,18 @@ use crate::accounts::{self, HEAD, Ledger, Reader};
 use crate::each;
 
 const THREADS: u64 = 16;
-/// Messages of each thread.
+/// The messages of each thread.
 const SHORT: u64 = 1500;
-/// Requests that a queue holds; as many receives are posted at any time.
+/// The requests that a queue holds; as many receives are posted at any time.
 const DEPTH: u64 = 256;
-/// Places for messages that one thread has under way.
+/// The places for messages that one thread has under way.
 const PLACES: u64 = 8;
 const LARGEST: usize = 24_000;
-/// wr_ids of receives: this and the slot.
+/// The wr_ids of receives: this and the slot.
 const RECEIVE: u64 = 1 << 62;
 
-/// Mostly small ones; some that need the bulk area, some that are copied directly.
+/// The length of a message: mostly small, sometimes one that needs the bulk area, sometimes one that is copied
+/// directly.
 fn length(thread: u64, number: u64) -> usize {
     match (thread + number) % 64 {
         0 => LARGEST - number as usize % 100,
@@ -29,7 +30,7 @@ fn length(thread: u64, number: u64) -> usize {
     }
 }
 
-/// What the threads of a process share.
+/// The objects that the threads of a process share.
 struct End<'a> {
     qp: &'a Qp,
     cq: &'a Cq,
@@ -48,7 +49,7 @@ impl End<'_> {
         self.qp.post_recv(&wr).expect("ibv_post_recv: the place has just become free");
     }
 
-    /// Takes what has completed; gives how much.
+    /// Take completions; the result is how many.
     fn poll(&self, sent: &mut Reader<'_>, received: &mut Reader<'_>) -> usize {
         let mut out = [Wc::default(); 4];
         let count = self.cq.poll(&mut out).expect("ibv_poll_cq");
@@ -70,7 +71,7 @@ impl End<'_> {
         count
     }
 
-    /// One of the threads: sends its messages, and takes whosever completions it finds.
+    /// Run one of the threads: it sends its messages, and takes the completions of all threads that it finds.
     fn thread(&self, thread: u64) {
         let (mut sent, mut received) = (self.sent.reader(), self.received.reader());
         let mut pace = Pace::default();
@@ -78,13 +79,13 @@ impl End<'_> {
             let before = (self.sent.count(), self.received.count());
             self.poll(&mut sent, &mut received);
             let (s, r) = (self.sent.count(), self.received.count());
-            // Of sixteen, another may have found it.
+            // Another of the sixteen threads may have found the completion.
             pace.look((s, r) != before, || format!("{s} sent, {r} received of {}", THREADS * each(SHORT)));
         };
         for number in 0..each(SHORT) {
             let len = length(thread, number);
             let at = ((thread * PLACES + number % PLACES) as usize) * LARGEST;
-            // The place's last message has been acknowledged.
+            // The last message in this place has been acknowledged.
             while number >= PLACES && !self.sent.has(thread, number - PLACES) {
                 wait();
             }
@@ -104,7 +105,7 @@ impl End<'_> {
     }
 }
 
-/// Both processes do this.
+/// Play the part of either process.
 fn play(wire: &mut Wire) {
     let fixture = Fixture::open();
     let cq = fixture.context.create_cq(4 * DEPTH as u32, None, 0).expect("ibv_create_cq");

@@ -13,11 +13,11 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends has none; it is not measured.
+    // A thread that ends has no counter; it is not measured.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: everything is handed to the system's allocator; the counter allocates nothing.
+// SAFETY: every call goes to the system's allocator; the counter allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `work` answers, and how often this thread allocated meanwhile. The library has an allocator of its own, which
+/// The result of `work`, and how often this thread allocated meanwhile. The library has an allocator of its own, which
 /// is not counted.
 pub fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = COUNT.get();

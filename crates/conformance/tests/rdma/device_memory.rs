@@ -6,7 +6,7 @@ use rdma::{Access, Data, Errno, RecvWr, SendOp, SendWr};
 use crate::pair::Pair;
 
 const LEN: usize = 4096;
-/// Where the region begins in the memory.
+/// The place in the memory where the region begins.
 const PART: usize = 64;
 
 #[test]
@@ -36,7 +36,7 @@ fn device_memory_is_written_by_peers_and_added_to() {
     dm.read(PART + 32, &mut seen).expect("ibv_memcpy_from_dm");
     assert_eq!(seen[..8], 42u64.to_ne_bytes());
 
-    // From device memory, into device memory.
+    // The message goes from device memory, into device memory.
     dm.write(PART + 256, b"sent").expect("ibv_memcpy_to_dm");
     pair.to.post_recv(&RecvWr { wr_id: 3, sges: &[region.sge(512, 4)] }).expect("ibv_post_recv");
     let data = Data::Sges(&[region.sge(256, 4)]);

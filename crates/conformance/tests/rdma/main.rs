@@ -1,4 +1,4 @@
-//! What `crates/rdma` adds to the verbs: memory of the caller, device memory, prepared lists, events, examples.
+//! The parts of `crates/rdma` beyond the verbs: memory of the caller, device memory, prepared lists, events, examples.
 
 mod counting;
 mod device_memory;

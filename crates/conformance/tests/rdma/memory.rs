@@ -12,7 +12,7 @@ use rdma::{Access, Bind, Data, Errno, Mr, MwKind, RecvWr, SendFlags, SendOp, Sen
 use crate::pair::Pair;
 
 const LEN: usize = 3 * 4096;
-/// Neither the start nor the end of the region is aligned.
+/// The start of the region; neither it nor the end is aligned.
 const OFFSET: usize = 5;
 
 struct Buffer {
@@ -29,7 +29,7 @@ impl Buffer {
         Buffer { mr, bytes }
     }
 
-    /// Ends the region and gives the bytes back.
+    /// End the region and return the bytes.
     fn end(self) -> Vec<u8> {
         Mr::deregister(self.mr).map_err(|(_, error)| error).expect("ibv_dereg_mr");
         self.bytes.into_iter().map(UnsafeCell::into_inner).collect()
@@ -112,8 +112,8 @@ fn memory_of_the_caller_is_not_registered_again_without_its_promise() {
 fn an_entry_is_not_cut_to_32_bits() {
     let fixture = Fixture::open();
     let len = (1 << 32) + 64;
-    // Never touched, so the pages are not there; on-demand paging or not, registering may be refused for want of
-    // memory.
+    // The memory was never touched, so the pages are not there; on-demand paging or not, registering may be refused for
+    // want of memory.
     let Ok(start) = (
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         unsafe {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use conformance::{Fixture, Joined, collect};
 use rdma::{CompChannel, Cq, Qp, QpCap, QpOptions, QpType, Status, Wc};
 
-/// Requests that each queue holds.
+/// The number of requests that each queue holds.
 pub const DEPTH: u32 = 16;
-/// Inline bytes of a request.
+/// The number of inline bytes of a request.
 pub const INLINE: u32 = 64;
 
 pub struct Pair {
@@ -22,7 +22,7 @@ impl Pair {
         Self::with_channel(None)
     }
 
-    /// With a completion queue that reports to a channel of the context.
+    /// A pair with a completion queue that reports to a channel of the context.
     pub fn with_channel(make: Option<fn(&Fixture) -> Arc<CompChannel>>) -> Pair {
         let fixture = Fixture::open();
         let channel = make.map(|make| make(&fixture));

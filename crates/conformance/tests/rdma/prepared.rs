@@ -1,4 +1,4 @@
-//! Prepared lists: what was changed is what happens, and nothing is allocated.
+//! Prepared lists: changes take effect, and nothing is allocated.
 
 use conformance::Joined;
 use rdma::{Access, AhAttr, Data, Errno, QpCap, QpOptions, QpType, RecvList, RecvWr, SendFlags, SendList, SendOp};
@@ -9,7 +9,7 @@ use crate::pair::{DEPTH, INLINE, Pair};
 
 const ROUNDS: u64 = 200;
 const LEN: usize = 4096;
-/// Where in the region: a word for atomics, what the word was before, what is written, what is sent, what is received.
+/// Places in the region: a word for atomics, its old value, the written bytes, the sent bytes, the received bytes.
 const WORD: usize = 0;
 const BEFORE: usize = 8;
 const SOURCE: usize = 64;
@@ -99,7 +99,7 @@ fn a_part_is_posted_and_the_first_refused_is_named() {
     pair.from.post_send_part(&mut list, 3..5).expect("ibv_post_send");
     assert_eq!(pair.done(2).iter().map(Wc::wr_id).collect::<Vec<_>>(), [3, 4]);
 
-    // The queue has room for fewer than there are; the device may have made it larger.
+    // The queue has room for fewer requests than there are; the device may have made it larger.
     let room = pair.from.cap().max_send_wr as usize;
     if room < wrs.len() {
         let (at, error) = pair.from.post_send_list(&mut list).expect_err("more than the queue has");
@@ -136,7 +136,7 @@ fn receives_of_a_shared_queue_are_posted_from_a_list() {
     }
 }
 
-/// What a queue pair beside the pair is created with.
+/// The attributes of a queue pair beside the pair.
 fn options(pair: &Pair, qp_type: QpType) -> QpOptions<'_> {
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let (send_cq, recv_cq) = (Some(&pair.cq), Some(&pair.cq));

@@ -1,4 +1,4 @@
-//! What a datagram brings (IBTA vol. 1, 9.8.3, 11.4.2.1; RoCEv2: annex A17.4.5.2; `ibv_poll_cq(3)`).
+//! The contents of a received datagram (IBTA vol. 1, 9.8.3, 11.4.2.1; RoCEv2: annex A17.4.5.2; `ibv_poll_cq(3)`).
 
 use conformance::{Fixture, Joined, collect};
 use rdma::{Data, QpType, SendOp, SendWr, Status, WcFlags};

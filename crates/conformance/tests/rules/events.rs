@@ -1,4 +1,4 @@
-//! When a completion gives an event (IBTA vol. 1, 11.4.2.2; `ibv_req_notify_cq(3)`, `ibv_modify_cq(3)`).
+//! The completions that give an event (IBTA vol. 1, 11.4.2.2; `ibv_req_notify_cq(3)`, `ibv_modify_cq(3)`).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::pair::{CAP, region};
 
 const COOKIE: u64 = 5;
 
-/// A queue pair that is connected to itself, with an own queue for its receives that has a channel.
+/// A queue pair that is connected to itself, with a queue of its own for its receives that has a channel.
 struct Rig {
     fixture: Fixture,
     qp: Arc<Qp>,
@@ -41,7 +41,7 @@ impl Rig {
         Rig { fixture, qp, sends, receives, channel, mr }
     }
 
-    /// A message of 8 bytes into a list, completed at the sender.
+    /// Send a message of 8 bytes into a list, and wait for its completion at the sender.
     fn message(&self, into: &[Sge], flags: SendFlags) {
         self.qp.post_recv(&RecvWr { wr_id: 100, sges: into }).expect("ibv_post_recv");
         let list = [self.mr.sge(0, 8)];
@@ -60,7 +60,7 @@ impl Rig {
     }
 }
 
-/// 11.4.2.2: an unsuccessful completion is an event for those who wait for solicited ones too.
+/// An unsuccessful completion is an event also for a program that waits for solicited ones (11.4.2.2).
 #[test]
 fn an_error_is_solicited() {
     let rig = Rig::new();
@@ -72,7 +72,7 @@ fn an_error_is_solicited() {
     rig.fired();
 }
 
-/// A request for any completion is not taken back by one for solicited ones.
+/// A request for solicited completions does not take back one for any completion.
 #[test]
 fn arming_for_less_does_not_disarm() {
     let rig = Rig::new();
@@ -83,8 +83,8 @@ fn arming_for_less_does_not_disarm() {
     rig.fired();
 }
 
-/// A completion that waits, and that no event has covered, gives one as soon as it is asked for; what an event has
-/// covered gives no other one, though it was not polled.
+/// A completion that waits, and that no event has covered, gives one as soon as the queue is armed. A completion that
+/// an event has covered gives no other one, though it was not polled.
 #[test]
 fn what_came_before_arming_is_not_lost() {
     let rig = Rig::new();
@@ -110,7 +110,7 @@ fn what_came_before_arming_is_not_lost() {
 fn moderation_gathers_completions() {
     let rig = Rig::new();
     let good = [rig.mr.sge(0, 8)];
-    // The period is longer than this test should take; if it is over, that is no failure of the count.
+    // The period is longer than this test should take; if it passes, the count has not failed.
     rig.receives.moderate(3, u16::MAX).expect("ibv_modify_cq");
     rig.receives.arm(false).expect("ibv_req_notify_cq");
     let start = std::time::Instant::now();
@@ -128,7 +128,7 @@ fn moderation_gathers_completions() {
     rig.receives.arm(false).expect("ibv_req_notify_cq");
     rig.message(&good, SendFlags::empty());
     rig.fired();
-    // Not moderated any more.
+    // Moderation is off.
     rig.receives.moderate(1, 0).expect("ibv_modify_cq");
     rig.receives.arm(false).expect("ibv_req_notify_cq");
     rig.message(&good, SendFlags::empty());

@@ -1,11 +1,11 @@
-//! `SOFTRNIC_LOG=error`: which request failed, and which rule it broke. Otherwise not a word.
+//! `SOFTRNIC_LOG=error`: the failed request, and the rule that it broke. Otherwise there is no line.
 
 use conformance::{Fixture, Joined, Remote, Wire};
 use rdma::{Data, QpType, SendOp, SendWr, Sge, Status};
 
 use crate::pair::{pair, region};
 
-/// Breaks a rule on either side: a key of nobody's at the requester, and one at the responder.
+/// Break a rule on either side: an unknown key at the requester, and one at the responder.
 pub fn remote(mut wire: Wire) {
     let fixture = Fixture::open();
     let mr = region(&fixture, 8);

@@ -1,4 +1,4 @@
-//! Rules that show when nothing fails: order, fences, what a post copies, what a datagram brings, atomicity, events.
+//! Rules that show when nothing fails: order, fences, the bytes that a post copies, datagrams, atomicity, events.
 
 #[path = "../errors/pair.rs"]
 #[allow(dead_code)] // made for other tests too

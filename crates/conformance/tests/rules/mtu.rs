@@ -1,4 +1,4 @@
-//! Path MTUs that differ (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6): what shows in packets on a wire shows here.
+//! Path MTUs that differ (IBTA vol. 1, 9.7.4.1.6, 9.7.5.1.6): rules about packets on a wire that are visible here, too.
 
 use conformance::{Fixture, Joined};
 use rdma::{Data, QpState, QpType, SendOp, SendWr, Status};

@@ -1,4 +1,5 @@
-//! The order of requests, what a post copies, and how often is tried (IBTA vol. 1, 9.5, 9.7.5.2.8, 10.3.1.5, 10.8.3.3).
+//! The order of requests, the bytes that a post copies, and the number of retries (IBTA vol. 1, 9.5, 9.7.5.2.8,
+//! 10.3.1.5, 10.8.3.3).
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ const OK: Status = Status::SUCCESS;
 const SMALL: usize = 64;
 const LARGE: usize = 200_000;
 
-/// 10.8.3.3: what is fenced begins when earlier READs have ended, so that it sends what they brought.
+/// A fenced request begins when earlier READs have ended, so that it sends the bytes that they brought (10.8.3.3).
 #[test]
 fn a_fenced_write_sends_what_was_read() {
     let fixture = Fixture::open();
@@ -33,7 +34,7 @@ fn a_fenced_write_sends_what_was_read() {
     }
 }
 
-/// `ibv_post_send(3)`: inline data are the program's again when the post returns. In SQD nothing is sent yet.
+/// Inline data are the program's again when the post returns (`ibv_post_send(3)`). In SQD nothing is sent yet.
 #[test]
 fn inline_data_are_copied_by_the_post() {
     let fixture = Fixture::open();
@@ -54,7 +55,7 @@ fn inline_data_are_copied_by_the_post() {
     drop(b);
 }
 
-/// 10.3.1.5, 11.6.3.1
+/// The end of draining is an event (10.3.1.5, 11.6.3.1).
 #[test]
 fn the_end_of_draining_is_told() {
     let fixture = Fixture::open();
@@ -64,7 +65,7 @@ fn the_end_of_draining_is_told() {
     assert_eq!(events(&fixture, 1), [IBV_EVENT_SQ_DRAINED]);
 }
 
-/// 9.4.4: no more READs and atomics are outstanding than were agreed on, however many are posted.
+/// No more READs and atomics are outstanding than were agreed on, however many are posted (9.4.4).
 #[test]
 fn reads_wait_for_their_turn() {
     let fixture = Fixture::open();
@@ -87,7 +88,8 @@ fn reads_wait_for_their_turn() {
     }
 }
 
-/// 9.7.5.2.8: as many tries as `rnr_retry` says, and between them as long as the target's `min_rnr_timer` says.
+/// There are as many retries as `rnr_retry` says, and between them as long as the target's `min_rnr_timer` says
+/// (9.7.5.2.8).
 #[test]
 fn as_many_tries_as_agreed() {
     let fixture = Fixture::open();
@@ -103,7 +105,7 @@ fn as_many_tries_as_agreed() {
     }
 }
 
-/// 9.7.5.2.8: 7 is for ever.
+/// An `rnr_retry` of 7 is for ever (9.7.5.2.8).
 #[test]
 fn a_late_receive_is_found() {
     let fixture = Fixture::open();
@@ -114,7 +116,7 @@ fn a_late_receive_is_found() {
     assert_eq!((a.completions(1), b.completions(1)), (vec![(1, OK)], vec![(100, OK)]));
 }
 
-/// 10.8.2: a request that is not signaled completes silently; with `sq_sig_all` there are none.
+/// A request that is not signaled completes silently; with `sq_sig_all` there are no such requests (10.8.2).
 #[test]
 fn only_signaled_requests_complete() {
     let fixture = Fixture::open();
@@ -130,7 +132,7 @@ fn only_signaled_requests_complete() {
     assert!(a.is_silent());
 }
 
-/// 10.3.1: RESET forgets everything, and the queue pair is as new.
+/// RESET forgets everything, and the queue pair is as new (10.3.1).
 #[test]
 fn a_queue_pair_is_used_again_after_reset() {
     let fixture = Fixture::open();

@@ -1,4 +1,4 @@
-//! How long a window is bound (IBTA vol. 1, 10.6.7.2.2, 10.6.7.2.3).
+//! The time for which a window is bound (IBTA vol. 1, 10.6.7.2.2, 10.6.7.2.3).
 
 use conformance::{Fixture, Joined};
 use rdma::{Access, Bind, Data, Mr, Mw, MwKind, QpState, QpType, SendFlags, SendOp, SendWr, Status};
@@ -55,7 +55,7 @@ fn a_window_of_type_one_stays_bound_without_its_queue_pair() {
     assert_eq!(found, [0xa5; LEN]);
 }
 
-/// What a window is bound to does not begin where its region does: by address, or counted from its first byte.
+/// A window does not begin where its region does: by address, or counted from its first byte.
 #[test]
 fn addresses_of_a_window() {
     let fixture = Fixture::open();
@@ -79,7 +79,7 @@ fn addresses_of_a_window() {
     }
 }
 
-/// 9.4.5: the address that the request names is aligned, wherever the memory lies.
+/// The address in the request is aligned, wherever the memory lies (9.4.5).
 #[test]
 fn an_atomic_is_aligned_by_its_address() {
     let fixture = Fixture::open();
@@ -98,8 +98,8 @@ fn an_atomic_is_aligned_by_its_address() {
     }
 }
 
-/// 11.4.1.1: of a new key only the low 8 bits are the program's; the others stay the window's. The post puts the whole
-/// into `mw->rkey`.
+/// Of a new key only the low 8 bits are the program's; the others stay the window's (11.4.1.1). The post puts the whole
+/// key into `mw->rkey`.
 #[test]
 fn of_a_new_key_only_the_low_byte_counts() {
     let fixture = Fixture::open();
@@ -111,14 +111,14 @@ fn of_a_new_key_only_the_low_byte_counts() {
     assert_eq!(mw.rkey(), old & !0xff | 0x56);
     assert_eq!(run(&b, SendOp::Write { addr: mr.addr(), rkey: mw.rkey() }, Data::Sges(&list)), OK);
     assert_eq!(run(&a, SendOp::LocalInv(mw.rkey()), Data::Sges(&[])), OK);
-    // What is not posted leaves the key as it is.
+    // A request that is not posted leaves the key as it is.
     let bind = Bind { rkey: 1, ..binding(&mw, &mr) };
     assert!(a.qp.post_send(&SendWr::new(1, SendOp::BindMw(bind), Data::Inline(&[&[0]]))).is_err());
     assert_eq!(mw.rkey(), old & !0xff | 0x56);
 }
 
-/// 10.8.3.3, 10.3.1.7: a bind may be executed before what was posted in front of it is acknowledged. If that fails, it
-/// is flushed nevertheless: nothing completes well behind a failure.
+/// A bind may be executed before the request that was posted in front of it is acknowledged (10.8.3.3, 10.3.1.7). If
+/// that request fails, the bind is flushed nevertheless: nothing completes with success behind a failure.
 #[test]
 fn a_bind_behind_a_failure_is_flushed() {
     let fixture = Fixture::open();

@@ -1,8 +1,8 @@
 //! Atomics are atomic, against other queue pairs and against the owner's processor (IBTA vol. 1, 9.4.5:
 //! `IBV_ATOMIC_GLOB`).
 //!
-//! What is not atomic shows only while both sides really run at once. So each test goes on until it has seen that often
-//! enough; on a machine with other work, at most for a while.
+//! An operation that is not atomic shows only while both sides really run at once. So each test goes on until it has
+//! seen that often enough; on a machine with other work, at most for a while.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use rdma::{Data, Mr, QpType, SendOp, SendWr, Status};
 
 use crate::pair::{End, pair, region};
 
-/// Meetings to see.
+/// The number of meetings to see.
 const ENOUGH: u32 = 500;
 const LONGEST: Duration = Duration::from_secs(5);
 const WRITES: u64 = 1000;
 
-/// Executes an atomic on a queue pair of its own; gives what was there before.
+/// Execute an atomic on a queue pair of its own; the result is the value from before.
 fn run(a: &End, op: SendOp<'_>, result: &Mr) -> u64 {
     a.qp.post_send(&SendWr::new(1, op, Data::Sges(&[result.sge(0, 8)]))).expect("ibv_post_send");
     assert_eq!(a.completions(1), [(1, Status::SUCCESS)]);
@@ -61,7 +61,7 @@ fn sums_are_right() {
     assert_eq!(target.word(0).load(Ordering::Relaxed), sum);
 }
 
-/// The word is a lock: 0 is free, 1 is the processor's, 2 the queue pair's. Never do both have it.
+/// The word is a lock: 0 is free, 1 is the processor's, 2 the queue pair's. Both never have it at once.
 #[test]
 fn a_lock_has_one_owner() {
     let fixture = Fixture::open();

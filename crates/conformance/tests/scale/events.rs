@@ -20,12 +20,12 @@ fn a_channel_without_blocking_says_eagain() {
     let qp = side::create_qp(&fixture, &cq, 8);
     side::up(&qp, &side::place(&fixture, &qp));
     let mr = side::buffer(&fixture, LEN);
-    // Not armed: no event.
+    // The queue is not armed: there is no event.
     side::recv(&qp, RECV, &[mr.sge(0, LEN)]);
     side::send(&qp, 1, &[mr.sge(0, LEN)]);
     collect(&cq, 2);
     assert_eq!(channel.event().expect_err("not armed").errno, Errno::EAGAIN);
-    // Armed: one event for two completions.
+    // The queue is armed: there is one event for two completions.
     cq.arm(false).expect("ibv_req_notify_cq");
     side::recv(&qp, RECV, &[mr.sge(0, LEN)]);
     side::send(&qp, 1, &[mr.sge(0, LEN)]);
@@ -89,7 +89,7 @@ fn destruction_waits_for_acknowledgement() {
     thread.join().expect("the thread");
 }
 
-/// One event when fewer than the limit are left; then the limit is zero.
+/// There is one event when fewer than the limit are left; then the limit is zero.
 #[test]
 fn the_limit_of_a_shared_receive_queue() {
     const COOKIE: u64 = 99;

@@ -1,4 +1,4 @@
-//! fork: the child owns nothing of its parent's device, and may have its own.
+//! fork(2): the child owns nothing of its parent's device, and may have its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use conformance::side::{self, LEN, Place, RECV, Side};
 
-/// What the child found, as its exit status; 0 is well.
+/// The result of the child, as its exit status; 0 is success.
 const MODIFY_WORKED: i32 = 10;
 const POST_WORKED: i32 = 11;
 const REGISTER_WORKED: i32 = 12;
 
-/// Runs `child` in a forked process, which ends with what it gives.
+/// Run `child` in a forked process, which ends with the result as its status.
 fn fork(child: impl FnOnce() -> i32) -> Pid {
     // SAFETY: the child runs Rust code although other threads existed at the fork: glibc makes its allocator whole
     // again, and the library under test says that its verbs may be called there, which is what is tested.
@@ -35,7 +35,7 @@ fn exit_code(pid: Pid) -> i32 {
     })
 }
 
-/// What is known of the parent's objects must be refused in the child.
+/// Check that the child is refused the parent's objects.
 fn try_inherited(fixture: &Fixture, side: &Side) -> i32 {
     if side.qp.set_state(rdma::QpState::Err).is_ok() {
         return MODIFY_WORKED;
@@ -47,7 +47,7 @@ fn try_inherited(fixture: &Fixture, side: &Side) -> i32 {
     if fixture.pd.reg_mr(4096, rdma::Access::LOCAL_WRITE).is_ok() {
         return REGISTER_WORKED;
     }
-    // An error or nothing, but neither a hang nor an end.
+    // An error or nothing is allowed, but neither a hang nor an end.
     let _ = side.cq.poll(&mut [rdma::Wc::default()]);
     0
 }
@@ -84,12 +84,12 @@ fn a_child_exchanges_with_its_parent() {
     Side::new(&fixture).exchange(&fixture, &mut wire);
     let () = wire.exchange(&());
     assert_eq!(exit_code(child), 0);
-    // What the parent had before still works.
+    // The parent's earlier objects still work.
     side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
     side.message(side.qp.number());
 }
 
-/// A process that forks, tells its child's number, and waits for its death. The child lives on.
+/// A process that forks, sends its child's number, and waits for its death. The child lives on.
 pub fn parent(mut wire: Wire) {
     let fixture = Fixture::open();
     let side = Side::new(&fixture);
@@ -105,11 +105,11 @@ pub fn parent(mut wire: Wire) {
 /// The child has copies of all descriptors, but a peer must not wait for it.
 #[test]
 fn a_death_is_noticed_although_a_child_lives() {
-    // In a process of its own, because it counts descriptors.
+    // The test runs in a process of its own, because it counts descriptors.
     assert!(Remote::start("remote_side", "mourner", &[]).ended_well());
 }
 
-/// The peer of one that forks and is killed.
+/// The peer of a process that forks and is killed.
 pub fn mourner() {
     let fixture = Fixture::open();
     let mut remote = Remote::start("remote_side", "fork", &[]);
@@ -131,7 +131,7 @@ pub fn mourner() {
     kill_process(Pid::from_raw(child).expect("a process id"), Signal::KILL).expect("the child lives");
 }
 
-/// Open sockets of this process.
+/// The number of open sockets of this process.
 fn sockets() -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").expect("/proc/self/fd");
     let link = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
@@ -142,7 +142,7 @@ fn sockets() -> usize {
 #[test]
 fn a_child_opens_its_device_whatever_others_did_at_the_fork() {
     let stop = AtomicBool::new(false);
-    // The test's own once: it must not be in the middle of that.
+    // The test's own initialization comes first: a fork in the middle of it would hang.
     conformance::library();
     std::thread::scope(|scope| {
         for _ in 0..4 {

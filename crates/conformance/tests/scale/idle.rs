@@ -7,7 +7,7 @@ use rdma::Status;
 
 use conformance::side::{self, LEN, Place, RECV};
 
-/// How long it waits, and how much it may use: 1 %.
+/// How long it waits, and how much time it may use: 1 %.
 const WAIT: Duration = Duration::from_secs(3);
 const MOST: Duration = Duration::from_millis(30);
 
@@ -21,7 +21,7 @@ fn used(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Connects, waits for one event, says that it came.
+/// Connect, wait for one event, and report that it came.
 pub fn remote(mut wire: Wire) {
     let fixture = Fixture::open();
     let channel = fixture.context.create_comp_channel().expect("ibv_create_comp_channel");

@@ -10,15 +10,15 @@ use conformance::side::{self, LEN, Place, RECV, Side};
 
 const QPS: usize = 1000;
 const PROCESSES: usize = 200;
-/// Acceptance 9 of the device.
+/// The time limit for the set-up.
 const SETUP: Duration = Duration::from_secs(2);
 
-/// Sets the queue pairs up together with the other process, then waits for one message on each.
+/// Set the queue pairs up together with the other process, then wait for one message on each.
 fn thousand(wire: &mut Wire, sends: bool) -> Duration {
     let fixture = Fixture::open();
     let cq = fixture.context.create_cq(2 * QPS as u32, None, 0).expect("ibv_create_cq");
     let mr = side::buffer(&fixture, LEN);
-    // The program that answers has loaded its library; from here on it counts.
+    // The other process has loaded its library when it answers; the time counts from here.
     let () = wire.exchange(&());
     let start = Instant::now();
     let qps: Vec<_> = (0..QPS).map(|_| side::create_qp(&fixture, &cq, 4)).collect();
@@ -61,7 +61,7 @@ fn a_thousand_connections_are_made_quickly() {
     assert!(remote.ended_well());
 }
 
-/// One process of the ring: it connects to the one before and the one behind.
+/// One process of the ring, which connects to the one before and the one behind.
 pub fn ring_remote(mut wire: Wire) {
     let fixture = Fixture::open();
     let (left, right) = (Side::new(&fixture), Side::new(&fixture));
@@ -77,7 +77,7 @@ pub fn ring_remote(mut wire: Wire) {
     left.send_name();
     right.get_name(behind.qpn);
     left.get_name(before.qpn);
-    // Nobody leaves while another still needs an acknowledgement.
+    // No process leaves while another still needs an acknowledgement.
     let () = wire.exchange(&());
 }
 

@@ -12,13 +12,13 @@ use conformance::side::{self, LEN, RECV};
 const THREADS: u64 = 8;
 const EACH: u64 = 2_000;
 
-/// Connects two queue pairs of this process.
+/// Connect two queue pairs of this process.
 fn join(fixture: &Fixture, a: &Qp, b: &Qp) {
     side::up(a, &side::place(fixture, b));
     side::up(b, &side::place(fixture, a));
 }
 
-/// All threads post on the queue pairs in turn, and poll the shared queue until everything has completed.
+/// Let all threads post on the queue pairs in turn, and poll the shared queue until everything has completed.
 fn hammer(fixture: &Fixture, cq: &Arc<Cq>, pairs: &[(Arc<Qp>, Arc<Qp>)]) {
     let mr = side::buffer(fixture, LEN);
     let total = THREADS * EACH;
