@@ -25,7 +25,8 @@ pub fn processes() -> Vec<u32> {
 
 /// The report of a process.
 ///
-/// # Errors A sentence for the user: why there is none.
+/// # Errors
+/// A sentence for the user: why there is none.
 pub fn ask(pid: u32) -> Result<Report, String> {
     await_report(pid, connect(pid), Instant::now() + PATIENCE)
 }

@@ -104,7 +104,8 @@ impl Joined {
 
     /// Move from INIT to RTR.
     ///
-    /// # Errors Those of `ibv_modify_qp`.
+    /// # Errors
+    /// Those of `ibv_modify_qp`.
     pub fn rtr(&self, qp: &Qp, qp_type: QpType, qpn: u32, gid: Gid) -> rdma::Result<()> {
         let attr = QpAttr { state: QpState::Rtr, ..self.attr(qpn, qp.number(), gid) };
         qp.modify(&attr, M::STATE | required(qp_type, QpState::Init, QpState::Rtr))
@@ -112,7 +113,8 @@ impl Joined {
 
     /// Move from RTR to RTS.
     ///
-    /// # Errors Those of `ibv_modify_qp`.
+    /// # Errors
+    /// Those of `ibv_modify_qp`.
     pub fn rts(&self, qp: &Qp, qp_type: QpType, qpn: u32, gid: Gid) -> rdma::Result<()> {
         let attr = QpAttr { state: QpState::Rts, ..self.attr(qpn, qp.number(), gid) };
         qp.modify(&attr, M::STATE | required(qp_type, QpState::Rtr, QpState::Rts))

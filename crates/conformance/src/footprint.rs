@@ -72,7 +72,8 @@ impl Footprint {
     /// Wait until this process has grown by at most `limit` since `before`: memory that the NIC thread frees is not
     /// freed at once.
     ///
-    /// # Errors The growth, if that does not come.
+    /// # Errors
+    /// The growth, if that does not come.
     pub fn settled(before: &Footprint, limit: &Footprint) -> Result<Footprint, String> {
         let start = Instant::now();
         loop {

@@ -54,7 +54,8 @@ impl Wire {
 
     /// Receive a value; `None` when the other process is gone.
     ///
-    /// # Panics If it sends nothing for long, or no valid value.
+    /// # Panics
+    /// If it sends nothing for long, or no valid value.
     pub fn try_hear<T: DeserializeOwned>(&mut self) -> Option<T> {
         let mut line = String::new();
         match self.lines.read_line(&mut line) {

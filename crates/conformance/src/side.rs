@@ -121,7 +121,8 @@ impl Side {
 
     /// Wait for the end of the send, and for the peer's message.
     ///
-    /// # Panics If the message is of another peer, or does not come.
+    /// # Panics
+    /// If the message is of another peer, or does not come.
     pub fn get_name(&self, peer: u32) {
         let all = collect(&self.cq, 2);
         assert!(all.iter().all(|wc| wc.status() == Status::SUCCESS), "{all:?}");

@@ -24,7 +24,8 @@ impl Default for Pace {
 impl Pace {
     /// Note a look; `found` if there was something.
     ///
-    /// # Panics If nothing was found for so long that it is a hang; `state` describes the situation.
+    /// # Panics
+    /// If nothing was found for so long that it is a hang; `state` describes the situation.
     pub fn look(&mut self, found: bool, state: impl FnOnce() -> String) {
         if found {
             *self = Pace::default();

@@ -38,7 +38,8 @@ struct Parts {
 
 /// Make the file.
 ///
-/// # Errors There is no code for this machine, or the file would be too large.
+/// # Errors
+/// There is no code for this machine, or the file would be too large.
 pub fn image(library: Library, machine: elf::Machine, exports: &[Export]) -> Result<Vec<u8>, String> {
     let code = Code::of(machine).ok_or_else(|| format!("there is no code for machine {}", machine.0))?;
     let mut file = Builder::new(Endianness::Little, true);

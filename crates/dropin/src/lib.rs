@@ -47,7 +47,8 @@ pub const RDMACM: Library = Library { soname: "librdmacm.so.1", development: "li
 /// `engine` is the file `libsoftrnic.so`; `host` the library of the same name that rdma-core installed, if there is
 /// one. `None` if the engine has no function of this library.
 ///
-/// # Errors A sentence that says which file is not of the expected kind, and why.
+/// # Errors
+/// A sentence that says which file is not of the expected kind, and why.
 pub fn make(library: Library, engine: &[u8], host: Option<&[u8]>) -> Result<Option<Vec<u8>>, String> {
     let engine = read::read(engine).map_err(|error| format!("{ENGINE} {error}"))?;
     let host = host.map(read::read).transpose();

@@ -29,7 +29,8 @@ pub struct Exports {
 
 /// Read a library's dynamic symbols.
 ///
-/// # Errors The end of a sentence: why the file is no library, or none that can be used.
+/// # Errors
+/// The end of a sentence: why the file is no library, or none that can be used.
 pub fn read(file: &[u8]) -> Result<Exports, String> {
     let parsed = Builder::read(file).map_err(|error| format!("is not an ELF library: {error}"))?;
     if !parsed.is_64 || parsed.header.e_type != elf::ET_DYN {

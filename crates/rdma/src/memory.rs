@@ -270,7 +270,8 @@ impl Mr {
 
     /// Write one byte.
     ///
-    /// # Panics If it is not inside, or the region is over memory of the caller and without LOCAL_WRITE. All methods
+    /// # Panics
+    /// If it is not inside, or the region is over memory of the caller and without LOCAL_WRITE. All methods
     /// that write panic so.
     #[inline]
     pub fn store(&self, offset: usize, byte: u8) {
@@ -304,7 +305,8 @@ impl Mr {
 
 /// A length for a scatter/gather entry.
 ///
-/// # Panics If it is longer than an entry can say (4 GiB - 1).
+/// # Panics
+/// If it is longer than an entry can say (4 GiB - 1).
 pub(crate) fn entry_length(len: usize) -> u32 {
     u32::try_from(len).unwrap_or_else(|_| panic!("{len} bytes are more than an entry can have"))
 }

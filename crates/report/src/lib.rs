@@ -50,14 +50,16 @@ pub fn listeners(proc_net_unix: &str) -> Vec<u32> {
 
 /// The bytes of a report.
 ///
-/// # Errors None that is known: all of it can be written as JSON.
+/// # Errors
+/// None that is known: all of it can be written as JSON.
 pub fn encode(report: &Report) -> Result<Vec<u8>, String> {
     serde_json::to_vec(report).map_err(|error| error.to_string())
 }
 
 /// Parse the bytes of a report.
 ///
-/// # Errors They are none, or those of another version of this software.
+/// # Errors
+/// They are none, or those of another version of this software.
 pub fn decode(bytes: &[u8]) -> Result<Report, String> {
     #[derive(serde::Deserialize)]
     struct Head {

@@ -91,7 +91,8 @@ impl Pcap {
     /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's
     /// device.
     ///
-    /// # Errors The reason why there is none, for the user.
+    /// # Errors
+    /// The reason why there is none, for the user.
     pub fn from_env(device: &[u8; 16]) -> Result<Option<Pcap>, String> {
         let Some(path) = report::setting(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
             return Ok(None);

@@ -22,7 +22,8 @@ pub fn fill(out: &mut [u8], from: u64, number: u64) {
 
 /// The sender and the number of a message.
 ///
-/// # Panics If a byte of it is not the one that was sent.
+/// # Panics
+/// If a byte of it is not the one that was sent.
 pub fn read(message: &[u8]) -> (u64, u64) {
     let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes"));
     let (from, number) = (word(0), word(8));
@@ -48,7 +49,8 @@ impl Ledger {
 
     /// Enter a message.
     ///
-    /// # Panics If it was there already, or is of no known sender.
+    /// # Panics
+    /// If it was there already, or is of no known sender.
     fn enter(&self, from: u64, number: u64) {
         assert!(number < self.each, "{}: {number} of {from}", self.what);
         let entry = self.seen.get((from * self.each + number) as usize);
@@ -88,7 +90,8 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     /// Enter a message that this thread has taken.
     ///
-    /// # Panics If a later one of the same sender was taken before.
+    /// # Panics
+    /// If a later one of the same sender was taken before.
     pub fn take(&mut self, from: u64, number: u64) {
         self.ledger.enter(from, number);
         let next = &mut self.next[from as usize];

@@ -145,8 +145,8 @@ fn describe(packet: &Packet) -> String {
     format!("{op} PSN {psn:#08x} from QP {src:#08x} to QP {dst:#08x}, {} bytes", packet.len)
 }
 
-/// One line on stderr, whole. It is told by whoever moves packets, who holds the device's lock: so nobody waits for
-/// room there (`say` of the crate `report`).
+/// Write one line to stderr, whole. The thread that moves packets calls this and holds the device's lock, so it does
+/// not wait for room there (`log` of the crate `report`).
 pub fn tell_on_stderr(text: &str) {
     report::log(format_args!("{text}"));
 }

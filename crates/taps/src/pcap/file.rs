@@ -57,7 +57,8 @@ pub enum Prepared {
 
 /// Make a capture file, in place of the present one unless programs are writing to that.
 ///
-/// # Errors The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if it is in use as something else.
+/// # Errors
+/// The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if it is in use as something else.
 pub fn prepare(path: &Path) -> io::Result<Prepared> {
     // Opening a pipe would wait for its reader.
     let kind = path.metadata().map(|meta| meta.file_type());
@@ -116,7 +117,8 @@ pub(super) fn head(file: &File) -> io::Result<(u64, u64)> {
 impl Capture {
     /// Join the capture in this file; begin it if the file is not there or empty.
     ///
-    /// # Errors The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if there is something else in it.
+    /// # Errors
+    /// The reason why it cannot be written; [`io::ErrorKind::InvalidData`] if there is something else in it.
     pub fn join(path: &Path, name: &str, description: &str, device: u64, snaplen: u32) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
@@ -148,7 +150,8 @@ impl Capture {
 
     /// Add `packets` whole packets.
     ///
-    /// # Errors Errors after which it makes no sense to try again: no space, the file is gone. The file is whole.
+    /// # Errors
+    /// Errors after which it makes no sense to try again: no space, the file is gone. The file is whole.
     pub fn add(&mut self, blocks: &[u8], packets: u64) -> io::Result<()> {
         // After a lock that was not to be had the next attempt does not wait.
         let patience = if self.missed > 0 { Duration::ZERO } else { PATIENCE };

@@ -21,14 +21,16 @@ pub struct Stream {
 impl Stream {
     /// Open the capture in this file.
     ///
-    /// # Errors The reason why it cannot be opened for reading and writing.
+    /// # Errors
+    /// The reason why it cannot be opened for reading and writing.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Stream { file: OpenOptions::new().read(true).write(true).open(path)?, at: 0 })
     }
 
     /// Copy the blocks that have come since the last call.
     ///
-    /// # Errors Those of reading and writing; [`io::ErrorKind::InvalidData`] if the file is no capture any more.
+    /// # Errors
+    /// Those of reading and writing; [`io::ErrorKind::InvalidData`] if the file is no capture any more.
     pub fn copy(&mut self, to: &mut impl Write) -> io::Result<()> {
         let (start, end) = head(&self.file)?;
         if self.at == 0 {
@@ -63,7 +65,8 @@ impl Stream {
 
     /// End the capture: programs that write to it find that out, and stop.
     ///
-    /// # Errors Those of truncation.
+    /// # Errors
+    /// Those of truncation.
     pub fn close(self) -> io::Result<()> {
         self.file.set_len(0)
     }
