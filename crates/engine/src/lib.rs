@@ -135,7 +135,7 @@ pub struct Engine<P: Env> {
     /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
     fast_paths: [u64; 4],
-    /// Bytes copied directly since somebody asked.
+    /// Bytes copied directly since it was last asked for.
     moved: u64,
     /// Bytes sent by the queue pair whose turn it is.
     turn: u64,
@@ -235,7 +235,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// Whether a small SEND is acknowledged at once, not in the next [`Engine::run`] for all that came before that: for
-    /// who takes packets in one by one. Off at first.
+    /// a poll that takes packets in one by one. Off at first.
     #[inline]
     pub fn set_prompt(&mut self, on: bool) {
         self.prompt = on;

@@ -127,7 +127,7 @@ impl Inflight {
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
 /// What the fast path (`fast`) takes for granted of a queue pair: worked out from its other fields when it is asked for
-/// the first time, and forgotten whenever somebody gets at the queue pair in order to change it ([`crate::qps::Qps`]).
+/// the first time, and forgotten whenever the queue pair is taken in order to change it ([`crate::qps::Qps`]).
 /// Each is a link, or nothing while that path is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gates {
@@ -146,7 +146,7 @@ impl Gates {
     pub const SHUT: Gates = Gates { out: NOWHERE, sends: NOWHERE, acks: NOWHERE, answers: NOWHERE };
 }
 
-/// Completions that were handed to who polled, and never lay in a queue. Counted here and not there: the queue pair is
+/// Completions that were handed to a poll, and never lay in a queue. Counted here and not there: the queue pair is
 /// at hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Handed {
@@ -179,7 +179,7 @@ pub(crate) struct Qp {
 
     // ---- requests ----
     pub inflight: InPlaceRing<Inflight>,
-    /// So many more, the newest, took the fast path: they have no entries in `inflight` until somebody asks for them
+    /// So many more, the newest, took the fast path: they have no entries in `inflight` until they are asked for
     /// ([`Qp::list_unlisted`]). There is room for them. What is known of them stands in the send queue, and each has
     /// one sequence number.
     pub unlisted: usize,

@@ -5,8 +5,8 @@ use verbs::{QpId, limits};
 use crate::qp::{Gates, Qp};
 use crate::slab::Slab;
 
-/// All queue pairs. Who gets at one in order to change it shuts its gates ([`Gates`]), whoever that is, and the fast
-/// path works them out anew: [`Qps::get_mut`] and [`Qps::checkout`]. Only [`Qps::fast`] leaves them as they are.
+/// All queue pairs. Taking one in order to change it shuts its gates ([`Gates`]), and the fast path works them out
+/// anew: [`Qps::get_mut`] and [`Qps::checkout`]. Only [`Qps::fast`] leaves them as they are.
 pub(crate) struct Qps(Slab<QpId, Box<Qp>>);
 
 impl Qps {

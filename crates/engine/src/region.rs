@@ -167,7 +167,8 @@ pub(crate) struct Regions {
     /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Forgotten
     /// when their region goes or changes.
     recent: [Cell<Recent>; RECENT],
-    /// Where the youngest region is remembered. The next one goes elsewhere: who has two mostly uses them by turns.
+    /// Where the youngest region is remembered. The next one goes elsewhere: a program with two mostly uses them by
+    /// turns.
     placed: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Who runs when: the list of queue pairs with something to send, those that wait for room, and the timers.
+//! Which queue pair runs when: the list of queue pairs with something to send, those that wait for room, and the
+//! timers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

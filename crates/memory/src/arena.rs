@@ -4,10 +4,10 @@
 //! One sealed memfd for each process, sparse, large enough never to grow; pieces of it are mapped where the process
 //! wants them, and where its peers need them. A piece that is given back loses its memory, and its place is used again.
 //!
-//! **Trust.** Whoever has it mapped can write to all of it, as whoever may trace a process can write to all of its
-//! memory: it is given to none but those ([`Peer::attach`] asks the kernel for the descriptor by the right to trace).
-//! What a peer says about places in its arena is checked against the arena's size before anything is touched, so it
-//! concerns its own memory and no one else's.
+//! **Trust.** A process that has it mapped can write to all of it, as a process that may trace another can write to all
+//! of its memory: it is given to those only ([`Peer::attach`] asks the kernel for the descriptor by the right to
+//! trace). What a peer says about places in its arena is checked against the arena's size before anything is touched,
+//! so it concerns its own memory and no one else's.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -76,7 +76,7 @@ impl Arena {
         Some(at)
     }
 
-    /// Makes sure that a place has its memory: later there would be nobody to whom one could say that there is none.
+    /// Makes sure that a place has its memory: later there would be no call that could fail for want of it.
     ///
     /// # Errors
     /// `ENOMEM` or what else the kernel answers.
@@ -86,7 +86,7 @@ impl Arena {
         rustix::fs::fallocate(file, FallocateFlags::empty(), at, len).map_err(backing::errno)
     }
 
-    /// Gives a place back, and its memory to the system. Nobody may be using it any more; if somebody might
+    /// Gives a place back, and its memory to the system. No process may be using it any more; if one might
     /// (`late_writer`), it is not given out again.
     pub fn release(&mut self, at: u64, len: u64, late_writer: bool) {
         let len = len.max(1).next_multiple_of(PAGE);
@@ -200,7 +200,7 @@ impl Peer {
     }
 
     /// Makes `len` bytes at `at` reachable. The descriptor is that of the process behind `pidfd`; the kernel permits it
-    /// to whom it permits to trace the process (pidfd_getfd(2)).
+    /// to processes that may trace that one (pidfd_getfd(2)).
     ///
     /// # Errors
     /// `EPROTO` if they are not in the arena, or it is none: the inode says so, and the seals. Else the kernel's.

@@ -109,8 +109,8 @@ impl Memfd {
         Self::map(fd, len)
     }
 
-    /// Makes memory of `len` bytes, zeroed, that only this process can write; the descriptor is for peers, who can map
-    /// it for reading ([`Foreign::open`]).
+    /// Makes memory of `len` bytes, zeroed, that only this process can write; the descriptor is for peers, which can
+    /// map it for reading ([`Foreign::open`]).
     ///
     /// # Errors
     /// As [`Memfd::create`]; `EINVAL` where the kernel (before 5.1) does not know the seal.
@@ -243,8 +243,8 @@ fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     }
 }
 
-/// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and who goes beyond it gets
-/// a signal, which ends programs that do not expect it: so it is looked at before.
+/// `EFBIG` if this process may not write files up to `end`. The limit holds for memfds too, and a process that goes
+/// beyond it gets a signal, which ends programs that do not expect it: so it is looked at before.
 pub(crate) fn permitted(end: u64) -> Result<(), Errno> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < end) { Err(errno(rustix::io::Errno::FBIG)) } else { Ok(()) }

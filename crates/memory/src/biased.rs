@@ -15,16 +15,16 @@
 //!
 //! seq = even, behind all it did
 //! (compiler fence)
-//! if owner is revoked: wakes who waits
+//! if owner is revoked: wakes the waiting threads
 //! ```
 //!
-//! **No two are in at once.** Those who came by way of `inner` exclude each other, and there is only one owner. An
+//! **No two are in at once.** Threads that came by way of `inner` exclude each other, and there is only one owner. An
 //! owner and another thread each write one word and then look at the other's (Dekker), which is right if a full barrier
 //! stands in between on both sides. membarrier(2) is one for its caller, and makes one in every other thread of the
 //! process, at some place between two of its instructions; a thread that does not run has had one when it was switched
 //! out. If that place is before the owner's second look at `owner`, it sees the revocation and steps back; if it is
 //! behind, its odd number was written before, and the other one sees it and waits. What the owner did meanwhile is seen
-//! by whoever reads its even number (release and acquire).
+//! by the thread that reads its even number (release and acquire).
 //!
 //! **A revocation outlives the thread that made it.** A thread that gives up waiting (`try_lock` and its timed
 //! siblings) leaves `owner` at `REVOKED`. The next thread that takes `inner` comes behind that barrier, and looks at
@@ -48,7 +48,7 @@
 //! microseconds, and should be paid for by what was saved before it.
 //!
 //! Threads are known by their thread pointer. When one has ended, another may get its pointer and be the owner in its
-//! place; whoever made that thread has made sure that the first is over. To take what the same thread holds, in a
+//! place; the thread that made it has made sure that the first is over. To take what the same thread holds, in a
 //! signal handler say, is a deadlock as with any mutex: `seq` is odd, and by way of `inner` one waits for it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32 as Plain, AtomicUsize as PlainUsize};
@@ -73,7 +73,7 @@ use os::{ANONYMOUS, Bell, Inner, light_fence};
 
 /// `owner`: the mutex leans to nobody, and no owner holds it.
 const NOBODY: usize = 0;
-/// `owner`: somebody holds `inner`, and the mutex with it.
+/// `owner`: a thread holds `inner`, and the mutex with it.
 const HELD: usize = 1;
 /// `owner`: the mutex leans to nobody any more, but the last owner may still hold it.
 const REVOKED: usize = 2;
@@ -102,7 +102,7 @@ pub struct RawBiased {
     /// [`NOBODY`], [`HELD`], [`REVOKED`], or a thread and the index of its `seq`.
     owner: AtomicUsize,
     seqs: [AtomicU32; SLOTS],
-    /// The index of the last owner's. Written under `inner`; who holds the mutex may read it.
+    /// The index of the last owner's. Written under `inner`; the thread that holds the mutex may read it.
     current: Plain,
     inner: Inner,
     bell: Bell,
@@ -111,9 +111,9 @@ pub struct RawBiased {
     threads: [PlainUsize; SLOTS],
 }
 
-/// Who has earned the bias. Read and written under `inner`.
+/// The thread that has earned the bias. Read and written under `inner`.
 struct Row {
-    /// Who has called `lock` last, or nobody.
+    /// The thread that has called `lock` last, or none.
     last: PlainUsize,
     /// How often it must do so again.
     lacks: Plain,
@@ -143,7 +143,7 @@ const REFUSED: u8 = 2;
 /// Lets the mutexes of this process lean, if the system can do what that needs. Forked children inherit it.
 ///
 /// Where the process has several threads it takes some ten milliseconds, in which the kernel waits until all processors
-/// have taken notice; else a microsecond. Who calls it should be in no hurry, and hold no lock.
+/// have taken notice; else a microsecond. The caller should be in no hurry, and hold no lock.
 pub fn permit() {
     if PERMIT.load(Ordering::Relaxed) == UNASKED {
         let answer = if os::thread() != ANONYMOUS && os::register() { GIVEN } else { REFUSED };
@@ -201,7 +201,7 @@ impl RawBiased {
         }
     }
 
-    /// Lets go of it; who waits for it has it next, before this thread can take it again.
+    /// Lets go of it; a waiting thread has it next, before this thread can take it again.
     ///
     /// # Safety
     /// The calling thread holds it.
@@ -343,7 +343,7 @@ impl RawBiased {
         true
     }
 
-    /// Apart, so that the owner's way out is short enough to be part of who lets go.
+    /// Apart, so that the owner's way out is short enough to be part of its caller.
     ///
     /// # Safety
     /// The calling thread holds it, by way of `inner`.
@@ -356,7 +356,7 @@ impl RawBiased {
         unsafe { self.inner.unlock() };
     }
 
-    /// The bias, for who has called `lock` last: what `owner` is to be.
+    /// The bias, for the thread that has called `lock` last: what `owner` is to be.
     #[cold]
     #[inline(never)]
     fn give(&self) -> usize {
@@ -379,7 +379,7 @@ impl RawBiased {
         self.seqs[found].load(Ordering::Acquire).is_multiple_of(2).then_some(found)
     }
 
-    /// True if somebody holds it, or is about to.
+    /// True if a thread holds it, or is about to.
     #[cfg(not(loom))]
     fn is_held(&self) -> bool {
         let seq = self.seqs[self.current.load(Ordering::Relaxed) as usize % SLOTS].load(Ordering::Relaxed);
@@ -414,7 +414,7 @@ impl Row {
         }
     }
 
-    /// Somebody came who earns nothing.
+    /// A thread came that earns nothing.
     fn breaks(&self) {
         self.last.store(NOBODY, Ordering::Relaxed);
         self.lacks.store(u32::MAX, Ordering::Relaxed);

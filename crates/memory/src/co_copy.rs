@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The terms are written before the copy's number appears in `claims`, and not changed until all its units are claimed:
-//! whoever claims some has read the terms of its copy.
+//! a process that claims some has read the terms of its copy.
 //!
 //! **Last bytes last.** A program may watch the end of the memory that a peer writes to. The last [`TAIL`] bytes are no
 //! part of any unit: the leader copies them when everything else is there.

@@ -1,4 +1,4 @@
-//! Closing what somebody else has filled.
+//! Closing what another process has filled.
 //!
 //! What lies in a socket unread is closed with it, descriptors included, and may take as long as the sender of the
 //! descriptors likes: a TCP connection with SO_LINGER and a peer that does not read (socket(7)) holds up the thread
@@ -7,7 +7,7 @@
 //! have nothing else to do: at most `CLOSERS`, made when they are needed, gone when they are not.
 //!
 //! Where all of them are held up, what is to be closed waits, with its descriptor: that costs others nothing. Only when
-//! a quarter of the process's descriptors waits so ([`has_room`]) is nobody let in until some are closed.
+//! a quarter of the process's descriptors waits so ([`has_room`]) is no peer let in until some are closed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -123,7 +123,7 @@ fn room() -> usize {
     quarter.clamp(LEAST_ROOM, MOST_ROOM)
 }
 
-/// False while so much waits to be closed that nobody should be let in who may be a stranger.
+/// False while so much waits to be closed that no peer should be let in that may be a stranger.
 pub fn has_room() -> bool {
     closers().is_none_or(|closers| {
         let open = closers.open.load(Ordering::Relaxed);
@@ -155,7 +155,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A connection whose close takes seconds: its buffers are full, and who should read does not.
+    /// A connection whose close takes seconds: its buffers are full, and its reader does not read.
     pub(crate) fn slow_to_close(seconds: i32) -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

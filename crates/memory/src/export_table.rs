@@ -11,9 +11,9 @@
 //! no place is not shown, and a peer that finds no row asks the process itself: the export table only makes things
 //! faster.
 //!
-//! **Taking back.** Who acts on rows marks that time, from before the look at them until after the copy, as every
-//! single copy is marked ([`crate::copying`]). Who takes a row back empties it first, and then waits for what is
-//! marked.
+//! **Taking back.** A process that acts on rows marks that time, from before the look at them until after the copy, as
+//! every single copy is marked ([`crate::copying`]). The process that takes a row back empties it first, and then waits
+//! for what is marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
 //! and no one else's. The writer never reads what others could have written: peers get the export table without the

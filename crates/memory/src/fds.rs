@@ -106,8 +106,8 @@ impl Drop for TrackedFd {
     }
 }
 
-/// The process and user at the other end of a connected unix socket (for the side that connected: who listened). The
-/// process is 0 if it has no number in our PID namespace.
+/// The process and user at the other end of a connected unix socket (for the side that connected: the one that
+/// listened). The process is 0 if it has no number in our PID namespace.
 ///
 /// # Errors
 /// The kernel's errno if it is no unix socket.

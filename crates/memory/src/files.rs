@@ -1,10 +1,10 @@
-//! Files below registered memory: whether somebody could cut one off (truncate(2)). And what small files of the kernel
+//! Files below registered memory: whether a process could cut one off (truncate(2)). And what small files of the kernel
 //! say.
 //!
 //! An adapter pins the pages of a region. Here the processor copies, and an access to a page that its file has lost is
 //! a SIGBUS, in whichever process makes it. So memory of files that can become shorter is reached through the kernel,
-//! which answers EFAULT ([`crate::local`], `guarded`). All other memory is not: what has no file, files that nobody can
-//! name or open, sealed ones.
+//! which answers EFAULT ([`crate::local`], `guarded`). All other memory is not: what has no file, files that no process
+//! can name or open, sealed ones.
 
 use core::mem::size_of;
 use core::ops::ControlFlow;
@@ -70,7 +70,7 @@ const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | (b'f' a
 const SHARED: u64 = 8;
 /// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`, `PROCMAP_QUERY_FILE_BACKED_VMA`.
 const NEXT_OF_A_FILE: u64 = 0x10 | 0x20;
-/// Longer than any name but those that somebody has made long on purpose: then the list is read.
+/// Longer than any name but those that were made long on purpose: then the list is read.
 const NAME: usize = 1024;
 
 /// Asks the kernel for the mappings of files among these addresses, which takes one call where there are none. `None`

@@ -157,7 +157,7 @@ pub fn atomic(addr: u64, guarded: bool, op: AtomicOp) -> Result<u64, Fault> {
     })
 }
 
-/// [`atomic`] by copies. Whoever calls holds the adapter's lock, so no other one comes in between.
+/// [`atomic`] by copies. The caller holds the adapter's lock, so no other one comes in between.
 fn atomic_copies(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
     let mut word = [0u8; 8];
     load(addr, true, &mut word)?;

@@ -1,8 +1,8 @@
 //! What this process has mapped, as `/proc/self/maps` and `/proc/self/smaps` tell (proc_pid_maps(5),
 //! proc_pid_smaps(5)).
 //!
-//! Read without allocation and without locks: a forked child may read it, and so may one who has just made part of the
-//! heap unwritable.
+//! Read without allocation and without locks: a forked child may read it, and so may a thread that has just made part
+//! of the heap unwritable.
 
 use core::ffi::CStr;
 use core::ops::ControlFlow;

@@ -4,7 +4,7 @@
 //! ```text
 //! migrate                                          migrate_back
 //! every page is made present                       private memory is made elsewhere, every page present
-//! write-protect: who writes now waits              write-protect: who writes now waits
+//! write-protect: a write waits from now on         write-protect: a write waits from now on
 //! copy the memory into the file                    copy the file into the private memory
 //! map the file over the memory                     move the private memory over the mapping
 //! wake the waiting threads: they try again, and now write to what lies there
@@ -19,8 +19,8 @@
 //!   `process_vm_writev` of other processes.
 //! * Pages that the kernel has pinned (io_uring's registered buffers, O_DIRECT on its way) stay behind: what is still
 //!   written to them is lost.
-//! * Memory shared so stays shared over fork ([`copy_for_child`]), MADV_DONTNEED does not zero it, and who can map the
-//!   file can write all of it.
+//! * Memory shared so stays shared over fork ([`copy_for_child`]), MADV_DONTNEED does not zero it, and a process that
+//!   can map the file can write all of it.
 //! * Its mappings are no longer one with those around it, given back or not: mremap(2) over such a border fails.
 //! * Moves of one process must not overlap in time with each other, nor with fork: the caller holds a lock over them.
 

@@ -1,8 +1,8 @@
 //! Names of abstract unix sockets that any process of the network namespace can take first.
 //!
-//! Each name has a few variants. Whoever wants to hold it takes the first that is free, if the others are not held by
-//! processes of its own user; whoever looks for the holder passes over those of other users. So a stranger who holds a
-//! name, or all names of a kind, keeps nobody from anything, unless it holds all variants.
+//! Each name has a few variants. A process that wants to hold it takes the first that is free, if the others are not
+//! held by processes of its own user; a process that looks for the holder passes over those of other users. So a
+//! stranger that holds a name, or all names of a kind, keeps no process from anything, unless it holds all variants.
 
 use std::os::fd::OwnedFd;
 
@@ -45,7 +45,7 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Connects to who listens at a variant.
+/// Connects to the process that listens at a variant.
 fn visit(name: &str, n: u32) -> Result<(OwnedFd, u32, u32), Errno> {
     let socket = seqpacket()?;
     rustix::net::connect(&socket, &address(&variant(name, n))?).map_err(errno)?;
@@ -66,7 +66,7 @@ fn is_ours(name: &str, n: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Claims a name, and listens there. Strangers who hold it are passed over only if `over_strangers` is set.
+/// Claims a name, and listens there. Strangers that hold it are passed over only if `over_strangers` is set.
 ///
 /// # Errors
 /// EADDRINUSE: it is held by a process of this user, or by strangers; else the kernel's errno.
@@ -118,7 +118,7 @@ pub fn seek(name: &str, any_user: bool) -> Result<(OwnedFd, u32, u32), Errno> {
     stranger.ok_or(why)
 }
 
-/// True if somebody holds a variant of the name.
+/// True if a process holds a variant of the name.
 pub fn is_held(name: &str) -> bool {
     let taken = |n| -> Result<bool, Errno> {
         let bound = rustix::net::bind(seqpacket()?, &address(&variant(name, n))?);

@@ -1,5 +1,5 @@
-//! Memory that nobody in this process can write for a while: userfaultfd(2) in write-protect mode. Who tries waits
-//! until it is over. Numbers and structures are those of `<linux/userfaultfd.h>`, see ioctl_userfaultfd(2).
+//! Memory that no thread of this process can write for a while: userfaultfd(2) in write-protect mode. A thread that
+//! tries waits until it is over. Numbers and structures are those of `<linux/userfaultfd.h>`, see ioctl_userfaultfd(2).
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -83,7 +83,7 @@ pub(crate) enum Whose {
 /// A write-protected range; dropped, it is as before, or whatever lies there by then is.
 ///
 /// The thread that holds it takes no signals: a handler that wrote to the range would wait for this thread, which is
-/// itself. For the same reason the holder must not use the heap, nor take a lock that someone who does may hold.
+/// itself. For the same reason the holder must not use the heap, nor take a lock that a thread may hold that does.
 pub(crate) struct Protection {
     fd: OwnedFd,
     range: Range,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  control   consumed: u64       written by the consumer, read by the producer when its credit runs out
-//!            sleeping: u32       set by the consumer, taken by the producer, who then rings
-//!            waiting:  u32       set by the producer (no room), taken by the consumer, who then rings
+//!            sleeping: u32       set by the consumer, taken by the producer, which then rings
+//!            waiting:  u32       set by the producer (no room), taken by the consumer, which then rings
 //!            copying:  u64       the producer's side marks single copies here, see [`crate::copying`]
 //!            co_copy:  7 x u64   single copies that the other side may join, see [`crate::co_copy`]
 //!  slots     SLOTS x 64 bytes    stamp (u64), then 56 bytes of body: header, then payload if it fits (in no order)
@@ -49,7 +49,7 @@ pub trait RingMemory {
     const BULK: u32;
     /// Most bytes of one payload; at most an eighth of `BULK`, and at most 32767.
     const SEGMENT: u32;
-    /// So many slots' lines are taken back at once from the consumer who has read them: a power of two, below `SLOTS`.
+    /// So many slots' lines are taken back at once from the consumer that has read them: a power of two, below `SLOTS`.
     const CLAIM: u32 = 8;
 
     /// In which line a slot lies, a number of its own below `SLOTS`: what the other functions want to know of a slot.

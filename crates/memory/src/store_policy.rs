@@ -15,7 +15,7 @@ pub enum Stores {
     Around,
 }
 
-/// Shorter payloads are written by plain stores: somebody may wait for them, and they are no stream.
+/// Shorter payloads are written by plain stores: the reader may wait for them, and they are no stream.
 const SHORTEST: u32 = 8 << 10;
 /// What is timed at once, in bytes: four times what there is room for. The first of that takes only the writer's time,
 /// if the reader has caught up before.

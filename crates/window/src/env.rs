@@ -84,7 +84,7 @@ pub struct WindowEnv {
     pub(crate) unreached: Vec<Unreached>,
     /// Nobody is let in until then, for want of descriptors.
     pub(crate) closed_until: Option<Nanos>,
-    /// When it was last told that somebody could not come in.
+    /// When it was last told that a peer could not come in.
     pub(crate) told_at: Option<Nanos>,
     pub(crate) next_serial: u32,
     pub(crate) next_peer: u64,
@@ -238,7 +238,7 @@ impl WindowEnv {
     }
 
     /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then,
-    /// there may follow [`WindowEnv::release_short`]. `prompt`: who polls goes on with the acknowledgement, and the
+    /// there may follow [`WindowEnv::release_short`]. `prompt`: the poll goes on with the acknowledgement, and the
     /// place of that is fetched.
     #[inline(always)]
     pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
@@ -276,8 +276,8 @@ impl WindowEnv {
     }
 
     /// True if one of them is known to sleep, so that it should be rung now. That this says no proves nothing: a peer
-    /// that was falling asleep while we sent is only found by [`PacketWire::ring_doorbells`], behind its fence. Who
-    /// puts that off for the fence's sake must come back to it.
+    /// that was falling asleep while we sent is only found by [`PacketWire::ring_doorbells`], behind its fence. A
+    /// caller that puts that off for the fence's sake must come back to it.
     #[inline]
     pub fn must_ring_now(&self) -> bool {
         self.urgent

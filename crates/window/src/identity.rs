@@ -3,14 +3,14 @@
 //! A link that this process made leads to the holder of the block's name, by the kernel's word. A link that was made to
 //! this process says nothing about its maker but the user. So each HELLO carries a secret of this link, and a block of
 //! its maker. The receiver returns the secret over the link that it made itself to that block, and over those that it
-//! knows to lead to the same process. Whoever returns a secret is the process at the end of the link over which the
-//! secret went out: no other process has heard it. Until a secret has come back over it, a link from a process without
-//! a number is held.
+//! knows to lead to the same process. The process that returns a secret is the one at the end of the link over which
+//! the secret went out: no other process has heard it. Until a secret has come back over it, a link from a process
+//! without a number is held.
 //!
 //! The block at which the link came in is returned with the secret, and must be that to which the link was made. Else a
-//! process that was given a secret could pass it on in a HELLO of its own, name the block of whoever gave it, and have
-//! another process return it. A maker that names a block that is not its own gives its own secret away, and nobody
-//! else's.
+//! process that was given a secret could pass it on in a HELLO of its own, name the block of the process that gave it,
+//! and have another process return it. A maker that names a block that is not its own gives its own secret away, and no
+//! other.
 //!
 //! The link back may fail for a while: no descriptor is left here, or the peer's queue of connections is full. It is
 //! tried again with growing pauses. A visitor to which no link back can be made within [`PATIENCE`] is turned away, and
@@ -31,7 +31,7 @@ const FIRST_PAUSE: Nanos = 1_000_000;
 /// The time from the first failed link back until the visitor is turned away.
 const PATIENCE: Nanos = 5_000_000_000;
 
-/// What links say about who is at their other ends.
+/// What links say about the processes at their other ends.
 #[derive(Default)]
 pub(crate) struct Identity {
     /// The secret of this process's HELLO over the link, and the block to which the link was made.
@@ -75,7 +75,7 @@ impl Identity {
 }
 
 impl Remote {
-    /// True if nothing may be taken from the link: it is not known who its maker is.
+    /// True if nothing may be taken from the link: its maker is not known.
     pub(crate) fn is_unknown(&self) -> bool {
         self.visits && self.who.pid == 0 && !self.identity.known
     }
@@ -158,8 +158,8 @@ impl WindowEnv {
         }
     }
 
-    /// A secret has come back over a link: whoever returns it is the process at the end of the link over which it went
-    /// out.
+    /// A secret has come back over a link: the process that returns it is the one at the end of the link over which it
+    /// went out.
     pub(crate) fn hear_secret(&mut self, id: LinkId, told: &([u8; SECRET], u16)) {
         let Some(its) = self.remote_of(id) else { return };
         let (who, from) = (its.who, its.peer);

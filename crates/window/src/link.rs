@@ -107,7 +107,7 @@ pub(crate) struct Remote {
     pub peer: u64,
     /// What it calls its device, once it has said so.
     pub instance: Option<[u8; 16]>,
-    /// What its links say about who it is.
+    /// What its links say about its identity.
     pub identity: Identity,
     /// Becomes readable when the process is dead. Tells so even if a forked child of it keeps the socket open.
     pub pidfd: Option<TrackedFd>,
@@ -121,7 +121,7 @@ pub(crate) struct Remote {
     pub single_copy: bool,
     /// It has given us what it gives to those that may trace it.
     pub given: bool,
-    /// Our eventfd that it rings, and nobody else. Only for a peer that has proved that it may trace us: whoever holds
+    /// Our eventfd that it alone rings. Only for a peer that has proved that it may trace us: a process that holds
     /// an eventfd can read the rings of others, and make writing to it block.
     pub bell: Option<TrackedFd>,
     /// The eventfd that wakes it, under the same condition; else it is rung by the socket.
@@ -174,7 +174,7 @@ impl Remote {
         self.it_permitted && self.offence.is_none() && leader.asks()
     }
 
-    /// True if somebody has stopped the process (SIGSTOP, a debugger): it does not wait for its turn on a processor.
+    /// True if the process is stopped (SIGSTOP, a debugger): it does not wait for its turn on a processor.
     /// False if it cannot be told.
     pub fn is_stopped(&self) -> bool {
         let stat = memory::files::contents(&format!("/proc/{}/stat", self.who.pid));

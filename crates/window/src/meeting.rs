@@ -100,7 +100,7 @@ impl WindowEnv {
         self.config.single_copy && remote.offence != Some(Offence::Mark)
     }
 
-    /// Takes the window that a peer offers who has come to this block of ours. Whatever is wrong with the offer: the
+    /// Takes the window that a peer offers which has come to this block of ours. Whatever is wrong with the offer: the
     /// connection is dropped.
     pub(crate) fn welcome(&mut self, socket: TrackedFd, who: Who, at: u16, hello: &Greeting, fds: Vec<ReceivedFd>) {
         let [memfd] = &fds[..] else { return };
@@ -150,7 +150,7 @@ impl WindowEnv {
     }
 
     /// Takes the peer's TABLE, if it is there, before its turn has come. A peer sends TABLE before it names its memory
-    /// in a packet, but whoever polls looks into the window more often than at the socket.
+    /// in a packet, but a poll looks into the window more often than at the socket.
     pub(crate) fn hear_table(&mut self, id: LinkId) {
         if self.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| !remote.given) {
             self.hear(id, epoll::EventFlags::empty());
@@ -246,8 +246,8 @@ impl WindowEnv {
         true
     }
 
-    /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: whoever holds an
-    /// eventfd can make writing to it block.
+    /// The peer has found that we may trace it. What it gives is used only if it may trace us, too: a process that
+    /// holds an eventfd can make writing to it block.
     fn take_table(&mut self, remote: &mut Remote, export_table: bool, fds: Option<Vec<ReceivedFd>>) -> bool {
         let complete = fds.as_ref().is_none_or(|fds| fds.len() == 1 + usize::from(export_table));
         if !complete || remote.who.standing == Standing::Other || std::mem::replace(&mut remote.given, true) {

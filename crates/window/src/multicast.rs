@@ -1,8 +1,8 @@
 //! Finding the members of a multicast group, with no daemon: a member binds an abstract name, and the kernel lists all
 //! of those in `/proc/net/unix`.
 //!
-//! The list only says where to look. Who is behind a block is checked when it is connected to, and a process that is
-//! sent a datagram of a group in which it has no QP drops it.
+//! The list only says where to look. Which process is behind a block is checked when it is connected to, and a process
+//! that is sent a datagram of a group in which it has no QP drops it.
 //!
 //! The lock of the device is held where datagrams are sent. So where a reading takes long, the next one is made by a
 //! thread of its own, and the list before it serves meanwhile.

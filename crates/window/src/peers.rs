@@ -142,8 +142,8 @@ pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<()
     epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
 }
 
-/// Hears each ring of a doorbell once. Edge-triggered, so nobody has to read it: a read could block, or take the ring
-/// of somebody else.
+/// Hears each ring of a doorbell once. Edge-triggered, so no thread has to read it: a read could block, or take the
+/// ring of another peer.
 pub(crate) fn watch_bell(epoll: &TrackedFd, bell: impl AsFd, id: LinkId) -> Result<(), Errno> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(epoll, bell, epoll::EventData::new_u64(Token::Bell(id).pack()), flags).map_err(errno)
@@ -276,7 +276,7 @@ impl WindowEnv {
         }
     }
 
-    /// Says whom the limit of links has kept out, once in a second, to a program that asks for diagnostics.
+    /// Logs which peer the limit of links has kept out, once in a second, to a program that asks for diagnostics.
     fn tell_turned_away(&mut self, what: impl Display) {
         if self.diagnose && self.may_tell() {
             report::log(format_args!("{what}"));
@@ -293,8 +293,8 @@ impl WindowEnv {
         may
     }
 
-    /// Hears those who come from now on, or nobody for a while: who waits at the door and cannot be let in would
-    /// keep the epoll instance readable.
+    /// Hears visitors from now on, or none for a while: a visitor that waits and cannot be let in would keep the
+    /// epoll instance readable.
     fn listen(&mut self, open: bool, now: Nanos) {
         let flags = if open { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         for (block, listener) in &self.own_blocks {
@@ -380,10 +380,10 @@ impl WindowEnv {
         if self.is_up(id) { Ok(id) } else { Err(Errno::EAGAIN) }
     }
 
-    /// Who is at the other end of a socket, by the kernel's word: before anything is taken from it.
+    /// The process at the other end of a socket, by the kernel's word: before anything is taken from it.
     ///
     /// # Errors
-    /// EACCES: nobody that we talk to.
+    /// EACCES: none that this process talks to.
     fn who(&self, socket: &TrackedFd) -> Result<Who, Errno> {
         let (pid, uid) = peer_credentials(socket)?;
         #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Waiting for peers' copies, and what becomes of a peer that does not come to an end.
 //!
-//! Whoever takes memory back may give it to the program only when no peer copies from or to it any more
+//! A call that takes memory back may give it to the program only when no peer copies from or to it any more
 //! ([`memory::copying`]). A look and a few spins are made under the adapter's lock; what lasts longer is noted here,
-//! and waited for by whoever holds the lock, after it has let go ([`WindowEnv::unquiet`], [`Unquiet::wait`],
+//! and waited for by the thread that holds the lock, after it has let go ([`WindowEnv::unquiet`], [`Unquiet::wait`],
 //! [`WindowEnv::judge`]): before its call returns, so before the program hears that the memory is its own.
 //!
 //! The mark is the peer's word. One that lasts for [`COPY_PATIENCE`] is a lie, or the peer has been stopped in the
@@ -49,7 +49,7 @@ struct Offender {
     offence: Offence,
 }
 
-/// A copy that was under way when somebody took memory back.
+/// A copy that was under way when memory was taken back.
 struct Pending {
     link: LinkId,
     window: Half,

@@ -5,9 +5,10 @@
 //! name when the process dies, however it dies. Membership of a multicast group is announced in the same way:
 //! `\0softrnic/<version>/mc/<MGID, 32 hex digits>/<first block of the process>`.
 //!
-//! Each name has variants, so that strangers who hold it can be passed over ([`memory::names`]).
+//! Each name has variants, so that strangers that hold it can be passed over ([`memory::names`]).
 //!
-//! Who wants to reach a QP connects to its block's socket. Messages, little endian, each one packet of the socket:
+//! A process that wants to reach a QP connects to its block's socket. Messages, little endian, each one packet of the
+//! socket:
 //!
 //! ```text
 //!  0  magic "softrnic"      8  version u32      12  kind u8      13  flags u8      14  0 u16
@@ -56,7 +57,7 @@ const KIND_RING: u8 = 4;
 const KIND_TABLE: u8 = 5;
 const KIND_ECHO: u8 = 6;
 
-/// Who speaks, and how it is found out who may trace whom.
+/// The sender, and how it is found out which of the two may trace the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// 128 random bits that name the process's device, for captures.

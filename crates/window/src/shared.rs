@@ -27,7 +27,7 @@ pub(crate) struct SharedMemory {
     arena: Option<Arena>,
     /// They do not overlap. The index of one is the number under which it is shown, if that is below [`PLACES`].
     places: Vec<Option<Place>>,
-    /// Somebody who was stopped in the middle of a copy may go on with it: no place is used for anything else.
+    /// A process that was stopped in the middle of a copy may go on with it: no place is used for anything else.
     pub late_writer: bool,
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct Small {
 }
 
 impl Small {
-    /// Longer than who polls needs, by more than a clock is behind that is read every 8 us.
+    /// Longer than a poll needs, by more than a clock is behind that is read every 8 us.
     const LATE: Nanos = 12_000;
     /// The first pause, and the longest. One late packet ends each, and may take a millisecond.
     const PAUSES: std::ops::RangeInclusive<Nanos> = 4_000_000..=256_000_000;

@@ -21,7 +21,7 @@ use crate::link::Link;
 const PLAIN_COPIES: u32 = 4;
 
 /// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is
-/// full somebody has to be woken to go on, which takes as long as copying it all.
+/// full a side has to be woken to go on, which takes as long as copying it all.
 const ASLEEP_PART: u32 = 2;
 
 /// True if the way through the window is quicker by these costs.

@@ -1,4 +1,4 @@
-//! Datagram extended transport header (IBTA vol. 1, 9.3.2): who sent a datagram, and its right to arrive.
+//! Datagram extended transport header (IBTA vol. 1, 9.3.2): the sender of a datagram, and its right to arrive.
 
 use core::fmt;
 

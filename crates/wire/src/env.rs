@@ -1,6 +1,6 @@
 //! What an engine asks of its surroundings, divided by what they are. Time is no part of it: it is an argument.
 //!
-//! | trait | what it stands for | who has it |
+//! | trait | what it stands for | where it is |
 //! |---|---|---|
 //! | [`Memory`] | memory of this process | every process |
 //! | [`Entropy`] | random numbers | every process |

@@ -100,7 +100,7 @@ impl<P: Env> Engine<P> {
         self.done.is_empty(cq)
     }
 
-    /// True if completions that this queue gets may be handed to who polls it, without having been in it. False if they
+    /// True if completions that this queue gets may be handed to the poll, without having been in it. False if they
     /// must be put in: others are before them, or an event is asked for.
     #[inline(always)]
     pub fn hands_over(&self, cq: CqId) -> bool {

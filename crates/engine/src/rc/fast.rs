@@ -16,7 +16,7 @@
 //!
 //! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a link) is
 //! left to the slow path; nothing was done then. What is taken for granted of a queue pair ([`crate::qp::Gates`]) is
-//! worked out from its own state, and holds until somebody gets at that: see [`crate::qps::Qps`].
+//! worked out from its own state, and holds until that state may change: see [`crate::qps::Qps`].
 
 mod ack;
 mod post;

@@ -1,7 +1,7 @@
 //! Queue pairs whose peer cannot be reached: what was lost for want of a link goes out again when there is one.
 //!
 //! With a timeout the acknowledgement timer does that, and in the end gives up. Without one (`timeout` 0), and for a
-//! responder, nobody would ever try again; so the queue pair looks for its peer now and then.
+//! responder, nothing would ever try again; so the queue pair looks for its peer now and then.
 
 use verbs::{QpState, QpType};
 use wire::{Env, LinkId, Nanos};
@@ -70,9 +70,9 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A link is gone, and all that came over it has been received. Whoever used it finds another, perhaps to a new
-    /// process with the same number; whoever waited for room on it finds out by trying. `other` leads to the same
-    /// process: what that has sent before it died may still come over it.
+    /// A link is gone, and all that came over it has been received. A queue pair that used it finds another, perhaps to
+    /// a new process with the same number; one that waited for room on it finds out by trying. `other` leads to the
+    /// same process: what that has sent before it died may still come over it.
     pub fn link_down(&mut self, link: LinkId, other: Option<LinkId>) {
         let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();

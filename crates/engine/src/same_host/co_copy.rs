@@ -1,8 +1,8 @@
 //! Helping a peer with the single copies that it makes for our requests.
 //!
-//! Who waits for a SEND, WRITE or READ by reference has a processor to spare, mostly, and the copy takes long: the
-//! target offers a part of it to its initiator. What it offers is its word, and is held against the requests that are
-//! under way: only memory that one of them has named, for what that one does with it.
+//! A program that waits for a SEND, WRITE or READ by reference mostly has a processor to spare, and the copy takes
+//! long: the target offers a part of it to its initiator. What it offers is its word, and is held against the requests
+//! that are under way: only memory that one of them has named, for what that one does with it.
 
 use verbs::{Opcode, QpId, QpState};
 use wire::{Env, LinkId, Offer, Span};

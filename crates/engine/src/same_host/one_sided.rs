@@ -11,7 +11,7 @@
 //! must have taken what was sent before; and it shows its queue pair only while it would take a packet at once
 //! (`publish_qp`).
 //!
-//! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that nobody waits longer for the
+//! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that no thread waits longer for the
 //! lock. What is left of a long request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What
 //! the peer shows is looked at for each piece anew, and so is our memory. If a piece is not allowed, the rest of the
 //! request, with that piece, is sent as a message of its own: what has been executed is not executed again.
@@ -31,8 +31,8 @@ impl<P: Env> Engine<P> {
         (self.executed, self.is_in_pieces) = (0, false);
     }
 
-    /// True if requests that are executed here wait for the next hold of the lock: who lets go of it shall take it
-    /// again, call [`Engine::next_hold`], and then [`Engine::run`]. Only after [`Engine::run`]; and
+    /// True if requests that are executed here wait for the next hold of the lock: the caller that lets go of it shall
+    /// take it again, call [`Engine::next_hold`], and then [`Engine::run`]. Only after [`Engine::run`]; and
     /// [`Engine::has_ready`] is true as well.
     #[inline]
     pub fn is_in_pieces(&self) -> bool {

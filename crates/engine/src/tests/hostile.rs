@@ -1,5 +1,5 @@
-//! A peer that sends anything, and whoever writes into the send queue: neither can crash an engine, block a connection
-//! for ever, or bring its books into disorder.
+//! A peer that sends anything, and a program that writes into its send queue: neither can crash an engine, block a
+//! connection for ever, or bring its books into disorder.
 //!
 //! Each world is made by a seed, which a failure names: `SOFTRNIC_WORLD` repeats it, `SOFTRNIC_WORLDS` says how many.
 

@@ -105,7 +105,7 @@ pub(crate) struct Cq {
     solicited: u64,
     /// Looks for a completion so far, but for those that got one of these.
     polls: u64,
-    /// Completions of queue pairs that are gone that were handed to who was looking ([`crate::qp::Qp::handed`]).
+    /// Completions of queue pairs that are gone that were handed to a poll ([`crate::qp::Qp::handed`]).
     handed: u64,
 }
 
@@ -176,7 +176,7 @@ impl Completions {
         self.notices.push(Notice::Async { ctx, kind, source, user });
     }
 
-    /// Tells of a broken rule, if somebody listens.
+    /// Notes a broken rule, if diagnostics are on.
     pub fn broken(&mut self, qpn: verbs::Qpn, wr_id: Option<u64>, status: WcStatus, rule: &'static str) {
         if self.diagnose {
             self.notices.push(Notice::Broken { qpn, wr_id, status, rule });
@@ -263,7 +263,7 @@ impl Completions {
         false
     }
 
-    /// Tells who waits for an event that there is a completion.
+    /// Raises the event that is asked for, since there is a completion.
     fn announce(&mut self, id: CqId, solicited: bool, now: Nanos) {
         let Some(cq) = self.cqs.get_mut(id) else { return };
         if cq.armed == Armed::Solicited && !solicited {
@@ -308,9 +308,9 @@ impl Completions {
     }
 
     /// Asks for an event. It comes at once if a completion waits that would have given one, and that no event has
-    /// covered: who has read an event need not poll once more after asking for the next one, and an adapter, which is
-    /// given the consumer's index with the request, does not lose such a completion either. What an event has covered
-    /// gives no other one, though it was not polled.
+    /// covered: a program that has read an event need not poll once more after asking for the next one, and an adapter,
+    /// which is given the consumer's index with the request, does not lose such a completion either. What an event has
+    /// covered gives no other one, though it was not polled.
     pub fn arm(&mut self, id: CqId, solicited_only: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return false };
         // 11.4.2.2: asking for any completion is not weakened by asking for solicited ones later

@@ -16,7 +16,7 @@ pub(crate) struct RecvWqe {
 }
 
 /// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for
-/// whoever wrote it may have done so just now, and a load that is wider than the stores before it waits for them
+/// it may have been written just now, and a load that is wider than the stores before it waits for them
 /// ([`crate::wq::in_place_ring`]).
 #[inline(always)]
 pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {

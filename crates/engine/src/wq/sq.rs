@@ -1,8 +1,8 @@
 //! The send queue: an array of 64-byte entries in memory with a producer index.
 //!
 //! An entry is read when it executes and not before, copied out first, and checked like anything from outside, so that
-//! whoever can write to the array may patch entries until then. A work request takes `stride` entries, the same number
-//! for all requests of a queue:
+//! a program or peer that can write to the array may patch entries until then. A work request takes `stride` entries,
+//! the same number for all requests of a queue:
 //!
 //! | bytes | first entry |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! BIND_MW has in 48..64: window index, window generation, region generation, and whether there is a region.
 //!
 //! Of a request that is executed at its post (`fast`) no copy is kept: what is asked for until it completes is read
-//! here. Who writes over one that is under way changes what its completion says, and what would be sent again.
+//! here. A write over one that is under way changes what its completion says, and what would be sent again.
 //!
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
@@ -377,7 +377,7 @@ impl SendQueue {
         Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
 
-    /// Overwrites a word of the array, as whoever can write to it may.
+    /// Overwrites a word of the array, as a program or peer that can write to it may.
     #[cfg(test)]
     pub fn poke(&self, at: usize, value: u64) {
         self.put(at % (self.entries.len() * WORDS), value);

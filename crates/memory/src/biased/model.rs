@@ -11,7 +11,7 @@ use super::Until;
 
 pub const ANONYMOUS: usize = usize::MAX;
 
-/// Threads of a model say who they are.
+/// The number of this thread of a model.
 pub fn thread() -> usize {
     ANONYMOUS
 }

@@ -1,4 +1,4 @@
-//! What the biased mutex needs of the system: who I am, barriers in other threads, waiting.
+//! What the biased mutex needs of the system: the number of this thread, barriers in other threads, waiting.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -120,7 +120,7 @@ impl Bell {
         true
     }
 
-    /// Wakes who waits for it.
+    /// Wakes the threads that wait for it.
     pub fn ring(&self, word: &AtomicU32) {
         if !cfg!(miri) {
             let _ = futex::wake(word, Flags::PRIVATE, 1);

@@ -17,7 +17,7 @@ unsafe impl RawMutex for RawBiased {
         Bell,
     );
 
-    /// Who took it lets go of it.
+    /// The thread that took it lets go of it.
     type GuardMarker = GuardNoSend;
 
     #[inline]

@@ -58,8 +58,8 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Whether the consumer is to ring when it has made room, as it does at first. Whoever looks for room again and
-    /// again saves it the system call, and itself the waking.
+    /// Whether the consumer is to ring when it has made room, as it does at first. A producer that looks for room again
+    /// and again saves it the system call, and itself the waking.
     pub fn call_for_room(&mut self, calls: bool) {
         self.calls = calls;
     }
@@ -148,7 +148,7 @@ impl<M: RingMemory> Producer<M> {
         true
     }
 
-    /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, who
+    /// A record will be appended very soon: a good moment to take the next slot's cache line from the consumer, which
     /// waits at it.
     #[inline(always)]
     pub fn expect_push(&self) {
@@ -168,7 +168,7 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Takes the cache lines of some slots back from the consumer, who has read them, all at once: behind the next
+    /// Takes the cache lines of some slots back from the consumer, which has read them, all at once: behind the next
     /// slot, at which the consumer waits.
     ///
     /// By stores, because on some processors (AMD's of family 25) the hint to do so, `prefetchw`, does nothing for a

@@ -42,7 +42,7 @@ impl WindowEnv {
         }
     }
 
-    /// Who is to be rung must not wait for a long copy.
+    /// Rings the peers that are to be rung before a long copy: they must not wait for it.
     fn ring_before(&mut self, spans: &[Span]) {
         if spans.iter().any(|span| span.len >= co_copy::SHORTEST) {
             self.ring_doorbells();

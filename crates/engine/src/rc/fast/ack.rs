@@ -154,7 +154,7 @@ impl<P: Env> Engine<P> {
         false
     }
 
-    /// Sends the acknowledgement that the first of those who have something to send owes, if that is all there is to do
+    /// Sends the acknowledgement that the first queue pair with something to send owes, if that is all there is to do
     /// for it.
     #[inline]
     pub(crate) fn acknowledge_first(&mut self) -> bool {
