@@ -128,9 +128,9 @@ not touched.",
 their sequence numbers, acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
 
 A program and those that it starts write to one file. So do programs that are started by other softrnic run commands \
-with the same FILE, as long as one of the first still has the device open; a FILE that no process writes to is replaced. \
-In what several programs write each packet is once. What passes between a program and one that does not write to FILE \
-is there, too.
+with the same FILE, as long as one of the first still has the device open; a FILE that no process writes to is \
+replaced. In what several programs write each packet is once. What passes between a program and one that does not \
+write to FILE is there, too.
 
 With FILE a FIFO, or - for the standard output, packets can be looked at while they come; the program's own standard \
 output is its standard error then.
