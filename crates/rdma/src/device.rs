@@ -107,7 +107,8 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if self.device.list.is_none() {
-            return; // librdmacm has it: "devices remain opened while the librdmacm library is loaded", rdma_get_devices(3)
+            // librdmacm has it: "devices remain opened while the librdmacm library is loaded", rdma_get_devices(3).
+            return;
         }
         // SAFETY: a live context, closed once; every object of it holds it, so none remains.
         unsafe { (self.library().api.close_device)(self.raw.as_ptr()) };
