@@ -133,6 +133,10 @@ const KNOW_NO_WINDOW: &[&str] = &[
 
 /// The tests that can differ, with single copies between processes forbidden: everything goes through the window.
 pub fn test_indirect(suite: &mut Suite, options: &Options) {
+    // `cargo test` alone does not build the library that they load.
+    if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
+        return;
+    }
     let mut words = vec!["test", "--workspace", "--no-fail-fast"];
     words.extend(KNOW_NO_WINDOW.iter().flat_map(|name| ["--exclude", name]));
     words.extend(options.test_filter());
