@@ -1,5 +1,5 @@
-//! The arrows between the crates: who may depend on whom. Declared here and nowhere else, and held against what cargo
-//! sees.
+//! The arrows between the crates: the dependencies that each may have. They are declared here and nowhere else, and
+//! compared with those that cargo sees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -10,27 +10,27 @@ use serde_json::Value;
 /// point upwards in this list only, so there can be no cycle.
 #[rustfmt::skip]
 const ARROWS: &[(&str, &[&str])] = &[
-    // The vocabulary: knows nothing.
+    // The vocabulary: it knows no other crate.
     ("softrnic-verbs",  &[]),
     // Timing two methods by turns: arithmetic, nothing else.
     ("softrnic-trial",  &[]),
-    // Packets, links and what an engine asks of its surroundings; headers as they are on a wire.
+    // Packets, links and the environment of an engine; headers as they are on a wire.
     ("softrnic-wire",   &["softrnic-verbs"]),
     // The protocols of iWARP: bytes and time in, bytes and placements out.
     ("softrnic-iwarp",  &["softrnic-verbs", "softrnic-wire"]),
-    // What an adapter tells about itself, and what that means.
+    // Reports of an adapter, and their explanation.
     ("softrnic-report", &["softrnic-verbs"]),
     // The C structures of verbs.h, for both sides of the ABI.
     ("softrnic-sys",    &[]),
     // The semantics: no socket, no thread, no clock.
     ("softrnic-engine", &["softrnic-verbs", "softrnic-trial", "softrnic-wire", "softrnic-report"]),
-    // All unsafe access to memory, on behalf of what the engine asks for.
+    // All unsafe access to memory, for the engine's environment.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-trial", "softrnic-wire"]),
     // Asking other processes for their reports.
     ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
-    // Connections of TCP programs on shared memory, and the rules that say which: no system call.
+    // Connections of TCP programs on shared memory, and the rules that select them: no system call.
     ("softrnic-sock",   &["softrnic-verbs", "softrnic-memory"]),
-    // Middleware on the message path: taps and faults, the same for every wire.
+    // Middleware on the message path: taps and faults, for every wire.
     ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report"]),
     // The wire between processes of one host.
     ("softrnic-window", &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-memory", "softrnic-taps"]),
@@ -48,19 +48,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
-    // The libraries that stand in for libibverbs and librdmacm, as files: knows nothing of this device but its symbols.
+    // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its
+    // symbols.
     ("softrnic-dropin", &[]),
-    // What the machine itself can do: knows nothing of the device, or it would not be a limit.
+    // The limits of the machine itself: code that knew the device would measure no limit.
     ("softrnic-limits", &[]),
     // The program.
     ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
-    // Development commands: stand apart.
+    // Development commands, which use no other crate.
     ("xtask",           &[]),
 ];
 
-/// Development dependencies that may point elsewhere: tests look from above.
+/// Development dependencies that may point elsewhere: tests may use crates below.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     // A test that forges messages and windows takes their formats from where they are defined.
     ("softrnic-conformance", &["softrnic-memory", "softrnic-window"]),
@@ -111,7 +112,7 @@ fn problems(metadata: &Value) -> Vec<String> {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let to = dependency["name"].as_str().unwrap_or_default();
             let for_tests = dependency["kind"] == "dev" && tests.get(name).is_some_and(|t| t.contains(&to));
-            // A crate may name itself in tests, and what lies outside the workspace is no arrow of ours.
+            // A crate may name itself in tests, and a crate outside the workspace makes no arrow.
             if names.contains(to) && to != name && !allowed.contains(&to) && !for_tests {
                 problems.push(format!("{name} -> {to} is not declared"));
             }

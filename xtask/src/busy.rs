@@ -1,5 +1,5 @@
-//! A busy machine: two runnable threads per core in the background, so that whoever spins, or trusts in being on a core
-//! soon, shows.
+//! A busy machine: two runnable threads per core in the background, so that code shows that spins, or relies on getting
+//! a core soon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use crate::report::Suite;
 use crate::{Options, interop, rust};
 
-/// The suite: a sample of the others.
+/// Run the suite: a sample of the others.
 pub fn busy(suite: &mut Suite, options: &Options) {
     let _busy = (!options.busy).then(Busy::start);
     let options = Options { busy: true, quick: true, filter: options.filter.clone(), ..Options::default() };
@@ -19,7 +19,7 @@ pub fn busy(suite: &mut Suite, options: &Options) {
 /// Runnable threads for each core.
 const PER_CORE: usize = 2;
 
-/// Threads that do nothing but run, until this is dropped.
+/// Threads that only run, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
     over: Arc<AtomicBool>,

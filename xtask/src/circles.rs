@@ -1,4 +1,4 @@
-//! Circles between the files of one crate: which file names which, by its `crate::` paths.
+//! Circles between the files of one crate: the files that each names by its `crate::` paths.
 //!
 //! A method of a type that several files add to (`impl Engine` in most files of the engine) is called without a path,
 //! so those calls are no arrows here: `crates/engine/src/lib.rs` says how they run.
@@ -28,7 +28,7 @@ mod tests {
         }
     }
 
-    /// The modules that this source names, as far as they are of this crate.
+    /// The modules of this crate that this source names.
     fn named(source: &str, modules: &BTreeMap<String, String>) -> BTreeSet<String> {
         let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         let code = source.lines().map(|line| line.split("//").next().unwrap_or_default());

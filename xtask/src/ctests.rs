@@ -1,8 +1,8 @@
 //! The C tests: `crates/abi/tests/c/*.c`, programs written against libibverbs-dev's headers and run like any other.
 //!
-//! Exit status 0 is a pass; 77 a skip, with the reason as the last line. A file may say in its first lines `// flags:
+//! Exit status 0 is a pass; 77 a skip, with the reason as the last line. A file may have in its first lines `// flags:
 //! ...` (for the compiler), `// args: ...` (for the program; `@lib@` stands for the library's path in both) and `//
-//! run: alone` (without `softrnic run`: the test looks after the loading itself).
+//! run: alone` (without `softrnic run`: the test loads the library itself).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ const COMMON: &[&str] = &["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-p
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a skipping test exits with, as in automake.
+/// The exit status of a test that skips, as in automake.
 const SKIP: i32 = 77;
 
 pub fn plain(suite: &mut Suite, options: &Options) {

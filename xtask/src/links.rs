@@ -12,7 +12,7 @@ const RECORDS: &[&str] = &["CHANGELOG.md", "docs/lab"];
 /// First folders of a path that is written from the root of the repository.
 const ROOTS: &[&str] = &["crates", "xtask", "interop", "fuzz", "docs", ".ci"];
 
-/// Looks at every Markdown file below `root`. Gives how many links and names were looked at.
+/// Check every Markdown file below `root`. The result is the number of links and names that were checked.
 ///
 /// # Errors
 /// Every link and name that leads nowhere, one per line.
@@ -64,7 +64,7 @@ struct Link {
     target: String,
 }
 
-/// What a document points at.
+/// The targets of a document.
 #[derive(Debug, Default)]
 struct Targets {
     links: Vec<Link>,
@@ -111,7 +111,7 @@ fn scan(line: &str, found: &mut Targets) {
     }
 }
 
-/// Whether a link of the document `name` leads somewhere.
+/// Check that a link of the document `name` leads somewhere.
 fn follow(root: &Path, name: &Path, text: &str, link: &Link) -> Result<(), String> {
     if ["http://", "https://", "mailto:"].iter().any(|scheme| link.target.starts_with(scheme)) {
         return Ok(());
@@ -130,7 +130,7 @@ fn follow(root: &Path, name: &Path, text: &str, link: &Link) -> Result<(), Strin
             return Err("there is no such heading".into());
         }
     }
-    // A text like `run.rs::receive` says where the link leads, and what is there.
+    // A text like `run.rs::receive` names the target of the link, and an item in it.
     let named = link.text.trim_matches('`');
     match named.split("::").next() {
         Some(file) if file.ends_with(".rs") && !target.ends_with(file) => {
@@ -182,7 +182,7 @@ fn is_name(code: &str) -> bool {
     path.chars().all(known) && (ROOTS.contains(&first) && second.is_some() || second == Some("src"))
 }
 
-/// Whether there is such a file or folder, and in it what the names behind it say, each after a `::`.
+/// Check that there is such a file or folder, and in it the items of the names behind it, each after a `::`.
 fn look_up(root: &Path, file: &Path, names: &str) -> Result<(), String> {
     if !root.join(file).exists() {
         return Err("there is no such file".into());

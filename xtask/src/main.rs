@@ -46,7 +46,7 @@ Options:
 
 Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
 
-/// What the command line said.
+/// The options of the command line.
 #[derive(Debug, Default)]
 pub struct Options {
     quick: bool,
@@ -57,8 +57,8 @@ pub struct Options {
     minutes: Option<u64>,
 }
 
-/// How long all suites together may take if `--minutes` does not say it. They are held to half an hour on two cores; CI
-/// ends a run after an hour and a half without a report.
+/// How long all suites together may take, in minutes, without `--minutes`. They should take half an hour on two cores;
+/// CI ends a run after an hour and a half without a report.
 const MINUTES: u64 = 75;
 
 impl Options {
@@ -67,8 +67,8 @@ impl Options {
         self.filter.as_ref().is_none_or(|text| case.contains(text.as_str()))
     }
 
-    /// How many times longer than on a quiet machine a program may take. Pairs that poll for each other's messages wait
-    /// for a time slice of the scheduler's at each.
+    /// The factor by which a program may take longer than on a quiet machine. Pairs that poll for each other's messages
+    /// wait for a time slice of the scheduler at each.
     fn patience(&self) -> u32 {
         if self.busy { 4 } else { 1 }
     }
@@ -144,7 +144,7 @@ fn usage(problem: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the steps and prints the report. A missing tool is a failure: a suite that did not run has not passed.
+/// Run the steps and print the report. A missing tool is a failure: a suite that did not run has not passed.
 fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCode {
     let mut report = Report::default();
     let started = Instant::now();
@@ -158,12 +158,12 @@ fn test<'a>(steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCod
     steps::run_all(report, steps, options)
 }
 
-/// The workspace's folder.
+/// The folder of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// Where cargo builds.
+/// The folder where cargo builds.
 pub fn target_dir() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -171,7 +171,7 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Where the output of every program goes.
+/// The folder for the output of every program.
 pub fn logs() -> PathBuf {
     target_dir().join("interop/logs")
 }

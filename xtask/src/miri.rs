@@ -1,6 +1,6 @@
-//! Miri: an interpreter that finds undefined behaviour and data races. It runs what makes no system call, and it is
-//! some hundred times slower than the processor, so it runs what is about memory and threads; tests that are about much
-//! data have smaller sizes under `cfg!(miri)`, or are left out with the reason.
+//! Miri: an interpreter that finds undefined behaviour and data races. It runs code that makes no system call, and it
+//! is some hundred times slower than the processor. So it runs tests about memory and threads. Tests with much data
+//! have smaller sizes under `cfg!(miri)`, or are left out with the reason.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,9 +20,10 @@ struct Package {
 }
 
 enum Which {
-    /// What cannot be run is marked in the crate itself.
+    /// All tests; those that cannot be run are marked in the crate itself.
     All,
-    /// These. Of a crate that forbids unsafe code and knows no threads, for the sake of the libraries that it uses.
+    /// These tests. A crate that forbids unsafe code and has no threads is tested for the sake of the libraries that it
+    /// uses.
     Sample(&'static [&'static str]),
 }
 
@@ -37,23 +38,23 @@ const PACKAGES: &[Package] = &[
             "tests::errors::late_target_leaves_dead_requests_alone",
             "tests::recovery::lost_response_of_one_read",
         ]),
-        // The tickets of queue pairs stay where they are for as long as the process lives: peers read them.
+        // The tickets of queue pairs stay in memory for as long as the process lives: peers read them.
         flags: "-Zmiri-ignore-leaks",
     },
 ];
 
-/// Four minutes on a core of its own. Beside other suites it has to wait for time.
+/// The limit of a crate, which takes four minutes on a core of its own. Beside other suites it has to wait for time.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// The toolchain that miri comes with. Of one day: miri grows stricter, and what it finds in a library that we use
-/// (1.101 in parking_lot_core 0.9.12: the types of the arguments of `syscall`) is not to depend on when a machine was
-/// set up.
+/// The toolchain that miri comes with, of one day. Miri grows stricter, and its findings in a library that this project
+/// uses (1.101 in parking_lot_core 0.9.12: the types of the arguments of `syscall`) must not depend on when a machine
+/// was set up.
 pub const TOOLCHAIN: &str = "nightly-2026-05-20";
 
-/// What rustup calls what miri needs.
+/// The names in rustup of the components that miri needs.
 pub const COMPONENTS: &str = "miri,rust-src";
 
-/// True if miri can be run. Through rustup: inside of cargo, `cargo` is the pinned one, which knows no `+nightly`.
+/// True if miri can be run through rustup: inside of cargo, `cargo` is the pinned one, which knows no `+nightly`.
 pub fn is_there() -> bool {
     let version = Command::new("rustup")
         .args(["run", TOOLCHAIN, "cargo", "miri", "--version"])
@@ -97,7 +98,7 @@ fn program(log: &str, flags: &str) -> Program {
         .env("CARGO_TARGET_DIR", target_dir().join("miri"))
 }
 
-/// Names what the sample does without.
+/// Report the tests that the sample leaves out.
 fn leave_out(suite: &mut Suite, package: &str, sample: &[&str]) {
     let log = format!("miri-{package}-list");
     let listed = program(&log, "").args(["--lib", "-p", package, "--", "--list"]).run(LIMIT);

@@ -14,14 +14,14 @@ pub const PYTHON: &str = "/usr/bin/python3";
 /// The file with the package's version and hash.
 const PINNED: &str = "interop/rdmacore/requirements.txt";
 
-/// The package has 2 MB. pip gives up by itself after two tries of 20 s.
+/// The limit of a fetch of 2 MB. pip gives up by itself after two attempts of 20 s.
 const FETCH: Duration = Duration::from_secs(100);
 
-/// A build takes half a minute on two cores; beside other suites it may have to wait for time.
+/// The limit of a build, which takes half a minute on two cores; beside other suites it may have to wait for time.
 const BUILD: Duration = Duration::from_secs(900);
 
-/// Unpacks the package, and builds pyverbs without the modules of vendors' adapters, beside the two libraries that it
-/// is linked to. Nothing is measured with it, so the compiler need not optimize, which is most of its time.
+/// Unpack the package, and build pyverbs without the modules of vendors' adapters, beside the two libraries that it is
+/// linked to. It is not used to measure, so the compiler need not optimize, which is most of its time.
 const SCRIPT: &str = r#"
 set -eu
 tar -xzf "$1"/pyverbs-*.tar.gz --strip-components=1
@@ -32,12 +32,12 @@ cmake -GNinja -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O0 -g0' -DIN_PLAC
 ninja $(ninja -t targets all | grep -o '^python/pyverbs/[^/]*\.so')
 "#;
 
-/// Why there is no package, or no build of it.
+/// The reason why there is no package, or no build of it.
 #[derive(Debug)]
 pub enum Missing {
     /// The registry was not reached.
     Offline(String),
-    /// Something is wrong with what came.
+    /// The package has an error.
     Broken(String),
 }
 
@@ -53,7 +53,7 @@ fn folder() -> Result<PathBuf, Missing> {
     Ok(target_dir().join("interop").join(format!("rdma-core-{}", version()?)))
 }
 
-/// Brings the source package, if it is not there yet. pip compares its hash with the pinned one.
+/// Fetch the source package, if it is not there yet. pip compares its hash with the pinned one.
 pub fn fetch() -> Result<PathBuf, Missing> {
     let package = folder()?.join("package");
     let has = |folder: &Path| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
@@ -76,7 +76,8 @@ pub fn fetch() -> Result<PathBuf, Missing> {
     }
 }
 
-/// The folder of the built package: `rdma-core/tests`, `build/lib`, `build/python`. Who comes while it is built waits.
+/// The folder of the built package: `rdma-core/tests`, `build/lib`, `build/python`. A caller that comes while it is
+/// built waits.
 pub fn built() -> Result<PathBuf, Missing> {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = BUILDING.lock();

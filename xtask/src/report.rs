@@ -1,26 +1,26 @@
-//! What a run found: cases in suites, the table at the end, and the one line that CI reads.
+//! The findings of a run: cases in suites, the table at the end, and the one line that CI reads.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How one case ended.
+/// The outcome of one case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
-    /// One line that says what was wrong.
+    /// It failed, with one line about the reason.
     Failed(String),
-    /// Why this cannot run here. A skip without a reason does not exist.
+    /// It cannot run here, with the reason. A skip without a reason does not exist.
     Skipped(String),
 }
 
-/// One thing that was tried.
+/// One test case.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
     pub outcome: Outcome,
-    /// Where the output is, if the case ran a program.
+    /// The place of the output, if the case ran a program.
     pub log: Option<PathBuf>,
-    /// Zero if nobody measured it.
+    /// The time that it took; zero if that was not measured.
     pub took: Duration,
 }
 
@@ -30,9 +30,9 @@ pub struct Suite {
     pub name: String,
     pub cases: Vec<Case>,
     pub took: Duration,
-    /// Times of what is no case by itself, such as a build, or a program that tells many cases.
+    /// The times of parts that are no case by themselves, such as a build, or a program with many cases.
     parts: Vec<(String, Duration)>,
-    /// When the last case ended.
+    /// The time at which the last case ended.
     last: Instant,
 }
 
@@ -54,12 +54,12 @@ impl Suite {
         self.push(name, Outcome::Skipped(why.into()), None);
     }
 
-    /// Adds a case that began when the one before it ended.
+    /// Add a case that began when the one before it ended.
     pub fn push(&mut self, name: impl Into<String>, outcome: Outcome, log: Option<PathBuf>) {
         self.push_timed(name, outcome, log, self.last.elapsed());
     }
 
-    /// Adds a case; failures are told at once, so that whoever watches need not wait for the table.
+    /// Add a case. A failure is printed at once, so that it shows before the table.
     pub fn push_timed(&mut self, name: impl Into<String>, outcome: Outcome, log: Option<PathBuf>, took: Duration) {
         let name = name.into();
         self.last = Instant::now();
@@ -72,7 +72,7 @@ impl Suite {
         self.cases.push(Case { name, outcome, log, took });
     }
 
-    /// Adds the time of what is no case by itself.
+    /// Add the time of a part that is no case by itself.
     pub fn part(&mut self, name: impl Into<String>, took: Duration) {
         self.parts.push((name.into(), took));
         self.last = Instant::now();
@@ -101,10 +101,10 @@ impl Suite {
     }
 }
 
-/// So many of a suite's cases stand in the table of times.
+/// The number of a suite's cases that stand in the table of times.
 const SLOWEST: usize = 5;
 
-/// Cases by outcome.
+/// The numbers of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub passed: usize,
@@ -127,7 +127,7 @@ impl Report {
         })
     }
 
-    /// Prints skips with their reasons, failures with their logs, the table, and the closing line.
+    /// Print skips with their reasons, failures with their logs, the table, and the closing line.
     pub fn print(&self) {
         self.print_cases("Skipped", |outcome| match outcome {
             Outcome::Skipped(why) => Some(why),
@@ -148,7 +148,7 @@ impl Report {
         println!("\n{}", closing_line(self.total()));
     }
 
-    /// Prints what took longest: the suites by their times, and of each the slowest cases.
+    /// Print the longest times: the suites by their times, and of each the slowest cases.
     fn print_times(&self) {
         let mut suites: Vec<&Suite> = self.suites.iter().collect();
         suites.sort_by_key(|suite| std::cmp::Reverse(suite.took));
@@ -181,7 +181,7 @@ impl Report {
     }
 }
 
-/// The form of this line is read by machines: it stands alone and says nothing else.
+/// The closing line. Machines read its form: it stands alone and has nothing else.
 fn closing_line(n: Count) -> String {
     format!("{} passed, {} failed, {} skipped", n.passed, n.failed, n.skipped)
 }

@@ -1,4 +1,5 @@
-//! Runs programs: output to files, a limit on the time, and on a hang the stacks of everything that still runs.
+//! Programs that are run with output to files, a limit on the time, and on a hang the stacks of everything that still
+//! runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// When the whole run has to be over. Unset: never.
+/// The time at which the whole run has to be over. Unset: never.
 static END: OnceLock<Instant> = OnceLock::new();
 
-/// Bounds the whole run: programs that run at `end` are killed, and later ones are not started, so that the report with
-/// what took so long still comes.
+/// Bound the whole run: programs that run at `end` are killed, and later ones are not started, so that the report still
+/// comes and shows what took so long.
 pub fn end_at(end: Instant) {
     let _ = END.set(end);
 }
@@ -26,20 +27,20 @@ pub fn is_over() -> bool {
     END.get().is_some_and(|end| Instant::now() >= *end)
 }
 
-/// Why programs are not started once [`is_over`].
+/// The reason why programs are not started once [`is_over`].
 pub const OVER: &str = "not run: the time for the whole run is used up (`--minutes`)";
 
-/// A program to run, and where what it says goes: `LOG.out`, `LOG.err`, and `LOG.stacks` if it hangs.
+/// A program to run, and the place of its output: `LOG.out`, `LOG.err`, and `LOG.stacks` if it hangs.
 #[derive(Debug)]
 pub struct Program {
     command: Command,
     log: PathBuf,
 }
 
-/// What came of it.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Finished {
-    /// `None`: it had to be killed.
+    /// The exit status; `None`: it had to be killed.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
@@ -86,7 +87,7 @@ impl Program {
         self
     }
 
-    /// Takes a variable away that we have ourselves.
+    /// Remove a variable that this process has itself.
     pub fn without(mut self, key: impl AsRef<OsStr>) -> Self {
         self.command.env_remove(key);
         self
@@ -97,7 +98,7 @@ impl Program {
         self
     }
 
-    /// Starts it in a process group of its own, so that a hang can be ended with all its children.
+    /// Start it in a process group of its own, so that a hang can be ended with all its children.
     pub fn spawn(mut self) -> io::Result<Running> {
         if is_over() {
             return Err(io::Error::other(OVER));
@@ -117,7 +118,7 @@ impl Program {
         Ok(Running { child, log: self.log, status: None })
     }
 
-    /// Runs it to its end or to `limit`.
+    /// Run it to its end or to `limit`.
     pub fn run(self, limit: Duration) -> io::Result<Finished> {
         let mut running = self.spawn()?;
         running.wait(Instant::now() + limit)?;
@@ -125,7 +126,7 @@ impl Program {
     }
 }
 
-/// A program under way. Dropping it kills whatever is left of its group.
+/// A program under way. Dropping it kills the rest of its group.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -162,13 +163,13 @@ impl Running {
         self.child.id()
     }
 
-    /// Ends a program that does not end of itself, and collects what it said.
+    /// End a program that does not end by itself, and collect its output.
     pub fn stop(mut self) -> io::Result<Finished> {
         self.kill();
         self.finish()
     }
 
-    /// Collects what it said. If it still runs, its stacks are taken and it is killed with its group.
+    /// Collect its output. If it still runs, its stacks are taken and it is killed with its group.
     pub fn finish(mut self) -> io::Result<Finished> {
         if !self.ended()? {
             let stacks = stacks_of_group(self.child.id());
@@ -208,7 +209,7 @@ pub fn with(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A file's text, whatever bytes are in it; empty if it is not there.
+/// A file's text, with any bytes; empty if it is not there.
 fn text(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -218,7 +219,7 @@ pub fn shorten(line: &str, max: usize) -> &str {
     line.char_indices().nth(max).map_or(line, |(end, _)| &line[..end])
 }
 
-/// Every thread's stack of every process in the group, by gdb; without gdb, what the kernel tells.
+/// The stacks of every thread of every process in the group, by gdb; without gdb, the state that the kernel shows.
 fn stacks_of_group(group: u32) -> String {
     let mut out = String::new();
     for pid in members(group) {
@@ -256,7 +257,7 @@ fn members(group: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Looks a program up in `PATH`.
+/// Look a program up in `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);

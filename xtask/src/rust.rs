@@ -8,20 +8,20 @@ use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program};
 use crate::{Options, logs, root, target_dir};
 
-/// A build on two busy cores takes minutes; ten times that is a hang. In the background it may have to wait for the
-/// longest suites.
+/// The limit of a build. On two busy cores it takes minutes; ten times that is a hang. In the background it may have to
+/// wait for the longest suites.
 const BUILD: Duration = Duration::from_secs(1800);
 
-/// Thousands of kills take an hour on a busy machine.
+/// The limit of thousands of kills, which take an hour on a busy machine.
 const STRESS: Duration = Duration::from_secs(3 * 3600);
-/// What tests print is in their logs, and what they count (`counted: `) is shown.
+/// The arguments that show the output of tests: it is in their logs, and their counts (`counted: `) are printed.
 const SHOWN: [&str; 2] = ["--", "--show-output"];
 
 fn cargo(log: &str) -> Program {
     Program::new(env!("CARGO"), logs().join("cargo").join(log)).dir(root())
 }
 
-/// One cargo command that either succeeds or does not.
+/// Run one cargo command that either succeeds or does not.
 fn one(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> Option<Finished> {
     match program.run(limit) {
         Ok(done) => {
@@ -36,7 +36,7 @@ fn one(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> Opti
     }
 }
 
-/// The first line with an error in it says more than the last one.
+/// The first line with an error in it, which tells more than the last one.
 fn first_error(done: &Finished) -> String {
     let error = done.stderr.lines().chain(done.stdout.lines()).find(|line| line.starts_with("error"));
     match error {
@@ -65,8 +65,8 @@ pub fn fmt(suite: &mut Suite, _: &Options) {
     }
 }
 
-/// Where lints and documentation are built: cargo lets one command at a time into a folder, and tests are built
-/// meanwhile.
+/// The folder where lints and documentation are built: cargo lets one command at a time into a folder, and tests are
+/// built meanwhile.
 fn lints() -> PathBuf {
     target_dir().join("lints")
 }
@@ -81,7 +81,7 @@ pub fn doc(suite: &mut Suite, _: &Options) {
     let program =
         cargo("doc").args(["doc", "--workspace", "--no-deps", "--keep-going"]).env("RUSTDOCFLAGS", "-D warnings");
     let Some(done) = one(suite, "cargo doc", program.env("CARGO_TARGET_DIR", lints()), BUILD) else { return };
-    // Some warnings are cargo's own, which nothing turns into errors.
+    // Some warnings are cargo's own, which no option turns into errors.
     match done.stderr.lines().find(|line| line.starts_with("warning")) {
         Some(line) => suite.push("cargo doc warns of nothing", Outcome::Failed(line.to_owned()), Some(done.log)),
         None => suite.pass("cargo doc warns of nothing"),
@@ -100,7 +100,7 @@ pub fn test(suite: &mut Suite, options: &Options) {
     tests(suite, "test", cargo("test").args(words).env(key, value));
 }
 
-/// The tests inside the crates: those that start no program and need no package.
+/// Run the tests inside the crates: those that start no program and need no package.
 pub fn test_units(suite: &mut Suite, options: &Options) {
     let mut words = vec!["test", "--workspace", "--lib", "--bins", "--no-fail-fast"];
     words.extend(options.test_filter());
@@ -108,12 +108,12 @@ pub fn test_units(suite: &mut Suite, options: &Options) {
     tests(suite, "test-units", cargo("test-units").args(words));
 }
 
-/// The one test of what single copies alone can do.
+/// The one test of a property that only single copies have.
 const NEEDS_SINGLE_COPY: &str = "who_only_watches_its_memory_is_reached";
 
 /// The crates whose tests cannot differ when single copies are forbidden, and which are tested once. Only
 /// `softrnic-window` reads that setting. It is not among the dependencies of these crates, and their tests start no
-/// program of ours and load no library of ours.
+/// program of this project and load none of its libraries.
 const KNOW_NO_WINDOW: &[&str] = &[
     "softrnic-verbs",
     "softrnic-wire",
@@ -131,7 +131,7 @@ const KNOW_NO_WINDOW: &[&str] = &[
     "xtask",
 ];
 
-/// The tests that can differ, with single copies between processes forbidden: everything goes through the window.
+/// Run the tests that can differ, with single copies between processes forbidden: everything goes through the window.
 pub fn test_indirect(suite: &mut Suite, options: &Options) {
     // `cargo test` alone does not build the library that they load.
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
@@ -144,7 +144,7 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     words.extend(["--skip", NEEDS_SINGLE_COPY]);
     suite.skip(NEEDS_SINGLE_COPY, "without single copies a process that stands still is not reached");
     let (key, value) = crate::interop::SINGLE_COPY_FORBIDDEN;
-    // What takes long does both by itself, or does not depend on it.
+    // Tests that take long do both by themselves, or do not depend on it.
     let shorter = [
         ("SOFTRNIC_KILL_ROUNDS", "30"),
         ("SOFTRNIC_CHURN_SECONDS", "3"),
@@ -156,7 +156,7 @@ pub fn test_indirect(suite: &mut Suite, options: &Options) {
     tests(suite, "test-indirect", program.env(key, value));
 }
 
-/// The conformance tests that are about load and about peers that die or stand still, in a short form.
+/// Run the conformance tests about load and about peers that die or stand still, in a short form.
 pub fn test_load(suite: &mut Suite, options: &Options, name: &str, (key, value): (&str, &str)) {
     // `cargo test` alone does not build the library that they load.
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
@@ -176,8 +176,8 @@ pub fn test_load(suite: &mut Suite, options: &Options, name: &str, (key, value):
     }
 }
 
-/// The long form of what is about peers that are killed, objects that come and go, and load; not in `test`. The
-/// variables can be set to other numbers.
+/// Run the long form of the tests about peers that are killed, objects that come and go, and load; it is not in `test`.
+/// The variables can be set to other numbers.
 pub fn stress(suite: &mut Suite, options: &Options) {
     if one(suite, "cargo build", cargo("build-dev").args(["build", "--workspace"]), BUILD).is_none() {
         return;
@@ -199,14 +199,14 @@ fn tests(suite: &mut Suite, name: &str, program: Program) {
     take_tests(suite, name, program, BUILD);
 }
 
-/// Runs `cargo test` and takes every test as a case. It is a failure if there is none.
+/// Run `cargo test` and take every test as a case. It is a failure if there is none.
 pub fn take_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) {
     if !take_any_tests(suite, name, program, limit) {
         suite.fail(name, "no test was run");
     }
 }
 
-/// The same; false if there was none.
+/// Run `cargo test` and take every test as a case; false if there was none.
 fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Duration) -> bool {
     let cases = suite.cases.len();
     let begun = Instant::now();
@@ -218,7 +218,7 @@ fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
         }
     };
     let (whole, times) = (begun.elapsed(), binary_times(&done.stderr, &done.stdout));
-    // Under miri programs have a clock of their own, which tells nothing of ours.
+    // Under miri programs have a clock of their own, which does not show real time.
     match whole.checked_sub(times.iter().map(|(_, took)| took).sum()) {
         Some(building) => {
             times.into_iter().for_each(|(binary, took)| suite.part(format!("{name}: {binary}"), took));
@@ -257,8 +257,8 @@ fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
     cases
 }
 
-/// How long each program of tests ran. Its name stands in cargo's messages (stderr), its time in its own (stdout), in
-/// the same order. Rust's test harness does not tell the time of a single test.
+/// How long each program of tests ran. Its name is in cargo's messages (stderr), its time in its own (stdout), in the
+/// same order. Rust's test harness does not print the time of a single test.
 fn binary_times(stderr: &str, stdout: &str) -> Vec<(String, Duration)> {
     let names = stderr.lines().filter_map(|line| {
         if let Some(documented) = line.trim().strip_prefix("Doc-tests ") {
@@ -281,13 +281,14 @@ pub fn listed_tests(stdout: &str) -> Vec<String> {
     stdout.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// The release profile without what takes long to build and changes no result: optimization over the bounds of crates.
+/// The release profile without options that take long to build and change no result: optimization over the bounds of
+/// crates.
 fn quick_profile(program: Program) -> Program {
     program.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
 }
 
-/// Models of the lock-free code: every crate that has a `cfg(loom)` in it. They are built apart, because the flag
-/// changes every crate.
+/// Run the models of the lock-free code: every crate that has a `cfg(loom)` in it. They are built separately, because
+/// the flag changes every crate.
 pub fn loom(suite: &mut Suite, _: &Options) {
     let crates = crates_with("cfg(loom)");
     if crates.is_empty() {
@@ -304,8 +305,8 @@ pub fn loom(suite: &mut Suite, _: &Options) {
     }
 }
 
-/// How many inputs each fuzz target gets: about as many as it takes in fifteen seconds on a core of its own. A number
-/// and no time, because the suite runs in what time others leave.
+/// The number of inputs of each fuzz target: about as many as it takes in fifteen seconds on a core of its own. It is a
+/// number and no time, because the suite runs in the time that others leave.
 const FUZZ_RUNS: &[(&str, u32)] = &[
     ("ring_consumer", 50_000),
     ("rendezvous", 3_000_000),
@@ -316,8 +317,9 @@ const FUZZ_RUNS: &[(&str, u32)] = &[
     ("iwarp", 300_000),
 ];
 
-/// A short run of every fuzz target in `fuzz/`. libFuzzer needs the coverage instrumentation, which the pinned compiler
-/// has; no nightly and no cargo-fuzz is needed for that. `--locked`: a test must not change a file that git knows.
+/// Run every fuzz target in `fuzz/` for a short time. libFuzzer needs the coverage instrumentation, which the pinned
+/// compiler has; no nightly and no cargo-fuzz is needed for that. `--locked`: a test must not change a file that git
+/// knows.
 pub fn fuzz(suite: &mut Suite, options: &Options) {
     let folder = root().join("fuzz");
     let targets = fuzz_targets(&folder);
@@ -349,8 +351,8 @@ pub fn fuzz(suite: &mut Suite, options: &Options) {
             suite.fail(target, e.to_string());
             continue;
         }
-        // An input takes far less than a millisecond. The limit is in seconds of the wall's clock, of which others may
-        // take most.
+        // An input takes far less than a millisecond. The limit is in seconds of the wall clock, of which other suites
+        // may take most.
         let program = Program::new(built.join(HOST).join("release").join(&target), logs().join("cargo").join(&target))
             .args([format!("-runs={runs}"), "-timeout=60".into(), "-rss_limit_mb=2048".into()])
             .args([format!("-artifact_prefix={}", crashes.display())])

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the tests need from the distribution.
+//! `cargo xtask setup`: the packages of the distribution that the tests need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::run::find;
 use crate::{miri, rdmacore};
 
-/// A Debian package, the file that shows that it is there, and what fails without it.
+/// A Debian package, the file that shows that it is installed, and the tests that fail without it.
 struct Package {
     name: &'static str,
     shows: Shows,
@@ -83,10 +83,10 @@ impl Package {
     }
 }
 
-/// Installs what is missing: packages as root or through sudo, miri through rustup.
+/// Install the packages that are missing: as root or through sudo, miri through rustup.
 ///
 /// # Errors
-/// What is missing, and the commands that would install it.
+/// The missing packages, and the commands that would install them.
 pub fn setup() -> Result<(), String> {
     let packages = packages();
     // Later steps may have no network. Without the package its suite is left out.
@@ -126,7 +126,7 @@ fn packages() -> Result<(), String> {
     check_packages()
 }
 
-/// Miri is a component of nightly toolchains only. The pinned toolchain stays the one that builds.
+/// Install miri, which is a component of nightly toolchains only. The pinned toolchain stays the one that builds.
 fn miri() -> Result<(), String> {
     if miri::is_there() {
         println!("setup: miri is there");
@@ -176,6 +176,7 @@ fn apt(prefix: &[&str], args: &[&str]) -> Result<(), String> {
 /// the package itself into `scratch`.
 ///
 /// # Errors
+/// The reason why they cannot be had.
 /// Why they cannot be had.
 pub fn python_tests(scratch: &Path) -> Result<PathBuf, String> {
     const TESTS: &str = "usr/share/doc/rdma-core/tests";

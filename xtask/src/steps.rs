@@ -1,4 +1,4 @@
-//! The suites: what `cargo xtask test` runs, and what beside what.
+//! The suites of `cargo xtask test`, and the suites that run beside each.
 
 use std::iter;
 use std::process::{Command, ExitCode};
@@ -9,14 +9,14 @@ use std::time::Instant;
 use crate::report::{Report, Suite};
 use crate::{Options, arrows, busy, ctests, interop, miri, rdmacore, run, rust};
 
-/// Beside what a suite runs.
+/// The suites that run beside a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// One after the other.
     Front,
     /// Beside the suites of [`Lane::Front`], [`BACKGROUND`] at a time, in the time of the processors that they leave
-    /// unused ([`yield_to_others`]). For what computes, and neither measures time nor talks to other processes: builds,
-    /// models, fuzzing.
+    /// unused ([`yield_to_others`]). This is for suites that compute, and neither measure time nor communicate with
+    /// other processes: builds, models, fuzzing.
     Background,
     /// Behind all others, because it measures, or makes the load of its own that it is about.
     Alone,
@@ -24,7 +24,7 @@ pub enum Lane {
 
 use Lane::{Alone, Background, Front};
 
-/// One suite: its name, what it is, beside what it runs, whether `--quick` leaves it out, and what runs it.
+/// One suite: its name, its description, its lane, whether `--quick` leaves it out, and the function that runs it.
 pub struct Step {
     pub name: &'static str,
     pub about: &'static str,
@@ -33,7 +33,7 @@ pub struct Step {
     run: fn(&mut Suite, &Options),
 }
 
-/// What `test` runs, in the order of its report, and within a lane in this order.
+/// The suites of `test`, in the order of its report, and within a lane in this order.
 #[rustfmt::skip]
 pub const STEPS: &[Step] = &[
     Step { name: "build", lane: Front, slow: false, run: rust::build,
@@ -100,7 +100,7 @@ pub const STEPS: &[Step] = &[
         about: "miri on the crates that it can run" },
 ];
 
-/// Not one of them: it takes as long as all of them.
+/// The suite of the long forms, which is none of `test`: it takes as long as all of these.
 pub const STRESS: Step = Step {
     name: "stress",
     lane: Front,
@@ -109,7 +109,7 @@ pub const STRESS: Step = Step {
     about: "peers killed and objects made, for a long time",
 };
 
-/// What `quick` runs after a change, before all the rest: it needs neither root nor the distribution's packages.
+/// The suites of `quick` after a change, before all the rest: it needs neither root nor the distribution's packages.
 #[rustfmt::skip]
 pub const QUICK: &[Step] = &[
     Step { name: "build", lane: Front, slow: false, run: rust::build,
@@ -128,10 +128,10 @@ pub const QUICK: &[Step] = &[
         about: "ibv_rc_pingpong, if it is installed" },
 ];
 
-/// So many suites of [`Lane::Background`] run at a time: a model and a fuzz target run on one core each.
+/// The number of suites of [`Lane::Background`] that run at a time: a model and a fuzz target run on one core each.
 const BACKGROUND: usize = 2;
 
-/// Runs the steps, and prints a report of them behind what this one has already.
+/// Run the steps, and print a report of them behind the suites that this one has already.
 pub fn run_all<'a>(mut report: Report, steps: impl Iterator<Item = &'a Step>, options: &Options) -> ExitCode {
     let steps: Vec<&Step> = steps.collect();
     let _busy = options.busy.then(busy::Busy::start);
@@ -151,7 +151,7 @@ pub fn run_all<'a>(mut report: Report, steps: impl Iterator<Item = &'a Step>, op
             if front.iter().any(|step| step.name == "rdmacore") {
                 scope.spawn(|| {
                     yield_to_others();
-                    // The suite waits for it, and tells what is wrong with it.
+                    // The suite waits for it, and reports an error in it.
                     let _ = rdmacore::built();
                 });
             }
@@ -189,8 +189,8 @@ fn run_one(step: &Step, options: &Options) -> Suite {
     suite
 }
 
-/// Gives this thread, and the programs that it starts, what time of the processors nobody else wants (SCHED_IDLE,
-/// sched(7)): who becomes runnable is not kept waiting by them.
+/// Give this thread, and the programs that it starts, only the processor time that no other thread wants (SCHED_IDLE,
+/// sched(7)): a thread that becomes runnable does not wait for them.
 fn yield_to_others() {
     let thread = rustix::thread::gettid().as_raw_pid().to_string();
     let done = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).output();
@@ -208,7 +208,7 @@ fn arrows_step(suite: &mut Suite, _: &Options) {
     }
 }
 
-/// The suites again, each case's name marked, with the window as the only way.
+/// Run the suites again, each case's name marked, with the window as the only way.
 fn indirect(suite: &mut Suite, options: &Options) {
     rust::test_indirect(suite, options);
     interop::indirect(suite, options);

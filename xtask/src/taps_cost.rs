@@ -1,7 +1,7 @@
-//! What captures and faults cost whoever does not use them: SEND of 8 bytes with this build's library, and with one
-//! from which the questions after them have been left out (`--cfg without_taps`), in turns: instructions of a message,
-//! which valgrind counts, and the time, which the compiler's layout of two libraries changes by more than a question
-//! takes.
+//! The cost of captures and faults for programs that do not use them. SEND of 8 bytes is measured with this build's
+//! library, and with one from which the tests for taps have been left out (`--cfg without_taps`), in turns. Measured
+//! are the instructions of a message, which valgrind counts, and the time, which the compiler's layout of two libraries
+//! changes by more than such a test takes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,19 +15,19 @@ use crate::{logs, root, target_dir};
 
 /// Runs of each.
 const TURNS: usize = 40;
-/// Runs under valgrind of each, of so many messages, of which the least are taken: what comes with the time, looks of
-/// the NIC thread's above all, only ever adds.
+/// The number of runs under valgrind of each, of so many messages, of which the least are taken: work that depends on
+/// time, the checks of the NIC thread above all, only ever adds.
 const COUNTS: usize = 7;
 const MESSAGES: [u64; 2] = [10_000, 110_000];
-/// A build with optimisation across all crates takes a minute or two.
+/// The limit of a build with optimisation across all crates, which takes a minute or two.
 const BUILD: Duration = Duration::from_secs(1200);
-/// A run takes three seconds.
+/// The limit of a run, which takes three seconds.
 const RUN: Duration = Duration::from_secs(120);
 
-/// Measures, and prints the ratio of every turn's medians.
+/// Measure, and print the ratio of every turn's medians.
 ///
 /// # Errors
-/// What could not be built, run or read.
+/// The thing that could not be built, run or read.
 pub fn measure() -> Result<(), String> {
     let usual = target_dir().join("release");
     let without = target_dir().join("without-taps");
@@ -41,7 +41,7 @@ pub fn measure() -> Result<(), String> {
     let mut best = [f64::INFINITY; 2];
     println!("SEND of 8 B, one way, us: as it is, without the question, ratio");
     for turn in 0..TURNS {
-        // Who comes first changes, so that a machine that grows slower or faster favours neither.
+        // The order changes, so that a machine that grows slower or faster favours neither.
         let [first, second] = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
         let mut took = [0.0; 2];
         for which in [first, second] {
@@ -55,7 +55,7 @@ pub fn measure() -> Result<(), String> {
     ratios.sort_by(f64::total_cmp);
     let at = |part: usize| ratios[(TURNS - 1) * part / 4];
     println!("ratio: median {:.4}, quartiles {:.4} and {:.4}; should be <= 1.01", at(2), at(1), at(3));
-    // What else runs on the machine only ever adds.
+    // Other work on the machine only ever adds.
     println!("ratio of the fastest runs: {:.4} ({:.3} and {:.3} us)", best[0] / best[1], best[0], best[1]);
     Ok(())
 }
@@ -71,7 +71,7 @@ fn build(log: &str, target: &Path, flags: &str) -> Result<(), String> {
     if done.ok() { Ok(()) } else { Err(format!("cargo build: {}", done.verdict())) }
 }
 
-/// Instructions of one message, its program's own included, with each library.
+/// Instructions of one message, those of the test program included, with each library.
 fn instructions(libraries: &[PathBuf; 2]) -> Result<[f64; 2], String> {
     let source = root().join("interop/taps-cost/one_process.c");
     let program = target_dir().join("taps-cost-one-process");
@@ -107,7 +107,7 @@ fn count(program: &Path, library: &Path, messages: u64) -> Result<u64, String> {
     if !done.ok() {
         return Err(format!("valgrind: {}", done.verdict()));
     }
-    // Its first thread's, in a file of its own.
+    // The counts of the first thread are in a file of their own.
     let file = counts.with_extension("callgrind-01");
     let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
     text.lines()

@@ -1,4 +1,5 @@
-//! `softrnic bench` itself: that it measures everything that it is asked for, and what it writes. Never the figures.
+//! `softrnic bench` itself: whether it measures everything that it is asked for, and the files that it writes. The
+//! figures are not judged.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +12,10 @@ use super::{Mode, record};
 use crate::Options;
 use crate::report::Suite;
 
-/// Longest time of a run; they take some seconds.
+/// The longest time of a run; most take some seconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Looks at what a run has written into the folder.
+/// A check of the files that a run has written into the folder.
 type Check = fn(&Path) -> Result<(), String>;
 
 pub fn bench(suite: &mut Suite, options: &Options) {
@@ -65,7 +66,7 @@ fn rows<'a>(results: &'a Value, name: &str) -> Result<&'a Vec<Value>, String> {
     if rows.is_empty() { Err(format!("{name} is empty")) } else { Ok(rows) }
 }
 
-/// Every figure is one, and stands beside a limit.
+/// Check that every figure is one, and stands beside a limit.
 fn figures(results: &Value) -> Result<(), String> {
     for (name, place) in [("latency", "/microseconds/median"), ("bandwidth", "/gigabytes_per_second/median")] {
         for row in rows(results, name)? {
@@ -100,11 +101,11 @@ fn all(home: &Path) -> Result<(), String> {
         rows(&results, name)?;
     }
     let (polling, events) = (|row: &Value| row["waiting"] == "polling", |row: &Value| row["waiting"] == "events");
-    // Three sizes of SEND, WRITE, READ over RC, two atomics, SEND and WRITE over UC, one datagram; by events without
-    // WRITE.
+    // The cases are three sizes of SEND, WRITE, READ over RC, two atomics, SEND and WRITE over UC, one datagram; those
+    // by events are without WRITE.
     expect("latencies", count(&results, "latency", polling), 3 * 3 + 2 + 2 * 3 + 1)?;
     expect("latencies by events", count(&results, "latency", events), 2 * 3 + 2 + 3 + 1)?;
-    // The same without atomics, and three that walk.
+    // The bandwidths have no atomics, and three that walk.
     expect("bandwidths", count(&results, "bandwidth", polling), 3 * 3 + 2 * 3 + 1 + 3)?;
     expect("bandwidths by events", count(&results, "bandwidth", events), 3 * 3 + 2 * 3 + 1)?;
     expect("walking", count(&results, "bandwidth", |row| row["walking"] == true), 3)?;

@@ -1,4 +1,4 @@
-//! Reads a capture, and holds it against the rules of RoCEv2: an implementation of its own, with nothing from the
+//! A reader of captures, which checks them against the rules of RoCEv2: an implementation of its own, without the
 //! crates that write captures.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,16 +8,16 @@ use std::path::Path;
 /// A packet, from its base transport header on.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub time: u64,
-    /// Which process captured it.
+    /// The number of the process that captured it.
     pub interface: u32,
-    /// Stands for the sender's queue pair.
+    /// The UDP source port, which stands for the sender's queue pair.
     pub port: u16,
     pub opcode: u8,
     pub dest: u32,
     pub psn: u32,
-    /// Without padding and ICRC.
+    /// The body, without padding and ICRC.
     pub body: Vec<u8>,
     pub icrc_is_right: bool,
     pub comment: Option<String>,
@@ -41,12 +41,12 @@ impl Packet {
         ![UC, UD].contains(&self.service())
     }
 
-    /// READ responses, acknowledgements.
+    /// True for READ responses and acknowledgements.
     pub fn is_response(&self) -> bool {
         (0x0d..=0x12).contains(&self.operation())
     }
 
-    /// The last packet of a request.
+    /// True for the last packet of a request.
     pub fn ends_message(&self) -> bool {
         !self.is_response() && ![0x00, 0x01, 0x06, 0x07].contains(&self.operation())
     }
@@ -55,7 +55,8 @@ impl Packet {
         self.operation() == 0x0c
     }
 
-    /// First and middle packets are as long as the path MTU, neither more nor less (IBTA vol. 1, 9.2.2).
+    /// The path MTU that the packet shows: first and middle packets are as long as that, neither more nor less (IBTA
+    /// vol. 1, 9.2.2).
     fn mtu(&self) -> Option<usize> {
         let extended = if self.service() == XRC && !self.is_response() { 4 } else { 0 };
         let headers = match self.operation() {
@@ -67,13 +68,13 @@ impl Packet {
         self.body.len().checked_sub(headers + extended)
     }
 
-    /// DMALen of a READ request.
+    /// The DMALen of a READ request.
     fn dma_len(&self) -> usize {
         let at = if self.service() == XRC { 16 } else { 12 };
         self.body.get(at..at + 4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]) as usize)
     }
 
-    /// What a response says of requests: up to which PSN they are acknowledged, or that one has to come again.
+    /// The syndrome of a response: up to which PSN requests are acknowledged, or that one has to come again.
     fn syndrome(&self) -> Option<u8> {
         match self.operation() {
             0x11 | 0x12 | 0x0d | 0x0f | 0x10 => self.body.first().copied(),
@@ -81,8 +82,8 @@ impl Packet {
         }
     }
 
-    /// Attribute and data of a datagram of communication management (IBTA vol. 1, 13.4.2 and chapter 12), behind the
-    /// DETH.
+    /// The attribute and the data of a datagram of communication management (IBTA vol. 1, 13.4.2 and chapter 12),
+    /// behind the DETH.
     pub fn managed(&self) -> Option<(u16, &[u8])> {
         let mad = self.body.get(8..264).filter(|mad| self.dest == 1 && self.service() == UD && mad[1] == 7)?;
         Some((u16::from_be_bytes([mad[16], mad[17]]), &mad[24..]))
@@ -96,7 +97,7 @@ impl Packet {
 /// All packets of a file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// The first error in the file.
 pub fn read(path: &Path) -> Result<Vec<Packet>, String> {
     let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let word = |at: usize| bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
@@ -177,7 +178,7 @@ const CRC: [u32; 256] = {
     table
 };
 
-/// IBTA annex A17.3.3: what routers change counts as ones.
+/// The ICRC of a packet (IBTA annex A17.3.3): the fields that routers change count as ones.
 fn icrc(ip: &[u8], header: usize) -> u32 {
     let changes: &[usize] = if header == 20 { &[1, 8, 10, 11] } else { &[1, 2, 3, 7] };
     let mut crc = u32::MAX;
@@ -192,36 +193,36 @@ fn icrc(ip: &[u8], header: usize) -> u32 {
     !crc
 }
 
-/// What a capture has in it.
+/// The contents of a capture.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Requests, each counted once however often it was sent.
+    /// The requests, each counted once however often it was sent.
     pub messages: usize,
-    /// Packets that were sent again.
+    /// The packets that were sent again.
     pub again: usize,
 }
 
-/// The shortest timeout of the programs, 4.096 us << 14: what is sent again sooner has been asked for.
+/// The shortest timeout of the programs, 4.096 us << 14: a packet that is sent again sooner was asked for.
 const TIMEOUT: u64 = 4096 << 14;
 
 /// The requests of one queue pair to another.
 #[derive(Default)]
 struct Flow {
-    /// Behind the highest sequence number so far.
+    /// The number behind the highest sequence number so far.
     next: Option<u32>,
-    /// Behind the last packet: lower than `next` while packets come again.
+    /// The number behind the last packet: lower than `next` while packets come again.
     cursor: u32,
-    /// When each sequence number was last seen.
+    /// The time at which each sequence number was last seen.
     seen: HashMap<u32, u64>,
-    /// Sequence numbers from which on the responder wants to have everything again.
+    /// The sequence numbers from which on the responder asks for everything again.
     asked: Vec<u32>,
-    /// Where the last message ended, and the one before it.
+    /// The ends of the last message, and of the one before it.
     ends: [Option<u32>; 2],
     reliable: bool,
 }
 
 impl Flow {
-    /// Takes in a request of `takes` sequence numbers. True if it has not been there before.
+    /// Take in a request of `takes` sequence numbers. True if it has not been there before.
     fn take(&mut self, packet: &Packet, takes: u32) -> Result<bool, String> {
         let psn = packet.psn;
         let next = *self.next.get_or_insert(psn);
@@ -237,7 +238,7 @@ impl Flow {
             match nak {
                 Some(nak) => drop(self.asked.drain(..=nak)),
                 None if waited => {}
-                None => return Err("it is sent again, and nobody asked for it".to_owned()),
+                None => return Err("it is sent again, and nothing asked for it".to_owned()),
             }
         }
         self.cursor = psn.wrapping_add(takes) & 0xff_ffff;
@@ -245,7 +246,7 @@ impl Flow {
             self.next = Some(self.cursor);
         }
         self.seen.insert(psn, packet.time);
-        // Also what was never seen to begin there: a READ comes again from where its answers ended.
+        // The start may be one that was never seen: a READ comes again from where its answers ended.
         Ok(psn == next)
     }
 
@@ -255,26 +256,26 @@ impl Flow {
     }
 }
 
-/// `a` is before `b` in the circle of 24-bit numbers.
+/// True if `a` is before `b` in the circle of 24-bit numbers.
 fn before(a: u32, b: u32) -> bool {
     a != b && b.wrapping_sub(a) & 0xff_ffff < 1 << 23
 }
 
-/// Checks the CRCs; that the sequence numbers of each direction have no gap; that packets are sent again only when that
+/// Check the CRCs; that the sequence numbers of each direction have no gap; that packets are sent again only when that
 /// was asked for, or after a timeout; that every reliable request is acknowledged; and that there is nothing to comment
 /// on.
 ///
 /// `leaves`: the programs do not wait for their last messages to be acknowledged.
 ///
 /// # Errors
-/// What is wrong.
+/// The first rule that is broken.
 pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
     let mtu = packets.iter().filter_map(Packet::mtu).max().unwrap_or(4096);
     if let Some(odd) = packets.iter().filter_map(Packet::mtu).find(|len| *len != mtu) {
         return Err(format!("a packet in the middle of a message has {odd} bytes, others {mtu}"));
     }
     let mut flows: BTreeMap<(u16, u32, u32), Flow> = BTreeMap::new();
-    // By the sender of the acknowledgement and its destination.
+    // The highest acknowledged number by the sender of the acknowledgement and its destination.
     let mut acknowledged: HashMap<(u16, u32), u32> = HashMap::new();
     let mut found = Findings::default();
     for (number, packet) in packets.iter().enumerate() {
@@ -298,7 +299,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
             }
             continue;
         }
-        // Datagrams are numbered by their sender, wherever they go.
+        // Datagrams are numbered by their sender, whatever their destination.
         let to = if packet.service() == UD { 0 } else { packet.dest };
         // Every process has a queue pair 1.
         let of = if packet.managed().is_some() { packet.interface + 1 } else { 0 };
@@ -307,7 +308,7 @@ pub fn check(packets: &[Packet], leaves: bool) -> Result<Findings, String> {
         let takes = if packet.is_read() { packet.dma_len().div_ceil(mtu).max(1) as u32 } else { 1 };
         match flow.take(packet, takes) {
             Ok(true) => {
-                // Of what comes again, and was copied directly the first time, the data need not be there.
+                // The data of a packet that comes again, and that was copied directly the first time, may be missing.
                 if let Some(comment) = &packet.comment {
                     return wrong(comment);
                 }
@@ -366,7 +367,7 @@ mod tests {
     fn what_is_wrong_is_found() {
         assert!(check(&sends(&[1, 2, 4], 4), false).unwrap_err().contains("was never seen"));
         assert!(check(&sends(&[1, 2, 3], 2), false).unwrap_err().contains("is acknowledged"));
-        assert!(check(&sends(&[1, 2, 2], 2), false).unwrap_err().contains("nobody asked"));
+        assert!(check(&sends(&[1, 2, 2], 2), false).unwrap_err().contains("nothing asked"));
         let mut bad = sends(&[1], 1);
         bad[0].icrc_is_right = false;
         assert!(check(&bad, false).unwrap_err().contains("ICRC"));

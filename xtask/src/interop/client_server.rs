@@ -1,5 +1,5 @@
-//! A server and its clients whose command lines need not resemble each other: what the connection manager's programs,
-//! fio, qperf and others need. How the server says that it listens differs as well.
+//! A server and its clients whose command lines need not resemble each other, as for the connection manager's programs,
+//! fio, qperf and others. The servers also differ in how they show that they listen.
 
 use std::fs;
 use std::io;
@@ -12,18 +12,18 @@ use crate::run::{Finished, Running};
 
 use super::sandbox::Sandbox;
 
-/// How it is known that the clients may start.
+/// The sign by which the clients may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// Somebody listens on this port of the connection manager.
+    /// A process listens on this port of the connection manager.
     Rdma(u16),
-    /// Somebody listens on this TCP port.
+    /// A process listens on this TCP port.
     Tcp(u16),
-    /// The server sleeps. For those that say nothing; a busy one counts as ready after a while.
+    /// The server sleeps. This is for servers that show nothing else; a busy one counts as ready after a while.
     Settled,
 }
 
-/// Looks at the outputs of the server and of a client; says what is wrong.
+/// A check of the outputs of the server and of a client, which returns what is wrong.
 pub type Check = fn(server: &Finished, client: &Finished) -> Result<(), String>;
 
 pub struct ClientServer {
@@ -31,12 +31,13 @@ pub struct ClientServer {
     /// The program with its arguments, separated by spaces.
     pub server: String,
     pub client: String,
-    /// One after the other: rping's persistent server mixes up requests that come while it looks at one.
+    /// The number of clients, one after the other: rping's persistent server mixes up requests that come while it
+    /// handles one.
     pub clients: usize,
     pub ready: Ready,
-    /// The server does not end of itself.
+    /// True if the server does not end by itself.
     pub stays: bool,
-    /// Others may run at the same time: its port is its own, and it sleeps more than it computes.
+    /// True if others may run at the same time: its port is its own, and it sleeps more than it computes.
     pub beside: bool,
     pub environment: &'static [(&'static str, &'static str)],
     pub limit: Duration,
@@ -65,7 +66,7 @@ impl ClientServer {
         }
     }
 
-    /// The server's log is returned; the clients' lie beside it.
+    /// Run the case. The result has the server's log; the clients' lie beside it.
     pub fn run(&self, sandbox: &Sandbox) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/', ':'], "_");
         match self.try_run(sandbox, &log) {
@@ -141,7 +142,7 @@ impl Ready {
     }
 }
 
-/// Ports are claimed by names of unix sockets (`crates/cm/src/names.rs`).
+/// True if a process listens: ports are claimed by names of unix sockets (`crates/cm/src/names.rs`).
 fn listens_rdma(port: u16) -> bool {
     let port = format!("/{port:04x}/");
     fs::read("/proc/net/unix").is_ok_and(|text| {

@@ -1,4 +1,4 @@
-//! docs/conformance.md: every test of rdma-core's suite that concerns the device, and what came of it.
+//! docs/conformance.md: every test of rdma-core's suite that concerns the device, and its outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use crate::report::Outcome;
 /// One test.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// As unittest names it: `tests.MODULE.CLASS.METHOD`.
+    /// The name, as in unittest: `tests.MODULE.CLASS.METHOD`.
     pub test: String,
     pub outcome: Outcome,
 }
@@ -18,7 +18,7 @@ impl Row {
         Self { test: test.to_owned(), outcome }
     }
 
-    /// Without the package's name, which is the same for all.
+    /// The name without that of the package, which all tests share.
     pub fn name(&self) -> String {
         self.test.strip_prefix("tests.").unwrap_or(&self.test).to_owned()
     }
@@ -42,7 +42,7 @@ The suite `rdmacore` runs the tests of a newer version beside them (`interop/rdm
 may fail.
 ";
 
-/// Above the table of programs, which several suites write.
+/// The text above the table of programs, which several suites write.
 const PROGRAMS: &str = "# Conformance: programs
 
 Unmodified programs of the distribution, run by an ordinary user through `softrnic run`, server and client in two
@@ -59,7 +59,7 @@ RDMA, which
 fio leaves out for this engine (`FIO_UNIDIR`, version 3.33): it verifies the blocks of SENDs, where they arrive.
 ";
 
-/// A program, and what came of all its cases.
+/// A program, and the outcome of all its cases.
 pub struct Program {
     pub name: String,
     pub package: String,
@@ -97,7 +97,7 @@ pub fn with_programs(page: &str, part: &str, rows: &[Program]) -> String {
     format!("{tests}{changed}")
 }
 
-/// The first program of a suite's table in which the page says something else; versions are left out.
+/// The first program of a suite's table whose row differs; versions are left out.
 pub fn programs_differ(page: &str, part: &str, rows: &[Program]) -> Option<String> {
     let (_, programs) = halves(page);
     let table = programs.split(&heading(part)).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
@@ -109,21 +109,21 @@ pub fn programs_differ(page: &str, part: &str, rows: &[Program]) -> Option<Strin
     })
 }
 
-/// The tables of tests, and what stands behind them about programs, if anything.
+/// The page's tables of tests, and the part behind them about programs, if there is one.
 fn halves(page: &str) -> (&str, &str) {
     let at = page.find("\n# Conformance: programs").unwrap_or(page.len());
     page.split_at(at)
 }
 
-/// The page that `page` made, with the programs of the committed one.
+/// The page that `made` is, with the programs of the committed one.
 pub fn keep_programs(committed: &str, made: &str) -> String {
     format!("{made}{}", halves(committed).1)
 }
 
-/// The line that differs from one version of the package to the next.
+/// The beginning of the line that differs from one version of the package to the next.
 const VERSION: &str = "Version of the package: ";
 
-/// The page.
+/// The text of the page.
 pub fn page(version: &str, rows: &[Row]) -> String {
     let mut modules: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -159,16 +159,16 @@ fn line(row: &Row) -> String {
     format!("| {test} | {result} |")
 }
 
-/// Text that does not break a table.
+/// A text that does not break a table.
 fn cell(text: &str) -> String {
     text.replace('|', "/").replace('\n', " ").trim().to_owned()
 }
 
-/// Reasons that lie in the machine and not in the device: what such a test comes to may differ from the committed page,
-/// as long as it does not fail.
+/// Reasons that lie in the machine and not in the device: the outcome of such a test may differ from the committed
+/// page, as long as it does not fail.
 const MACHINE: &[&str] = &["huge pages", "Huge pages", "/dev/dri", "by root"];
 
-/// The first test in which two pages differ. The version and what depends on the machine are left out.
+/// The first test in which two pages differ. The version and results that depend on the machine are left out.
 pub fn difference(committed: &str, made: &str) -> Option<String> {
     let (old, new) = (results(committed), results(made));
     let none = "(nothing)";

@@ -1,4 +1,5 @@
-//! Faults on purpose: for each a program that meets it, and what it saw. `docs/faults.md` is made of the tables here.
+//! Deliberate faults: for each a program that meets it, and the program's output. `docs/faults.md` is made of the
+//! tables here.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ use super::rdmacm::compile;
 use super::sandbox::Sandbox;
 use super::{at_once, run_beside};
 
-/// A fault, what `interop/faults` is told to do under it, and all that it says.
+/// A fault, the arguments of `interop/faults` under it, and all of its output.
 struct Row(&'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -61,8 +62,8 @@ const ROWS: &[Row] = &[
             RDMA_CM_EVENT_DISCONNECTED"]),
 ];
 
-/// A program that knows nothing of faults: what it is run under, and what is among its last words. With a server, it is
-/// the client, and the server meets nothing.
+/// A program that knows nothing of faults: the fault, the server if there is one, the program, and words of its last
+/// output. With a server, it is the client, and the server meets nothing.
 struct Stranger(&'static str, Option<(&'static str, Ready)>, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -82,11 +83,11 @@ const STRANGERS: &[Stranger] = &[
         127.0.0.1 -p 24305 -C 100000", &["cma detected device removal!!!!"]),
 ];
 
-/// Programs that notice nothing of what both sides meet: a name for it, what it is, and the programs.
+/// Faults that both sides meet and programs do not notice: a name, the faults, and the programs.
 struct Weather(&'static str, [(&'static str, &'static str); 1], &'static [(&'static str, &'static str, Ready)]);
 
-/// Packets that are lost, doubled, late and overtaken. No answer is lost: who has all that it waits for may go, and
-/// nobody would be there to give it again.
+/// Packets that are lost, doubled, late and overtaken. No answer is lost: a side that has all that it waits for may
+/// end, and could not send the answer again.
 const LOSSY: Weather = Weather(
     "lossy",
     [("SOFTRNIC_FAULT", "drop:p=0.01,count=10;duplicate:p=0.02,op=any;reorder:p=0.02;delay:p=0.01,t=2ms;seed=42")],
@@ -102,7 +103,7 @@ const LOSSY: Weather = Weather(
     ],
 );
 
-/// All answers are late, the last one as well, behind which the program ends.
+/// All answers are late, also the last one, behind which the program ends.
 const SLOW: Weather = Weather(
     "slow",
     [("SOFTRNIC_FAULT", "slow:t=1ms")],
@@ -112,7 +113,7 @@ const SLOW: Weather = Weather(
     ],
 );
 
-/// Some are.
+/// Some answers are late.
 const LATE: Weather = Weather(
     "late",
     [("SOFTRNIC_FAULT", "delay:every=3,t=2ms,op=any")],
@@ -143,7 +144,7 @@ pub fn faults(suite: &mut Suite, options: &Options) {
         Err(e) => return suite.fail("meet", e),
     };
     let meet = Meet { sandbox: &sandbox, program };
-    // What takes longest comes first: the others then run beside it.
+    // The cases that take longest come first: the others then run beside them.
     let mut cases = selftests();
     cases.extend(ROWS.iter().map(|row| Case::new(name(row), move |meet| meet.row(row))));
     cases.push(Case::new("the seed decides", |meet| meet.the_seed_decides()));
@@ -178,10 +179,10 @@ fn log_of(name: &str) -> String {
     name.replace([' ', '/', ':', ';', ',', '*'], "_")
 }
 
-/// How a case ended, and where its output is.
+/// The outcome of a case, and the place of its output.
 type Ended = io::Result<(Outcome, PathBuf)>;
 
-/// A case that may run beside others: most of its time it waits for what is lost or late.
+/// A case that may run beside others: most of its time it waits for packets that are lost or late.
 struct Case {
     name: String,
     run: Box<dyn Fn(&Meet) -> Ended + Sync>,
@@ -205,7 +206,7 @@ impl Meet<'_> {
         self.sandbox.program(&log_of(log), &self.program, &words).env("SOFTRNIC_FAULT", spec).run(LIMIT)
     }
 
-    /// What it sees.
+    /// Run a row, and check the program's output.
     fn row(&self, row: &Row) -> Ended {
         let Row(fault, scene, saw) = row;
         let done = self.run(&name(row), &format!("{fault};seed=42"), scene)?;
@@ -230,7 +231,7 @@ impl Meet<'_> {
     }
 }
 
-/// What a program sees that was written for adapters.
+/// Run a program that was written for adapters, and check its output.
 fn meet_unknowing(sandbox: &Sandbox, row: &Stranger) -> Ended {
     let Stranger(fault, server, program, saw) = row;
     let log = log_of(&stranger_name(row));
@@ -260,7 +261,8 @@ fn meet_unknowing(sandbox: &Sandbox, row: &Stranger) -> Ended {
     Ok((outcome, done.log))
 }
 
-/// `softrnic selftest` of the reliable services compares every byte. `SOFTRNIC_FAULT_SEEDS`: how many seeds (1).
+/// The cases of `softrnic selftest` with the reliable services, which compares every byte. `SOFTRNIC_FAULT_SEEDS` is
+/// the number of seeds (1).
 fn selftests() -> Vec<Case> {
     let seeds = std::env::var("SOFTRNIC_FAULT_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1u32);
     let all = (1..=seeds).flat_map(|seed| [(seed, ", XRC", "0"), (seed, ", RC", "1")]);
@@ -338,7 +340,8 @@ const OF_STRANGERS: &str = "
 |---|---|---|
 ";
 
-/// What processes and systems do without being asked: what it is, the test, and what it holds the program's view to.
+/// An event that processes and systems cause without being asked: its description, the test, and the expected view of
+/// the program.
 struct Met(&'static str, &'static str, &'static str, &'static str);
 
 const OF_THE_SYSTEM: &str = "
@@ -399,7 +402,7 @@ say) holds up nobody who is connected, nor those who come (`cargo xtask surround
 says what remains possible.
 ";
 
-/// `docs/faults.md`.
+/// The text of `docs/faults.md`.
 fn page(suite: &mut Suite, options: &Options) {
     let mut text = format!("{INTRODUCTION}{OF_MEET}");
     for Row(fault, scene, saw) in ROWS {

@@ -1,4 +1,4 @@
-//! The port as one of InfiniBand: programs that address by LIDs, as they do when nobody tells them a GID. qperf's tests
+//! The port as one of InfiniBand: programs address by LIDs, as they do when no option gives them a GID. qperf's tests
 //! are in the suite `programs`.
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub fn infiniband(suite: &mut Suite, options: &Options) {
     let done = sandbox.softrnic("selftest", &["selftest", "--quick"]).run(Duration::from_secs(300));
     record(suite, "softrnic selftest --quick (InfiniBand)", done, |_| (true, String::new()));
     pairs(suite, options, Mode::InfiniBand, cases());
-    // What came of these programs stands in docs/conformance.md for the other link layer.
+    // docs/conformance.md has the outcomes of these programs with the other link layer.
     run_client_servers(suite, options, &sandbox, &mut Record::default(), rdmacm::some());
 }
 
@@ -58,7 +58,7 @@ fn cases() -> Vec<Pair> {
     cases
 }
 
-/// Takes `-g 0` or `-x 0` away.
+/// Remove `-g 0` or `-x 0`.
 fn without_gid(args: &mut Vec<String>) {
     if let Some(at) = args.windows(2).position(|pair| ["-g", "-x"].contains(&pair[0].as_str()) && pair[1] == GID) {
         args.drain(at..at + 2);

@@ -1,5 +1,6 @@
 //! Every way in which a program finds the library: linked to it, or opening it by name or by path, under `softrnic run`
-//! or with nothing but `LD_LIBRARY_PATH` set to what `softrnic install` made; and what must not find it.
+//! or with nothing but `LD_LIBRARY_PATH` set to the directory that `softrnic install` made; and programs that must not
+//! find it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,13 +17,13 @@ use super::pair::Order;
 use super::sandbox::{self, Sandbox};
 use super::{DEVICE, Mode, perftest, pingpong, run_pairs};
 
-/// Longer than any of the programs takes, even on a busy machine.
+/// A limit that none of the programs reaches, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the programs of `interop/loading` exit with if there is no device.
+/// The exit status of the programs of `interop/loading` if there is no device.
 const NO_DEVICE: i32 = 3;
 
-/// A program of `interop/loading`: its name, its source, and what it is compiled with.
+/// A program of `interop/loading`: its name, its source, and the options of its compilation.
 const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("nccl", "nccl.c", &["-ldl"]),
     ("rdmacm", "rdmacm.c", &["-ldl"]),
@@ -45,13 +46,13 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
 
 const FLAGS: &[&str] = &["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O2", "-pthread"];
 
-/// What a case expects: an exit status, words on stderr (none: stderr is empty), and words on stdout.
+/// The expectation of a case: an exit status, words on stderr (none: stderr is empty), and words on stdout.
 struct Expected(i32, &'static [&'static str], &'static [&'static str]);
 
 const WORKS: Expected = Expected(0, &[], &[]);
 const SEES_NOTHING: Expected = Expected(NO_DEVICE, &["no softrnic0"], &[]);
 
-/// The suite.
+/// Run the suite.
 pub fn loading(suite: &mut Suite, options: &Options) {
     let Some(sandbox) = Mode::Every.sandbox(suite) else { return };
     if let Err(why) = prepare(&sandbox) {
@@ -78,7 +79,7 @@ pub fn loading(suite: &mut Suite, options: &Options) {
     run_pairs(suite, &sandbox, Mode::Every, &cases, 1);
 }
 
-/// Compiles the programs and brings them to the ordinary user.
+/// Compile the programs and copy them to the ordinary user.
 fn prepare(sandbox: &Sandbox) -> Result<(), String> {
     let folder = target_dir().join("interop/loading");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -110,7 +111,7 @@ fn prepare(sandbox: &Sandbox) -> Result<(), String> {
     sandbox::allow(&script)
 }
 
-/// Where the library lies that stands in for rdma-core's on a machine with an adapter.
+/// The place of the library that stands in for rdma-core's on a machine with an adapter.
 fn adapter_folder(sandbox: &Sandbox) -> PathBuf {
     sandbox.dir().join("adapter")
 }
@@ -122,7 +123,7 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// A file of the stage.
+    /// The path of a file of the sandbox.
     fn at(&self, name: &str) -> String {
         self.sandbox.dir().join(name).display().to_string()
     }
@@ -140,7 +141,7 @@ impl Tests<'_> {
         }
     }
 
-    /// One program, in one of the two ways.
+    /// Run one program, in one of the two ways.
     fn case(&mut self, around: Around, name: &str, program: &str, args: &[&str], expected: &Expected) {
         let way = if around == Directory { "LD_LIBRARY_PATH" } else { "softrnic run" };
         let name = format!("{way}: {name}");
@@ -150,7 +151,7 @@ impl Tests<'_> {
         }
     }
 
-    /// Twice: the second time, everything is there.
+    /// Install twice: the second time, everything is there.
     fn install(&mut self) {
         let made = Expected(0, &[], &["libibverbs.so.1 has the private names of", "librdmacm.so.1"]);
         self.run("softrnic install", self.sandbox.install("install"), &made);
@@ -182,7 +183,7 @@ impl Tests<'_> {
         }
     }
 
-    /// The drop-in libraries export what rdma-core's do, by the same versions, whether old or default.
+    /// Check that the drop-in libraries export rdma-core's names, by the same versions, whether old or default.
     fn names(&mut self) {
         for (name, node) in [("libibverbs.so.1", "IBVERBS_"), ("librdmacm.so.1", "RDMACM_")] {
             let case = format!("{name} exports what rdma-core's does");
@@ -192,7 +193,7 @@ impl Tests<'_> {
             match (exported(Path::new(&theirs)), ours) {
                 (Ok(theirs), Ok(ours)) => {
                     let missing: Vec<&String> = theirs.difference(&ours).collect();
-                    // What rdma-core added later has later nodes, never an old one.
+                    // Functions that rdma-core added later have later nodes, never an old one.
                     let nodes: BTreeSet<&str> =
                         theirs.iter().filter_map(|name| Some(name.rsplit_once('@')?.1)).collect();
                     let wrong: Vec<&String> = ours
@@ -211,7 +212,7 @@ impl Tests<'_> {
         }
     }
 
-    /// Programs that open the library themselves.
+    /// Run programs that open the library themselves.
     fn opened(&mut self, around: Around) {
         let nccl = self.at("nccl");
         let names = ["libibverbs.so", "libibverbs.so.1"];
@@ -239,16 +240,16 @@ impl Tests<'_> {
         );
         let (host, plugin) = (self.at("plugin"), self.at("plugin.so"));
         self.case(around, "a plugin", &host, &["now", &plugin], &WORKS);
-        // Its own libraries come first, whatever is preloaded: documented.
+        // The libraries of this directory come first, whatever is preloaded: documented.
         let deep = if around == Directory { WORKS } else { Expected(NO_DEVICE, &[], &[]) };
         self.case(around, "a plugin, deepbind", &host, &["now,deepbind", &plugin], &deep);
         if let Ok(path) = fs::canonicalize(system_library()) {
             let path = path.display().to_string();
-            // By its path, a file is what it is, unless somebody watches.
+            // A path names its file, unless the library's dlopen is called.
             let expected = if around == Directory { SEES_NOTHING } else { WORKS };
             self.case(around, "the system's library, by path", &nccl, &["now", &path], &expected);
         }
-        // Other libraries are found as ever: dlopen sees who called it, and whose DT_RUNPATH counts.
+        // Other libraries are found as ever: dlopen sees which object called it, and whose DT_RUNPATH counts.
         let runpath = self.at("runpath");
         self.case(around, "a library in the caller's DT_RUNPATH", &runpath, &["libonly-here.so"], &WORKS);
         let both = Expected(0, &[], &[]);
@@ -259,7 +260,7 @@ impl Tests<'_> {
         }
     }
 
-    /// Programs of the distribution. perftest's are linked BIND_NOW to vendors' libraries.
+    /// Run programs of the distribution. perftest's are linked BIND_NOW to vendors' libraries.
     fn programs(&mut self, around: Around) {
         let lists = Expected(0, &[], &[DEVICE]);
         self.case(around, "ibv_devices", "ibv_devices", &[], &lists);
@@ -275,7 +276,7 @@ impl Tests<'_> {
         );
     }
 
-    /// The library goes on to children, and not to those with an empty environment.
+    /// Check that children have the library, and children with an empty environment do not.
     fn children(&mut self) {
         let (nccl, script) = (self.at("nccl"), self.at("load.py"));
         let shell = format!("exec sh -c '{nccl} now libibverbs.so.1; exit $?'");
@@ -292,7 +293,7 @@ impl Tests<'_> {
         self.case(Plain, "softrnic run in softrnic run", &tool, &[&["run", "--", &nccl], &names[..]].concat(), &WORKS);
     }
 
-    /// Adapters are there for those who ask, and their functions are their library's.
+    /// Check that adapters are there for programs that ask, and that their functions are their library's.
     fn hardware(&mut self) {
         let program = self.at("hardware");
         let library_path = format!("LD_LIBRARY_PATH={}", adapter_folder(self.sandbox).display());
@@ -313,7 +314,7 @@ impl Tests<'_> {
         }
     }
 
-    /// What cannot be served is said.
+    /// Check the messages about programs that cannot be served.
     fn refusals(&mut self) {
         let refused: [(&str, &'static [&'static str]); 3] = [
             ("static", &["statically linked", "without -static"]),
@@ -334,7 +335,7 @@ impl Tests<'_> {
         );
     }
 
-    /// Being loaded makes no socket, no thread, no shared memory, and sends no signal.
+    /// Check that loading the library makes no socket, no thread, no shared memory, and sends no signal.
     fn costs(&mut self) {
         const CALLS: &str = "trace=%network,clone,clone3,fork,vfork,eventfd,eventfd2,memfd_create,epoll_create1,\
                              timerfd_create,prctl,rt_sigaction,kill,process_vm_readv";
@@ -352,7 +353,7 @@ impl Tests<'_> {
                 args.extend(preload.iter().flat_map(|setting| ["-E", *setting]));
                 args.extend(program);
                 let done = self.sandbox.alone(&format!("loading-cost-{name}"), "strace", &args).run(LIMIT);
-                // The calls without their arguments: addresses differ from run to run.
+                // The calls are compared without their arguments: addresses differ from run to run.
                 let text = fs::read_to_string(&trace).unwrap_or_default();
                 let calls: Vec<String> = text
                     .lines()
@@ -375,7 +376,7 @@ fn judge(done: &Finished, Expected(status, said, printed): &Expected) -> Outcome
         return Outcome::Failed(format!("{} (expected {status})", done.verdict()));
     }
     let line = done.stderr.lines().find(|line| !line.trim().is_empty());
-    // Where nothing is expected to be said, nothing is, by the loader least of all.
+    // Where no output is expected, there must be none, also none of the loader.
     if let (true, Some(line)) = (said.is_empty(), line) {
         return Outcome::Failed(format!("on stderr: {line}"));
     }

@@ -60,8 +60,8 @@ const MIGRATE: (&str, &str) = ("SOFTRNIC_MIGRATE", "1");
 const DEVICE: &str = "softrnic0";
 const GID: &str = "0";
 
-/// How the programs are run: with every path allowed, with large messages going by single copy on every machine, with
-/// the window as the only way, on a port of InfiniBand, or with registered memory that peers map.
+/// A mode in which the programs are run: with every path allowed, with large messages going by single copy on every
+/// machine, with the window as the only way, on a port of InfiniBand, or with registered memory that peers map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Every,
@@ -83,7 +83,7 @@ impl Mode {
         sandbox.map_err(|e| suite.fail("preparation", e)).ok()
     }
 
-    /// Marks the names of cases, so that they can be told from those of other suites.
+    /// The marked name of a case, which tells it from those of other suites.
     fn name(self, name: &str) -> String {
         match self {
             Mode::Every => name.to_owned(),
@@ -132,7 +132,7 @@ pub fn pingpong(suite: &mut Suite, options: &Options) {
     pairs(suite, options, Mode::Every, pingpong::cases(options.quick));
 }
 
-/// A pair of programs that were written for adapters, where the distribution's package is installed.
+/// Run a pair of programs that were written for adapters, where the distribution's package is installed.
 pub fn one_pingpong(suite: &mut Suite, options: &Options) {
     const PROGRAM: &str = "ibv_rc_pingpong";
     if crate::run::find(PROGRAM).is_none() {
@@ -159,7 +159,7 @@ pub fn pyverbs(suite: &mut Suite, options: &Options) {
     pyverbs::run(suite, &sandbox, options, Mode::Every);
 }
 
-/// With registered memory that peers map: initiators execute WRITE, READ and atomics by plain stores and loads.
+/// Run with registered memory that peers map: initiators execute WRITE, READ and atomics by plain stores and loads.
 pub fn migrated(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Migrated);
     pairs(suite, options, Mode::Migrated, pingpong::cases(true));
@@ -171,7 +171,7 @@ pub fn migrated(suite: &mut Suite, options: &Options) {
     rust::test_load(suite, options, "test-migrated", ("SOFTRNIC_MIGRATE", "1"));
 }
 
-/// All of it with the window as the only way.
+/// Run all of it with the window as the only way.
 pub fn indirect(suite: &mut Suite, options: &Options) {
     selftest_in(suite, options, Mode::Indirect);
     pairs(suite, options, Mode::Indirect, pingpong::cases(options.quick));
@@ -183,8 +183,8 @@ pub fn indirect(suite: &mut Suite, options: &Options) {
     pyverbs::run(suite, &sandbox, options, Mode::Indirect);
 }
 
-/// What is run on a busy machine: something of every kind, both ways of waiting, and what has hung on such a machine
-/// before.
+/// Run a sample on a busy machine: something of every kind, both ways of waiting, and programs that have hung on such a
+/// machine before.
 pub fn busy_sample(suite: &mut Suite, options: &Options) {
     let mut cases: Vec<Pair> = [
         ("ibv_rc_pingpong", "-s 4096 -n 1000 -c"),
@@ -206,8 +206,9 @@ pub fn busy_sample(suite: &mut Suite, options: &Options) {
     rdmacm::busy_sample(suite, options);
 }
 
-/// What forbids single copies without a word of ours: other namespaces, and a filter on the system calls. One side is
-/// surrounded, or both; the other way may still be allowed. And no room in /dev/shm, where nothing of ours lies.
+/// Run in surroundings that forbid single copies without this project's setting: other namespaces, and a filter on the
+/// system calls. One side is surrounded, or both; the other way may still be allowed. One case has no room in /dev/shm,
+/// where the library has no file.
 pub fn surroundings(suite: &mut Suite, options: &Options) {
     use Around::{FullShm, Namespaces, NoProcessVm, Plain};
     let places = [
@@ -244,7 +245,7 @@ pub fn surroundings(suite: &mut Suite, options: &Options) {
     strangers(suite, options, &sandbox);
 }
 
-/// What a program said without the library's line about copies that the kernel forbids, which may come once.
+/// The output of a program without the library's line about copies that the kernel forbids, which may come once.
 fn without_what_is_told(done: &Finished) -> Result<Finished, String> {
     let told = |line: &&str| line.starts_with("softrnic[") && line.contains("the kernel forbids this process to copy");
     match done.stderr.lines().filter(told).count() {
@@ -255,7 +256,7 @@ fn without_what_is_told(done: &Finished) -> Result<Finished, String> {
     Ok(Finished { status: done.status, stdout: done.stdout.clone(), stderr: others.join("\n"), log: done.log.clone() })
 }
 
-/// What another user leaves in the sockets of programs that run.
+/// Run programs while another user sends messages to their sockets.
 fn strangers(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     const NAME: &str = "ib_send_lat -R -D 4, and another user's visits";
     if !options.wants(NAME) {
@@ -292,7 +293,7 @@ fn pairs_on(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, wanted: impl Itera
     }
 }
 
-/// Runs so many pairs at a time.
+/// Run so many pairs at a time.
 fn run_pairs(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, cases: &[Pair], at_once: usize) {
     run_beside(suite, cases, at_once, |case| {
         let (outcome, log) = case.run(sandbox);
@@ -300,7 +301,7 @@ fn run_pairs(suite: &mut Suite, sandbox: &Sandbox, mode: Mode, cases: &[Pair], a
     });
 }
 
-/// Runs so many cases at a time. What runs one says its name, how it ended, and where its output is.
+/// Run so many cases at a time. The function that runs one returns its name, its outcome, and the place of its output.
 fn run_beside<T: Sync>(
     suite: &mut Suite,
     cases: &[T],
@@ -328,13 +329,13 @@ fn run_beside<T: Sync>(
     });
 }
 
-/// Cases that run at the same time. Programs wait for each other, and for time to pass; two pairs keep two cores busy
-/// meanwhile. Their figures are looked at for sanity only.
+/// The number of cases that run at the same time. Programs wait for each other, and for time to pass; two pairs keep
+/// two cores busy meanwhile. Their figures are only checked for sanity.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }
 
-/// Where the C tests run.
+/// The place where the C tests run.
 pub struct Place {
     sandbox: Sandbox,
 }
@@ -351,7 +352,7 @@ impl Place {
         self.sandbox.dir().join("libsoftrnic.so").display().to_string()
     }
 
-    /// Brings a program to where the ordinary user can run it.
+    /// Copy a program to where the ordinary user can run it.
     ///
     /// # Errors
     /// Why it cannot be copied.
@@ -362,7 +363,7 @@ impl Place {
     }
 }
 
-/// A program that has been brought to the ordinary user.
+/// A program that was copied to the ordinary user.
 pub struct Brought<'a> {
     sandbox: &'a Sandbox,
     path: String,

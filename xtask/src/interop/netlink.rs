@@ -1,4 +1,4 @@
-//! iproute2's `rdma`: the device, its port, and what programs have made on it.
+//! iproute2's `rdma`: the device, its port, and the objects of programs.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn cases(suite: &mut Suite, sandbox: &Sandbox) {
     show(suite, sandbox, &link, &[&format!("\"ifname\":\"{DEVICE}\""), "\"state\":\"ACTIVE\"", "\"netdev\""]);
     show(suite, sandbox, &["dev", "show", DEVICE, "-d"], &["node_type ca", "node_guid", "MEM_WINDOW_TYPE_2B"]);
     show(suite, sandbox, &["statistic", "show", "link", &format!("{DEVICE}/1")], &["sent_pkts"]);
-    // It has made its objects, and waits for a client.
+    // The program has made its objects, and waits for a client.
     let args = ["-d", DEVICE, "-g", GID, "-p", "18799"];
     let mut server = match sandbox.program("rdma-server", "ibv_rc_pingpong", &args).spawn() {
         Ok(server) => server,
@@ -51,7 +51,7 @@ pub fn cases(suite: &mut Suite, sandbox: &Sandbox) {
     let _ = server.stop();
 }
 
-/// `rdma ARGS` says all of this.
+/// Check that the output of `rdma ARGS` has all of this.
 fn show(suite: &mut Suite, sandbox: &Sandbox, args: &[&str], want: &[&str]) {
     let name = format!("rdma {}", args.join(" "));
     let done = sandbox.program(&name.replace([' ', '/'], ""), "rdma", args).run(LIMIT);
@@ -61,7 +61,7 @@ fn show(suite: &mut Suite, sandbox: &Sandbox, args: &[&str], want: &[&str]) {
     });
 }
 
-/// Until there is a queue pair.
+/// Wait until there is a queue pair.
 fn wait_for_queue_pair(sandbox: &Sandbox, server: &mut Running) -> Result<(), String> {
     let until = Instant::now() + LIMIT;
     loop {

@@ -1,7 +1,7 @@
 //! A server and a client of one program, in either order, with a limit on the time.
 //!
-//! The programs exchange their QP numbers over TCP. Their clients give up at once when nobody listens, so "client
-//! first" needs help: the client connects to a relay of ours, and the server is started behind it only then.
+//! The programs exchange their QP numbers over TCP. Their clients give up at once when no server listens, so "client
+//! first" needs help: the client connects to a relay of this suite, which starts the server only then.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -35,43 +35,43 @@ pub enum Around {
     FullShm,
     /// No copies between processes: a seccomp filter, as in some containers.
     NoProcessVm,
-    /// No `softrnic run`: LD_LIBRARY_PATH names what `softrnic install` made ([`Sandbox::install`]).
+    /// No `softrnic run`: LD_LIBRARY_PATH names the directory that `softrnic install` made ([`Sandbox::install`]).
     Directory,
 }
 
-/// Which side's output is looked at.
+/// The side whose output is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Server,
     Client,
 }
 
-/// Looks at one side's output; says what is wrong with it.
+/// A check of one side's output, which returns what is wrong with it.
 pub type Check = Box<dyn Fn(Side, &Finished) -> Result<(), String> + Send + Sync>;
 
-/// Looks at what was left behind.
+/// A check of the files that were left behind.
 pub type After = Box<dyn Fn(&Sandbox) -> Result<(), String> + Send + Sync>;
 
 pub struct Pair {
     pub name: String,
     pub program: String,
-    /// For both sides; the port and the host are added.
+    /// The arguments of both sides; the port and the host are added.
     pub args: Vec<String>,
-    /// For the server alone.
+    /// The arguments of the server alone.
     pub server_args: Vec<String>,
     pub clients: usize,
-    /// What the server and the clients are run through, if anything.
+    /// The surroundings of the server and of the clients.
     pub around: [Around; 2],
-    /// Both sides have a clock that runs faster ([`Sandbox::quick_clock`]).
+    /// True if both sides have a clock that runs faster ([`Sandbox::quick_clock`]).
     pub quick_clock: bool,
-    /// Where the server and the clients write their packets.
+    /// The capture files of the server and of the clients.
     pub captures: [Option<String>; 2],
-    /// What is looked at when all has gone well.
+    /// The check after a success.
     pub after: Option<After>,
     pub order: Order,
     pub limit: Duration,
-    /// Nothing else runs beside it. For exchanges between two who poll: with more pollers than cores, each message
-    /// waits for a time slice of the scheduler's.
+    /// True if nothing else may run beside it. This is for exchanges between two programs that poll: with more pollers
+    /// than cores, each message waits for a time slice of the scheduler.
     pub alone: bool,
     pub check: Check,
 }
@@ -83,13 +83,14 @@ const GRACE: Duration = Duration::from_secs(10);
 const START: Duration = Duration::from_secs(15);
 
 impl Pair {
-    /// For repetitions of perftest under another setting: what it measures is known from the first time.
+    /// The pair on a quick clock, for repetitions of perftest under another setting: its figures are known from the
+    /// first time.
     pub fn on_quick_clock(self) -> Self {
         let quick_clock = self.quick_clock || self.program.starts_with("ib_");
         Self { quick_clock, ..self }
     }
 
-    /// Runs both sides. The log is the server's; the client's lies beside it.
+    /// Run both sides. The log is the server's; the client's lies beside it.
     pub fn run(&self, sandbox: &Sandbox) -> (Outcome, PathBuf) {
         let log = self.name.replace([' ', '/'], "_");
         match self.try_run(sandbox, &log) {
@@ -118,13 +119,12 @@ impl Pair {
         if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("; ")) }
     }
 
-    /// How it is known that the server listens. It is not connected to for that: the servers accept one connection
-    /// only.
+    /// The sign that the server listens. No connection is made to test that: the servers accept one connection only.
     fn ready(&self, port: u16) -> Ready {
         if self.args.iter().any(|arg| arg == "-R") { Ready::Rdma(port) } else { Ready::Tcp(port) }
     }
 
-    /// For `softrnic run`, on the server's side (0) or on the clients' (1).
+    /// The options of `softrnic run`, on the server's side (0) or on the clients' (1).
     fn options(&self, side: usize) -> Vec<&str> {
         self.captures[side].iter().flat_map(|file| ["--pcap", file]).collect()
     }
@@ -171,7 +171,7 @@ impl Pair {
     }
 }
 
-/// Waits until all have ended, or one side has and the other has had its grace.
+/// Wait until all have ended, or one side has and the other has had its grace.
 fn wait_for_all(
     mut server: Running,
     mut clients: Vec<Running>,
@@ -202,8 +202,8 @@ fn wait_for_all(
     Ok((server.finish()?, clients.into_iter().map(Running::finish).collect::<io::Result<_>>()?))
 }
 
-/// A port that nobody uses at the moment: never the same one for two cases, and none of those that the kernel gives to
-/// outgoing connections (`net.ipv4.ip_local_port_range`, from 32768 on), which might take it before the server does.
+/// A port that no process uses at the moment. Two cases never get the same, and none gets a port that the kernel gives
+/// to outgoing connections (`net.ipv4.ip_local_port_range`, from 32768 on), which might take it before the server does.
 fn free_port() -> io::Result<u16> {
     const PORTS: Range<u32> = 12_000..32_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -218,7 +218,7 @@ fn free_port() -> io::Result<u16> {
     Err(io::Error::from(io::ErrorKind::AddrNotAvailable))
 }
 
-/// Somebody listens on this TCP port.
+/// True if a process listens on this TCP port.
 pub fn listens(port: u16) -> bool {
     let local = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
@@ -233,7 +233,7 @@ pub fn listens(port: u16) -> bool {
     })
 }
 
-/// Takes a client's connections before its server runs, and passes the bytes on once it does.
+/// A relay that accepts a client's connections before its server runs, and passes the bytes on once it does.
 struct Relay {
     port: u16,
     seen: Arc<AtomicBool>,
@@ -302,7 +302,7 @@ fn splice(client: TcpStream, server: u16, opened: &AtomicBool, over: &AtomicBool
     let _ = forward.join();
 }
 
-/// Copies until the end, and passes the end on.
+/// Copy until the end, and pass the end on.
 fn copy(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = [0; 4096];
     while let Ok(n) = from.read(&mut buffer) {

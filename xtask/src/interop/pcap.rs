@@ -1,4 +1,4 @@
-//! `softrnic run --pcap`: what the programs send, as tshark and `capture.rs` read it.
+//! `softrnic run --pcap`: the packets of the programs, as tshark and `capture.rs` read them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::pair::{Order, Pair};
 use super::sandbox::Sandbox;
 use super::{Mode, pairs_on, perftest, pingpong};
 
-/// Exchanges, or messages, of each case.
+/// The exchanges, or messages, of each case.
 const N: usize = 100;
 
-/// Wireshark guesses from a payload what it could be, reads 16 bytes of it for that, and calls it malformed if it has
-/// fewer; and these programs send what lay in their memory. So it is told not to where payloads are small
-/// ([`guesses`]).
+/// The options that keep Wireshark from guessing, where payloads are small ([`guesses`]). Wireshark guesses from a
+/// payload which protocol it could be. It reads 16 bytes for that, and calls the payload malformed if it has fewer; and
+/// these programs send whatever lay in their memory.
 const NO_GUESSES: &[&str] = &[
     "-o",
     "infiniband.identify_payload:FALSE",
@@ -70,11 +70,11 @@ fn cases(sandbox: &Sandbox) -> Vec<Pair> {
     let mut programs = perftest::everything(&format!("-n {N}"));
     programs.extend(perftest::some(&["send_bw", "write_bw", "read_bw"], &format!("-n {N} -s 100001")));
     programs.extend(perftest::some(&["send_bw"], &format!("-n {N} -q 4 -s 5000")));
-    // The smallest of which Wireshark, as it is installed, says nothing.
+    // The smallest payload about which Wireshark, as it is installed, has no remark.
     let smallest = perftest::transports(&format!("-n {N} -s 16")).into_iter();
     programs.extend(smallest.filter(|pair| pair.program != "ib_atomic_bw"));
     programs.extend(perftest::some(&["send_lat", "write_lat", "read_lat"], &format!("-n {N} -s 16")));
-    // Fewer receives than messages under way: RNR NAKs, and packets that are sent again.
+    // There are fewer receives than messages under way: RNR NAKs, and packets that are sent again.
     programs.extend(perftest::some(&["send_bw"], &format!("-n {N} -r 2 -s 5000")));
     for pair in programs {
         let both_ways = pair.program.ends_with("_lat") && !["ib_read_lat", "ib_atomic_lat"].contains(&&*pair.program);
@@ -82,12 +82,12 @@ fn cases(sandbox: &Sandbox) -> Vec<Pair> {
         let n = N * pairs * if both_ways { 2 } else { 1 };
         cases.push(captured(sandbox, pair, n, n, [true, true]));
     }
-    // The connection manager's messages, and what perftest then tells each other over the connection.
+    // The connection manager's messages, and the messages that perftest then exchanges over the connection.
     for pair in perftest::some(&["send_bw", "write_lat", "read_bw"], &format!("-n {N} -R")) {
         let n = if pair.program == "ib_write_lat" { 2 * N } else { N };
         cases.push(captured(sandbox, pair, n + 5, n + 80, [true, true]));
     }
-    // One side knows nothing of it; the other writes down both directions.
+    // One side has no capture; the other captures both directions.
     for (server, client) in [(true, false), (false, true)] {
         let mut programs = perftest::some(&["send_bw", "send_lat", "read_bw"], &format!("-n {N} -s 4096"));
         programs.extend(perftest::some(&["write_bw"], &format!("-n {N} -s 20000")));
@@ -141,8 +141,7 @@ fn captured(sandbox: &Sandbox, mut pair: Pair, least: usize, most: usize, sides:
     pair.on_quick_clock()
 }
 
-/// A capture in which something is wrong stays with the logs: what is seen once in a thousand runs should be looked at
-/// then.
+/// Keep a capture with an error beside the logs, for an error of one in a thousand runs can only be examined then.
 fn keep(log: &str, file: &Path) {
     let kept = crate::logs().join(format!("{log}.pcapng"));
     if std::fs::copy(file, &kept).is_ok() {
@@ -206,7 +205,7 @@ fn tshark(sandbox: &Sandbox, log: &str, file: &Path, guesses: bool) -> Result<Fi
     }
 }
 
-/// Runs a script with `$RUN` for `softrnic run`; what it leaves in `$FILE` is looked at.
+/// Run a script with `$RUN` for `softrnic run`, and read the capture that it leaves in `$FILE`.
 fn script(sandbox: &Sandbox, name: &str, wrapper: &[&str], text: &str) -> Result<(Finished, Vec<Packet>), String> {
     let file = sandbox.home().join(format!("{name}.pcapng"));
     let log = format!("pcap_{name}");
@@ -223,7 +222,7 @@ fn script(sandbox: &Sandbox, name: &str, wrapper: &[&str], text: &str) -> Result
     Ok((done, packets))
 }
 
-/// One of two who write all the time is killed, wherever that finds him; the other goes on.
+/// One of two programs that write all the time is killed at a random moment; the other goes on.
 fn killed(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         export SOFTRNIC_PCAP=$FILE
@@ -239,7 +238,7 @@ fn killed(sandbox: &Sandbox) -> Result<(), String> {
         $RUN -- ibv_devinfo >/dev/null";
     let (_, packets) = script(sandbox, "killed", &[], text)?;
     let processes = packets.iter().map(|packet| packet.interface).max().unwrap_or(0);
-    // Each round starts anew, and nobody asked for the end of it.
+    // Each round starts anew, and no program has to finish.
     match packets.iter().find(|packet| !packet.icrc_is_right) {
         Some(_) => Err("an ICRC is wrong".to_owned()),
         None if processes < 4 || packets.len() < 100 => {
@@ -249,9 +248,9 @@ fn killed(sandbox: &Sandbox) -> Result<(), String> {
     }
 }
 
-/// What the connection manager says is there, and agrees with what the queue pairs then do.
+/// The messages of the connection manager are there, and agree with the later traffic of the queue pairs.
 fn connections(sandbox: &Sandbox) -> Result<(), String> {
-    // Port 27314, and that of udaddy; how the manager's sockets are called.
+    // The ports are 27314 and that of udaddy; the pattern is that of the manager's sockets.
     let text = "
         export SOFTRNIC_PCAP=$FILE
         listens() { until grep -q \"softrnic/.*/cm/$1/.*/listen\" /proc/net/unix; do sleep 0.02; done; }
@@ -267,7 +266,7 @@ fn connections(sandbox: &Sandbox) -> Result<(), String> {
     capture::check(&packets, false)?;
     let said: Vec<(u16, &[u8])> = packets.iter().filter_map(Packet::managed).collect();
     let kinds: Vec<u16> = said.iter().map(|(kind, _)| *kind).collect();
-    // REQ, REP, RTU; DREQ of one or of both, and their answers.
+    // The messages are REQ, REP, RTU; DREQ of one or of both, and their answers.
     let Some(rest) = kinds.strip_prefix(&[0x10, 0x13, 0x14]) else { return Err(format!("first came {kinds:x?}")) };
     let count = |kind| rest.iter().filter(|is| **is == kind).count();
     if count(0x15) == 0 || count(0x16) == 0 || (count(0x17), count(0x18)) != (2, 2) {
@@ -285,7 +284,7 @@ fn connections(sandbox: &Sandbox) -> Result<(), String> {
     Ok(())
 }
 
-/// The capture as a stream: all of it comes, before the end of the pipe.
+/// The capture as a stream comes complete, before the end of the pipe.
 fn looked_at(sandbox: &Sandbox) -> Result<(), String> {
     let text = "
         $RUN --pcap - -- sh -c '
@@ -302,7 +301,7 @@ fn looked_at(sandbox: &Sandbox) -> Result<(), String> {
     Ok(())
 }
 
-/// The file system is full: the programs do what they do, and the file is whole.
+/// The file system is full: the programs work as before, and the file is whole.
 fn no_room(sandbox: &Sandbox) -> Result<(), String> {
     if !sandbox.may_have_namespaces() {
         return Err("skip: an ordinary user may not make a user namespace here (chroot, container, sysctl)".to_owned());

@@ -3,7 +3,7 @@
 //!
 //! perftest's own rules: ib_write_* has no `-e`; reads and atomics are RC (or XRC) only; writes not on UD; atomics have
 //! one size, and no `--odp`; `-l` must divide the number of iterations; `--use-srq` is for sends. Unreliable transports
-//! drop what finds no receive posted, and the receiving side then waits for ever: so they get receives for all
+//! drop messages that find no receive posted, and the receiving side then waits for ever: so they get receives for all
 //! messages.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct Row {
     verbs: &'static [Verb],
     kinds: &'static [Kind],
     transports: &'static [&'static str],
-    /// Left out of a quick run, and on the quick clock: what perftest measures, the other rows show.
+    /// True if a quick run leaves it out, and a run on the quick clock: the other rows show what perftest measures.
     slow: bool,
 }
 
@@ -52,7 +52,7 @@ const OTHERS: &[&str] = &["UC", "UD", "XRC"];
 /// Legal transports of each verb are taken from `legal`; the row narrows them further.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    // As they come, in both orders.
+    // The default options, in both orders.
     Row { options: "-n 1000",                      verbs: ALL,             kinds: BOTH,   transports: EVERY,     slow: false },
     Row { options: "-n 1000 -e",                   verbs: EVENTS,          kinds: BOTH,   transports: EVERY,     slow: false },
     // The whole range of sizes. (Atomics have one size.)
@@ -68,7 +68,7 @@ const ROWS: &[Row] = &[
     Row { options: "-n 1600 -l 16",                verbs: ALL,             kinds: &[Bw],  transports: EVERY,     slow: false },
     Row { options: "-n 1600 -l 16 -q 4",           verbs: ALL,             kinds: &[Bw],  transports: RC,        slow: true  },
     Row { options: "-n 1000 -I 64 -s 64",          verbs: &[Send, Write],  kinds: BOTH,   transports: EVERY,     slow: false },
-    // The longest that goes inline, and one byte more.
+    // The longest message that goes inline, and one byte more.
     Row { options: "-n 1000 -I 200 -s 200",        verbs: &[Send, Write],  kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 -I 200 -s 201",        verbs: &[Send, Write],  kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 --use-srq",            verbs: &[Send],         kinds: BOTH,   transports: &["RC", "UD"], slow: false },
@@ -77,7 +77,7 @@ const ROWS: &[Row] = &[
     Row { options: "-n 1000 -t 1",                 verbs: ALL,             kinds: &[Bw],  transports: EVERY,     slow: false },
     Row { options: "-n 1000 -t 2",                 verbs: ALL,             kinds: &[Bw],  transports: CONNECTED, slow: true  },
     Row { options: "-n 1000 -t 512",               verbs: ALL,             kinds: &[Bw],  transports: EVERY,     slow: false },
-    // Fewer receives than messages under way: receiver not ready, and again. Reliable transports only.
+    // There are fewer receives than messages under way: receiver not ready, and again. Reliable transports only.
     Row { options: "-n 1000 -r 2",                 verbs: &[Send],         kinds: BOTH,   transports: RC,        slow: false },
     Row { options: "-n 1000 -r 16 -s 4096",        verbs: &[Send],         kinds: BOTH,   transports: RC,        slow: true  },
     Row { options: "-n 1000 -r 4096",              verbs: &[Send],         kinds: BOTH,   transports: &["RC", "UC", "UD"], slow: false },
@@ -110,17 +110,17 @@ impl Verb {
         }
     }
 
-    /// What is run twice: both atomic operations.
+    /// The variants of a verb: both atomic operations are run.
     fn flavours(self) -> &'static [&'static str] {
         if self == Atomic { &["-A FETCH_AND_ADD", "-A CMP_AND_SWAP"] } else { &[""] }
     }
 }
 
-/// How much of the matrix is wanted.
+/// The part of the matrix that is wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Quick,
-    /// Everything, but nothing in both orders.
+    /// All rows, but none in both orders.
     OneOrder,
     Full,
 }
@@ -147,8 +147,8 @@ pub fn cases(extent: Extent) -> Vec<Pair> {
     cases
 }
 
-/// The plain matrix in both orders; of the rest every third case with the client first. Who comes first matters until
-/// the queue pairs are connected, so one size is enough for that.
+/// The orders of a row: the plain matrix in both; of the rest every third case with the client first. The order matters
+/// until the queue pairs are connected, so one size is enough for that.
 fn orders(extent: Extent, row: &Row, number: usize) -> &'static [Order] {
     let plain = row.options.split_whitespace().all(|word| ["-e", "-n", "1000"].contains(&word));
     match number % 3 {
@@ -158,7 +158,7 @@ fn orders(extent: Extent, row: &Row, number: usize) -> &'static [Order] {
     }
 }
 
-/// RC cases of the programs named, such as `send_bw`.
+/// The RC cases of the programs named, such as `send_bw`.
 pub fn some(names: &[&str], options: &str) -> Vec<Pair> {
     let mut cases = Vec::new();
     for verb in ALL {
@@ -201,14 +201,14 @@ fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) ->
     let program = format!("ib_{}_{}", verb.name(), if kind == Lat { "lat" } else { "bw" });
     let options: Vec<&str> = options.split_whitespace().collect();
     let first = if order == Order::ClientFirst { ", client first" } else { "" };
-    // -F: no word about the processor's clock.
+    // -F: no message about the processor's clock.
     let mut args = vec!["-d", DEVICE, "-x", GID, "-F", "-c", transport];
     args.extend(&options);
     let expected = Expected {
         kind,
         rows: match (options.contains(&"-a"), transport) {
             (false, _) => 1,
-            // 2 to 4096, the port's MTU; 2 to 8 MiB.
+            // Sizes from 2 to 4096, the port's MTU; or from 2 to 8 MiB.
             (true, "UD") => 12,
             (true, _) => 23,
         },
@@ -221,7 +221,7 @@ fn case(verb: Verb, kind: Kind, transport: &str, options: &str, order: Order) ->
         server_args: Vec::new(),
         clients: 1,
         around: [Around::Plain; 2],
-        // The sizes are what these are about. Their 23 measurements of the clock need ten seconds of processor time.
+        // These rows are about sizes. Their 23 measurements of the clock need ten seconds of processor time.
         quick_clock: options.contains(&"-a"),
         captures: [None, None],
         after: None,
@@ -238,18 +238,18 @@ struct Expected {
     duration: bool,
 }
 
-/// What perftest says on stderr or stdout without meaning harm.
+/// Messages of perftest on stderr or stdout that mean no error.
 const HARMLESS: &[&str] = &[
     "Max msg size in UD is MTU",
     "Changing to this MTU",
     "Post List requested",
-    // It measures the processor's clock first, and says so when the machine is busy.
+    // perftest measures the processor's clock first, and prints this when the machine is busy.
     "Correlation coefficient",
     // For reads, which have nothing to send inline, on devices whose part number it does not know.
     "Device not recognized to implement inline feature",
 ];
 
-/// What it says when something is wrong, sometimes with an exit status of 0.
+/// Messages of perftest about errors, sometimes with an exit status of 0.
 const HARMFUL: &[&str] = &["Completion with error", "rror", "ail", "Couldn't", "Unable", "Problem", "timeout"];
 
 fn check(side: Side, done: &Finished, expected: &Expected) -> Result<(), String> {
@@ -291,7 +291,8 @@ fn rows(stdout: &str) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Bytes, iterations, and then: bandwidth peak, average, message rate; or latency minimum, maximum, typical, average...
+/// Check a row: bytes, iterations, and then: bandwidth peak, average, message rate; or latency minimum, maximum,
+/// typical, average...
 fn sane(row: &[f64], expected: &Expected) -> Result<(), &'static str> {
     // The deviation is left out: perftest's own arithmetic makes it NaN at times.
     let positive = |n: &f64| n.is_finite() && *n > 0.0;

@@ -11,18 +11,18 @@ use super::{DEVICE, GID};
 /// One program: the options that exist for it, and the sizes that it takes.
 struct Program {
     name: &'static str,
-    /// `-c` validates the data. (For xsrq it is the number of clients.)
+    /// True if `-c` validates the data. (For xsrq it is the number of clients.)
     validates: bool,
     sizes: &'static [u32],
     /// Further options, one case each.
     extra: &'static [&'static str],
-    /// It says at the end how long it took.
+    /// True if it prints at the end how long it took.
     reports: bool,
 }
 
 const SIZES: &[u32] = &[1, 64, 1000, 4096, 65536, 1 << 20];
 
-/// A datagram is one packet, so the port's MTU of 4096 is the end.
+/// The sizes of datagrams: a datagram is one packet, so the port's MTU of 4096 is the greatest.
 const DATAGRAMS: &[u32] = &[1, 64, 1000, 4096];
 
 #[rustfmt::skip]
@@ -39,7 +39,7 @@ const PROGRAMS: &[Program] = &[
               extra: &["-n 1000", "-o"] },
 ];
 
-/// Fewer exchanges for what takes longer: a case is for right and wrong, not for speed.
+/// The number of exchanges, fewer for large sizes: a case tests correctness, not speed.
 fn iterations(size: u32) -> u32 {
     match size {
         0..=4096 => 1000,
@@ -112,7 +112,7 @@ fn case(program: &Program, options: &str, order: Order) -> Pair {
     }
 }
 
-/// The one program that serves several clients at once.
+/// The case of the one program that serves several clients at once.
 fn several_clients() -> Pair {
     let program = &PROGRAMS[4];
     let mut pair = case(program, "-n 100", Order::ServerFirst);
@@ -142,7 +142,7 @@ fn check(_: Side, done: &Finished, reports: bool) -> Result<(), String> {
         line.strip_suffix(unit)?.split_whitespace().next_back()?.parse::<f64>().ok()
     };
     match (figure(" Mbit/sec"), figure(" usec/iter")) {
-        // A slow exchange of one byte on a busy machine is printed as 0.00 Mbit/sec; the time tells more.
+        // A slow exchange of one byte on a busy machine is printed as 0.00 Mbit/sec; the time is more exact.
         (Some(rate), Some(time)) if rate.is_finite() && time > 0.0 && time < 1e6 => Ok(()),
         (Some(rate), Some(time)) => Err(format!("absurd figures: {rate} Mbit/sec, {time} usec/iter")),
         _ => Err("no figures at the end".to_owned()),

@@ -1,5 +1,5 @@
-//! Programs that use the device in earnest, with the connection manager or without: perftest with `-R`, qperf, fio,
-//! libfabric, UCX, Open MPI. And the part of `docs/conformance.md` that tells what came of them.
+//! Programs of users of RDMA, with the connection manager or without: perftest with `-R`, qperf, fio, libfabric, UCX,
+//! Open MPI. And the part of `docs/conformance.md` with their outcomes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::rdmacm::{addresses, compile};
 use super::sandbox::Sandbox;
 use super::{DEVICE, INFINIBAND, at_once, pyverbs, run_beside};
 
-/// What came of each program, by name.
+/// The outcomes of each program, by name.
 #[derive(Default)]
 pub struct Record {
     programs: BTreeMap<String, Vec<(String, Outcome)>>,
 }
 
-/// Which package a program comes in; the first word of a case's name is the program.
+/// The package of each program; the first word of a case's name is the program.
 #[rustfmt::skip]
 const PACKAGES: &[(&str, &str)] = &[
     ("rping", "rdmacm-utils"), ("ucmatose", "rdmacm-utils"), ("udaddy", "rdmacm-utils"), ("mckey", "rdmacm-utils"),
@@ -35,7 +35,7 @@ impl Record {
         self.programs.entry(program).or_default().push((case.to_owned(), outcome.clone()));
     }
 
-    /// Holds the committed table's rows of these programs against what was found, or writes them.
+    /// Compare the committed table's rows of these programs with the outcomes, or write them.
     pub fn publish(&self, suite: &mut Suite, options: &Options, part: &str) {
         if options.filter.is_some() {
             return;
@@ -74,7 +74,7 @@ fn row(name: &str, cases: &[(String, Outcome)]) -> Program {
     Program { name: name.to_owned(), package: package.to_owned(), version: pyverbs::package_version(package), result }
 }
 
-/// Runs the cases that are wanted, one after the other, as some programs cannot be told a port; those first that may
+/// Run the cases that are wanted, one after the other, as some programs have no option for a port; those first that may
 /// run beside others.
 pub fn run_client_servers(
     suite: &mut Suite,
@@ -119,7 +119,7 @@ fn perftest(quick: bool) -> Vec<ClientServer> {
     for program in ["send", "write", "read", "atomic"] {
         for kind in ["lat", "bw"] {
             lines.push(format!("ib_{program}_{kind} -n 500"));
-            // Who writes gets no completion at the other side, and so has no -e.
+            // A WRITE gives no completion at the other side, so its programs have no -e.
             if program != "write" && !quick {
                 lines.push(format!("ib_{program}_{kind} -n 500 -e"));
             }
@@ -139,7 +139,7 @@ fn perftest(quick: bool) -> Vec<ClientServer> {
     }
     let mut cases: Vec<ClientServer> =
         lines.iter().enumerate().map(|(n, line)| perftest_case(line, n, "127.0.0.1")).collect();
-    // This version of perftest knows no IPv6.
+    // This version of perftest has no IPv6.
     for (n, address) in addresses().iter().enumerate().skip(1).filter(|(_, a)| !a.contains(':')) {
         cases.push(perftest_case("ib_send_bw -n 500", 100 + n, address));
     }
@@ -155,15 +155,15 @@ fn perftest_case(line: &str, number: usize, address: &str) -> ClientServer {
     case
 }
 
-/// A row of numbers behind the heading.
+/// Check for a row of numbers behind the heading.
 fn figures(done: &Finished) -> Result<(), String> {
     let numbers = |line: &str| line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).count() >= 4;
     let found = done.stdout.lines().skip_while(|line| !line.trim_start().starts_with("#bytes")).any(numbers);
     if found { Ok(()) } else { Err("no figures".to_owned()) }
 }
 
-/// What can use the connection manager with it and without; UC and UD know no other way than without. There qperf gives
-/// no global route, which RoCE demands (checked on Linux's rxe), so it needs a port of InfiniBand.
+/// The cases of qperf: tests that can use the connection manager, with it and without; those of UC and UD only without.
+/// There qperf gives no global route, which RoCE demands (checked on Linux's rxe), so it needs a port of InfiniBand.
 fn qperf(quick: bool) -> Vec<ClientServer> {
     let rc = [
         "rc_lat",
@@ -196,7 +196,7 @@ fn qperf(quick: bool) -> Vec<ClientServer> {
     with.chain(without)
         .zip(19600u16..)
         .map(|(test, port)| {
-            // Its control connection is TCP; a port of its own for each, because it lingers.
+            // The control connection is TCP; each test has a port of its own, because the connection lingers.
             let words: Vec<&str> = test.split(' ').collect();
             let (name, flags) = words.split_last().unwrap_or((&"", &[]));
             let infiniband = flags.is_empty();
@@ -217,7 +217,7 @@ fn qperf(quick: bool) -> Vec<ClientServer> {
         .collect()
 }
 
-/// The engine's verbs. Who writes is the client, whatever the verb; the blocks of SENDs are checked where they arrive.
+/// The verbs of fio's engine. The client writes, whatever the verb; the blocks of SENDs are checked where they arrive.
 /// The engine asks for no RNR retries (it leaves `rnr_retry_count` 0), so there are receives for all of them from the
 /// start.
 fn fio() -> Vec<ClientServer> {
@@ -291,13 +291,13 @@ fn ucx() -> Vec<ClientServer> {
     cases
 }
 
-/// UCX says over what each endpoint runs.
+/// Check in UCX's output that each endpoint runs over the device.
 fn on_device(done: &Finished) -> Result<(), String> {
     let all = format!("{}{}", done.stdout, done.stderr);
     if all.contains("verbs/softrnic0:1") { Ok(()) } else { Err("UCX does not say that it uses softrnic0:1".to_owned()) }
 }
 
-/// Four ranks of Open MPI over UCX over the device, their data checked.
+/// Run four ranks of Open MPI over UCX over the device; their data are checked.
 fn mpi(suite: &mut Suite, options: &Options, sandbox: &Sandbox, record: &mut Record) {
     if !options.wants("mpirun alltoall, 4 ranks") {
         return;

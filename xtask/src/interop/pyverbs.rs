@@ -1,4 +1,4 @@
-//! rdma-core's own Python suite, from the distribution's package, and the table of what it says.
+//! rdma-core's own Python suite, from the distribution's package, and the table of its results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,13 +39,13 @@ pub const MODULES: &[&str] = &[
     "test_srq",
 ];
 
-/// Ours, for the module that the installed version does not have yet.
+/// The tests of this project, for a module that the installed version does not have yet.
 const OURS: &[&str] = &["test_srq.py"];
 
-/// A module takes seconds. A test that waits for a completion gives up by itself after ten.
+/// The limit of a module, which takes seconds. A test that waits for a completion gives up by itself after ten.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How often a module is taken up again behind a test that hung or killed the process.
+/// How often a module is continued behind a test that hung or killed the process.
 const RESTARTS: usize = 5;
 
 pub fn run(suite: &mut Suite, sandbox: &Sandbox, options: &Options, mode: Mode) {
@@ -76,7 +76,7 @@ pub fn run(suite: &mut Suite, sandbox: &Sandbox, options: &Options, mode: Mode) 
     }
 }
 
-/// Writes the table where it can be looked at, and holds the committed one against it.
+/// Write the table beside the logs, and compare the committed one with it.
 fn publish(suite: &mut Suite, options: &Options, rows: &[Row]) {
     let version = package_version("python3-pyverbs");
     let made = conformance::page(&version, rows);
@@ -100,7 +100,7 @@ fn publish(suite: &mut Suite, options: &Options, rows: &[Row]) {
     }
 }
 
-/// The tests, unpacked, with ours beside them, where the ordinary user can read them.
+/// Unpack the tests, with this project's beside them, where the ordinary user can read them.
 fn lay_out(sandbox: &Sandbox) -> Result<PathBuf, String> {
     let source = python_tests(&target_dir().join("interop"))?;
     let folder = sandbox.dir().join("suite");
@@ -130,7 +130,7 @@ fn lay_out(sandbox: &Sandbox) -> Result<PathBuf, String> {
 
 pub struct Runner<'a> {
     pub sandbox: &'a Sandbox,
-    /// Where `run.py` and `tests` lie.
+    /// The folder of `run.py` and `tests`.
     pub folder: PathBuf,
     /// The first word of the logs' names.
     pub suite: &'a str,
@@ -148,7 +148,7 @@ impl Runner<'_> {
         self.variables.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
-    /// The names of a module's tests, without running any.
+    /// List the names of a module's tests, without running any.
     pub fn list(&self, module: &str) -> Result<Vec<String>, String> {
         let events = self.sandbox.home().join(format!("{module}.list"));
         let names = ["--list".to_owned(), module.to_owned()];
@@ -158,8 +158,8 @@ impl Runner<'_> {
         if names.is_empty() { Err(format!("no tests found: {}", done.verdict())) } else { Ok(names) }
     }
 
-    /// Runs the tests in one process, as their own runner does; behind a test that ends or blocks the process, the rest
-    /// in a new one.
+    /// Run the tests in one process, as their own runner does. Behind a test that ends or blocks the process, the rest
+    /// is run in a new one.
     pub fn run(&self, module: &str, names: &[String]) -> Vec<Ran> {
         let mut rows = Vec::new();
         let mut left: Vec<String> = names.to_vec();
@@ -205,7 +205,7 @@ impl Ran {
     }
 }
 
-/// A few huge pages for the tests that want some, if we may reserve them; given back at the end.
+/// A few huge pages for the tests that need some, if this process may reserve them; given back at the end.
 pub struct HugePages {
     before: String,
 }
@@ -249,7 +249,7 @@ fn read(path: &Path) -> Vec<Event> {
         .collect()
 }
 
-/// What each test came to, and its time. One that started and did not end has ended the process, or blocked it.
+/// The outcome of each test, and its time. A test that started and did not end has ended the process, or blocked it.
 fn outcomes(events: &[Event], done: &Finished) -> Vec<(Row, Duration)> {
     let mut rows = Vec::new();
     let mut open: Option<&str> = None;

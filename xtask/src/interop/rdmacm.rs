@@ -15,7 +15,7 @@ use super::client_server::{ClientServer, Ready};
 use super::programs::{Record, run_client_servers};
 use super::sandbox::{Sandbox, copy};
 
-/// Compiles every C file of a folder of `interop` into one program, and brings it to where the user can run it.
+/// Compile every C file of a folder of `interop` into one program, and copy it to where the user can run it.
 ///
 /// # Errors
 /// The compiler's first complaint.
@@ -49,8 +49,8 @@ pub fn compile(
     Ok(here.display().to_string())
 }
 
-/// The addresses that programs are run over: loopback, and of an interface that is up the first of each kind. Which
-/// ones a machine has, shows in its routing tables.
+/// The addresses that programs are run over: loopback, and of an interface that is up the first of each kind. The
+/// machine's routing tables show which ones there are.
 pub fn addresses() -> Vec<String> {
     let mut found = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
     let out = Command::new("ip").args(["-o", "addr", "show", "up"]).output();
@@ -93,7 +93,7 @@ pub fn rdmacm(suite: &mut Suite, options: &Options) {
     record.publish(suite, options, "rdmacm");
 }
 
-/// Some of it, on a busy machine.
+/// Run some of it, on a busy machine.
 pub fn busy_sample(suite: &mut Suite, options: &Options) {
     match Sandbox::new("rdmacm", &[]) {
         Ok(sandbox) => {
@@ -104,7 +104,7 @@ pub fn busy_sample(suite: &mut Suite, options: &Options) {
     }
 }
 
-/// The table-driven test, one case per line of its output.
+/// Run the table-driven test, which prints one line per case.
 fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     let program = match compile(sandbox, "gcc", "rdmacm", "cmtest", &["-lrdmacm", "-libverbs"]) {
         Ok(program) => program,
@@ -147,7 +147,7 @@ fn table(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
 }
 
 /// Connections that come and go, and peers that are killed at random moments. `SOFTRNIC_CYCLES` and
-/// `SOFTRNIC_CYCLE_KILLS` ask for more, `SOFTRNIC_CYCLE_SEED` repeats what failed.
+/// `SOFTRNIC_CYCLE_KILLS` ask for more, `SOFTRNIC_CYCLE_SEED` repeats a failure.
 fn cycles(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     if !options.wants("cycles") {
         return;
@@ -175,7 +175,7 @@ fn cycles(suite: &mut Suite, options: &Options, sandbox: &Sandbox) {
     }
 }
 
-/// Ports that no other suite uses; programs that cannot be told a port use 7471 or 7174.
+/// The first of the ports that no other suite uses; programs without an option for the port use 7471 or 7174.
 const PORT: u16 = 17471;
 
 fn cases(quick: bool) -> Vec<ClientServer> {
@@ -192,7 +192,7 @@ fn cases(quick: bool) -> Vec<ClientServer> {
             PORT,
             true,
         ));
-        // No address family is told to these; their servers bind what getaddrinfo gives first.
+        // These programs have no option for the address family; their servers bind the first address of getaddrinfo.
         cases.push(client_server(
             &format!("rdma_client {address}"),
             &format!("rdma_server -s {address} -p {PORT}"),
@@ -201,7 +201,7 @@ fn cases(quick: bool) -> Vec<ClientServer> {
             false,
         ));
     }
-    // The server cannot be told an address, and takes the first wildcard that getaddrinfo gives: IPv4's.
+    // The server has no option for the address, and takes the first wildcard of getaddrinfo: IPv4's.
     for address in addresses().iter().filter(|address| !address.contains(':')) {
         for kind in ["r", "x"] {
             cases.push(client_server(
@@ -244,7 +244,7 @@ fn rping(address: &str, quick: bool) -> Vec<ClientServer> {
             false,
         ));
     }
-    // From a source address; and one server for several clients at once.
+    // One case has a source address; one has one server for several clients at once.
     cases.push(client_server(
         &format!("rping -I {address}"),
         &format!("rping -s -a {address} -p {PORT} -C 10"),
@@ -264,7 +264,7 @@ fn rping(address: &str, quick: bool) -> Vec<ClientServer> {
     cases
 }
 
-/// Without an option for the port.
+/// The port of ucmatose, which has no option for it.
 const UCMATOSE_PORT: u16 = 7471;
 
 fn ucmatose(address: &str, v6: bool, quick: bool) -> Vec<ClientServer> {

@@ -11,12 +11,12 @@ use super::pyverbs::{HugePages, MODULES, Ran, Runner};
 use super::sandbox::{Sandbox, copy};
 use super::{DEVICE, Mode};
 
-/// Parts of the reasons with which a test may leave itself out: what the machine has not, and raw Ethernet frames,
-/// which the device has not.
+/// Parts of the reasons with which a test may leave itself out: things that the machine lacks, and raw Ethernet frames,
+/// which the device lacks.
 const LEFT_OUT: &[&str] = &["/dev/dri/", "dmabuf", "There are no huge pages", "Raw Packet QP", "RAW QP"];
 
-/// Copies the libraries, pyverbs and the tests to where the ordinary user can read them, as the checkout may lie where
-/// that user cannot look. The modules of vendors' adapters are not built, and their tests would not load.
+/// Copy the libraries, pyverbs and the tests to where the ordinary user can read them, as that user may not be able to
+/// read the checkout. The modules of vendors' adapters are not built, and their tests would not load.
 const COPY: &str = r#"
 set -eu
 mkdir -p "$2/tests" "$2/lib"
@@ -67,7 +67,7 @@ pub fn rdmacore(suite: &mut Suite, options: &Options) {
     }
 }
 
-/// Many tests ask this for the name of the network interface, and fail without an answer.
+/// Install a command that many tests ask for the name of the network interface, without which they fail.
 fn link_show(suite: &mut Suite, sandbox: &Sandbox) {
     super::check_one(suite, sandbox, "rdma", &["link", "show", "-j"], |out| {
         (out.contains(DEVICE), format!("{DEVICE} is not listed"))

@@ -1,5 +1,5 @@
-//! A place from which an ordinary user can run the device: a folder under the temporary directory with the program and
-//! its library, because a checkout may lie where only its owner can look.
+//! A sandbox from which an ordinary user can run the device: a folder under the temporary directory with the program
+//! and its library, because a checkout may lie where only its owner can read it.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -15,10 +15,10 @@ use crate::{logs, target_dir};
 
 use super::pair::Around;
 
-/// `nobody`: owns nothing.
+/// The number of the user `nobody`, which owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Runs what follows where /dev/shm has no room at all.
+/// The command that runs another one where /dev/shm has no room at all.
 const FULL_SHM: &[&str] = &[
     "unshare",
     "--user",
@@ -30,13 +30,13 @@ const FULL_SHM: &[&str] = &[
     "sh",
 ];
 
-/// Runs what follows in other user and process namespaces.
+/// The command that runs another one in other user and process namespaces.
 const NAMESPACES: &[&str] = &["unshare", "--user", "--map-root-user", "--pid", "--fork"];
 
 #[derive(Debug)]
 pub struct Sandbox {
     dir: PathBuf,
-    /// Runs what follows as the ordinary user, and ends it when we end.
+    /// The command that runs another one as the ordinary user, and ends it when this process ends.
     prefix: Vec<String>,
     settings: Vec<(String, String)>,
     logs: PathBuf,
@@ -44,7 +44,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Makes the folder. `settings` are environment variables for every program; `name` is the folder of the logs.
+    /// Make the folder. `settings` are environment variables for every program; `name` is the folder of the logs.
     pub fn new(name: &str, settings: &[(&str, &str)]) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -81,13 +81,13 @@ impl Sandbox {
         }
         copy(&crate::root().join("interop/forbid.py"), &self.dir.join("forbid.py"))?;
         if root {
-            // ibv_xsrq_pingpong's file, under a fixed name. One that root made cannot be opened by anybody else.
+            // ibv_xsrq_pingpong's file, under a fixed name. If root made it, no other user can open it.
             let _ = fs::remove_file("/tmp/xrc_domain");
         }
         give(&self.home())
     }
 
-    /// Runs what follows as the ordinary user.
+    /// The command that runs another one as the ordinary user.
     pub fn user(&self) -> &[String] {
         &self.prefix
     }
@@ -111,7 +111,7 @@ impl Sandbox {
         made.as_deref().map_err(|why| io::Error::other(why.clone()))
     }
 
-    /// Where the user may write.
+    /// The folder where the user may write.
     pub fn home(&self) -> PathBuf {
         self.dir.join("home")
     }
@@ -158,7 +158,7 @@ impl Sandbox {
             .args(args)
     }
 
-    /// Where [`Sandbox::install`] installs.
+    /// The folder where [`Sandbox::install`] installs.
     pub fn installed(&self) -> PathBuf {
         self.home().join("installed")
     }
@@ -173,7 +173,7 @@ impl Sandbox {
         self.may_be(NAMESPACES)
     }
 
-    /// True if he may have what [`Around::FullShm`] needs.
+    /// True if the user may have the file system that [`Around::FullShm`] needs.
     pub fn may_fill_shm(&self) -> bool {
         self.may_be(FULL_SHM)
     }
@@ -199,7 +199,7 @@ impl Sandbox {
             .args(wrapper)
             .env("HOME", self.home())
             .env("TMPDIR", self.home())
-            // cargo's, for its own children: not what a user's programs see.
+            // This is cargo's, for its own children: a user's programs do not have it.
             .without("LD_LIBRARY_PATH")
             .dir(self.home());
         for (key, value) in &self.settings {
@@ -215,13 +215,13 @@ impl Drop for Sandbox {
     }
 }
 
-/// Copies a file, readable for everyone.
+/// Copy a file, readable for everyone.
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()))?;
     allow(to)
 }
 
-/// Makes the ordinary user its owner.
+/// Make the ordinary user its owner.
 pub fn give(path: &Path) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -229,7 +229,7 @@ pub fn give(path: &Path) -> Result<(), String> {
     chown(path, Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Readable for everyone, whatever the umask says.
+/// Make a file readable for everyone, whatever the umask is.
 pub fn allow(path: &Path) -> Result<(), String> {
     fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(|e| format!("{}: {e}", path.display()))
 }

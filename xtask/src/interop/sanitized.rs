@@ -1,5 +1,5 @@
 //! Programs that were built with a sanitizer whose runtime is a shared library, under `softrnic run`: alone, as the
-//! child of a shell, and with options of their user's. gcc is what is needed; clang's runtimes are static by default,
+//! child of a shell, and with options of their user's. They are built by gcc; clang's runtimes are static by default,
 //! which is easier.
 
 use std::fs;
@@ -14,7 +14,7 @@ use super::sandbox::{Sandbox, copy};
 
 const KINDS: &[&str] = &["address", "undefined", "thread", "leak"];
 
-/// Each takes a fraction of a second.
+/// The limit of a program, which takes a fraction of a second.
 const LIMIT: Duration = Duration::from_secs(15);
 
 pub fn sanitized(suite: &mut Suite, options: &Options) {

@@ -1,5 +1,5 @@
 //! UCX's own measuring program over RC and UD: every test of its upper layer, in small and large messages, polling and
-//! sleeping. What counts is that all end.
+//! sleeping. A test passes if it ends.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ const SIZED: &[&str] = &[
     "ucp_am_bw",
 ];
 
-/// Those of 8 bytes. Asleep they wait for ever over TCP as well, by the program's own fault: they only poll here.
+/// Tests of 8 bytes. Asleep they wait for ever over TCP as well, by the program's own fault: they only poll here.
 const ATOMIC: &[&str] = &["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
 
-/// Over RC these are RDMA WRITE and READ, which complete at the initiator only: a target that sleeps until it has an
-/// event sleeps for ever, on every adapter. Over UD they are messages.
+/// Tests that over RC are RDMA WRITE and READ, which complete at the initiator only: a target that sleeps until it has
+/// an event sleeps for ever, on every adapter. Over UD they are messages.
 const ONE_SIDED: &[&str] = &["ucp_put_lat", "ucp_put_bw", "ucp_get"];
 
 const TRANSPORTS: &[(&str, &[(&str, &str)])] =
@@ -36,7 +36,7 @@ const TRANSPORTS: &[(&str, &[(&str, &str)])] =
 
 const PORT: u16 = 19951;
 
-/// A run takes half a second; of those that are killed, so many end the suite.
+/// The limit of a run, which takes half a second; so many killed runs end the suite.
 const LIMIT: Duration = Duration::from_secs(12);
 const HANGS: usize = 3;
 
