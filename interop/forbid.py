@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs a program that may not use process_vm_readv and process_vm_writev, as in some containers.
+"""Run a program that may not use process_vm_readv and process_vm_writev, as in some containers.
 
 usage: forbid.py PROGRAM ARGS...
 

@@ -1,4 +1,4 @@
-/* What rdma_cm says: a connection to another process, and two listeners, one at an address and one at all. */
+/* The events of rdma_cm: for a connection to another process, and two listeners, one at an address and one at all. */
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -30,7 +30,7 @@ static struct sockaddr_in address(void)
 	return found;
 }
 
-/* The next event's type, or -1; it is acknowledged, and `id` is whose it was. */
+/* The next event's type, or -1; it is acknowledged, and `id` is the event's id. */
 static int next(struct rdma_event_channel *channel, int ms, struct rdma_cm_id **id)
 {
 	struct rdma_cm_event *event;

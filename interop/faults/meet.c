@@ -1,5 +1,5 @@
 /*
- * Meets faults and says what it saw, one line for each thing.
+ * A program that meets faults, and prints one line for each observation.
  *
  *     meet near|far rc|uc|ud COUNT [RNR_RETRY]	sends COUNT messages of 64 bytes to a process of its own, one after the other
  *     meet near events COUNT			waits for COUNT asynchronous events of the device
@@ -7,7 +7,7 @@
  *     meet near cm				connects, listens, and says which rdma_cm events came
  *
  * near: the faults of SOFTRNIC_FAULT are met by this process, far: by the other one. It knows nothing else of this library:
- * only what libibverbs-dev and librdmacm-dev promise is used.
+ * it uses only functions that libibverbs-dev and librdmacm-dev declare.
  */
 #include <errno.h>
 #include <ifaddrs.h>
@@ -89,7 +89,7 @@ static void make(struct end *e, enum ibv_qp_type type, int count)
 	e->type = type;
 	e->ctx = open_device();
 	e->pd = NEED(ibv_alloc_pd(e->ctx));
-	/* Room for what comes twice. */
+	/* Room for messages that come twice. */
 	count *= 2;
 	e->cq = NEED(ibv_create_cq(e->ctx, 2 * count, NULL, NULL, 0));
 	e->buf = NEED(calloc(count, GRH + SIZE));
@@ -199,7 +199,7 @@ static void receive_all(struct end *e, int fd, int count, int rnr_retry)
 	}
 	if (leaves)
 		exit(0); /* with all open, and its last acknowledgement perhaps on the way */
-	/* What comes twice would come now. */
+	/* A message that comes twice would come now. */
 	while (complete(e, 100, &wc))
 		came += wc.status == IBV_WC_SUCCESS;
 	numbers[0] = came;
@@ -274,7 +274,7 @@ static void messages(bool near, enum ibv_qp_type type, int count, int rnr_retry)
 	pid_t other = fork();
 	bool sends = other != 0;
 
-	/* Nobody has used the device yet. */
+	/* No code has used the device yet. */
 	if (sends != near)
 		unsetenv("SOFTRNIC_FAULT");
 	make(&e, type, count);

@@ -5,7 +5,7 @@
 
 #include <infiniband/verbs.h>
 
-/* Says which call failed and how, and ends the process. */
+/* Print which call failed and how, and end the process. */
 void die(const char *what) __attribute__((noreturn));
 
 #define NEED(call) \

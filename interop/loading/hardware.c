@@ -9,10 +9,10 @@
 static const char **called;
 static const void **arguments;
 
-// What any of the functions is, to who passes more arguments than it looks at.
+// Any of the functions, for a caller that passes more arguments than the function looks at.
 typedef long any(void *, void *, void *, void *, void *, void *);
 
-// Calls a function on an object of the adapter, and sees it called there, with all its arguments.
+// Call a function on an object of the adapter, and check that it is called there, with all its arguments.
 #define THERE(name, first) there((any *)(void *)name, #name, first)
 
 static void there(any *function, const char *name, void *first)
@@ -26,7 +26,7 @@ static void there(any *function, const char *name, void *first)
 		MUST(arguments[i] == (void *)(i + 1));
 }
 
-// librdmacm's functions know softrnic0 alone, and say so where an adapter's object is given to them.
+// librdmacm's functions know softrnic0 alone, and fail where an adapter's object is given to them.
 static void connections(struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	typeof(rdma_get_devices) *get_devices = dlsym(RTLD_DEFAULT, "rdma_get_devices");
@@ -127,7 +127,7 @@ static void adapter(struct ibv_device *device)
 	THERE(ibv_dealloc_pd, pd);
 	THERE(ibv_destroy_comp_channel, channel);
 
-	// What its library does not have fails, and never reaches ours.
+	// A function that its library does not have fails, and never reaches softrnic's.
 	struct ibv_ece ece;
 
 	MUST(ibv_query_ece(qp, &ece) == EOPNOTSUPP);
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 		adapter(list[1]);
 	}
 
-	// Ours work beside it.
+	// softrnic's functions work beside it.
 	if (called)
 		*called = "";
 #define X(name) verbs.name = name;

@@ -1,4 +1,4 @@
-// What the programs here share: a library opened by one of several names, its functions by name and version, and a
+// Shared by the programs here: a library opened by one of several names, its functions by name and version, and a
 // message between two queue pairs. Nothing is linked to libibverbs or librdmacm.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -110,7 +110,7 @@ static inline void to_rts(struct ibv_qp *qp, uint32_t to, const union ibv_gid *g
 						     IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-// What both queue pairs of one completion queue say at the end of `n` requests.
+// The completions of both queue pairs of one completion queue at the end of `n` requests.
 static inline void expect_completions(struct ibv_cq *cq, int n)
 {
 	for (struct ibv_wc wc; n > 0;) {
@@ -121,7 +121,7 @@ static inline void expect_completions(struct ibv_cq *cq, int n)
 	}
 }
 
-// Sends from the first half of the region to its second half, from one queue pair to the other.
+// Send from the first half of the region to its second half, from one queue pair to the other.
 static inline void send_and_compare(struct ibv_qp *qp[2], struct ibv_cq *cq, unsigned char (*data)[65536], uint32_t size,
 				    uint32_t lkey)
 {
@@ -139,7 +139,7 @@ static inline void send_and_compare(struct ibv_qp *qp[2], struct ibv_cq *cq, uns
 	MUST(!memcmp(data[0], data[1], size));
 }
 
-// Connects two queue pairs by hand and moves 64 KiB.
+// Connect two queue pairs without the connection manager, and move 64 KiB.
 static inline void move_data(struct ibv_context *context)
 {
 	enum { SIZE = 65536 };

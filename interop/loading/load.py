@@ -1,8 +1,8 @@
-"""Loads libibverbs through ctypes, by the names given, and moves data between two queue pairs.
+"""Load libibverbs through ctypes, by the names given, and move data between two queue pairs.
 
     load.py NAME...
 
-With --child in front, does so in a child process.
+With --child in front, a child process does so.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-// However it is found, there is one device: linked to libibverbs, opened by name, opened by path.
+// There is one device, in whatever way it is found: linked to libibverbs, opened by name, opened by path.
 //
 //   one NAME...
 #include "load.h"
@@ -17,7 +17,7 @@ static void *first_device(struct ibv_device **(*list)(int *), void (*release)(st
 	return first;
 }
 
-// How many files named libsoftrnic.so are mapped, told by their inodes.
+// The number of mapped files named libsoftrnic.so, told apart by their inodes.
 static int engines(void)
 {
 	char line[4096], path[4096];
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 		struct ibv_context *context = open_device();
 
 		move_data(context);
-		// What one opened, the other can close.
+		// A device that one library opened, the other can close.
 		MUST(!ibv_close_device(context));
 	}
 	MUST(engines() == 1);

@@ -29,7 +29,7 @@ static void find_cm(void *handle)
 	MUST(dlvsym(handle, "rdma_create_id", "RDMACM_1.9") == NULL);
 }
 
-// Waits for this event, and returns the id that it is for.
+// Wait for this event, and return the id that it is for.
 static struct rdma_cm_id *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
 
 	struct rdma_cm_id *server = expect(channel[1], RDMA_CM_EVENT_CONNECT_REQUEST);
 
-	// One device, found by either library: what the one opened, the other's objects are of.
+	// Either library finds the one device: its context from one library is that of the other's objects.
 	MUST(server->verbs == client->verbs);
 	MUST(!cm.rdma_create_qp(server, pd, &init));
 	MUST(!cm.rdma_accept(server, &param));

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs rdma-core's Python tests and writes one JSON object per event to a file.
+"""Run rdma-core's Python tests and write one JSON object per event to a file.
 
 usage: run.py EVENTS TESTS-FOLDER-PARENT DEVICE GID NAME...
 
@@ -38,7 +38,7 @@ def tell(**event):
 
 
 class Result(unittest.TextTestResult):
-    """Tells every start and every end."""
+    """A result that records every start and every end."""
 
     started_at = time.monotonic()
 

@@ -1,10 +1,10 @@
 /*
  * A gettimeofday(2) whose time runs ten times as fast, to be preloaded into perftest.
  *
- * At every size perftest measures the processor's clock: it looks at gettimeofday for 219 ms without a pause, on both
+ * At every size perftest measures the processor's clock: it calls gettimeofday for 219 ms without a pause, on both
  * sides. Nothing of the device is tested by that, and a run over 23 sizes needs ten seconds of processor time for it. With
- * this library it needs one. Its times then are ten times as long as they were, its bandwidths a tenth; the tests look
- * at both for sanity only. Durations (-D) are from alarm(2) and stay as they are.
+ * this library it needs one. Its times then are ten times as long as they were, its bandwidths a tenth; the tests check
+ * both for sanity only. Durations (-D) are from alarm(2) and stay as they are.
  */
 #include <sys/time.h>
 #include <time.h>

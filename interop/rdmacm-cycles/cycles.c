@@ -4,7 +4,7 @@
  *     cycles connect COUNT SEED   connect, send a message, disconnect, destroy; COUNT times in two processes
  *     cycles kill COUNT SEED      one side is killed at a random moment of all this; the other goes on
  *
- * What must hold: nothing hangs; every side that lives sees an event that the manual page names for it; afterwards the
+ * The test passes if nothing hangs; every side that lives sees an event that the manual page names for it; afterwards the
  * survivor, server or client, has as many descriptors and mappings as before, its memory does not grow, and its port is
  * free. Exit status 0 if so.
  */
@@ -27,7 +27,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* Nothing takes so long unless it hangs, not even on a machine that is busy. */
+/* A limit that only a hang reaches, also on a machine that is busy. */
 enum { PATIENCE = 30000 };
 
 static const char *who = "";
@@ -40,11 +40,11 @@ static const char *who = "";
 		} \
 	} while (0)
 
-/* What both processes see. */
+/* The memory that both processes share. */
 static struct shared {
 	volatile uint32_t port;
 	volatile uint32_t established, disconnected, rejected, other;
-	/* Cycles that the client has ended, whatever came of them; and that it is to end. */
+	/* Cycles that the client has ended, with any outcome; and that it is to end. */
 	volatile uint32_t cycles, enough;
 } *shared;
 
@@ -66,7 +66,7 @@ static int descriptors(void)
 	return n - 3;
 }
 
-/* Resident, in KiB, without what is shared. */
+/* Resident memory, in KiB, without shared memory. */
 static long memory(void)
 {
 	long size, resident, common;
@@ -76,7 +76,7 @@ static long memory(void)
 	return (resident - common) * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-/* Windows to peers are shared memory, which does not count as ours. */
+/* Windows to peers are shared memory, which does not count as this process's. */
 static int mappings(void)
 {
 	FILE *f = fopen("/proc/self/maps", "r");
@@ -102,7 +102,7 @@ static void destroy(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* Waits for an event; the type is -1 if none comes. */
+/* Wait for an event; the type is -1 if none comes. */
 static int next(struct rdma_event_channel *ch, int ms, struct rdma_cm_id **id)
 {
 	struct pollfd p = { .fd = ch->fd, .events = POLLIN };
@@ -131,7 +131,7 @@ static struct rdma_cm_id *listening(struct rdma_event_channel *ch, uint16_t port
 
 static char in[64], out[64] = "a message";
 
-/* The server: takes whoever comes, for ever or until it is told to end. */
+/* The server: it accepts every client, for ever or until it is told to end. */
 static void serve(const volatile sig_atomic_t *end)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -160,7 +160,7 @@ static void serve(const volatile sig_atomic_t *end)
 			id->context = mr;
 			if (rdma_accept(id, &param) == 0)
 				break;
-			/* Its client is gone already; nothing more will be said of it. */
+			/* Its client is gone already; no further event comes for it. */
 			CHECK(errno == EINVAL || errno == ECONNRESET || errno == ENOTCONN);
 			shared->rejected++;
 			goto gone;
@@ -186,7 +186,7 @@ static void serve(const volatile sig_atomic_t *end)
 			rdma_dereg_mr(id->context);
 			CHECK(rdma_destroy_id(id) == 0);
 			live--;
-			/* What is kept is there after the first ones. */
+			/* Resources that are kept are there after the first ones. */
 			if (++taken == 100) {
 				fds = descriptors();
 				kib = memory();
@@ -467,7 +467,7 @@ static void connects(int count)
 	putchar('\n');
 }
 
-/* The client is done with what it was doing. */
+/* The client has ended its present cycle. */
 static void await_cycle(pid_t client, uint32_t after)
 {
 	double until = now() + 2 * PATIENCE / 1000;
@@ -494,7 +494,7 @@ static void kills(int count, unsigned seed)
 		kill(pid, SIGKILL);
 		CHECK(waitpid(pid, NULL, 0) == pid);
 	}
-	/* It has lost nothing by all the dead. */
+	/* It has lost no resources by all the dead. */
 	stop_server(server);
 	server = start_server();
 	pid_t survivor = start_survivor();
@@ -504,7 +504,7 @@ static void kills(int count, unsigned seed)
 		uint32_t cycle = shared->cycles;
 		kill(server, SIGKILL);
 		CHECK(waitpid(server, NULL, 0) == server);
-		/* The client sees what became of its connection, and makes another one. */
+		/* The client gets the end of its connection, and makes another one. */
 		server = start_server();
 		await_cycle(survivor, cycle);
 	}

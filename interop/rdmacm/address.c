@@ -1,4 +1,4 @@
-/* Addresses: what is resolved, what is refused, what the ids say afterwards; rdma_getaddrinfo; devices. */
+/* Addresses: those that resolve, those that are refused, the ids' addresses afterwards; rdma_getaddrinfo; devices. */
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ static void resolve_fills_the_id(const struct where *w)
 	rdma_destroy_event_channel(ch);
 }
 
-/* The GID that the id says is one of the port's. */
+/* The id's GID is one of the port's. */
 static void resolve_gid_is_the_ports(const struct where *w)
 {
 	struct rdma_event_channel *ch = channel();

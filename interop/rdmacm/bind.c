@@ -1,4 +1,4 @@
-/* Ports: who may have which, on which address, beside whom. */
+/* Ports: the claims that ids may have, on which address, beside which other claims. */
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@ static void bind_a_foreign_address(const struct where *w)
 	FAILS(rdma_bind_addr(new_id(ch, RDMA_PS_TCP), (struct sockaddr *)&in6), EADDRNOTAVAIL);
 }
 
-/* A link-local address says nothing without its link. */
+/* A link-local address is invalid without its link. */
 static void bind_link_local_without_scope(const struct where *w)
 {
 	struct rdma_event_channel *ch = channel();
@@ -113,7 +113,7 @@ static void privileged_port(const struct where *w)
 	OK(rdma_destroy_id(id));
 }
 
-/* Who is bound to what: the wildcard of a family, the loopback address, or an interface's. */
+/* The address that an id is bound to: the wildcard of a family, the loopback address, or an interface's. */
 enum { ANY4 = 1, ANY6, LO4, LO6, IF4, IF6 };
 enum { REUSE = 1, AFONLY = 2, LISTENS = 4 };
 
@@ -170,7 +170,7 @@ static const struct in_use {
 	{ ANY6, 0, ANY4, 0, EADDRNOTAVAIL, 0 },
 	{ ANY6, 0, IF4, 0, EADDRNOTAVAIL, 0 },
 	{ ANY4, 0, IF6, 0, EADDRNOTAVAIL, 0 },
-	/* What is bound to IPv4 is AFONLY of itself (rdma_bind_addr), so the IPv6 side decides. */
+	/* An id that is bound to IPv4 is AFONLY of itself (rdma_bind_addr), so the IPv6 side decides. */
 	{ ANY6, AFONLY, ANY4, 0, 0, 0 },
 	{ ANY6, 0, ANY4, AFONLY, EADDRNOTAVAIL, 0 },
 	{ ANY4, 0, ANY6, AFONLY, 0, 0 },
@@ -255,7 +255,7 @@ static void in_use_in_a_process(const struct where *w)
 	}
 }
 
-/* The same, the first in another process; and when that is killed, the second may. */
+/* Both cases with the first in another process; when that is killed, the second may. */
 static void in_use_between_processes(const struct where *w)
 {
 	(void)w;
@@ -277,7 +277,7 @@ static void in_use_between_processes(const struct where *w)
 		close(pipes[1]);
 		if (read(pipes[0], &port, sizeof(port)) != sizeof(port))
 			FAIL("%s: the first has ended", said(row));
-		/* In a child of its own as well: what forks must not have used the library before. */
+		/* In a child of its own as well: a process that forks must not have used the library before. */
 		pid_t other = fork();
 		if (other == 0) {
 			second(row, port);
@@ -292,14 +292,14 @@ static void in_use_between_processes(const struct where *w)
 		close(pipes[0]);
 		other = fork();
 		if (other == 0) {
-			/* Nobody else is there any more. */
+			/* No other process is there any more. */
 			struct in_use alone = *row;
 			alone.bind_error = alone.listen_error = 0;
 			for (int i = 0;; i++) {
 				struct sockaddr_storage s;
 				struct rdma_event_channel *ch = channel();
 				struct rdma_cm_id *id = with_options(ch, row->second_options);
-				/* The kernel frees what a process had when it reaps it, which may be a moment later. */
+				/* The kernel frees the resources of a process when it reaps it, which may be a moment later. */
 				if (rdma_bind_addr(id, place(row->second, port, &s)) && i < 50) {
 					usleep(20000);
 					continue;
@@ -315,7 +315,7 @@ static void in_use_between_processes(const struct where *w)
 	}
 }
 
-/* Another port space is another matter. */
+/* Claims in another port space do not count. */
 static void port_spaces_are_apart(const struct where *w)
 {
 	struct rdma_event_channel *ch = channel();

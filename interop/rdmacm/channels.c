@@ -1,4 +1,4 @@
-/* Event channels: polling, not blocking, moving ids from one to another, and who waits for acknowledgements. */
+/* Event channels: polling, not blocking, moving ids from one to another, and the calls that wait for acknowledgements. */
 #include "harness.h"
 
 #include <fcntl.h>
@@ -119,7 +119,7 @@ static void migrate_waits(const struct where *w)
 	waits_for_acknowledgement(w, migrate_it);
 }
 
-/* An event that nobody has read goes with its id. */
+/* An event that was not read goes with its id. */
 static void destroy_with_unread_events(const struct where *w)
 {
 	struct rdma_event_channel *ch = channel();
@@ -133,7 +133,7 @@ static void destroy_with_unread_events(const struct where *w)
 	QUIET(ch);
 }
 
-/* An event that nobody has read moves with its id. */
+/* An event that was not read moves with its id. */
 static void migrate_moves_events(const struct where *w)
 {
 	struct rdma_event_channel *from = channel(), *to = channel();

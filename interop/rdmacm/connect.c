@@ -3,7 +3,7 @@
 
 #include <arpa/inet.h>
 
-/* What REQ and REP have room for behind the connection manager's own words. */
+/* The room of REQ and REP behind the connection manager's own fields. */
 enum { REQUEST_DATA = 56, REPLY_DATA = 196 };
 
 static void connect_and_disconnect(const struct where *w)
@@ -42,7 +42,7 @@ static void wildcard_listener(const struct where *w)
 	destroyed(&p);
 }
 
-/* The IPv6 wildcard hears IPv4 too, unless AFONLY. */
+/* The IPv6 wildcard gets IPv4 requests too, unless AFONLY. */
 static void wildcard6_hears_ipv4(const struct where *w)
 {
 	int one = 1;
@@ -158,7 +158,7 @@ static void private_data_too_long(const struct where *w)
 	FAILS(rdma_accept(p.server, &param), EINVAL);
 }
 
-/* What one side offers to start, the other is told it will have to answer. */
+/* The number of requests that one side offers to start is the number that the other's event asks it to answer. */
 static void parameters_cross(const struct where *w)
 {
 	struct event e;
@@ -251,7 +251,7 @@ static void connect_without_parameters(const struct where *w)
 	traffic(p.client, p.server);
 }
 
-/* The server goes first; twice is once; the queue pairs are in error, what was posted is flushed. */
+/* The server goes first; twice is once; the queue pairs are in error, posted requests are flushed. */
 static void disconnect(const struct where *w)
 {
 	struct pair p = connected(w);
@@ -342,7 +342,7 @@ static void establish_by_hand(const struct where *w)
 	IS(memcmp(e.data, "hello", 6), 0);
 }
 
-/* The same to its end. */
+/* Such a connection to its end. */
 static void establish_and_talk(const struct where *w)
 {
 	struct pair p = { .server_ch = channel(), .client_ch = channel() };
@@ -417,7 +417,7 @@ static void init_qp_attr_states(const struct where *w)
 	OK(rdma_init_qp_attr(ud, &attr, &mask));
 	IS(mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
 	IS(attr.qkey, RDMA_UDP_QKEY);
-	/* Linux says the same for the later states. */
+	/* Linux fails alike in the later states. */
 	attr.qp_state = IBV_QPS_RTR;
 	OK(rdma_init_qp_attr(ud, &attr, &mask));
 	IS(mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);

@@ -76,7 +76,7 @@ static void datagrams_flow(const struct where *w)
 	IS(wc.wc_flags & IBV_WC_GRH, IBV_WC_GRH);
 	IS(wc.src_qp, p.client->qp->qp_num);
 	IS(memcmp(in + sizeof(struct ibv_grh), out, sizeof(out)), 0);
-	/* And back, to whom the completion names. */
+	/* And back, to the sender that the completion names. */
 	struct ibv_ah *back = ibv_create_ah_from_wc(p.server->pd, &wc, (struct ibv_grh *)in, 1);
 	TRUE(back != NULL);
 	OK(rdma_post_recv(p.client, NULL, in, sizeof(in), rdma_reg_msgs(p.client, in, sizeof(in))));

@@ -1,4 +1,4 @@
-/* What real programs get wrong, and what is rare: both at once, far too many, descriptors that stay. */
+/* Mistakes of real programs, and rare cases: both at once, far too many, descriptors that stay. */
 #include "harness.h"
 
 #include <pthread.h>
@@ -75,8 +75,9 @@ static void *accept_all(void *arg)
 }
 
 /*
- * A thousand clients at once, ten places, and a server that does not look at its channel: nobody is rejected. Who found no
- * place asks again (Linux drops the request so that it may come again, cm_destroy_id), so when the server looks, all get in.
+ * A thousand clients at once, ten places, and a server that does not look at its channel: no client is rejected. One that
+ * found no place asks again (Linux drops the request so that it may come again, cm_destroy_id), so when the server looks,
+ * all are accepted.
  */
 static void thousand_against_ten(const struct where *w)
 {
@@ -147,11 +148,11 @@ static void descriptors_stay(const struct where *w)
 		traffic(p.client, p.server);
 		disconnected(&p);
 		destroyed(&p);
-		/* The first ones open the device and what else is kept. */
+		/* The first ones open the device and the other objects that are kept. */
 		if (i == 100)
 			before = open_descriptors();
 	}
-	/* What is said to the peer at the end may take a moment. */
+	/* The last message to the peer may take a moment. */
 	for (int i = 0; i < 500 && open_descriptors() > before; i++)
 		usleep(10000);
 	IS(open_descriptors(), before);
@@ -171,7 +172,7 @@ static void destroy_while_resolving(const struct where *w)
 	rdma_destroy_event_channel(ch);
 }
 
-/* Two connect to each other's listener at the same time. */
+/* Two ids connect to each other's listener at the same time. */
 static void crossing_connects(const struct where *w)
 {
 	struct rdma_event_channel *chs[2] = { channel(), channel() };

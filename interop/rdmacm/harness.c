@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* Where a case's process writes why it failed. */
+/* The pipe to which a case's process writes the reason of a failure. */
 static int verdict = 2;
 
 enum { FAILED = 1, SKIPPED = 77 };
@@ -316,7 +316,7 @@ void traffic(struct rdma_cm_id *a, struct rdma_cm_id *b)
 	one_way(b, a);
 }
 
-/* Runs the case and says how it ended; true unless it failed. */
+/* Run the case and print its outcome; true unless it failed. */
 static bool run(const struct test *t, const struct where *w)
 {
 	char name[160], text[1100] = "";
@@ -337,7 +337,7 @@ static bool run(const struct test *t, const struct where *w)
 	}
 	close(pipes[1]);
 	struct pollfd p = { .fd = pipes[0], .events = POLLIN };
-	/* A verdict, or the end of everyone who could give one. */
+	/* A verdict, or the end of every process that could give one. */
 	bool ended = poll(&p, 1, 1000 * (t->limit ? t->limit : 30)) == 1;
 	if (ended) {
 		ssize_t n = read(pipes[0], text, sizeof(text) - 1);

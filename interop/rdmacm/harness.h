@@ -1,10 +1,10 @@
 /*
- * A table of cases for librdmacm. Each case runs in a process of its own, with a limit on its time, and says
+ * A table of cases for librdmacm. Each case runs in a process of its own, with a limit on its time, and prints
  *
  *     ok NAME
  *     not ok NAME: FILE:LINE: WHAT: expected X, got Y
  *
- * Only what librdmacm-dev and libibverbs-dev promise is used, so the same program judges any implementation. Where the
+ * It uses only functions that librdmacm-dev and libibverbs-dev declare, so it judges any implementation. Where the
  * manual pages leave something open, Linux's rdma_cm decides (6.1, on rxe).
  */
 #ifndef HARNESS_H
@@ -127,13 +127,13 @@ struct pair connected(const struct where *w);
 void disconnected(struct pair *p);
 void destroyed(struct pair *p);
 
-/* Bytes that are told apart from zeros and from each other's place. */
+/* Bytes that differ from zeros and by their place. */
 void pattern(uint8_t *to, int len, int seed);
 void check_pattern_at(const char *file, int line, const struct event *e, int len, int seed, int want_len);
 /* The first `len` bytes are the pattern, zeros follow up to `want_len`, which is the event's length. */
 #define PATTERN(e, len, seed, want_len) check_pattern_at(__FILE__, __LINE__, e, len, seed, want_len)
 
-/* Sends from one id to the other and back, and looks at the data. */
+/* Send from one id to the other and back, and compare the data. */
 void traffic(struct rdma_cm_id *a, struct rdma_cm_id *b);
 
 /* Loopback addresses count as wildcards where ports are claimed (cma_any_addr). */

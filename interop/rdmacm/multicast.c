@@ -1,4 +1,4 @@
-/* Multicast groups: joining, what comes there, leaving. */
+/* Multicast groups: joining, messages, leaving. */
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -94,7 +94,7 @@ static void multicast_refuses(const struct where *w)
 	QUIET(ch);
 }
 
-/* Sends to the group; true if the receiver gets it. */
+/* Send to the group; true if the receiver gets it. */
 static bool heard(struct rdma_cm_id *from, struct rdma_cm_id *to, struct event *e, int patience)
 {
 	static uint8_t out[32], in[32 + sizeof(struct ibv_grh)];
@@ -132,7 +132,7 @@ static void group_hears(const struct where *w)
 	TRUE(!heard(a, b, &e, 200));
 }
 
-/* Who only sends does not hear. */
+/* A member that only sends gets no message. */
 static void send_only(const struct where *w)
 {
 	struct rdma_event_channel *ch = channel();

@@ -1,4 +1,4 @@
-/* Two processes: what one sees when the other is killed. */
+/* Two processes: the events of one when the other is killed. */
 #include "harness.h"
 
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 enum { REASON_CONSUMER = 28 };
 
-/* A client that connects, says so, and waits to be killed. */
+/* A client that connects, reports that, and waits to be killed. */
 static void client(const struct where *w, uint16_t port, int told, bool established)
 {
 	struct rdma_event_channel *ch = channel();
@@ -106,7 +106,7 @@ static void killed_when_connected(const struct where *w)
 	OK(rdma_destroy_id(id));
 }
 
-/* The client dies with its request unanswered: nothing is told (see client_gives_up), and accepting comes too late. */
+/* The client dies with its request unanswered: there is no event (see client_gives_up), and accepting comes too late. */
 static void killed_before_the_answer(const struct where *w)
 {
 	int go;

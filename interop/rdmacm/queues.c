@@ -80,7 +80,7 @@ static void create_srq(const struct where *w)
 	queue_pair(p.server);
 	TRUE(p.server->qp->srq == p.server->srq);
 	OK(rdma_accept(p.server, &param));
-	/* The client is told that its peer has one. */
+	/* The client's event says that its peer has one. */
 	e = EXPECT(p.client_ch, ESTABLISHED, 0);
 	IS(e.conn.srq, 1);
 	EXPECT(p.server_ch, ESTABLISHED, 0);

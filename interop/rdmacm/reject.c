@@ -101,7 +101,7 @@ static void destroyed_request(const struct where *w)
 	EXPECT(p.client_ch, REJECTED, REASON_CONSUMER);
 }
 
-/* The listener goes, with a request that nobody has read. */
+/* The listener goes, with a request that was not read. */
 static void destroyed_listener(const struct where *w)
 {
 	struct rdma_event_channel *server_ch = channel(), *ch = channel();
@@ -180,7 +180,7 @@ static void client_gives_up(const struct where *w)
 }
 
 /*
- * Another host, where no one answers: resolving fails, or connecting ends in UNREACHABLE. Which of the two depends on
+ * Another host, which does not answer: resolving fails, or connecting ends in UNREACHABLE. Which of the two depends on
  * the routes of this machine, so both are right; hanging is not.
  */
 static void other_host(const struct where *w)

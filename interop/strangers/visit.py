@@ -1,8 +1,8 @@
-"""A pair of programs of one user, and another user who connects to every socket of theirs.
+"""A pair of programs of one user, and a visitor: a process of another user that connects to every socket of theirs.
 
-The visitor leaves TCP connections there whose close takes ten minutes: their buffers are full, their peers do not read, and SO_LINGER is
-set. They are closed with the socket in which they lie unread, by the process that turns the visitor away. Arguments: softrnic's path, a port, and what runs a
-program as the other user. Needs to be root.
+The visitor sends TCP connections whose close takes ten minutes: their buffers are full, their peers do not read, and
+SO_LINGER is set. They are closed with the socket in which they lie unread, by the process that refuses the visitor.
+Arguments: softrnic's path, a port, and the command that runs a program as the other user. Needs to be root.
 """
 
 import array
@@ -72,7 +72,7 @@ def visit(name):
         visitor.connect("\0" + name[1:])
         visitor.sendmsg([b"hello"], rights)
     except OSError:
-        # No copy but ours, which must not linger.
+        # No copy but this process's, which must not linger.
         linger(slow, 0)
         slow.close()
         return False
@@ -106,7 +106,7 @@ def main():
         process.send_signal(signal.SIGCONT)
     for name in sorted(doors):
         print(name, "something was left" if name in left else "no more than connected to")
-    # Far less than it takes to close what was left, and far more than what they do.
+    # Far less than the close of those connections takes, and far more than the programs' work.
     deadline = time.monotonic() + 60
     results = []
     for process in (server, client):

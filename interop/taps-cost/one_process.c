@@ -1,5 +1,5 @@
-// A ping-pong of 8 bytes between two queue pairs of one process, as often as the argument says: what one message costs its
-// program and the device, in instructions, is the difference between two runs.
+// A ping-pong of 8 bytes between two queue pairs of one process, as often as the argument says. The cost of one message
+// in instructions, for its program and the device, is the difference between two runs.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>

@@ -114,7 +114,7 @@ int main(void)
 	rdma_disconnect(end[1].id);
 	part(end);
 
-	/* Who does not poll hears of it all the same, the second time. */
+	/* A program that does not poll gets the event all the same, the second time. */
 	join(end, channel);
 	nonblocking(channel[1], 1);
 	last_words(end, channel[1]);
@@ -124,7 +124,7 @@ int main(void)
 	rdma_ack_cm_event(event);
 	part(end);
 
-	/* Who waits for events gets it at once; then the message is among the completions already. */
+	/* A program that waits for events gets it at once; then the message is among the completions already. */
 	join(end, channel);
 	last_words(end, channel[1]);
 	rdma_ack_cm_event(await(channel[1], RDMA_CM_EVENT_DISCONNECTED));

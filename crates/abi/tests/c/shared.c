@@ -268,7 +268,7 @@ static int initiator(pid_t other)
 	CHECK(memcmp(mine, theirs + EDGE, 8) == 0);
 	stop_other(&end, other);
 
-	/* From here on nobody but us can do it. Whole pages of the region are 4096 to SIZE - 4096. */
+	/* From here on no process but this one can do it. Whole pages of the region are 4096 to SIZE - 4096. */
 	static const uint32_t lengths[] = { 1, 7, 8, 9, 63, 64, 100, 1000, 4096, 20000 };
 
 	for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -56,7 +56,7 @@ static void queries(struct ibv_context *ctx)
 	memset(&padded, 0x5a, sizeof padded);
 	NUMBER(0, (ibv_query_port)(ctx, 1, (struct _compat_ibv_port_attr *)&padded.attr));
 	CHECK(padded.attr.state == IBV_PORT_ACTIVE && padded.attr.port_cap_flags2 == 0x5a5a && padded.guard[0] == 0x5a);
-	/* A caller whose structure is longer than ours gets zeros behind it. */
+	/* A caller whose structure is longer than the library's gets zeros behind it. */
 	memset(&padded, 0x5a, sizeof padded);
 	NUMBER(0, verbs_get_ctx(ctx)->query_port(ctx, 1, &padded.attr, sizeof padded));
 	CHECK(padded.guard[15] == 0 && padded.guard[8] == 0);
