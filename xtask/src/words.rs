@@ -53,6 +53,34 @@ mod tests {
         "--adopt",
     ];
 
+    /// The pronouns of persons; a process, a program or a peer is a thing.
+    const PERSONS: &[&str] = &["he", "him", "his", "himself", "she", "her"];
+
+    /// The pronouns without an antecedent: a comment names the program, process or thread.
+    const UNNAMED: &[&str] = &["whoever", "somebody", "someone", "nobody", "anybody", "everybody"];
+
+    /// Folders whose comments have none of [`UNNAMED`]. A folder joins when its comments are rewritten.
+    const CLEAN: &[&str] = &[
+        "crates/abi/",
+        "crates/ask/",
+        "crates/cli/",
+        "crates/cm/",
+        "crates/conformance/",
+        "crates/dropin/",
+        "crates/hooks/",
+        "crates/limits/",
+        "crates/netlink/",
+        "crates/nic/",
+        "crates/rdma/",
+        "crates/report/",
+        "crates/sys/",
+        "crates/taps/",
+        "crates/verbs/",
+        "crates/view/",
+        "fuzz/",
+        "xtask/",
+    ];
+
     /// Columns: `max_width` of rustfmt.toml, which rustfmt keeps for code only.
     const WIDTH: usize = 120;
 
@@ -75,10 +103,16 @@ mod tests {
         line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
     }
 
-    /// What `is_bad` says of the lines of all files, or nothing.
+    /// Fail with what `is_bad` finds in the lines of all files.
     fn check(endings: &[&str], is_bad: impl Fn(&str) -> Option<String>) {
+        check_below(&[""], endings, is_bad);
+    }
+
+    /// Fail with what `is_bad` finds in the lines of the files below these folders.
+    fn check_below(folders: &[&str], endings: &[&str], is_bad: impl Fn(&str) -> Option<String>) {
         let mut bad = Vec::new();
-        for (path, text) in files(endings) {
+        let is_below = |path: &PathBuf| folders.iter().any(|folder| path.to_string_lossy().starts_with(folder));
+        for (path, text) in files(endings).into_iter().filter(|(path, _)| is_below(path)) {
             for (number, line) in text.lines().enumerate() {
                 bad.extend(is_bad(line).map(|what| format!("{}:{}: {what}", path.display(), number + 1)));
             }
@@ -99,6 +133,32 @@ mod tests {
             OLD_WORDS.iter().find(|word| line.contains(**word)).map(|word| (*word).to_owned())
         };
         check(&["rs", "md", "py", "c", "h", "toml", "sh"], old);
+    }
+
+    /// The first of these words in a line's comment, outside of code.
+    fn in_comment(line: &str, wanted: &[&str]) -> Option<String> {
+        let (_, comment) = line.split_once("//")?;
+        let prose = comment.split('`').step_by(2);
+        prose.flat_map(words).find(|word| wanted.contains(&word.to_lowercase().as_str())).map(str::to_owned)
+    }
+
+    #[test]
+    fn comments_are_about_things() {
+        check(&["rs", "c", "h"], |line| in_comment(line, PERSONS));
+        check_below(CLEAN, &["rs"], |line| in_comment(line, UNNAMED));
+    }
+
+    /// A doc comment describes an item by itself, not by comparison with the one above.
+    #[test]
+    fn doc_comments_have_a_subject() {
+        let without = |line: &str| {
+            let text = line.trim_start().strip_prefix("/// ").or_else(|| line.trim_start().strip_prefix("//! "))?;
+            ["The same ", "The same,", "They,"]
+                .iter()
+                .find(|start| text.starts_with(**start))
+                .map(|start| (*start).to_owned())
+        };
+        check(&["rs"], without);
     }
 
     /// Tables that rustfmt is told to skip may have rows of any width: a row in two lines is harder to read.
