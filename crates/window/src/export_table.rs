@@ -215,11 +215,12 @@ impl WindowEnv {
             && coarse_time() <= link.streams_until;
         // Of a stream, the peer does its part.
         let shared = goes_on || request.queues && self.streams(id, request.len);
+        let shares = self.shared.count() > 0;
         let link = self.link_mut(id)?;
         if !goes_on {
             link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
         }
-        let reached = act(link, request, shared)?;
+        let reached = act(link, request, shared, shares)?;
         self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
@@ -238,7 +239,7 @@ impl WindowEnv {
         }
         let began = monotonic();
         let link = self.link_mut(id)?;
-        let reached = act(link, request, false)?;
+        let reached = act(link, request, false, false)?;
         link.long.executed(request.len, monotonic().saturating_sub(began));
         self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
@@ -307,8 +308,8 @@ fn worth_a_call(link: &Link, request: &OneSided<'_>) -> bool {
         && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
 }
 
-/// `by_memory`: only as a copy in memory, not by a system call.
-fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSidedDone> {
+/// `by_memory`: only as a copy in memory, not by a system call. `shares`: the peer can map memory of this process.
+fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, shares: bool) -> Option<OneSidedDone> {
     if link.state != State::Up {
         return None;
     }
@@ -352,8 +353,8 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSi
             return None;
         }
         let theirs = [Span { addr, len: request.len, guarded: true }];
-        // The pieces of one request are no stream.
-        let detected = request.before == 0 && request.after == 0;
+        // The pieces of one request are no stream, and what is no queue is none either.
+        let detected = request.queues && request.before == 0 && request.after == 0;
         if detected {
             link.stream_detector.begins(request.len, monotonic);
         }
@@ -362,7 +363,7 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool) -> Option<OneSi
             _ => single_copy::pull(remote.who.pid, &theirs, ours),
         };
         if detected {
-            link.stream_detector.ends(monotonic);
+            link.stream_detector.ends(link.consumer.count(), shares, monotonic);
         }
         copied.ok().map(|()| OneSidedDone { epoch, before: 0 })
     })

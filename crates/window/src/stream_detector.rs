@@ -4,35 +4,45 @@
 //! part: best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves
 //! several times as much: two processors share the work, and a small request is one cache line.
 //!
-//! A program that polls for each completion before it posts the next has no queue ([`wire::OneSided::queues`]). But so
-//! has one that asks for few completions, although it may wait for what its peer writes to it. In a stream, some calls
-//! in a row take hardly longer than the calls themselves; between two that are answered by the peer there is at least
-//! what the peer does.
+//! A program that polls for each completion before it posts the next request has no queue
+//! ([`wire::OneSided::queues`]). But so has one that asks for few completions, although it may wait for what
+//! its peer writes to it. In a stream, call after call begins soon after the one before. Where an answer is waited for,
+//! there lies at least one call of the peer's between two of this process: also if only some requests of a group are
+//! answered, it lies behind one of them. So what counts is the longest time between two calls, and not their sum.
 
 use wire::{Nanos, PIECE};
 
-/// The calls between two verdicts, by the size of the requests: more where each is short, since reading the clock three
-/// times should not show, and a wrong verdict costs as much as waking the peer. Bytes, calls.
-const CLASSES: [(u32, u32); 3] = [(1024, 16), (32768, 4), (u32::MAX, 2)];
-/// So many hundredths of the calls' own time may pass in a stream. Where each call is answered by a call of the peer's,
-/// or two by one, at least 150 pass (docs/lab/constants.md).
-const STREAM: u64 = 135;
+/// The calls in a row without a break that are a stream, by the size of the requests: more where each is short, because
+/// a wrong verdict costs as much as waking the peer. And the time from the end of one call to the end of the next, in
+/// hundredths of what the call alone takes, beyond which there is a break. In streams of short requests less passes,
+/// and an answer of the peer's by a call takes at least 200 (docs/lab/constants.md). The two sides' calls differ more
+/// where they are long, and a post is nothing beside them. Bytes, calls, hundredths.
+const CLASSES: [(u32, u32, u64); 3] = [(1024, 16, 185), (32768, 4, 185), (u32::MAX, 2, 135)];
+/// The same hundredths where an answer may have come that takes the peer no call: as a packet, or by a copy in shared
+/// memory.
+const QUICK_BREAK: u64 = 135;
 
-/// The pace of the requests that are executed here.
+/// What has been seen of the requests of a queue that are executed here.
 #[derive(Default)]
 pub(crate) struct StreamDetector {
     /// Which of [`CLASSES`].
     class: usize,
     /// Bytes of the first of them: much longer and much shorter ones do not count together.
     len: u32,
-    /// Calls since the last verdict.
-    calls: u32,
-    /// When the last one before them ended, or the first of them began.
+    /// Calls in a row without a break, since the last verdict.
+    run: u32,
+    /// When the last one ended; 0: there was none.
+    ended: Nanos,
+    /// Packets that had been taken from the peer then.
+    taken: u64,
+    /// Calls until one is measured.
+    unmeasured: u32,
+    /// When the one that is measured began.
     began: Nanos,
-    /// When the last of them began.
-    last: Nanos,
-    /// How long it took the time before; 0: there was none. One that was interrupted makes the others look short.
-    took: Nanos,
+    /// The last one measured; 0: there was none.
+    measured: Nanos,
+    /// The shorter of the last two measured: one that was interrupted makes the others look short.
+    alone: Nanos,
     /// The last ones are a stream, and the next is if it comes until then; 0: they are none.
     until: Nanos,
 }
@@ -47,35 +57,37 @@ impl StreamDetector {
     /// A request of this length is about to be executed.
     #[inline]
     pub fn begins(&mut self, len: u32, now: impl Fn() -> Nanos) {
-        let class = class_of(len);
         if !self.alike(len) {
-            *self = StreamDetector { class, len, ..StreamDetector::default() };
+            *self = StreamDetector { class: class_of(len), len, ..StreamDetector::default() };
         }
         self.until = 0;
-        if self.began == 0 {
-            (self.began, self.len) = (now(), len);
-        }
-        self.calls += 1;
-        if self.calls == CLASSES[class].1 {
-            self.last = now();
+        if self.unmeasured == 0 {
+            self.began = now();
         }
     }
 
-    /// It has been executed.
+    /// It has been executed. `taken`: packets that have been taken from the peer. `shares`: the peer may write to this
+    /// process's memory without a call and without a packet.
     #[inline]
-    pub fn ends(&mut self, now: impl Fn() -> Nanos) {
-        let calls = CLASSES[self.class].1;
-        if self.calls < calls {
-            return;
+    pub fn ends(&mut self, taken: u64, shares: bool, now: impl Fn() -> Nanos) {
+        let (now, (_, calls, most)) = (now(), CLASSES[self.class]);
+        if self.unmeasured == 0 {
+            let took = now.saturating_sub(self.began);
+            // The second one as well, so that an interrupted first one is found out.
+            let first = self.measured == 0;
+            self.alone = if first { took } else { took.min(self.measured) };
+            (self.measured, self.unmeasured) = (took, if first { 0 } else { calls - 1 });
+        } else {
+            self.unmeasured -= 1;
         }
-        let now = now();
-        let took = now.saturating_sub(self.last);
-        let one = if self.took == 0 { took } else { took.min(self.took) };
-        let all = now.saturating_sub(self.began);
-        let stream = all.saturating_mul(100) <= one.saturating_mul(u64::from(calls) * STREAM);
-        (self.took, self.calls, self.began) = (took, 0, now);
-        // What is waited for takes the peer as long as one of these.
-        self.until = if stream { now + one / 2 } else { 0 };
+        let most = if shares || taken != self.taken { QUICK_BREAK } else { most };
+        let follows = now.saturating_sub(self.ended).saturating_mul(100) <= self.alone.saturating_mul(most);
+        self.run = if follows { self.run + 1 } else { 1 };
+        (self.ended, self.taken) = (now, taken);
+        if self.run >= calls {
+            // Until then there is no break.
+            (self.run, self.until) = (0, now + self.alone * (most - 100) / 100);
+        }
     }
 
     /// True if the next request, of this length, comes as another of a stream. Once for each verdict.
@@ -176,7 +188,7 @@ impl Long {
 }
 
 fn class_of(len: u32) -> usize {
-    CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or_default()
+    CLASSES.iter().position(|(most, ..)| len <= *most).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -188,17 +200,28 @@ mod tests {
     /// How many requests of these lengths are executed until one is taken for part of a stream; `None`: that is never
     /// so. One takes so long for each byte and at least so long, but sometimes it is interrupted.
     fn until_stream(lens: &[u32], takes: Nanos, pause: impl Fn(usize) -> Nanos) -> Option<usize> {
-        let (mut stream_detector, clock) = (StreamDetector::default(), Cell::new(1_000_000));
+        until_stream_from(lens, takes, pause, |_| (0, false))
+    }
+
+    /// [`until_stream`] with what comes from the peer: the packets taken from it, and whether it shares memory.
+    fn until_stream_from(
+        lens: &[u32],
+        takes: Nanos,
+        pause: impl Fn(usize) -> Nanos,
+        from_peer: impl Fn(usize) -> (u64, bool),
+    ) -> Option<usize> {
+        let (mut detector, clock) = (StreamDetector::default(), Cell::new(1_000_000));
         let now = || clock.get();
         (0..1000).find(|i| {
             let len = lens[i % lens.len()];
-            if stream_detector.streams(len, now) {
+            if detector.streams(len, now) {
                 return true;
             }
-            stream_detector.begins(len, now);
+            detector.begins(len, now);
             let interrupted = i % 50 == 31;
             clock.set(clock.get() + takes.max(u64::from(len) / 14) + if interrupted { 100_000 } else { 0 });
-            stream_detector.ends(now);
+            let (taken, shares) = from_peer(*i);
+            detector.ends(taken, shares, now);
             clock.set(clock.get() + pause(*i));
             false
         })
@@ -210,8 +233,25 @@ mod tests {
         assert_eq!(until_stream(&[8, 900, 64], 1300, |_| 150), Some(16));
         assert_eq!(until_stream(&[4096], 1400, |_| 150), Some(4));
         assert_eq!(until_stream(&[1 << 20], 1400, |_| 150), Some(2));
-        // Who has paused begins anew.
-        assert_eq!(until_stream(&[8], 1300, |i| if i == 5 { 20_000 } else { 150 }), Some(48));
+        // A pause begins the count anew.
+        assert_eq!(until_stream(&[8], 1300, |i| if i == 5 { 20_000 } else { 150 }), Some(22));
+        // Where each post takes its time, too.
+        assert_eq!(until_stream(&[8], 1000, |_| 700), Some(16));
+        assert_eq!(until_stream(&[4096], 1000, |_| 700), Some(4));
+    }
+
+    /// An interrupted call says nothing about how long the others take.
+    #[test]
+    fn an_interruption_does_not_make_a_stream() {
+        let (mut detector, clock) = (StreamDetector::default(), Cell::new(1_000_000));
+        let now = || clock.get();
+        for i in 0..200 {
+            assert!(!detector.streams(8, now), "{i}");
+            detector.begins(8, now);
+            clock.set(clock.get() + if i % 64 == 0 { 100_000 } else { 1300 });
+            detector.ends(0, false, now);
+            clock.set(clock.get() + 1400);
+        }
     }
 
     #[test]
@@ -295,8 +335,7 @@ mod tests {
         for len in [8, 4096, 1 << 20] {
             let takes = 1300.max(u64::from(len) / 14);
             assert_eq!(until_stream(&[len], takes, |_| takes), None, "an answer of its kind");
-            // Some, then an answer, and never another beginning of the count than with the first: one behind the other,
-            // but the next is long in coming.
+            // Some, then an answer: one behind the other, but the next is long in coming.
             for burst in [2, 4, 16] {
                 let pause = |i| if i % burst == burst - 1 { 5 * takes } else { 0 };
                 let enough = CLASSES[class_of(len)].1 as usize;
@@ -310,7 +349,14 @@ mod tests {
             let takes = 1300.max(u64::from(len) / 14);
             assert_eq!(until_stream(&[len, len, 8], takes, |i| if i % 3 == 2 { takes } else { 0 }), None);
         }
-        assert_eq!(until_stream(&[8], 1300, |_| 600), None, "an answer through the window");
+        for burst in 2..16 {
+            let pause = |i| if i % burst == burst - 1 { 1400 } else { 0 };
+            assert_eq!(until_stream(&[8], 1300, pause), None, "an answer of its kind to each {burst}");
+        }
+        let quick = |from_peer: fn(usize) -> (u64, bool)| until_stream_from(&[8], 1300, |_| 600, from_peer);
+        assert_eq!(quick(|i| (i as u64, false)), None, "an answer through the window");
+        assert_eq!(quick(|_| (0, true)), None, "an answer through shared memory");
+        assert_eq!(quick(|_| (0, false)), Some(16), "no answer comes so soon");
         // The time of a long one is no measure of short ones.
         assert_eq!(until_stream(&[40_000, 1 << 20], 1400, |_| 10_000), None);
     }
