@@ -7,6 +7,7 @@ mod fast_path;
 mod fast_path_timing;
 mod hostile;
 mod links;
+mod long;
 mod mock;
 mod mtu;
 mod one_sided;

@@ -1,0 +1,259 @@
+//! Single copies: of this process, of peers, and of both together.
+
+use super::*;
+
+#[test]
+fn single_copies_inside_the_process() {
+    let mut env = env();
+    let link = LinkId::LOOPBACK;
+    let (mut a, mut b) = (vec![3u8; 5000], vec![0u8; 5000]);
+    let (from, to) = ([span(&mut a)], [span(&mut b)]);
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    env.pull(link, ticket, &from, &to).unwrap();
+    assert!(a == b);
+    let mut four = [1; 4];
+    let good = [span(&mut four)];
+    assert_eq!(env.pull(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Remote));
+    assert_eq!(env.pull(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Local));
+    assert_eq!(env.push(link, ticket, &[NOWHERE], &good), Err(SingleCopyError::Local));
+    assert_eq!(env.push(link, ticket, &good, &[NOWHERE]), Err(SingleCopyError::Remote));
+    assert_eq!(env.pull(LinkId(3), ticket, &good, &good), Err(SingleCopyError::Denied));
+    for (addr, value, error) in [(ticket.addr, 78, SingleCopyError::Void), (NOWHERE.addr, 77, SingleCopyError::Remote)]
+    {
+        let ticket = TicketRef { addr, value };
+        assert_eq!(env.pull(link, ticket, &good, &good), Err(error));
+        assert_eq!(env.push(link, ticket, &good, &good), Err(error));
+    }
+    env.quiesce(Some(link));
+    env.quiesce(None);
+    assert_eq!(env.stats().single_copy_bytes, 5000);
+    assert_eq!(env.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
+}
+
+/// What whoever holds the lock does after it has let go. True if somebody was waited for in vain.
+fn settle(env: &mut WindowEnv) -> bool {
+    let links = |env: &WindowEnv| env.stats().links;
+    let before = links(env);
+    if env.is_unquiet() {
+        let in_vain = env.unquiet().wait();
+        env.judge(&in_vain);
+    }
+    assert!(!env.is_unquiet());
+    links(env) < before
+}
+
+/// How often this thread has given the processor away to wait (`proc_pid_status(5)`).
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+fn mark(env: &WindowEnv, link: LinkId, value: u64) {
+    env.link(link).unwrap().producer.memory().copying().store(value, Ordering::SeqCst);
+}
+
+/// A peer that says that it is copying is waited for, milliseconds and not under the lock.
+#[test]
+fn a_copy_without_end() {
+    let (mut a, b, _, _) = linked();
+    let theirs = b.links()[1];
+    mark(&b, theirs, 77);
+    let slept = sleeps();
+    a.quiesce(None);
+    assert_eq!(sleeps(), slept, "it waited under the lock");
+    assert!(a.is_unquiet());
+    mark(&b, theirs, 78);
+    assert!(!settle(&mut a), "it has ended");
+    a.quiesce(None);
+    assert!(!a.is_unquiet());
+    mark(&b, theirs, 79);
+    a.quiesce(None);
+    // Another copy than that which was under way.
+    mark(&b, theirs, 81);
+    assert!(!settle(&mut a));
+    a.quiesce(None);
+    let began = Instant::now();
+    assert!(settle(&mut a), "it is a lie");
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
+}
+
+/// Several of them are not waited for one after the other, and nobody a second time: who has done that once copies
+/// nothing straight any more.
+#[test]
+fn copies_without_end() {
+    let mut a = env();
+    let mut liars: Vec<_> = (0..3).map(|_| env()).collect();
+    for b in &mut liars {
+        let there = Qpn::new(b.claim_block().unwrap());
+        a.resolve(&gid("127.0.0.1"), there).unwrap();
+        for _ in 0..3 {
+            b.handle_events(monotonic());
+            a.handle_events(monotonic());
+        }
+        mark(b, b.links()[1], 77);
+    }
+    let began = Instant::now();
+    a.quiesce(None);
+    assert!(settle(&mut a));
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
+    assert!(a.links()[1..].iter().all(|&id| a.link(id).is_none_or(|link| link.state == State::Dead)));
+    a.take_dead_links(&mut Vec::new());
+    // The process may connect again: here all of them are one, this one.
+    for b in &mut liars {
+        let first = u32::from(b.own_blocks[0].0) * BLOCK_QPNS;
+        let link = a.resolve(&gid("127.0.0.1"), Qpn::new(first)).unwrap();
+        for _ in 0..3 {
+            b.handle_events(monotonic());
+            a.handle_events(monotonic());
+        }
+        let remote = a.link(link).unwrap().remote.as_ref().unwrap();
+        assert!(remote.proved && !remote.it_permitted && !remote.we_permitted && remote.export_table.is_none());
+        mark(b, *b.links().last().unwrap(), 77);
+        let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
+        let ctx = verbs::CtxId { index: 0, generation: 0 };
+        a.publish(&wire::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.retract(ExportId::Region(5));
+        assert!(!a.is_unquiet(), "who may not copy is not copying");
+    }
+}
+
+/// A peer may name its memory in a packet as soon as it has sent TABLE, which lies in the socket then.
+#[test]
+fn a_reference_may_come_before_the_table_has_had_its_turn() {
+    let (mut env, mut other) = (env(), env());
+    let qpn = Qpn::new(other.claim_block().unwrap());
+    let link = env.resolve(&gid("::1"), qpn).unwrap();
+    other.handle_events(monotonic());
+    env.handle_events(monotonic());
+    other.handle_events(monotonic());
+    let back = other.links()[1];
+    assert!(other.caps(back).single_copy.is_some(), "the peer knows all, and may send references");
+    assert!(!env.link(link).unwrap().remote.as_ref().unwrap().given);
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = ([5u8; 64], [0u8; 64]);
+    let spans = ([span(&mut from)], [span(&mut to)]);
+    assert_eq!(env.pull(link, ticket, &spans.0, &spans.1), Ok(()));
+    assert_eq!(memory_of(&to), [5; 64]);
+}
+
+/// What another process, or the kernel, has written.
+fn memory_of(bytes: &[u8; 64]) -> [u8; 64] {
+    let mut seen = [0; 64];
+    memory::local::load(bytes.as_ptr().expose_provenance() as u64, false, &mut seen).unwrap();
+    seen
+}
+
+/// A single copy of which the initiator makes a part.
+#[test]
+fn a_copy_is_made_by_both() {
+    const LEN: usize = 1 << 20;
+    let (mut initiator, mut target, link, _) = linked();
+    let there = target.links()[1];
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = (vec![0u8; LEN], vec![0u8; LEN]);
+    let (from_span, to_span) = (span(&mut from), span(&mut to));
+    let (over, mut right) = (AtomicBool::new(false), true);
+    std::thread::scope(|threads| {
+        let follower = threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if let Some(offer) = initiator.offered(link) {
+                    let ours = if offer.to_us { to_span } else { from_span };
+                    assert_eq!((offer.ticket, offer.span.addr, offer.span.len), (ticket, ours.addr, LEN as u32));
+                    initiator.co_copy(link, &Offer { ticket: TicketRef { value: 78, ..ticket }, ..offer });
+                    initiator.co_copy(link, &Offer { to_us: !offer.to_us, ..offer });
+                    initiator.co_copy(link, &Offer { span: Span { len: 5, ..offer.span }, ..offer });
+                    let before = initiator.stats().co_copied_bytes;
+                    assert!(before == 0 || before >= 1 << 14, "what was not offered so is not helped with");
+                    initiator.co_copy(link, &offer);
+                }
+            }
+            initiator.stats().co_copied_bytes
+        });
+        for round in 0..400u64 {
+            let (ours, theirs) = ([from_span, to_span], round % 2 == 0);
+            memory::local::store(from_span.addr, false, &[round as u8; LEN]).unwrap();
+            let copied = match theirs {
+                true => target.pull(there, ticket, &ours[..1], &ours[1..]),
+                false => target.push(there, ticket, &ours[..1], &ours[1..]),
+            };
+            // On a busy machine the follower may have no processor for longer than it is waited for.
+            if copied == Err(SingleCopyError::Denied) {
+                break;
+            }
+            let mut seen = vec![0; LEN];
+            memory::local::load(to_span.addr, false, &mut seen).unwrap();
+            right &= copied.is_ok() && seen.iter().all(|byte| *byte == round as u8);
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(follower.join().unwrap() > 0, "400 times");
+        assert!(right);
+    });
+    // What is not there is told by the leader, and short copies are made alone.
+    let nowhere = Span { len: LEN as u32, ..NOWHERE };
+    assert_eq!(target.pull(there, ticket, &[nowhere], &[to_span]), Err(SingleCopyError::Remote));
+    assert_eq!(target.pull(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Local));
+    assert_eq!(target.push(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Remote));
+}
+
+/// A peer that begins to help and does not end it is given up, and what it may do later is waited for when memory is
+/// given back.
+#[test]
+fn who_does_not_end_his_part_is_given_up() {
+    let (initiator, mut target, link, _) = linked();
+    let there = target.links()[1];
+    let word = Box::new(77u64);
+    let ticket = TicketRef { addr: std::ptr::from_ref(&*word).expose_provenance() as u64, value: 77 };
+    let (mut from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let (from, to) = ([span(&mut from)], [span(&mut to)]);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let memory = initiator.link(link).unwrap().consumer.memory().clone();
+        let (initiator, over) = (&initiator, &over);
+        threads.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if initiator.offered(link).is_some() {
+                    // Claims what is left, and marks itself as copying.
+                    let words = memory.co_copy();
+                    let raw = words.claims.load(Ordering::Relaxed);
+                    let (front, back) = (raw >> 16 & 0xffff, raw & 0xffff);
+                    let claimed = raw & !0xffff | front;
+                    if front < back
+                        && words.claims.compare_exchange(raw, claimed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                    {
+                        initiator.link(link).unwrap().producer.memory().copying().store(1, Ordering::SeqCst);
+                        return;
+                    }
+                }
+            }
+        });
+        let mut result = Ok(());
+        for _ in 0..10_000 {
+            let began = std::time::Instant::now();
+            result = target.pull(there, ticket, &from, &to);
+            if result.is_err() {
+                // It is waited for under the lock.
+                assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(result, Err(SingleCopyError::Denied));
+    });
+    assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Follower), "remembered");
+    assert!(target.has_late_writer(there));
+    // Alone, from now on.
+    assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
+    assert_eq!(initiator.offered(link), None);
+    // A region that nobody was shown.
+    target.retract(ExportId::Region(5));
+    assert!(target.is_unquiet());
+    mark(&initiator, link, 2);
+    assert!(!settle(&mut target));
+    // It is over, although the peer has not said so.
+    assert!(!target.has_late_writer(there));
+    assert_eq!(target.link(there).unwrap().state, State::Up);
+}
