@@ -5,7 +5,7 @@
 //!   parts.
 //! * [`rules`]: from facts to findings: the reason why something does not go on, in the words of the field.
 //! * [`text`]: both as text.
-//! * [`log`] and [`log_once`]: a line on standard error. [`setting`]: the environment variables.
+//! * [`log()`] and [`log_once`]: a line on standard error. [`setting()`]: the environment variables.
 //!
 //! A report is sent as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
 #![deny(unsafe_code)] // but for one call in `setting`
