@@ -41,8 +41,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The type and code of the error, of the layer DDP (section 7.2). There is no code for a lack of rights: Linux
-    /// says "invalid STag" then, and so does this.
+    /// The type and code of the error, of the layer DDP (RFC 5041, section 7.2). There is no code for a lack of rights:
+    /// Linux says "invalid STag" then, and so does this.
     pub const fn numbers(self) -> (u8, u8) {
         match self {
             Fault::Short => (0, 0),

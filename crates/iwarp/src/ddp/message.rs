@@ -78,9 +78,9 @@ impl Message {
         Message { model, upper, len, cut: 0, over: false }
     }
 
-    /// The next segment, of at most `mulpdu` bytes with its header. Section 5.2: the segments of a message are in
-    /// rising order and without gaps, the last one says so, and a message without data is one segment. `None` after
-    /// the last.
+    /// The next segment, of at most `mulpdu` bytes with its header. RFC 5041, section 5.2: the segments of a message
+    /// are in rising order and without gaps, the last one says so, and a message without data is one segment. `None`
+    /// after the last.
     pub fn next(&mut self, mulpdu: u16) -> Option<Segment> {
         if self.over {
             return None;

@@ -5,10 +5,10 @@ use wire::ddp::untagged;
 use super::fault::Fault;
 
 /// What the receiver knows of a queue. The messages of a queue come one after the other, each from its start to its
-/// end, as the stream is in order (section 5.3).
+/// end, as the stream is in order (RFC 5041, section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// The message under way, or the next one. Section 4.3: the first one is 1.
+    /// The message under way, or the next one. RFC 5041, section 4.3: the first one is 1.
     message: u32,
     /// Bytes of it that have come.
     offset: u32,
@@ -24,7 +24,7 @@ impl Default for Queue {
 
 impl Queue {
     /// Checks where a segment with so many bytes of payload goes, and takes a buffer if it is the first one of its
-    /// message (section 7.1: all of this before anything is placed).
+    /// message (RFC 5041, section 7.1: all of this before anything is placed).
     ///
     /// # Errors
     /// What the sender has done wrong, or that there is no buffer.
@@ -51,8 +51,8 @@ impl Queue {
         }
     }
 
-    /// A segment that has been checked is whole. The length of the message if it was the last one. Section 5.3: numbers
-    /// rise by one and wrap through 0.
+    /// A segment that has been checked is whole. The length of the message if it was the last one.
+    /// RFC 5041, section 5.3: numbers rise by one and wrap through 0.
     pub fn take(&mut self, len: u32, last: bool) -> Option<u32> {
         self.offset = self.offset.saturating_add(len);
         if !last {

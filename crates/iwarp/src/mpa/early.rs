@@ -45,7 +45,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Section 4.3: a marker says where the FPDU around it starts, or that one starts behind it.
+    /// RFC 5044, section 4.3: a marker says where the FPDU around it starts, or that one starts behind it.
     fn by_marker(&self) -> Option<u64> {
         if !self.receiver.has_markers() {
             return None;

@@ -1,10 +1,10 @@
 //! The TCP stream on its way in: where FPDUs start and end, their markers and CRCs (RFC 5044, sections 4 and 6).
 //!
-//! Input comes in pieces of any size. Section 6 has an FPDU checked before its segment is passed on: an FPDU that is
-//! whole in the input is checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on while
-//! they come in, so that their payload can be read directly to its place: they are *placed* before their CRC is
-//! checked, and *delivered* after it. That is the one exception to section 6; with `early_from` above 65535 there is
-//! none.
+//! Input comes in pieces of any size. RFC 5044, section 6 has an FPDU checked before its segment is passed on: an FPDU
+//! that is whole in the input is checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on
+//! while they come in, so that their payload can be read directly to its place: they are *placed* before their CRC is
+//! checked, and *delivered* after it. That is the one exception to RFC 5044, section 6; with `early_from` above 65535
+//! there is none.
 
 use wire::mpa::fpdu::{self, Crc};
 use wire::mpa::marker;
@@ -49,7 +49,7 @@ pub struct Receiver {
     markers: bool,
     crc_on: bool,
     early_from: u32,
-    /// Bytes of the stream before the next one, counted from the first byte of full operation (section 4.3).
+    /// Bytes of the stream before the next one, counted from the first byte of full operation (RFC 5044, section 4.3).
     position: u64,
     /// Where the length field of the FPDU under way is.
     start: u64,
@@ -103,7 +103,7 @@ impl Receiver {
         self.position
     }
 
-    /// True if the stream is between two FPDUs. Section 7.2: a connection that ends elsewhere has lost data.
+    /// True if the stream is between two FPDUs. RFC 5044, section 7.2: a connection that ends elsewhere has lost data.
     pub fn is_between(&self) -> bool {
         self.part == Part::Length && self.got == 0 && !self.in_marker()
     }
@@ -245,7 +245,7 @@ impl Receiver {
         }
     }
 
-    /// Section 6: markers and CRC of a whole FPDU, before any of it is passed on.
+    /// RFC 5044, section 6: markers and CRC of a whole FPDU, before any of it is passed on.
     fn check(&self, mut fpdu: &[u8]) -> Result<(), Fault> {
         let mut trial = self.clone();
         loop {
@@ -288,8 +288,8 @@ impl Receiver {
         Ok((input.len() - rest.len(), event))
     }
 
-    /// Bytes of a marker. Section 4.3: it is checked against the lengths; section 4.4: it is under the CRC of the FPDU
-    /// around it or behind it.
+    /// Bytes of a marker. RFC 5044, section 4.3: it is checked against the lengths; RFC 5044, section 4.4: it is under
+    /// the CRC of the FPDU around it or behind it.
     fn take_marker(&mut self, rest: &mut &[u8]) -> Result<(), Fault> {
         let at = (self.position % marker::INTERVAL) as usize;
         let (now, later) = rest.split_at(rest.len().min(marker::LEN - at));
@@ -351,7 +351,7 @@ impl Receiver {
                 }
                 return Ok(Some(Event::Bytes(now)));
             }
-            // Padding is not looked at (section 4.1 has it as zero for the sender only).
+            // Padding is not looked at (RFC 5044, section 4.1 has it as zero for the sender only).
             Part::Pad if whole => self.part = Part::Crc,
             Part::Crc if whole => return self.finish().map(Some),
             _ => {}
@@ -368,7 +368,7 @@ impl Receiver {
         }
     }
 
-    /// The FPDU is over. Section 4.4: a wrong CRC ends the connection; without CRCs the field has no meaning.
+    /// The FPDU is over. RFC 5044, section 4.4: a wrong CRC ends the connection; without CRCs the field has no meaning.
     fn finish<'a>(&mut self) -> Result<Event<'a>, Fault> {
         if self.sums() && core::mem::take(&mut self.crc).finish() != self.field {
             return Err(Fault::Crc);

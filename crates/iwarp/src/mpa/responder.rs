@@ -136,19 +136,20 @@ impl Responder {
 
     /// The enhanced data of the reply (RFC 6581, section 9).
     fn negotiate(&self, asked: &enhanced::Repr, agreed: &mut Agreed) -> enhanced::Repr {
-        // Section 9.1: the responder's ORD is at most the initiator's IRD.
+        // RFC 6581, section 9.1: the responder's ORD is at most the initiator's IRD.
         if asked.ird != LEFT_TO_PROGRAM && agreed.ord != LEFT_TO_PROGRAM {
             agreed.ord = agreed.ord.min(asked.ird);
         }
         let offered = ReadyKinds { send: asked.ready_by_send, write: asked.ready_by_write, read: asked.ready_by_read };
-        // Section 9.2: the reply has the peer-to-peer flag if the request has it and this side wants it.
+        // RFC 6581, section 9.2: the reply has the peer-to-peer flag if the request has it and this side wants it.
         let kinds = self.wishes.ready.filter(|_| asked.peer_to_peer).map(|ours| ours.and(offered));
         agreed.awaits_ready = kinds.is_some();
         if kinds.is_some_and(|kinds| kinds.read) {
             agreed.ird = agreed.ird.max(1);
         }
         let mut said = Wishes { ird: agreed.ird, ord: agreed.ord, ready: kinds, ..self.wishes }.enhanced();
-        // Section 9.1: what the initiator leaves to the programs is left to them in the reply's crossed field.
+        // RFC 6581, section 9.1: what the initiator leaves to the programs is left to them in the reply's crossed
+        // field.
         if asked.ird == LEFT_TO_PROGRAM {
             said.ord = LEFT_TO_PROGRAM;
         }

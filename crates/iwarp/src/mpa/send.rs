@@ -35,7 +35,7 @@ pub trait Sink {
 pub struct Sender {
     markers: bool,
     crc: bool,
-    /// Bytes of the stream before the next one, counted from the first byte of full operation (section 4.3).
+    /// Bytes of the stream before the next one, counted from the first byte of full operation (RFC 5044, section 4.3).
     position: u64,
     mulpdu: u16,
 }
@@ -44,8 +44,8 @@ pub struct Sender {
 const MIN_MULPDU: usize = 128;
 
 /// The longest segment that makes an FPDU which fits into one TCP segment of `emss` bytes, with as many markers as it
-/// can get (section 4.5). A larger `emss` than TCP's makes longer FPDUs, which is allowed; they end where a field
-/// does: the length of a segment, or the distance of a marker.
+/// can get (RFC 5044, section 4.5). A larger `emss` than TCP's makes longer FPDUs, which is allowed; they end where a
+/// field does: the length of a segment, or the distance of a marker.
 pub const fn mulpdu(emss: usize, markers: bool) -> u16 {
     let (most, lost) = if markers {
         let emss = if emss > 0xfffc { 0xfffc } else { emss };
@@ -108,7 +108,7 @@ impl Sender {
         fpdu.own(&frame.emit());
         fpdu.own(headers);
         fpdu.payload(payload, range);
-        // Section 4.1: padding is zero.
+        // RFC 5044, section 4.1: padding is zero.
         fpdu.own([0; 3].get(..frame.pad()).unwrap_or_default());
         fpdu.finish();
         Ok(())
@@ -132,7 +132,7 @@ impl<S: Sink> Fpdu<'_, S> {
         }
         let position = self.sender.position;
         if marker::to_next(position) == 0 {
-            // Section 4.3: a marker between two FPDUs is the following one's, and points nowhere.
+            // RFC 5044, section 4.3: a marker between two FPDUs is the following one's, and points nowhere.
             let distance = self.start.map_or(0, |start| position - start);
             let bytes = marker::Repr { distance: distance as u16 }.emit();
             self.take(&bytes);
@@ -140,7 +140,7 @@ impl<S: Sink> Fpdu<'_, S> {
         marker::to_next(self.sender.position) as usize
     }
 
-    /// Bytes of ours, of which no marker is due in between. Section 4.4: markers are under the CRC, too.
+    /// Bytes of ours, of which no marker is due in between. RFC 5044, section 4.4: markers are under the CRC, too.
     fn take(&mut self, bytes: &[u8]) {
         if self.sender.crc {
             self.crc = core::mem::take(&mut self.crc).bytes(bytes);
@@ -173,7 +173,8 @@ impl<S: Sink> Fpdu<'_, S> {
         }
     }
 
-    /// The CRC's bytes, which are there in any case (section 4.1). A marker in front of them is under the CRC.
+    /// The CRC's bytes, which are there in any case (RFC 5044, section 4.1). A marker in front of them is under the
+    /// CRC.
     fn finish(mut self) {
         self.mark();
         let bytes = if self.sender.crc { core::mem::take(&mut self.crc).finish() } else { [0; fpdu::CRC_LEN] };

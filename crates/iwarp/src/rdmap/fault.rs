@@ -74,7 +74,7 @@ impl Fault {
 
     pub(super) const fn repeats(self) -> Repeats {
         match self {
-            // Section 4.8: errors of the layer below, and of this side, are about no segment.
+            // RFC 5040, section 4.8: errors of the layer below, and of this side, are about no segment.
             Fault::Mpa(_) | Fault::Start(_) | Fault::Local | Fault::Ddp(ddp::Fault::Short) => Repeats::Nothing,
             Fault::Ddp(_) | Fault::Version | Fault::Opcode | Fault::Tag(_) | Fault::Length => Repeats::Headers,
         }

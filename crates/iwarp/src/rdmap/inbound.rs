@@ -170,7 +170,7 @@ impl Stream {
                             target.check_sink(header.stag, header.offset, len).map_err(tag_fault)?;
                         }
                     }
-                    // Section 7.2: a message in the wrong model is not expected.
+                    // RFC 5040, section 7.2: a message in the wrong model is not expected.
                     _ => return Err(Fault::Opcode),
                 }
                 Dest::Program(Place::Tagged { stag: header.stag, offset: header.offset })
@@ -272,7 +272,7 @@ impl Stream {
                 let invalidates = matches!(opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate);
                 let invalidated = invalidates.then_some(RKey(header.invalidate));
                 if let Some(stag) = invalidated {
-                    // Section 5.3: a SEND is delivered after the invalidation.
+                    // RFC 5040, section 5.3: a SEND is delivered after the invalidation.
                     target.invalidate(stag).map_err(Fault::Tag)?;
                 }
                 let solicited = matches!(opcode, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate);

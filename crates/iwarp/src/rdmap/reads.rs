@@ -20,7 +20,7 @@ struct Read {
     quiet: bool,
 }
 
-/// READs under way, the oldest first. Responses come in the order of the requests (section 5.5).
+/// READs under way, the oldest first. Responses come in the order of the requests (RFC 5040, section 5.5).
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     reads: VecDeque<Read>,
@@ -68,7 +68,7 @@ impl Reads {
         let read = self.reads.front().ok_or(Fault::Opcode)?;
         let rest = read.len - read.got;
         let fault = |fault| Err(Fault::Ddp(DdpFault::Tag(fault)));
-        // Section 5.2: the sink of a READ of no bytes is not looked at.
+        // RFC 5040, section 5.2: the sink of a READ of no bytes is not looked at.
         if read.len > 0 && header.stag != read.sink {
             return fault(TagFault::Invalid);
         }

@@ -433,3 +433,11 @@ fn a_connection_that_is_torn() {
     assert_eq!(closed(5, 0), End::Torn);
     assert_eq!(closed(bytes.len(), 0), End::Torn, "between two segments of one message");
 }
+
+#[test]
+fn sizes_are_those_of_the_documentation() {
+    assert!(size_of::<Stream>() <= 700, "{}", size_of::<Stream>());
+    assert!(size_of::<early::Kept>() <= 48, "{}", size_of::<early::Kept>());
+    let frames = 2 * 532 + 100;
+    assert!(size_of::<crate::mpa::Initiator>() <= frames && size_of::<crate::mpa::Responder>() <= frames);
+}

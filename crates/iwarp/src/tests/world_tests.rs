@@ -110,7 +110,7 @@ fn delivered(memory: &Memory) -> Vec<(Delivery, Vec<u8>)> {
 
 #[test]
 fn every_pair_of_wishes_over_a_bad_network() {
-    seeds(600, |seed| {
+    seeds(200, |seed| {
         let (mut world, posts) = world(seed);
         world.run();
         for at in 0..2 {
@@ -146,7 +146,7 @@ fn every_pair_of_wishes_over_a_bad_network() {
 
 #[test]
 fn a_spoilt_byte_ends_the_connection_and_nothing_wrong_is_delivered() {
-    seeds(600, |seed| {
+    seeds(200, |seed| {
         let (mut world, posts) = world(seed);
         // The frames at the start have no CRC.
         world.spoil = Some(6 + seed as usize % 50);
@@ -175,7 +175,7 @@ fn a_spoilt_byte_ends_the_connection_and_nothing_wrong_is_delivered() {
 
 #[test]
 fn a_spoilt_byte_without_crcs_does_no_harm() {
-    seeds(300, |seed| {
+    seeds(120, |seed| {
         let (mut world, _) = world(seed);
         world.spoil = Some(1 + seed as usize % 60);
         let outcome = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| world.run()));
