@@ -84,6 +84,9 @@ mod tests {
     /// Columns: `max_width` of rustfmt.toml, which rustfmt keeps for code only.
     const WIDTH: usize = 120;
 
+    /// Lines of a file, tables and tests included.
+    const LINES: usize = 600;
+
     /// The files under version control with one of these endings, but for this one and the list of what was renamed.
     fn files(endings: &[&str]) -> Vec<(PathBuf, String)> {
         let out = Command::new("git").args(["ls-files", "-z"]).current_dir(crate::root()).output().unwrap();
@@ -186,5 +189,14 @@ mod tests {
             }
         }
         assert!(wide.is_empty(), "{}", wide.join("\n"));
+    }
+
+    /// A file that is longer cannot be read at one sitting.
+    #[test]
+    fn files_can_be_read_at_one_sitting() {
+        let long = files(&["rs", "c", "h", "py"]);
+        let long = long.iter().map(|(path, text)| (path, text.lines().count())).filter(|(_, lines)| *lines > LINES);
+        let long: Vec<String> = long.map(|(path, lines)| format!("{}: {lines} lines", path.display())).collect();
+        assert!(long.is_empty(), "{}", long.join("\n"));
     }
 }

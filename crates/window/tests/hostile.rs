@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use common::{Node, packet, pattern};
+use common::{Node, Random, packet, pattern};
 use memory::Half;
 use memory::backing::Memfd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -19,22 +19,6 @@ use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 use window::rendezvous::{self, Greeting, Message, NONCE};
 use wire::prelude::*;
 use wire::{Export, LinkId, OneSided, Payload};
-
-/// A reproducible source of bytes.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 fn connect(node: &Node) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -246,3 +246,19 @@ pub fn echo(node: &mut Node, sleepy: bool, mut done: impl FnMut() -> bool) {
         }
     }
 }
+
+/// A reproducible source of bytes.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
