@@ -18,7 +18,7 @@ use wire::{Nanos, PIECE};
 /// and an answer of the peer's by a call takes at least 200 (docs/lab/constants.md). The two sides' calls differ more
 /// where they are long, and a post is nothing beside them. Bytes, calls, hundredths.
 const CLASSES: [(u32, u32, u64); 3] = [(1024, 16, 185), (32768, 4, 185), (u32::MAX, 2, 135)];
-/// The same hundredths where an answer may have come that takes the peer no call: as a packet, or by a copy in shared
+/// That bound where an answer may have come that takes the peer no call: as a packet, or by a copy in shared
 /// memory.
 const QUICK_BREAK: u64 = 135;
 

@@ -1,4 +1,4 @@
-//! Request and reply frames, with which a connection starts (RFC 5044, 7.1; RFC 6581, section 8 for revision 2).
+//! Request and reply frames, with which a connection starts (RFC 5044, 7.1; RFC 6581, section 6 for revision 2).
 
 use core::fmt;
 
