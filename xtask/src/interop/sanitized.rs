@@ -1,6 +1,6 @@
 //! Programs that were built with a sanitizer whose runtime is a shared library, under `softrnic run`: alone, as the
-//! child of a shell, and with options of their user's. They are built by gcc; clang's runtimes are static by default,
-//! which is easier.
+//! child of a shell, with options of their user's, and without the variables that `run` sets. They are built by gcc;
+//! clang's runtimes are static by default, which is easier.
 
 use std::fs;
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub fn sanitized(suite: &mut Suite, options: &Options) {
         let child = sandbox.program(&format!("{kind}-child"), "sh", &["-c", &format!("{program}; exit $?")]);
         let user = child.env("ASAN_OPTIONS", "exitcode=99").env("TSAN_OPTIONS", "exitcode=99");
         record(suite, &format!("{kind}, a shell's child, with options"), user.run(LIMIT), said);
+        // The library answers what the runtime asks for: without the variables that `run` sets.
+        let script = format!("unset ASAN_OPTIONS TSAN_OPTIONS; {program}");
+        let without = sandbox.program(&format!("{kind}-without"), "sh", &["-c", &script]);
+        record(suite, &format!("{kind}, without the variables of run"), without.run(LIMIT), said);
     }
 }
 
