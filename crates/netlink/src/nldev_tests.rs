@@ -114,7 +114,8 @@ fn a_port_is_up_and_names_its_interface() {
         request.u32(attr::PORT_INDEX, 1);
     });
     let body = &answers[0].1;
-    assert_eq!(attribute(body, attr::PORT_STATE), Some(&[ACTIVE][..]));
+    // IB_PORT_ACTIVE, as `enum ib_port_state` of the kernel has it.
+    assert_eq!(attribute(body, attr::PORT_STATE), Some(&[4][..]));
     assert_eq!(attribute(body, attr::NDEV_NAME), Some(&b"eth0\0"[..]));
     assert_eq!(errno(&answers), 0, "the acknowledgement");
 }
