@@ -10,7 +10,6 @@
 
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -20,53 +19,12 @@ use sys::*;
 use verbs::{Access, QpState};
 
 use crate::api::CmApi;
-use crate::error::{Error, Result, number, pointer};
-use crate::{Context, Library, Qp};
+use crate::error::{Error, Result, number};
+use crate::{Context, Qp};
 
-/// A channel at which the events of connections arrive (rdma_create_event_channel(3)).
-pub struct EventChannel {
-    library: Arc<Library>,
-    raw: NonNull<rdma_event_channel>,
-}
+mod events;
 
-// SAFETY: rdma_cm is thread-safe.
-unsafe impl Send for EventChannel {}
-// SAFETY: as above.
-unsafe impl Sync for EventChannel {}
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        // SAFETY: a live channel, destroyed once; every id on it holds it, so none remains.
-        unsafe { (self.cm().destroy_event_channel)(self.raw.as_ptr()) };
-    }
-}
-
-impl AsFd for EventChannel {
-    /// Readable when an event waits; for the caller's own poll or epoll.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel owns the descriptor and closes it when dropped; it is not -1.
-        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
-    }
-}
-
-/// An event, copied and acknowledged.
-pub struct CmEvent {
-    /// `enum rdma_cm_event_type`, e.g. [`sys::cma::RDMA_CM_EVENT_ESTABLISHED`].
-    pub kind: u32,
-    /// 0, a negated errno, or for REJECTED the reason (IBTA vol. 1, 12.6.7.2); rdma_get_cm_event(3).
-    pub status: i32,
-    /// The cookie of the id that it belongs to; for CONNECT_REQUEST, of the listener.
-    pub cookie: u64,
-    /// The private data that the peer sent with it. It may be longer than what was given, by zeroes
-    /// (rdma_get_cm_event(3)).
-    pub private_data: Vec<u8>,
-    /// READs and atomics that the peer wants to have outstanding towards this side.
-    pub responder_resources: u8,
-    /// READs and atomics that the peer can answer at a time.
-    pub initiator_depth: u8,
-    /// The new id of a CONNECT_REQUEST, on the listener's channel.
-    pub id: Option<Arc<CmId>>,
-}
+pub use events::{CmEvent, EventChannel};
 
 /// Parameters of a connection (`struct rdma_conn_param`).
 #[derive(Clone, Copy, Debug)]
@@ -115,79 +73,41 @@ impl CmParam<'_> {
     }
 }
 
-impl Library {
-    /// rdma_create_event_channel(3). ENOSYS: this library has no connections.
-    pub fn create_event_channel(self: &Arc<Self>) -> Result<Arc<EventChannel>> {
-        // SAFETY: the function takes nothing.
-        let raw = pointer("rdma_create_event_channel", unsafe { (self.cm()?.create_event_channel)() })?;
-        Ok(Arc::new(EventChannel { library: self.clone(), raw }))
+/// A listener, or one end of a connection (`struct rdma_cm_id`).
+pub struct CmId {
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) raw: NonNull<rdma_cm_id>,
+}
+
+// SAFETY: rdma_cm is thread-safe.
+unsafe impl Send for CmId {}
+// SAFETY: as above.
+unsafe impl Sync for CmId {}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        let requests = self.channel.forget(self.raw);
+        for raw in requests.into_iter().chain([self.raw]) {
+            // SAFETY: a live id without a queue pair, destroyed once. Its events are acknowledged where they are read.
+            unsafe { (self.cm().destroy_id)(raw.as_ptr()) };
+        }
     }
 }
 
-impl EventChannel {
+impl CmId {
     fn cm(&self) -> &CmApi {
-        self.library.cm().expect("a channel exists, so its functions do")
+        self.channel.cm()
     }
 
-    /// Make [`EventChannel::event`] return EAGAIN instead of waiting.
-    pub fn set_nonblocking(&self) -> Result<()> {
-        crate::device::set_nonblocking(self.as_fd())
+    /// The next event of this id; those of other ids on the channel stay there, in order. The call waits for one,
+    /// unless [`EventChannel::set_nonblocking`].
+    pub fn event(&self) -> Result<CmEvent> {
+        self.channel.next(Some(self.raw))
     }
 
-    /// Make an id in the TCP port space. Its events give `cookie` back.
-    pub fn create_id(self: &Arc<Self>, cookie: u64) -> Result<Arc<CmId>> {
-        let mut raw = null_mut();
-        // SAFETY: a live channel and a place for the result; the cookie is only handed back.
-        let ret = unsafe { (self.cm().create_id)(self.raw.as_ptr(), &mut raw, cookie as *mut _, RDMA_PS_TCP) };
-        number("rdma_create_id", ret)?;
-        Ok(Arc::new(CmId { channel: self.clone(), raw: pointer("rdma_create_id", raw)? }))
-    }
-
-    /// The next event. The call waits for one, unless [`EventChannel::set_nonblocking`].
-    pub fn event(self: &Arc<Self>) -> Result<CmEvent> {
-        let mut raw = null_mut();
-        // SAFETY: a live channel and a place for the result.
-        number("rdma_get_cm_event", unsafe { (self.cm().get_cm_event)(self.raw.as_ptr(), &mut raw) })?;
-        let raw = pointer("rdma_get_cm_event", raw)?.as_ptr();
-        // SAFETY: the event, what it points at and its ids live until it is acknowledged: destroying an id waits for
-        // that. Port space TCP, so the union holds `conn`, which is plain numbers for every kind.
-        unsafe {
-            let (kind, conn) = ((*raw).event, (*raw).param.conn);
-            let carries = matches!(
-                kind,
-                RDMA_CM_EVENT_CONNECT_REQUEST
-                    | RDMA_CM_EVENT_CONNECT_RESPONSE
-                    | RDMA_CM_EVENT_REJECTED
-                    | RDMA_CM_EVENT_ESTABLISHED
-            );
-            let private_data = match carries && !conn.private_data.is_null() {
-                true => {
-                    std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into()).to_vec()
-                }
-                false => Vec::new(),
-            };
-            let request = kind == RDMA_CM_EVENT_CONNECT_REQUEST;
-            let of = if request { (*raw).listen_id } else { (*raw).id };
-            let event = CmEvent {
-                kind,
-                status: (*raw).status,
-                cookie: AtomicPtr::from_ptr(&raw mut (*of).context).load(Ordering::Relaxed) as u64,
-                private_data,
-                responder_resources: if carries { conn.responder_resources } else { 0 },
-                initiator_depth: if carries { conn.initiator_depth } else { 0 },
-                id: match NonNull::new((*raw).id) {
-                    Some(raw) if request => Some(Arc::new(CmId { channel: self.clone(), raw })),
-                    _ => None,
-                },
-            };
-            number("rdma_ack_cm_event", (self.cm().ack_cm_event)(raw))?;
-            Ok(event)
-        }
-    }
-
-    /// The next event, which must be of this kind; for one connection at a time. Another kind is an error with its
-    /// status: ECONNREFUSED for REJECTED, ECONNRESET for DISCONNECTED, else the event's errno or EPROTO.
-    pub fn expect(self: &Arc<Self>, kind: u32) -> Result<CmEvent> {
+    /// The next event of this id, which must be of this kind. Another kind is an error with its status: ECONNREFUSED
+    /// for REJECTED, ECONNRESET for DISCONNECTED, else the event's errno or EPROTO.
+    pub fn expect(&self, kind: u32) -> Result<CmEvent> {
         let event = self.event()?;
         if event.kind == kind {
             return Ok(event);
@@ -199,30 +119,6 @@ impl EventChannel {
             _ => libc::EPROTO,
         };
         Err(Error::new("rdma_get_cm_event", errno))
-    }
-}
-
-/// A listener, or one end of a connection (`struct rdma_cm_id`).
-pub struct CmId {
-    channel: Arc<EventChannel>,
-    raw: NonNull<rdma_cm_id>,
-}
-
-// SAFETY: rdma_cm is thread-safe.
-unsafe impl Send for CmId {}
-// SAFETY: as above.
-unsafe impl Sync for CmId {}
-
-impl Drop for CmId {
-    fn drop(&mut self) {
-        // SAFETY: a live id without a queue pair, destroyed once. Its events were acknowledged when they were taken.
-        unsafe { (self.cm().destroy_id)(self.raw.as_ptr()) };
-    }
-}
-
-impl CmId {
-    fn cm(&self) -> &CmApi {
-        self.channel.cm()
     }
 
     /// Set the cookie that its events give back; for an id that a CONNECT_REQUEST brought, which has its listener's.
@@ -238,10 +134,10 @@ impl CmId {
         let raw = unsafe { (&raw const (*self.raw.as_ptr()).verbs).read_volatile() };
         let raw = NonNull::new(raw).ok_or(Error::new("rdma_cm_id.verbs", libc::ENODEV))?;
         // SAFETY: librdmacm's context, over this library.
-        unsafe { Context::of_cm(&self.channel.library, raw) }
+        unsafe { Context::of_cm(self.channel.library(), raw) }
     }
 
-    /// Move a queue pair to `state` with the attributes that the connection has for it (rdma_init_qp_attr(3)).
+    /// Bind the id to an address (rdma_bind_addr(3)); port 0 lets the library choose.
     pub fn bind(&self, addr: SocketAddr) -> Result<()> {
         let mut addr = raw_addr(addr);
         // SAFETY: a live id and a whole address.
@@ -281,7 +177,7 @@ impl CmId {
         number("rdma_resolve_route", unsafe { (self.cm().resolve_route)(self.raw.as_ptr(), timeout.into()) })
     }
 
-    /// Moves a queue pair to `state` with the attributes that the connection has for it (rdma_init_qp_attr(3)).
+    /// Move a queue pair to `state` with the attributes that the connection has for it (rdma_init_qp_attr(3)).
     fn modify(&self, qp: &Qp, state: QpState, set: impl FnOnce(&mut ibv_qp_attr)) -> Result<()> {
         // SAFETY: plain data, for which zeroes are valid; then a live id and places for the results.
         unsafe {

@@ -1,12 +1,12 @@
 //! Completion queues and channels.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use sys::*;
-use verbs::WcFlags;
+use verbs::{Errno, WcFlags};
 
 use crate::Context;
 use crate::device::extended;
@@ -48,21 +48,38 @@ impl CompChannel {
         self.pending_event().map(|event| event.cookie)
     }
 
-    /// The next event, acknowledged when the result is dropped: until then, the queue's destruction waits.
+    /// As [`CompChannel::event`]; `None` instead of EAGAIN. For a channel that is nonblocking, in the caller's own
+    /// loop: wait until the descriptor is readable, take events until `None`, arm each queue again ([`Cq::arm`]), and
+    /// poll it until it is empty. What is completed between the last poll and arming would be missed by another order.
+    pub fn try_event(&self) -> Result<Option<u64>> {
+        self.try_pending_event().map(|event| event.map(|event| event.cookie))
+    }
+
+    /// The next event, as by [`CompChannel::pending_event`], or `None` instead of EAGAIN.
+    pub fn try_pending_event(&self) -> Result<Option<PendingEvent>> {
+        match self.pending_event() {
+            Err(Error { errno: Errno(libc::EAGAIN), .. }) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// The next event, acknowledged when the result is dropped: until then, the queue's destruction waits. To
+    /// acknowledge several by one call, see [`PendingEvent::join`].
     pub fn pending_event(&self) -> Result<PendingEvent> {
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let api = &self.context.library().api;
         // SAFETY: a live channel and places for the results.
         let ret = unsafe { (api.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie) };
         number("ibv_get_cq_event", ret)?;
-        Ok(PendingEvent { context: self.context.clone(), cq, cookie: cookie as u64 })
+        Ok(PendingEvent { context: self.context.clone(), cq, count: 1, cookie: cookie as u64 })
     }
 }
 
-/// An event of a completion channel that is not acknowledged yet.
+/// Events of one queue that are not acknowledged yet.
 pub struct PendingEvent {
     context: Arc<Context>,
     cq: *mut ibv_cq,
+    count: u32,
     /// The cookie of the queue that has new completions.
     pub cookie: u64,
 }
@@ -74,13 +91,42 @@ unsafe impl Sync for PendingEvent {}
 
 impl Drop for PendingEvent {
     fn drop(&mut self) {
-        // SAFETY: the queue lives until the event is acknowledged: destroying it waits for that.
-        unsafe { (self.context.library().api.ack_cq_events)(self.cq, 1) };
+        if self.count > 0 {
+            // SAFETY: the queue lives until the events are acknowledged: destroying it waits for that.
+            unsafe { (self.context.library().api.ack_cq_events)(self.cq, self.count) };
+        }
+    }
+}
+
+impl PendingEvent {
+    /// The number of events in it.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Take a later event of the same queue in, so that both are acknowledged by one call, which takes a lock
+    /// (`ibv_ack_cq_events(3)`). An event of another queue is given back.
+    ///
+    /// A program that keeps these must drop them before the queue: its destruction waits for them, for ever if they are
+    /// held by the thread that destroys.
+    pub fn join(&mut self, mut later: PendingEvent) -> std::result::Result<(), PendingEvent> {
+        match self.count.checked_add(later.count) {
+            Some(count) if later.cq == self.cq => self.count = count,
+            _ => return Err(later),
+        }
+        later.count = 0;
+        Ok(())
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
 impl AsFd for CompChannel {
-    /// Readable when an event waits.
+    /// Readable when an event waits; for the caller's own poll or epoll.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel owns the descriptor and closes it when dropped; it is not -1.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::mem::{offset_of, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -317,6 +317,12 @@ impl Context {
             (api.ack_async_event)(&mut event);
             Ok(AsyncEvent { kind, source })
         }
+    }
+}
+
+impl AsRawFd for Context {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod counting;
 mod device_memory;
+mod events;
 mod memory;
 mod pair;
 mod prepared;
