@@ -3,6 +3,7 @@
 mod counting;
 mod device_memory;
 mod events;
+mod examples;
 mod memory;
 mod pair;
 mod prepared;
