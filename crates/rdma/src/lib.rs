@@ -70,6 +70,6 @@ pub use prepared::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Ah, Connect, Qp, QpOptions};
 pub use srq::Srq;
 
-/// The C structures, for those who look at attributes that have no name here.
+/// The C structures, for programs that need attributes without a name here.
 pub use sys;
 pub use verbs::{Access, AhAttr, Errno, Gid, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, WcFlags};
