@@ -17,6 +17,7 @@ use crate::link::{Link, Rx, State};
 use crate::multicast::Multicast;
 use crate::peers::{self, HalfOpen, Route};
 use crate::quiet::Quiet;
+use crate::random::RandomBytes;
 use crate::shared::SharedMemory;
 use crate::socket::errno;
 
@@ -95,8 +96,7 @@ pub struct WindowEnv {
     gids: Vec<Gid>,
     pub(crate) diagnose: bool,
 
-    entropy: [u8; 256],
-    entropy_left: usize,
+    random: RandomBytes,
     pub(crate) stats: Stats,
 }
 
@@ -104,8 +104,12 @@ impl WindowEnv {
     /// A device without blocks and peers. No thread, no socket yet; one epoll instance, one eventfd.
     ///
     /// # Errors
-    /// `EMFILE` or `ENOMEM`.
+    /// `EMFILE`, `ENOMEM`, or what getrandom(2) says.
     pub fn new(config: Config) -> Result<Self, Errno> {
+        let random = RandomBytes::new().inspect_err(|error| {
+            let why = std::io::Error::from_raw_os_error(error.0);
+            report::log(format_args!("no device: getrandom(2) gives no random numbers for keys: {why}"));
+        })?;
         let fds = FdSet::new();
         let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
         let spare = peers::spare_fd(&fds);
@@ -141,8 +145,7 @@ impl WindowEnv {
             quiet: Quiet::default(),
             gids: Vec::new(),
             diagnose: false,
-            entropy: [0; 256],
-            entropy_left: 0,
+            random,
             stats: Stats::default(),
             fds,
         };
@@ -391,20 +394,7 @@ impl WindowEnv {
     }
 
     pub(crate) fn fill_random(&mut self, out: &mut [u8]) {
-        for byte in out {
-            if self.entropy_left == 0 {
-                let mut filled = 0;
-                while filled < self.entropy.len() {
-                    let flags = rustix::rand::GetRandomFlags::empty();
-                    // Fails only when interrupted, or before the kernel has any randomness at all.
-                    filled += rustix::rand::getrandom(&mut self.entropy[filled..], flags).unwrap_or(0);
-                }
-                self.entropy_left = self.entropy.len();
-            }
-            self.entropy_left -= 1;
-            // Taken bytes are forgotten: keys are made of them.
-            *byte = std::mem::take(&mut self.entropy[self.entropy_left]);
-        }
+        self.random.fill(out);
     }
 }
 

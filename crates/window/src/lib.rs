@@ -28,6 +28,7 @@ mod meeting;
 mod multicast;
 mod peers;
 mod quiet;
+mod random;
 pub mod rendezvous;
 mod shared;
 mod sleep;
