@@ -30,6 +30,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-ask",    &["softrnic-report", "softrnic-memory"]),
     // Connections of TCP programs on shared memory, and the rules that select them: no system call.
     ("softrnic-sock",   &["softrnic-verbs", "softrnic-memory"]),
+    // The library that is preloaded into such programs.
+    ("softrnic-sock-preload", &["softrnic-verbs", "softrnic-memory", "softrnic-sock"]),
     // Middleware on the message path: taps and faults, for every wire.
     ("softrnic-taps",   &["softrnic-verbs", "softrnic-wire", "softrnic-report"]),
     // The wire between processes of one host.
@@ -54,7 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The limits of the machine itself: code that knew the device would measure no limit.
     ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits", "softrnic-sock"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands, which use no other crate.

@@ -5,6 +5,12 @@ use std::path::{Path, PathBuf};
 /// The library's file name.
 pub const LIBRARY: &str = "libsoftrnic.so";
 
+/// The file name of the library of `softrnic sock`.
+pub const SOCK_LIBRARY: &str = "libsoftrnic-sock.so";
+
+/// What cargo calls it.
+const SOCK_LIBRARY_AS_BUILT: &str = "libsoftrnic_sock.so";
+
 /// The environment variable that names it.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 
@@ -20,19 +26,35 @@ pub fn library(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return existing(path.into()).map_err(|error| format!("{error} ({VARIABLE} names it)"));
     }
+    beside(&[LIBRARY])
+}
+
+/// The library of `softrnic sock`, in the same way; no variable names it.
+pub fn sock_library(given: Option<&Path>) -> Result<PathBuf, String> {
+    match given {
+        Some(path) => existing(path.to_owned()),
+        None => beside(&[SOCK_LIBRARY, SOCK_LIBRARY_AS_BUILT]),
+    }
+}
+
+/// A library by its names, beside the program.
+fn beside(names: &[&str]) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     for place in PLACES {
-        let path = beside.join(place).join(LIBRARY);
-        if path.is_file() {
-            return path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
+        for name in names {
+            let path = beside.join(place).join(name);
+            if path.is_file() {
+                return path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
+            }
         }
     }
     let how = match beside.file_name().is_some_and(|name| name == "debug") {
         true => "cargo build",
         false => "cargo build --release",
     };
-    Err(format!("{LIBRARY} is not beside {}; `{how}` makes it, or name it with --lib PATH", program.display()))
+    let name = names.first().copied().unwrap_or(LIBRARY);
+    Err(format!("{name} is not beside {}; `{how}` makes it, or name it with --lib PATH", program.display()))
 }
 
 fn existing(path: PathBuf) -> Result<PathBuf, String> {

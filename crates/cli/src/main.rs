@@ -15,6 +15,7 @@ mod out;
 mod run;
 mod selftest;
 mod settings;
+mod sock;
 mod top;
 
 use std::process::ExitCode;
@@ -36,6 +37,12 @@ enum Command {
     /// PROGRAM sees a machine with an RDMA adapter. The exit status is the program's; 125 if softrnic refuses to run
     /// it, 126 if it cannot be run, 127 if there is none.
     Run(run::Options),
+    /// Run a TCP program, and the programs that it starts, with connections that may move onto shared memory
+    ///
+    /// Where both ends of a TCP connection are programs that were started so, by one user on one machine, its bytes
+    /// go through shared memory instead of the kernel's network. Every other connection is plain TCP. The exit status
+    /// is the program's; 125 if softrnic refuses to run it, 126 if it cannot be run, 127 if there is none.
+    Sock(sock::Options),
     /// Show the device, its port, its addresses and its limits
     ///
     /// Shows what a verbs program sees, and how data may move between processes here.
@@ -83,6 +90,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
         Command::Run(options) => return run::run(&options),
+        Command::Sock(options) => return sock::run(&options),
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Selftest(options) => selftest::run(&options),

@@ -149,6 +149,69 @@ packets do not.",
   softrnic run -- bash",
     },
     Section {
+        command: "sock",
+        title: "Which connections move",
+        text: "\
+A connection moves when both of its ends are programs under softrnic sock, of one user and in one network \
+namespace, and both have called read, recv or one of their like; it does so at its third message or later, at \
+a byte that both know. No byte is added to what the programs send. Its descriptor stays the kernel's socket, \
+with its names and options, and when a program ends or is killed the other one learns it from the kernel.
+
+All other connections are plain TCP, and nothing is said about it: a peer without softrnic sock, of another \
+user or in a container of its own, too few descriptors or too little memory, more than 128 moved connections \
+in one process. Programs that are statically linked, or are not written in C and make system calls by \
+themselves (Go), are such peers.",
+    },
+    Section {
+        command: "sock",
+        title: "What moves and what does not",
+        text: "  moved     read, readv, recv, recvfrom, recvmsg, write, writev, send, sendto, sendmsg;
+            poll, ppoll, select, pselect, epoll (level, edge, one shot); close, shutdown, dup,
+            FIONREAD, SIOCOUTQ, MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, SO_RCVTIMEO, SO_SNDTIMEO
+  back      sendfile, splice, recvmmsg, sendmmsg, MSG_OOB and other flags, fdopen, dprintf, a copy
+            as descriptor 0, 1 or 2, exec and posix_spawn with the descriptor open, SCM_RIGHTS,
+            O_ASYNC, SO_RCVLOWAT, TCP_ULP, epoll sets in others or in a poll, EPOLLEXCLUSIVE:
+            the connection is TCP again, for good, and the call works there
+  never     a connection that was open at a fork before it had moved
+
+A connection that has moved may be used on both sides of a fork.",
+    },
+    Section {
+        command: "sock",
+        title: "What a program could notice",
+        text: "\
+A program that uses a socket by these functions and by system calls of its own (syscall(2), io_uring, aio, \
+pidfd_getfd(2)) needs a rule that keeps it with TCP. A buffer at a bad address is SIGSEGV, not EFAULT. After a \
+signal whose handler has SA_RESTART a read goes on only if all of the program's handlers have it. \
+A thread that waits for a connection is cancelled (pthread_cancel(3)) only when the wait is over. A process \
+that ends without close, while bytes are unread, ends the connection properly where TCP would have reset it. \
+Descriptors from half of the limit on are taken for bells: two for each moved connection. Nothing polls: a \
+program that waits, sleeps.",
+    },
+    Section {
+        command: "sock",
+        title: "Rules",
+        text: "\
+As libsdp has them. The first rule that matches decides; if none does, a connection moves when it can. server \
+(listen) looks at the local address, client (connect) at the remote one; PROGRAM is a pattern of fnmatch(3). \
+sdp and both move when it is possible. That sdp is an error elsewhere, the log and AF_INET_SDP's refusals are \
+not made yet.
+
+  use tcp|sdp|both server|listen|client|connect PROGRAM ADDRESS[/BITS]|*:PORT[-PORT]|*
+  log destination stderr|syslog|file NAME min-level 1-9
+
+IPv6 addresses stand in brackets. LIBSDP_CONFIG_FILE names a file as the option --rules does; with \
+SIMPLE_LIBSDP or ALWAYS_USE_SDP set no file is read. Behind an error in the file nothing is read, and the \
+rules before it hold.",
+    },
+    Section {
+        command: "sock",
+        title: "Examples",
+        text: "  softrnic sock -- redis-server
+  softrnic sock -- redis-benchmark
+  softrnic sock --rules /etc/libsdp.conf -- ./server",
+    },
+    Section {
         command: "doctor",
         title: "What is said",
         text: "First what was found: !! marks what has waited for long or for what cannot come, ! what waits for \
@@ -219,6 +282,7 @@ each, both the figures and the limits are those of the system's scheduler.",
         title: "What is installed",
         text: "  bin/softrnic               this program
   lib/libsoftrnic.so         the device
+  lib/libsoftrnic-sock.so    what softrnic sock puts into programs
   lib/libibverbs.so.1        forwards to it
   lib/librdmacm.so.1         forwards to it
   lib/libibverbs.so, lib/librdmacm.so

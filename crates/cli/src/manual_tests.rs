@@ -152,7 +152,7 @@ fn variables_are_on_their_page_in_the_help_and_nowhere_else() {
 
 #[test]
 fn lines_of_the_help_fit_a_terminal() {
-    for name in ["run", "doctor", "top", "bench", "install"] {
+    for name in ["run", "sock", "doctor", "top", "bench", "install"] {
         let text = help(name);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         // Lines that are shown as they are have a margin.

@@ -70,7 +70,21 @@ pub struct Options {
 }
 
 /// A refusal: the exit status and the message.
-struct Refusal(u8, String);
+pub struct Refusal(u8, String);
+
+impl Refusal {
+    /// What became of exec(2).
+    pub fn cannot_run(program: &Path, error: &std::io::Error) -> Self {
+        let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+        Refusal(status, format!("cannot run {}: {error}", program.display()))
+    }
+
+    /// Says it.
+    pub fn tell(&self) -> ExitCode {
+        eprintln!("softrnic: {}", self.1);
+        ExitCode::from(self.0)
+    }
+}
 
 impl From<String> for Refusal {
     fn from(message: String) -> Self {
@@ -80,9 +94,8 @@ impl From<String> for Refusal {
 
 /// Replace this process by the program.
 pub fn run(options: &Options) -> ExitCode {
-    let Err(Refusal(status, message)) = start(options);
-    eprintln!("softrnic: {message}");
-    ExitCode::from(status)
+    let Err(refusal) = start(options);
+    refusal.tell()
 }
 
 fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
@@ -138,8 +151,7 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
         command.env(taps::pcap::SNAPLEN_VARIABLE, bytes.to_string());
     }
     let error = command.exec();
-    let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
-    Err(Refusal(status, format!("cannot run {}: {error}", program.display())))
+    Err(Refusal::cannot_run(&program, &error))
 }
 
 /// A valid fault specification, with a seed that all processes have in common.
@@ -211,7 +223,7 @@ fn capture(file: &Path) -> Result<PathBuf, String> {
 }
 
 /// LD_PRELOAD with the library in front of what is there already.
-fn preload(library: &Path) -> Result<OsString, String> {
+pub fn preload(library: &Path) -> Result<OsString, String> {
     let bytes = library.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| b" \t\n:".contains(byte)) {
         return Err(format!(
@@ -238,7 +250,7 @@ fn split(list: &OsStr) -> impl Iterator<Item = &OsStr> {
 }
 
 /// Find the program as execvp(3) does, so that the errors can name more.
-fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     if name.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match path.metadata() {

@@ -245,6 +245,11 @@ impl<M: StreamMemory> Stream<M> {
         self.0.words().ready.store(1, Ordering::Release);
     }
 
+    /// Bytes that were ever put into the ring, if the sender is to be believed: another number is news.
+    pub fn written(&self) -> u64 {
+        self.0.words().tail.load(Ordering::Acquire)
+    }
+
     /// Whether the receiver reads the ring.
     pub fn is_ready(&self) -> bool {
         self.0.words().ready.load(Ordering::Acquire) != 0
@@ -274,6 +279,15 @@ impl<M: StreamMemory> Stream<M> {
     pub fn announce_sleep(&self) {
         self.0.words().sleeping.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+
+    /// Receiver: it is awake, and will announce the next sleep.
+    pub fn withdraw_sleep(&self) {
+        let word = &self.0.words().sleeping;
+        // The line is the sender's to write, too, and is left alone if it says so already.
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Sender, after a write or a change of the mode: whether the receiver has to be rung for.

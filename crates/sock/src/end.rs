@@ -88,6 +88,11 @@ impl Own {
         }
     }
 
+    /// Whether the other end is known to have finished, or to be gone.
+    pub fn has_ended(&self) -> bool {
+        is_set(&self.ended)
+    }
+
     /// The kernel has told that the other end has finished, or is gone.
     pub fn note_end(&self) {
         self.ended.store(1, Ordering::Relaxed);
@@ -457,6 +462,11 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             let _ = self.broken::<()>(broken);
             Writable::Yes
         })
+    }
+
+    /// Whether all that comes, comes by the ring.
+    pub fn receives_by_ring(&self) -> bool {
+        self.incoming.is_drained() && self.incoming.mode() == Ok(Mode::Ring)
     }
 
     /// Whether data are in the ring, or have been: what the kernel's socket says of writing is then of no use.

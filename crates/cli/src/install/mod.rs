@@ -50,6 +50,11 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     tree.program("bin/softrnic", &files::read(&program)?)?;
     tree.program(&format!("lib/{}", dropin::ENGINE), &engine)?;
+    // An own file beside it: a program that is told of one library needs nothing of the other.
+    match locate::sock_library(None) {
+        Ok(path) => tree.program(&format!("lib/{}", locate::SOCK_LIBRARY), &files::read(&path)?)?,
+        Err(error) => say!("without {}: {error}", locate::SOCK_LIBRARY),
+    }
     for which in [dropin::VERBS, dropin::RDMACM] {
         let host = host::find(which.soname, options.rdma_core.as_deref())?;
         let bytes = host.as_deref().map(files::read).transpose()?;

@@ -1,0 +1,461 @@
+//! The calls that move bytes.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, msghdr};
+use verbs::Errno;
+
+use crate::kernel;
+use crate::next::{self, entries, entries_after, entries_if, fail};
+use crate::table::{self, Tag};
+use crate::work::{Use, connection};
+use crate::{meet, process};
+
+/// A buffer of the program, or its pieces.
+enum Pieces<'a> {
+    One(iovec),
+    Many(&'a [iovec]),
+}
+
+impl Pieces<'_> {
+    fn all(&self) -> &[iovec] {
+        match self {
+            Pieces::One(one) => core::slice::from_ref(one),
+            Pieces::Many(many) => many,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.all().iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+    }
+
+    /// The pieces from byte `skip` on.
+    fn from(&self, skip: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        let mut skip = skip;
+        self.all().iter().filter_map(move |piece| {
+            let leave_out = skip.min(piece.iov_len);
+            skip -= leave_out;
+            let left = piece.iov_len - leave_out;
+            (left > 0).then(|| (piece.iov_base.cast::<u8>().wrapping_add(leave_out), left))
+        })
+    }
+}
+
+fn one(buf: *const c_void, len: usize) -> Pieces<'static> {
+    // A call moves no more (read(2)).
+    Pieces::One(iovec { iov_base: buf.cast_mut(), iov_len: len.min(0x7FFF_F000) })
+}
+
+/// The pieces of a vector. `None`: the kernel has to refuse it.
+unsafe fn many<'a>(vector: *const iovec, count: usize) -> Option<Pieces<'a>> {
+    if count > 1024 || vector.is_null() && count > 0 {
+        return None;
+    }
+    // SAFETY: the caller of readv(2) and its like promises so many elements; they are read only.
+    let pieces = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(vector, count) } };
+    let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
+    (total <= 0x7FFF_F000).then_some(Pieces::Many(pieces))
+}
+
+/// Does a call on a connection that has no shared memory, yet; with it, if it has some now.
+fn with<R>(fd: i32, by_ring: impl FnOnce(&Use) -> R, by_kernel: impl FnOnce() -> R) -> R {
+    meet::advance(fd);
+    if let Some(connection) = connection(fd) {
+        return by_ring(&connection);
+    }
+    if table::tag(fd) == Tag::Unknown {
+        return by_kernel();
+    }
+    // Others see that we are inside before we look whether there is memory now.
+    table::enter(fd, true);
+    if let Some(connection) = connection(fd) {
+        table::enter(fd, false);
+        return by_ring(&connection);
+    }
+    let result = by_kernel();
+    table::enter(fd, false);
+    result
+}
+
+const RECEIVE_FLAGS: i32 = libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC
+    | libc::MSG_TRUNC;
+
+/// Receives. `None`: the kernel has to do it.
+fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
+    if flags & !RECEIVE_FLAGS != 0 {
+        if flags & libc::MSG_ERRQUEUE == 0 {
+            connection.demote(false, true, true);
+        }
+        return None;
+    }
+    connection.serve();
+    let (peek, wanted) = (flags & libc::MSG_PEEK != 0, pieces.len());
+    let mut got = 0;
+    let mut until = None;
+    loop {
+        let error = match receive_there_is(connection, pieces, got, flags) {
+            Ok(some) => {
+                got += some;
+                let whole = peek || got >= wanted || flags & libc::MSG_WAITALL == 0;
+                if whole || some == 0 {
+                    return Some(got as isize);
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
+        if !connection.check() {
+            return None;
+        }
+        if error != Errno::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || !connection.blocks() {
+            return Some(if got > 0 { got as isize } else { fail(error.0) });
+        }
+        if until.is_none() {
+            until = kernel::timeout(connection.fd, libc::SO_RCVTIMEO).map(|most| kernel::now() + most);
+        }
+        let error = match connection.wait(true, until) {
+            Ok(true) => continue,
+            Ok(false) => libc::EAGAIN,
+            Err(error) => error,
+        };
+        return Some(if got > 0 { got as isize } else { fail(error) });
+    }
+}
+
+/// Receives what is there, behind the first `skip` bytes of the buffer.
+fn receive_there_is(connection: &Use, pieces: &Pieces<'_>, skip: usize, flags: i32) -> Result<usize, Errno> {
+    let (peek, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
+    if pieces.len() == skip {
+        return connection.receive(&mut [], peek, true);
+    }
+    let mut got = 0;
+    for (base, len) in pieces.from(skip) {
+        let mut scratch = [0u8; 4096];
+        let to = if discard {
+            let len = len.min(scratch.len());
+            scratch.get_mut(..len).unwrap_or_default()
+        } else {
+            // SAFETY: the program has given this memory to the call, which writes to it until it returns.
+            unsafe { core::slice::from_raw_parts_mut(base, len) }
+        };
+        let whole = to.len();
+        match connection.receive(to, peek, got == 0) {
+            Ok(some) => {
+                got += some;
+                // A look takes nothing away, so a second piece would get the same bytes.
+                if some < whole || peek || discard {
+                    return Ok(got);
+                }
+            }
+            Err(error) => return if got > 0 { Ok(got) } else { Err(error) },
+        }
+    }
+    Ok(got)
+}
+
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
+
+/// Sends. `None`: the kernel has to do it.
+fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
+    if flags & !SEND_FLAGS != 0 {
+        connection.demote(true, false, true);
+        return None;
+    }
+    if !connection.check() {
+        return None;
+    }
+    let wanted = pieces.len();
+    let mut sent = 0;
+    let mut until = None;
+    let error = 'sending: loop {
+        let mut error = None;
+        for (base, len) in pieces.from(sent) {
+            // SAFETY: the program has lent this memory to the call, which reads it until it returns.
+            match connection.send(unsafe { core::slice::from_raw_parts(base, len) }) {
+                Ok(some) => {
+                    sent += some;
+                    if some < len {
+                        break;
+                    }
+                }
+                Err(stop) => {
+                    error = Some(stop);
+                    break;
+                }
+            }
+        }
+        if sent >= wanted {
+            return Some(sent as isize);
+        }
+        match error {
+            None => continue,
+            Some(Errno::EAGAIN) if flags & libc::MSG_DONTWAIT == 0 && connection.blocks() => {}
+            Some(error) => break 'sending error.0,
+        }
+        if until.is_none() {
+            until = kernel::timeout(connection.fd, libc::SO_SNDTIMEO).map(|most| kernel::now() + most);
+        }
+        match connection.wait(false, until) {
+            Ok(true) => {}
+            Ok(false) => break 'sending libc::EAGAIN,
+            Err(error) => break 'sending error,
+        }
+    };
+    if sent > 0 {
+        return Some(sent as isize);
+    }
+    if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: a signal to this very thread, as the kernel sends it.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+    }
+    Some(fail(error))
+}
+
+unsafe extern "C" fn read_known(fd: i32, buf: *mut c_void, len: usize) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::read()(fd, buf, len) });
+    with(fd, |connection| receive(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
+}
+
+unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::readv()(fd, vector, count) });
+    let by_ring = |connection: &Use| {
+        // SAFETY: the caller's promise of readv(2).
+        let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
+        pieces.and_then(|pieces| receive(connection, &pieces, 0)).unwrap_or_else(by_kernel)
+    };
+    with(fd, by_ring, by_kernel)
+}
+
+unsafe extern "C" fn recv_known(fd: i32, buf: *mut c_void, len: usize, flags: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::recv()(fd, buf, len, flags) });
+    with(fd, |connection| receive(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+}
+
+unsafe extern "C" fn recvfrom_known(
+    fd: i32,
+    buf: *mut c_void,
+    len: usize,
+    flags: i32,
+    address: *mut c_void,
+    address_len: *mut c_void,
+) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::recvfrom()(fd, buf, len, flags, address, address_len) });
+    let by_ring = |connection: &Use| {
+        let got = receive(connection, &one(buf, len), flags);
+        if got.is_some_and(|got| got >= 0) && !address.is_null() && !address_len.is_null() {
+            // A stream has no addresses: the kernel sets the length to 0 (tcp_recvmsg).
+            // SAFETY: the caller's promise of recvfrom(2).
+            unsafe { *address_len.cast::<u32>() = 0 };
+        }
+        got.unwrap_or_else(by_kernel)
+    };
+    with(fd, by_ring, by_kernel)
+}
+
+unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::recvmsg()(fd, message, flags) });
+    let by_ring = |connection: &Use| {
+        // SAFETY: the caller's promise of recvmsg(2), which writes the header and reads the vector.
+        let received = unsafe { message.as_mut() }.and_then(|message| {
+            // SAFETY: as before.
+            let pieces = unsafe { many(message.msg_iov, message.msg_iovlen) }?;
+            let received = receive(connection, &pieces, flags)?;
+            if received >= 0 {
+                (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+            }
+            Some(received)
+        });
+        received.unwrap_or_else(by_kernel)
+    };
+    with(fd, by_ring, by_kernel)
+}
+
+unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut c_void, count: u32, flags: i32, time: *mut c_void) -> i32 {
+    process::leave_to_tcp(fd);
+    // SAFETY: the caller's arguments.
+    next::uncancelled(|| unsafe { next::recvmmsg()(fd, all, count, flags, time) })
+}
+
+unsafe extern "C" fn write_known(fd: i32, buf: *const c_void, len: usize) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::write()(fd, buf, len) });
+    with(fd, |connection| send_all(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
+}
+
+unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::writev()(fd, vector, count) });
+    let by_ring = |connection: &Use| {
+        // SAFETY: the caller's promise of writev(2).
+        let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
+        pieces.and_then(|pieces| send_all(connection, &pieces, 0)).unwrap_or_else(by_kernel)
+    };
+    with(fd, by_ring, by_kernel)
+}
+
+unsafe extern "C" fn send_known(fd: i32, buf: *const c_void, len: usize, flags: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::send()(fd, buf, len, flags) });
+    with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+}
+
+unsafe extern "C" fn sendto_known(
+    fd: i32,
+    buf: *const c_void,
+    len: usize,
+    flags: i32,
+    to: *const c_void,
+    to_len: u32,
+) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::sendto()(fd, buf, len, flags, to, to_len) });
+    // The kernel ignores the address of a connection's peer (tcp_sendmsg).
+    with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+}
+
+/// Descriptors that a message carries go to somebody who does not know of the ring.
+unsafe fn let_go(message: &msghdr) {
+    // SAFETY: the caller's promise of sendmsg(2): so many bytes of control messages, which the macros step through.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let files = libc::CMSG_DATA(header).cast::<i32>();
+                for n in 0..bytes / size_of::<i32>() {
+                    process::leave_to_tcp(files.add(n).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+/// Whether a message goes by a connection of ours. Descriptors in it are let go.
+unsafe extern "C" fn sendmsg_needs_us(fd: i32, message: *const msghdr) -> i32 {
+    let error = next::errno();
+    // SAFETY: the caller's promise of sendmsg(2).
+    if let Some(header) = unsafe { message.as_ref() }
+        && header.msg_controllen > 0
+        && !header.msg_control.is_null()
+    {
+        // SAFETY: as before.
+        unsafe { let_go(header) };
+        process::leave_to_tcp(fd);
+    }
+    next::set_errno(error);
+    i32::from(table::tag(fd) != Tag::Unknown && !message.is_null())
+}
+
+unsafe extern "C" fn sendmsg_known(fd: i32, message: *const msghdr, flags: i32) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || next::uncancelled(|| unsafe { next::sendmsg()(fd, message, flags) });
+    let by_ring = |connection: &Use| {
+        // SAFETY: the caller's promise of sendmsg(2), for a header that is there.
+        let pieces = unsafe { message.as_ref() }.and_then(|header| unsafe { many(header.msg_iov, header.msg_iovlen) });
+        pieces.and_then(|pieces| send_all(connection, &pieces, flags)).unwrap_or_else(by_kernel)
+    };
+    with(fd, by_ring, by_kernel)
+}
+
+unsafe extern "C" fn before_sendmmsg(fd: i32, all: *mut libc::mmsghdr, count: u32) {
+    let error = next::errno();
+    for n in 0..if all.is_null() { 0 } else { count as usize } {
+        // SAFETY: the caller's promise of sendmmsg(2): so many headers.
+        let header = unsafe { &(*all.add(n)).msg_hdr };
+        if header.msg_controllen > 0 && !header.msg_control.is_null() {
+            // SAFETY: as before.
+            unsafe { let_go(header) };
+        }
+    }
+    process::leave_to_tcp(fd);
+    next::set_errno(error);
+}
+
+entries_if! {
+    sendmsg sendmsg sendmsg_needs_us, sendmsg_known;
+}
+
+entries_after! {
+    sendmmsg sendmmsg before_sendmmsg;
+}
+
+entries! {
+    read read read_known;
+    __read read read_known;
+    readv readv readv_known;
+    recv recv recv_known;
+    __recv recv recv_known;
+    recvfrom recvfrom recvfrom_known;
+    recvmsg recvmsg recvmsg_known;
+    recvmmsg recvmmsg recvmmsg_known;
+    write write write_known;
+    __write write write_known;
+    writev writev writev_known;
+    send send send_known;
+    __send send send_known;
+    sendto sendto sendto_known;
+}
+
+/// The buffer's size is smaller than the length that the program gives: what glibc does then.
+fn check(len: usize, size: usize) {
+    if len > size {
+        std::process::abort();
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(fd: i32, buf: *mut c_void, len: usize, size: usize) -> isize {
+    check(len, size);
+    // SAFETY: the caller's arguments.
+    unsafe { read_known(fd, buf, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(fd: i32, buf: *mut c_void, len: usize, size: usize, flags: i32) -> isize {
+    check(len, size);
+    // SAFETY: the caller's arguments.
+    unsafe { recv_known(fd, buf, len, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: i32,
+    buf: *mut c_void,
+    len: usize,
+    size: usize,
+    flags: i32,
+    address: *mut c_void,
+    address_len: *mut c_void,
+) -> isize {
+    check(len, size);
+    // SAFETY: the caller's arguments.
+    unsafe { recvfrom_known(fd, buf, len, flags, address, address_len) }
+}
+
+/// Marks the connection as waited for, for as long as the value lives.
+pub struct Waiter<'a>(pub &'a Use);
+
+impl<'a> Waiter<'a> {
+    /// Marks it.
+    pub fn new(connection: &'a Use) -> Self {
+        connection.slot.waiters.fetch_add(1, Ordering::SeqCst);
+        Waiter(connection)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.slot.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,380 @@
+//! Descriptors that come, go and are copied.
+
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use sock::rules::Role;
+
+use crate::kernel::{self, borrow};
+use crate::next::{self, entries, entries_before, fail};
+use crate::table::{self, Held, Slot, Tag};
+use crate::work::{self, using};
+use crate::{epoll, meet, process, rules};
+
+/// Begins to count the messages of a new connection.
+fn track(fd: i32, role: Role) {
+    forget(fd);
+    if kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) || !process::is_own() {
+        return;
+    }
+    if rules::any() {
+        let decides = |(local, remote): (SocketAddr, SocketAddr)| match role {
+            Role::Server => rules::may_move(role, local),
+            Role::Client => rules::may_move(role, remote),
+        };
+        if !meet::both_addresses(fd).is_none_or(decides) {
+            return;
+        }
+    }
+    table::reset_inside(fd);
+    epoll::reset(fd);
+    table::set_tag(fd, Tag::Fresh(0));
+}
+
+/// Leaves a connection that has no shared memory yet to TCP.
+pub fn untrack(fd: i32) {
+    match table::tag(fd) {
+        Tag::Fresh(_) => table::set_tag(fd, Tag::Unknown),
+        Tag::Waiting(number) => {
+            table::set_tag(fd, Tag::Unknown);
+            let slot = table::slot(number);
+            close_own(&slot.listener);
+            slot.holders.store(0, Ordering::SeqCst);
+        }
+        _ => {}
+    }
+}
+
+/// The descriptor is closed, or is another file's by now.
+pub fn forget(fd: i32) {
+    match table::tag(fd) {
+        Tag::Unknown | Tag::Ours => {}
+        Tag::Fresh(_) | Tag::Waiting(_) => untrack(fd),
+        Tag::Set | Tag::Nested => {
+            epoll::forget_set(fd);
+            table::set_tag(fd, Tag::Unknown);
+        }
+        Tag::Shared(number) => {
+            table::set_tag(fd, Tag::Unknown);
+            let slot = table::slot(number);
+            epoll::detach(slot, fd);
+            if slot.holders.fetch_sub(1, Ordering::SeqCst) == 1 && slot.users.load(Ordering::SeqCst) == 0 {
+                free(slot);
+            }
+        }
+    }
+}
+
+/// Closes a descriptor of this library.
+pub fn close_own(fd: &AtomicI32) {
+    let number = fd.swap(-1, Ordering::SeqCst);
+    if number >= 0 {
+        table::set_tag(number, Tag::Unknown);
+        // SAFETY: ours, and nobody has its number any more.
+        unsafe { rustix::io::close(number) };
+    }
+}
+
+/// Gives back what a connection has that nobody holds or uses.
+pub fn free(slot: &Slot) {
+    /// A slot that is being freed cannot be claimed.
+    const FREEING: u32 = u32::MAX;
+    if slot.holders.compare_exchange(0, FREEING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    // SAFETY: no tag names the slot and no thread uses it: nobody has a reference into it.
+    drop(unsafe { (*slot.pair.get()).take() });
+    let held = slot.held.swap(core::ptr::null_mut::<Held>(), Ordering::SeqCst);
+    if !held.is_null() {
+        // SAFETY: the page that was mapped for it.
+        let _ = unsafe { rustix::mm::munmap(held.cast(), 4096) };
+    }
+    for fd in [&slot.bell, &slot.their_bell, &slot.listener] {
+        close_own(fd);
+    }
+    slot.holders.store(0, Ordering::SeqCst);
+}
+
+/// What has to be done before the kernel closes a connection.
+fn before_close(fd: i32) {
+    let Some(connection) = using(fd) else { return };
+    let is_last = connection.slot.holders.load(Ordering::SeqCst) == 1;
+    if !is_last || connection.held().forked.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    finish_retracting(&connection);
+    // RFC 1122, 4.2.2.13: a close with data unread resets the connection. The kernel sees its own only.
+    if connection.end().unread() > 0 {
+        let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
+    }
+}
+
+/// Bytes that the other end has asked for by TCP go before the FIN. Waits a second for room.
+fn finish_retracting(connection: &work::Use) {
+    let until = kernel::now() + 1_000_000_000;
+    while connection.end().needs_service() && kernel::now() < until {
+        connection.serve();
+        if connection.end().needs_service() {
+            work::nap();
+        }
+    }
+}
+
+unsafe extern "C" fn close_known(fd: i32) -> i32 {
+    if process::is_own() {
+        match table::tag(fd) {
+            // The program does not know of it, and closes whatever may be open.
+            Tag::Ours => return fail(libc::EBADF) as i32,
+            Tag::Shared(_) => before_close(fd),
+            _ => {}
+        }
+        forget(fd);
+    }
+    // SAFETY: the caller's arguments.
+    next::uncancelled(|| unsafe { next::close()(fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
+    /// CLOSE_RANGE_CLOEXEC of `linux/close_range.h`: closes nothing now.
+    const LATER: i32 = 4;
+    if flags & LATER != 0 || !process::is_own() || first > last {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::close_range()(first, last, flags) };
+    }
+    let mut from = first;
+    let known = table::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned()));
+    for fd in known {
+        match table::tag(fd) {
+            Tag::Unknown => {}
+            // What lies before it is closed, and it stays.
+            Tag::Ours => {
+                let fd = fd.cast_unsigned();
+                if from < fd {
+                    // SAFETY: a part of the caller's range.
+                    unsafe { next::close_range()(from, fd - 1, flags) };
+                }
+                from = fd + 1;
+            }
+            _ => {
+                before_close(fd);
+                forget(fd);
+            }
+        }
+    }
+    if from > last {
+        return 0;
+    }
+    // SAFETY: the rest of the caller's range.
+    unsafe { next::close_range()(from, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: i32) {
+    // SAFETY: as closefrom(3) does it.
+    unsafe { close_range(first.max(0).cast_unsigned(), u32::MAX, 0) };
+}
+
+unsafe extern "C" fn shutdown_known(fd: i32, how: i32) -> i32 {
+    let connection = using(fd);
+    if let Some(connection) = &connection {
+        let (read, write) =
+            (how == libc::SHUT_RD || how == libc::SHUT_RDWR, how == libc::SHUT_WR || how == libc::SHUT_RDWR);
+        if write {
+            finish_retracting(connection);
+        }
+        work::locked(&connection.held().send, || connection.held().own.shut(read, write));
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::shutdown()(fd, how) };
+    if let Some(connection) = connection {
+        // Those who wait at this end look again.
+        let bell = connection.slot.bell.load(Ordering::Relaxed);
+        let _ = rustix::io::write(borrow(bell), &1u64.to_ne_bytes());
+    }
+    result
+}
+
+/// A copy of a descriptor was made.
+fn copied(from: i32, to: i32) {
+    if to < 0 || from == to {
+        return;
+    }
+    if let Some(connection) = using(from) {
+        if to <= 2 || !process::is_own() {
+            // The C library's streams, or a program that is about to be started, know nothing of the ring.
+            connection.demote(true, true, true);
+        } else {
+            connection.slot.holders.fetch_add(1, Ordering::SeqCst);
+            table::set_tag(to, Tag::Shared(connection.number));
+        }
+    }
+}
+
+unsafe extern "C" fn dup_known(fd: i32) -> i32 {
+    untrack(fd);
+    // SAFETY: the caller's arguments.
+    let to = unsafe { next::dup()(fd) };
+    copied(fd, to);
+    to
+}
+
+/// Makes room for a descriptor that is about to be replaced.
+fn replaced(from: i32, to: i32) {
+    if from == to || !process::is_own() || rustix::io::fcntl_getfd(borrow(from)).is_err() {
+        return;
+    }
+    match table::tag(to) {
+        Tag::Ours => epoll::move_own(to),
+        Tag::Unknown => {}
+        _ => {
+            before_close(to);
+            forget(to);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
+    untrack(from);
+    replaced(from, to);
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::dup2()(from, to) };
+    copied(from, result);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
+    untrack(from);
+    replaced(from, to);
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::dup3()(from, to, flags) };
+    copied(from, result);
+    result
+}
+
+unsafe extern "C" fn fcntl_known(fd: i32, command: i32, argument: usize) -> i32 {
+    /// `linux/fcntl.h`.
+    const F_SETSIG: i32 = 10;
+    let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+    if copies {
+        untrack(fd);
+    }
+    if command == libc::F_SETFL && argument as i32 & libc::O_ASYNC != 0 || command == F_SETSIG {
+        process::leave_to_tcp(fd);
+    }
+    // SAFETY: the caller's arguments.
+    let result = next::uncancelled(|| unsafe { next::fcntl()(fd, command, argument) });
+    if copies {
+        copied(fd, result);
+    }
+    result
+}
+
+unsafe extern "C" fn ioctl_known(fd: i32, request: u64, argument: usize) -> i32 {
+    const FIOASYNC: u64 = 0x5452;
+    if request == FIOASYNC {
+        process::leave_to_tcp(fd);
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::ioctl()(fd, request, argument) };
+    if result == 0
+        && let Some(connection) = using(fd)
+    {
+        let more = match request {
+            libc::FIONREAD => connection.end().unread(),
+            libc::TIOCOUTQ => connection.end().unsent(),
+            _ => 0,
+        };
+        if more > 0 && argument != 0 {
+            // SAFETY: the kernel has just written an int there.
+            unsafe { *(argument as *mut i32) += more as i32 };
+        }
+    }
+    result
+}
+
+unsafe extern "C" fn setsockopt_known(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
+    const TCP_REPAIR: i32 = 19;
+    const TCP_ULP: i32 = 31;
+    const SO_PEEK_OFF: i32 = 42;
+    const SO_ZEROCOPY: i32 = 60;
+    let changes = match level {
+        libc::SOL_SOCKET => [libc::SO_RCVLOWAT, SO_PEEK_OFF, SO_ZEROCOPY].contains(&name),
+        libc::IPPROTO_TCP => [TCP_REPAIR, TCP_ULP].contains(&name),
+        _ => false,
+    };
+    if changes {
+        process::leave_to_tcp(fd);
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { next::setsockopt()(fd, level, name, value, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+    /// AF_INET_SDP of libsdp, for programs that ask.
+    const AF_INET_SDP: i32 = 27;
+    let domain = if domain == AF_INET_SDP { libc::AF_INET } else { domain };
+    // SAFETY: the caller's arguments.
+    let fd = unsafe { next::socket()(domain, kind, protocol) };
+    if fd >= 0 && process::is_own() {
+        forget(fd);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
+    if table::tag(fd) != Tag::Unknown {
+        // AF_UNSPEC dissolves a connection; anything else fails, or asks how connecting goes.
+        // SAFETY: the kernel reads as much.
+        let family = if len >= 2 && !address.is_null() { unsafe { *address.cast::<u16>() } } else { 0 };
+        if i32::from(family) == libc::AF_UNSPEC {
+            process::leave_to_tcp(fd);
+        }
+        // SAFETY: the caller's arguments.
+        return next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
+    }
+    // SAFETY: the caller's arguments.
+    let result = next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
+    let error = next::errno();
+    if result == 0 || error == libc::EINPROGRESS {
+        track(fd, Role::Client);
+        next::set_errno(error);
+    }
+    result
+}
+
+unsafe extern "C" fn accepted(fd: i32) -> i32 {
+    if fd >= 0 {
+        track(fd, Role::Server);
+    }
+    fd
+}
+
+entries_before! {
+    accept accept accepted;
+    accept4 accept4 accepted;
+}
+
+entries! {
+    close close close_known;
+    __close close close_known;
+    shutdown shutdown shutdown_known;
+    dup dup dup_known;
+    fcntl fcntl fcntl_known;
+    fcntl64 fcntl fcntl_known;
+    __fcntl fcntl fcntl_known;
+    ioctl ioctl ioctl_known;
+    setsockopt setsockopt setsockopt_known;
+}
+
+/// connect(2) under its other name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __connect(fd: i32, address: *const c_void, len: u32) -> i32 {
+    // SAFETY: the caller's arguments.
+    unsafe { connect(fd, address, len) }
+}

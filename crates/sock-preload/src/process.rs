@@ -1,0 +1,152 @@
+//! Processes: fork, and programs that take the place of this one.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::kernel::borrow;
+use crate::next::{self, entries, entries_after};
+use crate::table::{self, Tag};
+use crate::work::using;
+use crate::{descriptors, rules};
+
+/// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
+static OWN: AtomicI32 = AtomicI32::new(0);
+
+fn pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Whether the tables are this process's.
+pub fn is_own() -> bool {
+    OWN.load(Ordering::Relaxed) == pid()
+}
+
+/// Before fork(2): a connection that has no memory yet would have two holders who know nothing of each other.
+extern "C" fn before_fork() {
+    for fd in table::all() {
+        match table::tag(fd) {
+            Tag::Fresh(_) | Tag::Waiting(_) => descriptors::untrack(fd),
+            Tag::Shared(_) => {
+                if let Some(connection) = using(fd) {
+                    connection.held().forked.store(1, Ordering::SeqCst);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    OWN.store(pid(), Ordering::Relaxed);
+    for number in 0..table::SLOTS {
+        // Only this thread has come along.
+        table::slot(number).users.store(0, Ordering::SeqCst);
+        table::slot(number).waiters.store(0, Ordering::SeqCst);
+    }
+}
+
+/// A connection that somebody will use who does not know of the ring.
+pub fn leave_to_tcp(fd: i32) {
+    descriptors::untrack(fd);
+    if let Some(connection) = using(fd) {
+        connection.demote(true, true, true);
+    }
+}
+
+/// Before a program takes the place of this one, or is started beside it: the connections that it inherits.
+extern "C" fn before_exec() {
+    let error = next::errno();
+    for fd in table::all() {
+        if matches!(table::tag(fd), Tag::Fresh(_) | Tag::Waiting(_) | Tag::Shared(_))
+            && rustix::io::fcntl_getfd(borrow(fd)).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+        {
+            leave_to_tcp(fd);
+        }
+    }
+    next::set_errno(error);
+}
+
+/// Before a function of the C library that uses the descriptor by itself.
+extern "C" fn before_stdio(fd: i32) {
+    let error = next::errno();
+    leave_to_tcp(fd);
+    next::set_errno(error);
+}
+
+/// Before a descriptor is put into the list of those that a program will be started with.
+extern "C" fn before_gift(_actions: usize, fd: i32) {
+    before_stdio(fd);
+}
+
+entries_after! {
+    posix_spawn_file_actions_adddup2 add_dup2 before_gift;
+    fdopen fdopen before_stdio;
+    dprintf dprintf before_stdio;
+    vdprintf vdprintf before_stdio;
+    __dprintf_chk dprintf_chk before_stdio;
+    __vdprintf_chk vdprintf_chk before_stdio;
+    execve execve before_exec;
+    execv execv before_exec;
+    execvp execvp before_exec;
+    execvpe execvpe before_exec;
+    execl execl before_exec;
+    execlp execlp before_exec;
+    execle execle before_exec;
+    fexecve fexecve before_exec;
+    execveat execveat before_exec;
+    posix_spawn posix_spawn before_exec;
+    posix_spawnp posix_spawnp before_exec;
+    system system before_exec;
+    popen popen before_exec;
+}
+
+unsafe extern "C" fn sendfile_known(out: i32, file: i32, offset: *mut std::ffi::c_void, count: usize) -> isize {
+    send_by_tcp(out);
+    // SAFETY: the caller's arguments.
+    unsafe { next::sendfile()(out, file, offset, count) }
+}
+
+/// What the kernel sends by itself goes by TCP, and all that follows.
+fn send_by_tcp(fd: i32) {
+    if let Some(connection) = using(fd) {
+        connection.demote(true, false, true);
+    } else {
+        descriptors::untrack(fd);
+    }
+}
+
+extern "C" fn before_splice(from: i32, _from_offset: usize, to: i32) {
+    let error = next::errno();
+    send_by_tcp(to);
+    leave_to_tcp(from);
+    next::set_errno(error);
+}
+
+entries_after! {
+    splice splice before_splice;
+}
+
+entries! {
+    sendfile sendfile sendfile_known;
+    sendfile64 sendfile sendfile_known;
+}
+
+/// Runs before the program does.
+extern "C" fn start() {
+    OWN.store(pid(), Ordering::Relaxed);
+    next::resolve_all();
+    rules::read();
+    // SAFETY: three functions that stay as long as the process.
+    unsafe { libc::pthread_atfork(Some(before_fork_hook), None, Some(in_child_hook)) };
+}
+
+unsafe extern "C" fn before_fork_hook() {
+    before_fork();
+}
+
+unsafe extern "C" fn in_child_hook() {
+    in_child();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

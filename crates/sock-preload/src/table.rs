@@ -1,0 +1,222 @@
+//! What is known of each descriptor, and of the connections that have shared memory. All of it is static and atomic:
+//! a signal handler may look anything up, and nothing is allocated.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use memory::backing::Memfd;
+use memory::stream::Pair;
+use sock::end::Own;
+
+/// Descriptors from this number on are never looked at.
+pub const LIMIT: usize = 1 << 16;
+/// Connections that may have shared memory at the same time.
+pub const SLOTS: usize = 128;
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// Nothing: every call goes to the C library.
+    Unknown,
+    /// A TCP connection, and how many messages it has seen.
+    Fresh(u32),
+    /// A TCP connection that waits for its other end to come; its slot.
+    Waiting(usize),
+    /// A connection with shared memory; its slot.
+    Shared(usize),
+    /// A descriptor of this library.
+    Ours,
+    /// An epoll set that has connections in it.
+    Set,
+    /// An epoll set that is in another one, or in a poll: its connections stay with TCP.
+    Nested,
+}
+
+impl Tag {
+    const fn word(self) -> u32 {
+        match self {
+            Tag::Unknown => 0,
+            Tag::Fresh(count) => 1 | count << 8,
+            Tag::Waiting(slot) => 2 | (slot as u32) << 8,
+            Tag::Shared(slot) => 3 | (slot as u32) << 8,
+            Tag::Ours => 4,
+            Tag::Set => 5,
+            Tag::Nested => 6,
+        }
+    }
+
+    const fn of(word: u32) -> Tag {
+        let value = word >> 8;
+        match word & 0xFF {
+            1 => Tag::Fresh(value),
+            2 => Tag::Waiting(value as usize),
+            3 => Tag::Shared(value as usize),
+            4 => Tag::Ours,
+            5 => Tag::Set,
+            6 => Tag::Nested,
+            _ => Tag::Unknown,
+        }
+    }
+}
+
+/// The tags, by descriptor.
+pub static TAGS: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
+/// How many threads are inside the kernel with a connection that has no shared memory yet.
+static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
+/// The highest descriptor that ever had a tag.
+static HIGHEST: AtomicI32 = AtomicI32::new(0);
+
+fn index(fd: i32) -> Option<usize> {
+    usize::try_from(fd).ok().filter(|fd| *fd < LIMIT)
+}
+
+/// A descriptor's tag.
+pub fn tag(fd: i32) -> Tag {
+    index(fd).and_then(|fd| TAGS.get(fd)).map_or(Tag::Unknown, |word| Tag::of(word.load(Ordering::Acquire)))
+}
+
+/// Sets a descriptor's tag.
+pub fn set_tag(fd: i32, tag: Tag) {
+    if let Some(word) = index(fd).and_then(|fd| TAGS.get(fd)) {
+        word.store(tag.word(), Ordering::SeqCst);
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// Sets a descriptor's tag if it is still this one.
+pub fn change_tag(fd: i32, from: Tag, to: Tag) -> bool {
+    index(fd)
+        .and_then(|fd| TAGS.get(fd))
+        .is_some_and(|word| word.compare_exchange(from.word(), to.word(), Ordering::SeqCst, Ordering::SeqCst).is_ok())
+}
+
+/// All descriptors that may have a tag.
+pub fn all() -> impl Iterator<Item = i32> {
+    0..=HIGHEST.load(Ordering::Relaxed)
+}
+
+/// Marks that this thread is about to be inside the kernel with the descriptor (or not any more).
+pub fn enter(fd: i32, enter: bool) {
+    if let Some(count) = index(fd).and_then(|fd| INSIDE.get(fd)) {
+        if enter {
+            count.fetch_add(1, Ordering::SeqCst)
+        } else {
+            count.fetch_sub(1, Ordering::SeqCst)
+        };
+    }
+}
+
+/// Whether no thread is inside the kernel with the descriptor.
+pub fn nobody_inside(fd: i32) -> bool {
+    index(fd).and_then(|fd| INSIDE.get(fd)).is_some_and(|count| count.load(Ordering::SeqCst) == 0)
+}
+
+/// A new descriptor has this number: nobody is inside the kernel with it.
+pub fn reset_inside(fd: i32) {
+    if let Some(count) = index(fd).and_then(|fd| INSIDE.get(fd)) {
+        count.store(0, Ordering::SeqCst);
+    }
+}
+
+/// What all holders of one end share, in memory that forked children have, too.
+#[derive(Default)]
+#[repr(C, align(128))]
+pub struct Held {
+    /// The states of the end.
+    pub own: Own,
+    /// The lock of senders, and that of receivers until the switch: the thread that has it, or 0.
+    pub send: AtomicU32,
+    pub receive: AtomicU32,
+    /// A process with this end has forked.
+    pub forked: AtomicU32,
+}
+
+/// What epoll knows of a connection.
+#[derive(Default)]
+pub struct Watch {
+    /// The set's descriptor + 1; 0: none.
+    pub set: AtomicI32,
+    /// The descriptor under which the connection is in the set.
+    pub fd: AtomicI32,
+    pub events: AtomicU32,
+    pub data: AtomicU64,
+    /// The kernel has told something since the last report.
+    pub news: AtomicU32,
+    /// Bytes that had come by the ring at the last report.
+    pub seen: AtomicU64,
+    /// The last report said that it can be written to, and nothing has filled it since.
+    pub told_writable: AtomicU32,
+    /// EPOLLONESHOT has struck.
+    pub disarmed: AtomicU32,
+}
+
+/// A connection.
+pub struct Slot {
+    /// 0: free; else 1 + the number of descriptors.
+    pub holders: AtomicU32,
+    /// Threads that work on it.
+    pub users: AtomicU32,
+    /// Threads that wait for it.
+    pub waiters: AtomicU32,
+    pub pair: UnsafeCell<Option<Pair<Memfd>>>,
+    /// A page of its own, which forked children share.
+    pub held: AtomicPtr<Held>,
+    /// The eventfd that wakes this end, and the other end's.
+    pub bell: AtomicI32,
+    pub their_bell: AtomicI32,
+    /// Where the other end is waited for, and how many calls have been made meanwhile.
+    pub listener: AtomicI32,
+    pub calls: AtomicU32,
+    /// 1: this end sends by the first stream.
+    pub first: AtomicU32,
+    /// SO_COOKIE.
+    pub cookie: AtomicU64,
+    /// When the kernel's socket was last looked at, in nanoseconds.
+    pub looked: AtomicU64,
+    pub watch: Watch,
+}
+
+// SAFETY: `pair` is written by whoever has made the slot its own (`holders` from 0 to 1) before any tag names it, and
+// by whoever frees it when no tag names it and no user is left; all others read.
+unsafe impl Sync for Slot {}
+
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        holders: AtomicU32::new(0),
+        users: AtomicU32::new(0),
+        waiters: AtomicU32::new(0),
+        pair: UnsafeCell::new(None),
+        held: AtomicPtr::new(core::ptr::null_mut()),
+        bell: AtomicI32::new(-1),
+        their_bell: AtomicI32::new(-1),
+        listener: AtomicI32::new(-1),
+        calls: AtomicU32::new(0),
+        first: AtomicU32::new(0),
+        cookie: AtomicU64::new(0),
+        looked: AtomicU64::new(0),
+        watch: Watch {
+            set: AtomicI32::new(0),
+            fd: AtomicI32::new(-1),
+            events: AtomicU32::new(0),
+            data: AtomicU64::new(0),
+            news: AtomicU32::new(0),
+            seen: AtomicU64::new(0),
+            told_writable: AtomicU32::new(0),
+            disarmed: AtomicU32::new(0),
+        },
+    }
+}; SLOTS];
+
+/// A slot by its number.
+pub fn slot(number: usize) -> &'static Slot {
+    &TABLE[number % SLOTS]
+}
+
+/// Takes a free slot.
+pub fn claim() -> Option<usize> {
+    (0..SLOTS).find(|number| {
+        let slot = slot(*number);
+        slot.users.load(Ordering::SeqCst) == 0
+            && slot.holders.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    })
+}

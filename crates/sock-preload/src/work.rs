@@ -1,0 +1,281 @@
+//! Working on a connection: who may, the locks, waiting.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use memory::backing::Memfd;
+use memory::stream::{PairWay, Stream};
+use sock::end::{End, Writable};
+
+use crate::kernel::{self, Tcp};
+use crate::table::{self, Held, Slot, Tag};
+use crate::{descriptors, epoll, next};
+
+/// A connection that is being worked on: its memory stays until this is dropped.
+pub struct Use {
+    pub slot: &'static Slot,
+    pub number: usize,
+    pub fd: i32,
+}
+
+/// The connection behind a descriptor, if it has shared memory.
+pub fn connection(fd: i32) -> Option<Use> {
+    let Tag::Shared(number) = table::tag(fd) else { return None };
+    let slot = table::slot(number);
+    slot.users.fetch_add(1, Ordering::SeqCst);
+    let connection = Use { slot, number, fd };
+    // Between the look and the mark it may have been closed, and the slot given away.
+    (table::tag(fd) == Tag::Shared(number)).then_some(connection)
+}
+
+/// As [`connection`], for a call that moves bytes: now and then the kernel's socket is looked at.
+pub fn using(fd: i32) -> Option<Use> {
+    let connection = connection(fd)?;
+    connection.check().then_some(connection)
+}
+
+impl Use {
+    /// Looks at the kernel's socket, if that was not done lately. False: it is another file by now.
+    pub fn check(&self) -> bool {
+        let (slot, now) = (self.slot, kernel::now());
+        if now.saturating_sub(slot.looked.load(Ordering::Relaxed)) > LOOK_EVERY {
+            slot.looked.store(now, Ordering::Relaxed);
+            if kernel::cookie(self.fd) != slot.cookie.load(Ordering::Relaxed) {
+                // It was closed by somebody who passed this library by, and the number is another file's now.
+                descriptors::forget(self.fd);
+                return false;
+            }
+            self.look();
+        }
+        true
+    }
+}
+
+/// How often the kernel's socket is looked at while the connection is used, in nanoseconds.
+const LOOK_EVERY: u64 = 10_000;
+/// How long a wait may last where several wait for one bell, which wakes only one of them for certain.
+const SHARED_WAIT: u64 = 20_000_000;
+const PEER_GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if self.slot.users.fetch_sub(1, Ordering::SeqCst) == 1 && self.slot.holders.load(Ordering::SeqCst) == 0 {
+            descriptors::free(self.slot);
+        }
+    }
+}
+
+impl Use {
+    /// What this process shares with its forked children.
+    pub fn held(&self) -> &'static Held {
+        // SAFETY: set before the tag was, to a page that is unmapped when there is no user left; zeroes and atomics
+        // only.
+        unsafe { &*self.slot.held.load(Ordering::Relaxed) }
+    }
+
+    /// The state machine.
+    pub fn end(&self) -> End<'_, PairWay<'_, Memfd>, Tcp> {
+        // SAFETY: written before the tag was set, and taken away when there is no user left; we are one.
+        let pair = unsafe { &*self.slot.pair.get() }.as_ref().expect("shared connections have memory");
+        let first = self.slot.first.load(Ordering::Relaxed) != 0;
+        End {
+            out: Stream(pair.way(!first)),
+            incoming: Stream(pair.way(first)),
+            own: &self.held().own,
+            kernel: Tcp { fd: self.fd, their_bell: self.slot.their_bell.load(Ordering::Relaxed) },
+        }
+    }
+
+    /// Looks whether the other end has finished, or is gone.
+    fn look(&self) {
+        if kernel::look(self.fd, libc::POLLRDHUP) & PEER_GONE != 0 {
+            self.held().own.note_end();
+        }
+    }
+
+    /// Sends some bytes without waiting.
+    pub fn send(&self, from: &[u8]) -> Result<usize, verbs::Errno> {
+        let sent = locked(&self.held().send, || self.end().send(from, table::nobody_inside(self.fd)));
+        if sent == Err(verbs::Errno::EAGAIN) {
+            self.slot.watch.told_writable.store(0, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// Receives some bytes without waiting.
+    pub fn receive(&self, to: &mut [u8], peek: bool, look: bool) -> Result<usize, verbs::Errno> {
+        let end = self.end();
+        if !end.incoming.is_ready() && table::nobody_inside(self.fd) {
+            end.set_ready();
+        }
+        match end.incoming.is_drained() {
+            true => end.receive(to, peek, look),
+            false => locked(&self.held().receive, || end.receive(to, peek, look)),
+        }
+    }
+
+    /// Does what the other end asks for.
+    pub fn serve(&self) {
+        let end = self.end();
+        if end.needs_service() {
+            locked(&self.held().send, || end.serve());
+        }
+    }
+
+    /// Leaves memory for TCP, in the directions that are said, because somebody else will use the socket. Waits for
+    /// the other end up to a second, if `wait`.
+    pub fn demote(&self, sends: bool, receives: bool, wait: bool) {
+        let end = self.end();
+        if receives {
+            end.receive_by_tcp();
+        }
+        let until = kernel::now() + 1_000_000_000;
+        loop {
+            let sent = !sends || locked(&self.held().send, || end.send_by_tcp());
+            let received = if receives { end.is_received_by_tcp() } else { Some(true) };
+            if received == Some(false) {
+                // What is left in the ring cannot be had by TCP: an error is better than a stream with a hole.
+                let _ = rustix::net::shutdown(kernel::borrow(self.fd), rustix::net::Shutdown::Both);
+                return;
+            }
+            if sent && received == Some(true) || !wait || kernel::now() > until {
+                return;
+            }
+            nap();
+        }
+    }
+
+    /// Whether a call may wait.
+    pub fn blocks(&self) -> bool {
+        !rustix::fs::fcntl_getfl(kernel::borrow(self.fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+
+    /// Most nanoseconds that a wait may last without a look; `None`: as long as it likes. `others`: other threads
+    /// wait as well.
+    pub fn longest_wait(&self, others: bool) -> Option<u64> {
+        let is_shared = self.held().forked.load(Ordering::Relaxed) != 0;
+        (others || is_shared || self.slot.waiters.load(Ordering::SeqCst) > 1).then_some(SHARED_WAIT)
+    }
+
+    /// Whether a thread waits for it in an epoll set.
+    pub fn is_waited_for_in_set(&self) -> bool {
+        epoll::is_waited_for(self.slot.watch.set.load(Ordering::Relaxed) - 1)
+    }
+
+    /// Waits until there may be something to read, or room to write. False: the time is over.
+    ///
+    /// # Errors
+    /// EINTR, if the call must end with it.
+    pub fn wait(&self, for_reading: bool, until: Option<u64>) -> Result<bool, i32> {
+        self.slot.waiters.fetch_add(1, Ordering::SeqCst);
+        let outcome = self.wait_once(for_reading, until);
+        self.slot.waiters.fetch_sub(1, Ordering::SeqCst);
+        outcome
+    }
+
+    fn wait_once(&self, for_reading: bool, until: Option<u64>) -> Result<bool, i32> {
+        let end = self.end();
+        // A reader is also woken to serve its own direction.
+        end.incoming.announce_sleep();
+        let there = if for_reading {
+            end.is_readable() != Ok(false)
+        } else {
+            end.out.announce_want();
+            end.writable() == Writable::Yes
+        };
+        if there || end.needs_service() && end.out.mode() == Ok(memory::stream::Mode::Ring) {
+            self.serve();
+            return Ok(true);
+        }
+        let by_kernel = if for_reading { end.needs_service() } else { end.writable() == Writable::AsKernel };
+        let mut events = if for_reading { libc::POLLIN } else { libc::POLLRDHUP };
+        events |= if by_kernel { libc::POLLOUT } else { 0 };
+        let bell = self.slot.bell.load(Ordering::Relaxed);
+        let mut fds = [
+            libc::pollfd { fd: self.fd, events, revents: 0 },
+            libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
+        ];
+        let now = kernel::now();
+        let left = until.map(|until| until.saturating_sub(now));
+        let most = match (left, self.longest_wait(self.is_waited_for_in_set())) {
+            (Some(left), Some(most)) => Some(left.min(most)),
+            (left, most) => left.or(most),
+        };
+        let time = most.map(timespec);
+        let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+        // SAFETY: the array and the time live until the call returns; no mask.
+        let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 2, time, core::ptr::null()) });
+        if n < 0 {
+            let error = next::errno();
+            let restart = error == libc::EINTR && until.is_none() && handlers_restart();
+            return if restart { Ok(true) } else { Err(error) };
+        }
+        if fds[1].revents != 0 {
+            kernel::drain(bell);
+        }
+        if fds[0].revents & PEER_GONE != 0 {
+            self.held().own.note_end();
+        }
+        self.serve();
+        Ok(n > 0 || until.is_none_or(|until| kernel::now() < until))
+    }
+}
+
+/// A time as ppoll(2) takes it.
+pub fn timespec(nanos: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}
+
+/// Whether a call goes on after a signal's handler has run: signal(7), SA_RESTART. Which signal it was cannot be
+/// known; where handlers differ, the call ends.
+fn handlers_restart() -> bool {
+    (1..=64).all(|signal| {
+        // SAFETY: only zeroes and a query into a live local; numbers that are none fail.
+        let action = unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            if libc::sigaction(signal, core::ptr::null(), &raw mut action) != 0 {
+                return true;
+            }
+            action
+        };
+        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        let is_fault = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP].contains(&signal);
+        !handled || is_fault || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+/// A short sleep, for what happens hardly ever.
+pub fn nap() {
+    let time = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000 };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Runs something under a lock, with all signals blocked. The lock of a thread that is gone is taken over.
+pub fn locked<R>(lock: &AtomicU32, work: impl FnOnce() -> R) -> R {
+    let me = rustix::thread::gettid();
+    let id = me.as_raw_nonzero().get().cast_unsigned();
+    // SAFETY: both sets are live locals, and the old one is put back below.
+    let old = unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        let mut old: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        old
+    };
+    let mut tries = 0u32;
+    while let Err(owner) = lock.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed) {
+        tries += 1;
+        if tries.is_multiple_of(64) {
+            let gone = rustix::process::Pid::from_raw(owner.cast_signed())
+                .is_some_and(|owner| rustix::process::test_kill_process(owner) == Err(rustix::io::Errno::SRCH));
+            if gone && lock.compare_exchange(owner, id, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                break;
+            }
+        }
+        rustix::thread::sched_yield();
+    }
+    let result = work();
+    lock.store(0, Ordering::Release);
+    // SAFETY: the set that was there before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut()) };
+    result
+}

@@ -1,0 +1,367 @@
+//! Two processes and a TCP connection between them, with the library in both, one or none of them: every byte is
+//! compared, and whether the connection moved is seen by how many bytes its socket has sent.
+//!
+//! The program starts itself again; `SOFTRNIC_TEST_ROLE` says as what.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "SOFTRNIC_TEST_ROLE";
+
+fn library() -> std::path::PathBuf {
+    let here = std::env::current_exe().unwrap();
+    let name = "libsoftrnic_sock.so";
+    let folders: Vec<_> = here.ancestors().skip(1).take(2).map(|folder| folder.join(name)).collect();
+    let newest = folders.iter().filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).max();
+    newest.unwrap_or_else(|| panic!("{name} is not beside the tests: cargo build makes it")).1.clone()
+}
+
+/// Who has the library.
+#[derive(Clone, Copy, PartialEq)]
+struct With {
+    server: bool,
+    client: bool,
+}
+
+const BOTH: With = With { server: true, client: true };
+const PAIRS: [With; 4] = [
+    BOTH,
+    With { server: true, client: false },
+    With { server: false, client: true },
+    With { server: false, client: false },
+];
+
+fn start(role: &str, argument: &str, with_library: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "role", "--nocapture"]).env(ROLE, format!("{role} {argument}"));
+    if with_library {
+        command.env("LD_PRELOAD", library());
+    }
+    command.stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn finish(child: &mut Child, what: &str) -> ExitStatus {
+    let until = Instant::now() + Duration::from_secs(40);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("{what} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts both, and waits for both.
+fn pair(server: &str, client: &str, with: With) {
+    let mut one = start(server, if with == BOTH { "moves" } else { "stays" }, with.server);
+    let mut lines = BufReader::new(one.stdout.take().unwrap()).lines();
+    let port =
+        lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned)).expect("the server listens");
+    let what = format!("{port} {}", if with == BOTH { "moves" } else { "stays" });
+    let mut two = start(client, &what, with.client);
+    let sides = format!("server {}, client {}", with.server, with.client);
+    let status = finish(&mut two, &format!("{client}, {sides}"));
+    assert!(status.success(), "{client}, {sides}: {status}");
+    let status = finish(&mut one, &format!("{server}, {sides}"));
+    assert!(status.success(), "{server}, {sides}: {status}");
+}
+
+/// Bytes that the kernel has sent for the socket, or will (`tcpi_bytes_sent`, `tcpi_bytes_retrans`,
+/// `tcpi_notsent_bytes`).
+fn by_tcp(stream: &TcpStream) -> u64 {
+    let mut info = [0u8; 216];
+    let mut len = 216;
+    // SAFETY: both pointers are to live locals of the size that `len` says.
+    let failed =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), 6, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len) };
+    assert_eq!(failed, 0);
+    let number = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().unwrap());
+    let waiting = u32::from_ne_bytes(info[144..148].try_into().unwrap());
+    number(200) - number(208) + u64::from(waiting)
+}
+
+fn accept() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("\nport {}", listener.local_addr().unwrap().port());
+    std::io::stdout().flush().unwrap();
+    listener.accept().unwrap().0
+}
+
+fn byte(n: u64) -> u8 {
+    (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+/// Checks that the bytes are those of the stream from `at` on.
+fn check(bytes: &[u8], at: &mut u64) {
+    for got in bytes {
+        assert_eq!(*got, byte(*at), "byte {at}");
+        *at += 1;
+    }
+}
+
+fn moved(stream: &TcpStream, total: u64, moves: bool) {
+    let tcp = by_tcp(stream);
+    assert_eq!(tcp < total, moves, "{tcp} of {total} bytes by TCP");
+}
+
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let moves = words.contains(&"moves");
+    let connect = || TcpStream::connect(("127.0.0.1", words[1].parse().unwrap())).unwrap();
+    match words[0] {
+        "echo" => echo(accept()),
+        "ping" => ping(connect(), moves),
+        "source" => source(accept(), moves),
+        "sink" => sink(connect()),
+        "epoll-echo" => epoll_echo(accept(), false),
+        "edge-echo" => epoll_echo(accept(), true),
+        "victim" => victim(accept()),
+        "survivor" => survivor(connect(), moves),
+        "child" => child(accept()),
+        "half" => half(connect()),
+        "collector" => collector(accept()),
+        other => panic!("{other}"),
+    }
+}
+
+/// Sends back whatever comes.
+fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 70_000];
+    loop {
+        match stream.read(&mut buffer).unwrap() {
+            0 => return,
+            some => stream.write_all(&buffer[..some]).unwrap(),
+        }
+    }
+}
+
+fn ping(mut stream: TcpStream, moves: bool) {
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..1500u64 {
+        let length = if round % 50 == 49 { 60_000 } else { 1 + round * 37 % 400 };
+        let data: Vec<u8> = (0..length).map(|n| byte(sent + n)).collect();
+        stream.write_all(&data).unwrap();
+        sent += length;
+        let mut back = vec![0; data.len()];
+        stream.read_exact(&mut back).unwrap();
+        check(&back, &mut got);
+    }
+    moved(&stream, sent, moves);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+}
+
+const STREAM: u64 = 24 << 20;
+
+/// A stream that is never idle; its receiver answers with a byte now and then only at the beginning.
+fn source(mut stream: TcpStream, moves: bool) {
+    let mut sent = 0;
+    while sent < STREAM {
+        let length = 1 + (sent * 31) % 50_000;
+        let data: Vec<u8> = (0..length.min(STREAM - sent)).map(|n| byte(sent + n)).collect();
+        stream.write_all(&data).unwrap();
+        sent += data.len() as u64;
+    }
+    moved(&stream, sent, moves);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+}
+
+fn sink(mut stream: TcpStream) {
+    let mut at = 0;
+    let mut buffer = vec![0; 40_000];
+    loop {
+        match stream.read(&mut buffer).unwrap() {
+            0 => break,
+            some => check(&buffer[..some], &mut at),
+        }
+    }
+    assert_eq!(at, STREAM);
+}
+
+/// An echo as event-driven programs do it.
+fn epoll_echo(mut stream: TcpStream, edge: bool) {
+    stream.set_nonblocking(true).unwrap();
+    let (mut buffer, mut pending) = (vec![0; 20_000], Vec::new());
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(0) };
+    let control = |operation, events: i32| {
+        let mut event = libc::epoll_event { events: events as u32, u64: 77 };
+        // SAFETY: an event that lives until the call returns.
+        assert_eq!(unsafe { libc::epoll_ctl(set, operation, stream.as_raw_fd(), &raw mut event) }, 0);
+    };
+    let edge_bits = if edge { libc::EPOLLET | libc::EPOLLOUT } else { 0 };
+    control(libc::EPOLL_CTL_ADD, libc::EPOLLIN | edge_bits);
+    loop {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: room for four events.
+        let got = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, 20_000) };
+        assert_eq!((got, events[0].u64 == 77), (1, true));
+        loop {
+            match (&stream).read(&mut buffer) {
+                Ok(0) => return,
+                Ok(some) => pending.extend_from_slice(&buffer[..some]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+            if !edge {
+                break;
+            }
+        }
+        while !pending.is_empty() {
+            match stream.write(&pending) {
+                Ok(some) => drop(pending.drain(..some)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if !edge {
+            let out = if pending.is_empty() { 0 } else { libc::EPOLLOUT };
+            let mut event = libc::epoll_event { events: (libc::EPOLLIN | out) as u32, u64: 77 };
+            // SAFETY: an event that lives until the call returns.
+            unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_MOD, stream.as_raw_fd(), &raw mut event) };
+        }
+    }
+}
+
+/// Exchanges some messages, sends more, and is killed.
+fn victim(mut stream: TcpStream) {
+    let mut at = 0;
+    for _ in 0..20 {
+        let mut buffer = [0; 100];
+        stream.read_exact(&mut buffer).unwrap();
+        check(&buffer, &mut at);
+        stream.write_all(&buffer).unwrap();
+    }
+    stream.write_all(&[9; 1000]).unwrap();
+    // SAFETY: it ends this process, as intended.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
+fn survivor(mut stream: TcpStream, moves: bool) {
+    let mut at = 0;
+    for _ in 0..20 {
+        let data: Vec<u8> = (0..100).map(|n| byte(at + n)).collect();
+        stream.write_all(&data).unwrap();
+        let mut back = [0; 100];
+        stream.read_exact(&mut back).unwrap();
+        check(&back, &mut at);
+    }
+    moved(&stream, 2000, moves);
+    // All that was sent comes, then the end.
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, [9; 1000]);
+    // The first write is answered by a reset, so that a later one finds the pipe broken.
+    stream.write_all(b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let error = stream.write_all(b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+/// Talks, then leaves the connection to cat(1), which knows nothing of rings.
+fn child(mut stream: TcpStream) {
+    let mut at = 0;
+    for _ in 0..20 {
+        let mut buffer = [0; 100];
+        stream.read_exact(&mut buffer).unwrap();
+        check(&buffer, &mut at);
+        stream.write_all(&buffer).unwrap();
+    }
+    let input = std::os::fd::OwnedFd::from(stream.try_clone().unwrap());
+    let output = std::os::fd::OwnedFd::from(stream);
+    let status = Command::new("cat").env_remove("LD_PRELOAD").stdin(input).stdout(output).status().unwrap();
+    assert!(status.success());
+}
+
+/// Talks, sends more, and its end; the answer is what cat(1) makes of it.
+fn half(mut stream: TcpStream) {
+    let mut got = 0;
+    for _ in 0..20 {
+        let data: Vec<u8> = (0..100).map(|n| byte(got + n)).collect();
+        stream.write_all(&data).unwrap();
+        let mut back = [0; 100];
+        stream.read_exact(&mut back).unwrap();
+        check(&back, &mut got);
+    }
+    let more: Vec<u8> = (0..100_000).map(|n| byte(got + n)).collect();
+    let mut back = Vec::new();
+    std::thread::scope(|scope| {
+        let mut reader = stream.try_clone().unwrap();
+        let back = &mut back;
+        scope.spawn(move || reader.read_to_end(back).unwrap());
+        for part in more.chunks(10_000) {
+            stream.write_all(part).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    check(&back, &mut got);
+    assert_eq!(got, 102_000);
+}
+
+/// Reads with select(2) and a small buffer.
+fn collector(mut stream: TcpStream) {
+    let (mut at, mut buffer) = (0, [0; 3000]);
+    loop {
+        // SAFETY: a set of this process, and a descriptor below 1024.
+        let ready = unsafe {
+            let mut set: libc::fd_set = std::mem::zeroed();
+            libc::FD_SET(stream.as_raw_fd(), &raw mut set);
+            let mut time = libc::timeval { tv_sec: 20, tv_usec: 0 };
+            let none = std::ptr::null_mut();
+            libc::select(stream.as_raw_fd() + 1, &raw mut set, none, none, &raw mut time)
+        };
+        assert_eq!(ready, 1);
+        match stream.read(&mut buffer).unwrap() {
+            0 => return,
+            some => {
+                check(&buffer[..some], &mut at);
+                stream.write_all(&buffer[..some]).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_comes_back_whoever_has_the_library() {
+    PAIRS.into_iter().for_each(|with| pair("echo", "ping", with));
+}
+
+#[test]
+fn a_stream_that_is_never_idle_is_switched_exactly() {
+    PAIRS.into_iter().for_each(|with| pair("source", "sink", with));
+}
+
+#[test]
+fn programs_with_epoll_and_select_see_what_there_is() {
+    for server in ["epoll-echo", "edge-echo", "collector"] {
+        PAIRS.into_iter().for_each(|with| pair(server, "ping", with));
+    }
+}
+
+#[test]
+fn who_survives_a_killed_peer_sees_what_tcp_would_show() {
+    for with in PAIRS {
+        let mut one = start("victim", "", with.server);
+        let mut lines = BufReader::new(one.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned)).unwrap();
+        let mut two =
+            start("survivor", &format!("{port} {}", if with == BOTH { "moves" } else { "stays" }), with.client);
+        assert!(finish(&mut two, "survivor").success(), "server {}, client {}", with.server, with.client);
+        assert!(!finish(&mut one, "victim").success());
+    }
+}
+
+#[test]
+fn a_moved_connection_is_handed_to_a_program_that_knows_nothing() {
+    PAIRS.into_iter().for_each(|with| pair("child", "half", with));
+}
