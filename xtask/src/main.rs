@@ -4,6 +4,7 @@ mod arrows;
 mod busy;
 mod circles;
 mod ctests;
+mod environment;
 mod interop;
 #[cfg(test)]
 mod links;

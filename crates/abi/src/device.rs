@@ -38,7 +38,7 @@ pub fn the_device() -> *mut ibv_device {
         c.transport_type = sys::IBV_TRANSPORT_IB;
         put(&mut c.name, NAME);
         // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
-        let uverbs = format!("uverbs{}", view::tree::ViewInfo::probe().uverbs_index());
+        let uverbs = format!("uverbs{}", view::tree::ViewInfo::probe(report::Settings::of_process()).uverbs_index());
         put(&mut c.dev_name, &uverbs);
         put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));

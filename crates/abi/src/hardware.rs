@@ -76,7 +76,7 @@ struct Real {
 /// The library, if adapters are asked for and it is there.
 fn real() -> Option<&'static Real> {
     static REAL: OnceLock<Option<Real>> = OnceLock::new();
-    REAL.get_or_init(|| view::with_hardware().then(load).flatten()).as_ref()
+    REAL.get_or_init(|| report::Settings::of_process().with_hardware.then(load).flatten()).as_ref()
 }
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;

@@ -13,8 +13,8 @@ use crate::entry::minus_one;
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
-        let from_env = report::setting("SYSFS_PATH").map(|p| p.into_encoded_bytes());
-        let mut path = from_env.filter(|p| !p.is_empty()).unwrap_or_else(|| b"/sys".to_vec());
+        let asked = report::Settings::of_process().sysfs.as_ref();
+        let mut path = asked.map_or_else(|| b"/sys".to_vec(), |path| path.as_encoded_bytes().to_vec());
         while path.len() > 1 && path.last() == Some(&b'/') {
             path.pop();
         }

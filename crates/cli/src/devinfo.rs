@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use rdma::sys;
-use view::ptrace::{self, Obstacle};
+use report::Settings;
+use report::settings::variable;
+use view::ptrace::Obstacle;
 
 use crate::fixture::{DeviceOptions, PORT, text};
 use crate::out::say;
@@ -142,17 +144,18 @@ fn interface(index: u32) -> Option<String> {
 /// A line about copies of large messages out of and into other processes, and about their cost if there are none.
 fn single_copy() -> String {
     const COST: &str = "go through shared memory, too, with two copies instead of one";
-    if std::env::var_os("SOFTRNIC_SINGLE_COPY").is_some_and(|value| value == "0") {
-        return format!("{COST}: SOFTRNIC_SINGLE_COPY is 0.");
+    let settings = Settings::of_process();
+    if settings.single_copy == Some(false) {
+        return format!("{COST}: {} is 0.", variable::SINGLE_COPY);
     }
     match Obstacle::here() {
         None => {
             "go directly from process to process, in one copy, or through shared memory where that is quicker.".into()
         }
-        Some(obstacle) if obstacle.is_lifted_by_permission() && ptrace::permitted() => {
+        Some(obstacle) if obstacle.is_lifted_by_permission() && settings.permit_ptrace => {
             format!(
                 "go directly from process to process, in one copy, where both have set {}.",
-                ptrace::PERMIT_VARIABLE
+                variable::PERMIT_PTRACE
             )
         }
         Some(obstacle) => format!("{COST}: {obstacle}."),

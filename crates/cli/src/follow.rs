@@ -39,7 +39,7 @@ pub fn start(to: Option<&Path>) -> Result<PathBuf, String> {
     let name = format!("softrnic-pcap-{}-{:08x}", std::process::id(), crate::run::rand());
     let make = |file: &PathBuf| OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map(drop);
     let mut made = Err("no directory for temporary files".to_owned());
-    for file in view::place::bases().iter().map(|base| base.join(&name)) {
+    for file in view::place::bases(report::Settings::of_process()).iter().map(|base| base.join(&name)) {
         made = make(&file).map(|()| file).map_err(text);
         if made.is_ok() {
             break;

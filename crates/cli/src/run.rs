@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use report::Settings;
+use report::settings::variable;
 use rustix::process::{getegid, geteuid};
 use taps::pcap::Prepared;
 
@@ -18,9 +20,6 @@ use crate::{follow, locate};
 const REFUSED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-
-/// The variable that the library reads.
-const FAULT_VARIABLE: &str = "SOFTRNIC_FAULT";
 
 /// Options of the command.
 #[derive(Args)]
@@ -106,29 +105,29 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     let mut command = Command::new(&program);
     command.arg0(name).args(args).env("LD_PRELOAD", preload(&library)?);
     if options.no_single_copy {
-        command.env("SOFTRNIC_SINGLE_COPY", "0");
+        command.env(variable::SINGLE_COPY, "0");
     }
     if options.migrate {
-        command.env("SOFTRNIC_MIGRATE", "1");
+        command.env(variable::MIGRATE, "1");
     }
     if options.permit_ptrace {
-        command.env(view::ptrace::PERMIT_VARIABLE, "1");
+        command.env(variable::PERMIT_PTRACE, "1");
     }
     if let Some(spec) = &options.fault {
-        command.env(FAULT_VARIABLE, spec);
+        command.env(variable::FAULT, spec);
     }
     if let Some(level) = &options.log {
-        command.env("SOFTRNIC_LOG", level);
+        command.env(variable::LOG, level);
     }
     if let Some(layer) = &options.link_layer {
-        command.env(view::port::LINK_LAYER_VARIABLE, layer);
+        command.env(variable::LINK_LAYER, layer);
     }
     match view(options) {
         Ok(view) => {
             for (name, value) in sanitizers(&view, |name| std::env::var_os(name)) {
                 command.env(name, value);
             }
-            command.env(view::place::VIEW_VARIABLE, view);
+            command.env(variable::VIEW, view);
         }
         // Verbs need no files: only programs that look into /sys themselves, and sanitizers' suppressions, miss
         // something.
@@ -138,17 +137,17 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
         ),
     }
     if options.with_hardware {
-        command.env(view::HARDWARE_VARIABLE, "1");
+        command.env(variable::WITH_HARDWARE, "1");
     }
     if let Some(file) = &options.pcap {
-        command.env(taps::pcap::FILE_VARIABLE, capture(file)?);
+        command.env(variable::PCAP, capture(file)?);
         if file == Path::new("-") {
             let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
             command.stdout(stderr);
         }
     }
     if let Some(bytes) = options.snaplen {
-        command.env(taps::pcap::SNAPLEN_VARIABLE, bytes.to_string());
+        command.env(variable::PCAP_SNAPLEN, bytes.to_string());
     }
     let error = command.exec();
     Err(Refusal::cannot_run(&program, &error))
@@ -193,16 +192,14 @@ fn sanitizers(view: &Path, set: impl Fn(&str) -> Option<OsString>) -> Vec<(&'sta
 
 /// Make the files that the program finds in /sys and /dev.
 fn view(options: &Options) -> Result<PathBuf, String> {
+    let settings = Settings::of_process();
     let link_layer = match options.link_layer.as_deref() {
-        Some(view::port::INFINIBAND) => view::port::infiniband(),
+        Some(report::settings::INFINIBAND) => view::port::infiniband(),
         Some(_) => verbs::LinkLayer::Ethernet,
-        None => view::port::link_layer(),
+        None => view::port::link_layer(settings),
     };
-    let mut info = view::tree::ViewInfo::of(link_layer);
-    if options.with_hardware {
-        info.hardware = view::tree::Hardware::probe();
-    }
-    view::place::make(&info).map_err(|error| {
+    let info = view::tree::ViewInfo::of(link_layer, options.with_hardware || settings.with_hardware);
+    view::place::make(&info, settings).map_err(|error| {
         format!(
             "cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or \
             /var/tmp: {error}"

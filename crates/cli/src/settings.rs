@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use report::settings::variable;
+
 /// A variable.
 pub struct Setting {
     /// Its name.
@@ -15,14 +17,14 @@ pub struct Setting {
 /// All variables.
 pub const SETTINGS: &[Setting] = &[
     Setting {
-        name: "SOFTRNIC_MIGRATE",
+        name: variable::MIGRATE,
         values: "0, 1",
         about: "1: registered memory moves, where it is, into memory that peers map too, and back when it is \
             deregistered; RDMA WRITE, READ, atomics and large messages then need no system call. 0 (the default): it \
             stays what it is. The option --migrate of run sets it to 1.",
     },
     Setting {
-        name: "SOFTRNIC_FAULT",
+        name: variable::FAULT,
         values: "SPEC",
         about: "Faults to be met: drop:n=100;delay:t=5ms,p=0.1;seed=42. softrnic-run(1) describes them. The option \
             --fault of run sets it, and checks it first.",
@@ -34,14 +36,14 @@ pub const SETTINGS: &[Setting] = &[
                 stronger.",
     },
     Setting {
-        name: view::port::LINK_LAYER_VARIABLE,
+        name: variable::LINK_LAYER,
         values: "ethernet, infiniband",
         about: "ethernet (the default): the port is a RoCE port, whose GIDs are the host's IP addresses. infiniband: \
             it has a LID, and address vectors need no GRH. Programs that talk to each other need the same. The option \
             --link-layer of run sets it.",
     },
     Setting {
-        name: "SOFTRNIC_LOG",
+        name: variable::LOG,
         values: "off, error",
         about: "By default the device tells on stderr, once for each kind, what keeps the program from its peers: \
             another user, another network namespace, no descriptors, ptrace forbidden, a peer without the library. \
@@ -49,37 +51,37 @@ pub const SETTINGS: &[Setting] = &[
             by single copy. The option --log of run sets it.",
     },
     Setting {
-        name: taps::pcap::FILE_VARIABLE,
+        name: variable::PCAP,
         values: "FILE",
         about: "Every packet is written to this pcapng file, as RoCEv2 would carry it; what is in it stays. The \
             option --pcap of run sets it.",
     },
     Setting {
-        name: taps::pcap::SNAPLEN_VARIABLE,
+        name: variable::PCAP_SNAPLEN,
         values: "BYTES",
         about: "Of each packet so many bytes are kept; 0 and no value: all. The option --snaplen of run sets it.",
     },
     Setting {
-        name: "SOFTRNIC_PEERS",
+        name: variable::PEERS,
         values: "user, any",
         about: "Whose processes may connect to this one: those of the same user (the default), or anybody's.",
     },
     Setting {
-        name: view::ptrace::PERMIT_VARIABLE,
+        name: variable::PERMIT_PTRACE,
         values: "0, 1",
         about: "1: any process of the same user may copy from and to this one's memory, where \
             /proc/sys/kernel/yama/ptrace_scope is 1. Both processes need it. The option --permit-ptrace of run sets \
             it.",
     },
     Setting {
-        name: "SOFTRNIC_SIGNAL",
+        name: variable::SIGNAL,
         values: "0, 1",
         about: "1 (the default): while a program has the device open and no disposition of its own for SIGUSR1, which \
             would end it, the signal makes the device print on stderr what it waits for, as doctor does. 0: the \
             signal is left alone.",
     },
     Setting {
-        name: "SOFTRNIC_SINGLE_COPY",
+        name: variable::SINGLE_COPY,
         values: "0, 1",
         about: "1: large messages go directly from process to process, where the kernel permits it. 0: all data go \
             through shared memory; the option --no-single-copy of run sets it to 0. By default whichever is quicker: \
@@ -90,18 +92,18 @@ pub const SETTINGS: &[Setting] = &[
             then neither polls nor posts, the rest follows up to a millisecond later.",
     },
     Setting {
-        name: "SOFTRNIC_SINGLE_COPY_ABOVE",
+        name: variable::SINGLE_COPY_ABOVE,
         values: "BYTES",
         about: "Messages longer than this go by single copy, whatever is quicker; 16384 with SOFTRNIC_SINGLE_COPY=1.",
     },
     Setting {
-        name: view::place::VIEW_VARIABLE,
+        name: variable::VIEW,
         values: "DIRECTORY",
         about: "What programs see instead of /sys/class/infiniband and /dev/infiniband; run sets it. Without it the \
                 first process that looks there makes the directory.",
     },
     Setting {
-        name: view::HARDWARE_VARIABLE,
+        name: variable::WITH_HARDWARE,
         values: "0, 1",
         about: "1: programs see the host's RDMA adapters beside softrnic0. Their libibverbs has to be in the process \
             as well, so this needs run or LD_PRELOAD: with LD_LIBRARY_PATH alone there is no adapter. The option \

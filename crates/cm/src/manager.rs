@@ -98,7 +98,7 @@ impl Cm {
         let instance = (0..4).fold(0u128, |n, _| n << 32 | u128::from(random_u32()));
         let state = State {
             nic,
-            any_user: report::setting("SOFTRNIC_PEERS").is_some_and(|value| value == "any"),
+            any_user: nic.settings().any_user,
             instance,
             ids: HashMap::new(),
             last_id: random_u32(),

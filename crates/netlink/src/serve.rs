@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use report::Report;
+use report::{Report, Settings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvFlags, SendFlags};
@@ -21,7 +21,7 @@ struct Host;
 
 impl World for Host {
     fn info(&self) -> ViewInfo {
-        ViewInfo::probe()
+        ViewInfo::probe(Settings::of_process())
     }
 
     fn reports(&self) -> Vec<Report> {
@@ -29,7 +29,7 @@ impl World for Host {
     }
 
     fn kernel(&self, request: &[u8]) -> Option<Vec<Vec<u8>>> {
-        view::with_hardware().then(|| crate::host::ask(request)).flatten()
+        Settings::of_process().with_hardware.then(|| crate::host::ask(request)).flatten()
     }
 }
 

@@ -44,7 +44,9 @@ pub(crate) struct Doctor {
 impl Nic {
     /// Start to answer. Without a socket the process works as well, and answers nothing.
     pub(crate) fn start_doctor(&'static self) {
-        signal::offer();
+        if self.settings.signal {
+            signal::offer();
+        }
         if self.doctor.socket.get().is_some() {
             return;
         }

@@ -12,9 +12,6 @@ use taps::fault::{Faults, Order, errno_name, tell_on_stderr};
 use crate::core::Core;
 use crate::now;
 
-/// The variable with the specification.
-pub const VARIABLE: &str = "SOFTRNIC_FAULT";
-
 /// The rules of the process.
 pub struct Setup {
     text: String,
@@ -40,12 +37,9 @@ pub fn setup() -> Result<Option<&'static Setup>> {
 }
 
 fn read() -> Result<Option<Setup>> {
-    let text = report::setting_text(VARIABLE).unwrap_or_default();
-    if text.is_empty() {
-        return Ok(None);
-    }
+    let Some(text) = &report::Settings::of_process().fault else { return Ok(None) };
     let spec: Spec = text.parse().map_err(|error| {
-        tell_on_stderr(&format!("{VARIABLE}: {error}"));
+        tell_on_stderr(&format!("{}: {error}", report::settings::variable::FAULT));
         Errno::EINVAL
     })?;
     let seed = spec.seed.unwrap_or_else(random);

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use ::verbs::{Errno, Gid, LinkLayer, Result};
 use memory::biased;
 use parking_lot::{Condvar, Mutex};
+use report::{LogLevel, Settings};
 use window::WindowEnv;
 
 pub use channel::{Bell, CompChannel};
@@ -61,6 +62,7 @@ pub struct Nic {
     core: biased::Mutex<Core>,
     /// The eventfd that wakes the NIC thread.
     wake: rustix::fd::OwnedFd,
+    settings: &'static Settings,
     link_layer: LinkLayer,
     gids: Vec<GidEntry>,
     guid: u64,
@@ -89,7 +91,7 @@ impl Nic {
         if let Some(nic) = fork::load(&NIC) {
             return Ok(nic);
         }
-        let nic = Nic::new()?;
+        let nic = Nic::new(Settings::of_process())?;
         biased::permit_early();
         // All that can fail has been done before the adapter exists for ever: its thread waits for it.
         let thread = nic.prepare()?;
@@ -109,30 +111,32 @@ impl Nic {
         }
     }
 
-    fn new() -> Result<Nic> {
-        let link_layer = view::port::link_layer();
+    fn new(settings: &'static Settings) -> Result<Nic> {
+        let link_layer = view::port::link_layer(settings);
         let gids: Vec<GidEntry> = view::port::gids(link_layer)
             .into_iter()
             .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
             .collect();
         let table: Vec<Gid> = gids.iter().map(|g| g.gid).collect();
         let faults = faults::setup()?.and_then(faults::Setup::faults);
-        let mut env = WindowEnv::new(window::Config::from_env())?;
+        let mut env = WindowEnv::new(window::Config::of(settings))?;
         env.set_local_gids(table.clone());
-        env.set_diagnostics(report::logs());
+        let log = settings.log == LogLevel::Errors;
+        env.set_diagnostics(log);
         let fds = env.fd_set();
-        let taps = taps::Taps::from_env(&env, faults);
+        let taps = taps::Taps::of(settings, &env, faults);
         let tapped = taps.is_some();
         let captures = taps.as_ref().is_some_and(|taps| taps.pcap.is_some());
         let mut engine = engine::Engine::new(taps::Tapped::new(env, taps));
         engine.set_gids(table);
         engine.set_fast_path(!tapped); // taps count each attempt to send
         engine.set_link_layer(link_layer);
-        let log = report::logs();
         engine.set_diagnostics(log);
-        view::ptrace::permit();
+        if settings.permit_ptrace {
+            view::ptrace::permit();
+        }
         if log && let Some(obstacle) = view::ptrace::Obstacle::here() {
-            let lifted = obstacle.is_lifted_by_permission() && view::ptrace::permitted();
+            let lifted = obstacle.is_lifted_by_permission() && settings.permit_ptrace;
             if !lifted {
                 report::log(format_args!(
                     "large messages go through shared memory, with two copies instead of one: {obstacle}"
@@ -149,6 +153,7 @@ impl Nic {
         Ok(Nic {
             core: biased::Mutex::new(core),
             wake,
+            settings,
             link_layer,
             gids,
             guid: view::hostaddr::guid(),
@@ -157,7 +162,7 @@ impl Nic {
             unacked: Mutex::default(),
             acked: Condvar::new(),
             fds,
-            moved: migrate::Moved::default(),
+            moved: migrate::Moved::new(settings.migrate),
             doctor: doctor::Doctor::default(),
             attendants: Mutex::default(),
         })
@@ -166,6 +171,11 @@ impl Nic {
     /// False in a forked child for the adapter that it inherited: nothing of it may be used.
     pub fn alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
+    }
+
+    /// What the environment asks for.
+    pub fn settings(&self) -> &'static Settings {
+        self.settings
     }
 
     /// The port's link layer, and with it its LID. Fixed for the life of the process.

@@ -27,13 +27,12 @@ const PAGE: u64 = 4096;
 /// How long fork waits for a move, and a move for the copies of forked children.
 const FORK_PATIENCE: Duration = Duration::from_secs(3);
 
-/// True if the environment asks for it (`SOFTRNIC_MIGRATE=1`) and the kernel can do it.
-pub(crate) fn wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| {
-        let asked = report::setting("SOFTRNIC_MIGRATE").is_some_and(|value| value == "1");
-        let can = asked && memory::migrate::possible();
-        if asked && !can {
+/// True if the kernel can do it. Asked only where it is wanted: said on standard error, once, if not.
+fn possible() -> bool {
+    static POSSIBLE: OnceLock<bool> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let can = memory::migrate::possible();
+        if !can {
             report::log(format_args!("SOFTRNIC_MIGRATE: without effect, because userfaultfd(2) cannot be had"));
         }
         can
@@ -57,16 +56,21 @@ pub(crate) struct Moved {
     places: Box<[(AtomicU64, AtomicU64)]>,
 }
 
-impl Default for Moved {
-    fn default() -> Self {
-        let places = if wanted() { MOST } else { 0 };
+impl Moved {
+    /// Nothing yet. Memory moves only if that is `wanted` and possible.
+    pub(crate) fn new(wanted: bool) -> Self {
+        let migrates = wanted && possible();
+        let places = if migrates { MOST } else { 0 };
         let places = (0..places).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect();
-        let parted = if wanted() { Parted::new() } else { None };
+        let parted = if migrates { Parted::new() } else { None };
         Moved { moving: Mutex::new(()), forks: AtomicU32::new(0), parted, file: AtomicI32::new(-1), places }
     }
-}
 
-impl Moved {
+    /// True if memory moves.
+    fn migrates(&self) -> bool {
+        !self.places.is_empty()
+    }
+
     /// Add a place. False if there are too many.
     fn insert(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> bool {
         self.file.store(file.as_raw_fd(), Ordering::Relaxed);
@@ -153,7 +157,7 @@ impl Nic {
     /// Move the memory of a region that is to be registered, if that is wanted and possible. The result is the places
     /// that the region uses: the caller gives them to [`Nic::keep_migrated`], or back to [`Nic::migrate_back`].
     pub(crate) fn migrate(&self, core: &mut Core, addr: u64, length: u64, access: Access) -> Vec<u64> {
-        if !wanted() {
+        if !self.moved.migrates() {
             return Vec::new();
         }
         // Memory without rights for peers moves, too: messages that are sent from it are copied once, by the receiver.

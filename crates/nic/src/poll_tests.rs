@@ -5,6 +5,7 @@ use ::verbs::{
     SendData, SendFlags, SendWr, Sge, WcOpcode, WcStatus, state,
 };
 
+use report::Settings;
 use wire::{PacketOp, Payload};
 
 use super::*;
@@ -29,7 +30,7 @@ struct End {
 
 impl Pair {
     fn new(nics: usize) -> Pair {
-        let nics: Vec<Nic> = (0..nics).map(|_| Nic::new().unwrap()).collect();
+        let nics: Vec<Nic> = (0..nics).map(|_| Nic::new(Settings::of_process()).unwrap()).collect();
         let made = nics.iter().map(|nic| {
             let ctx = nic.core.lock().open_ctx().unwrap();
             let pd = nic.lock().alloc_pd(ctx).unwrap();

@@ -1,3 +1,5 @@
+use report::Settings;
+
 use super::*;
 
 /// The links that so many polls take a packet from.
@@ -24,7 +26,7 @@ fn a_busy_link_is_looked_at_first() {
 
 /// An adapter without a thread, and the device opened.
 fn adapter() -> (Nic, ::verbs::CtxId) {
-    let nic = Nic::new().unwrap();
+    let nic = Nic::new(Settings::of_process()).unwrap();
     let ctx = nic.core.lock().open_ctx().unwrap();
     (nic, ctx)
 }

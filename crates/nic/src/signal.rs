@@ -12,9 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{NIC, fork};
 
-/// The variable that forbids it.
-const VARIABLE: &str = "SOFTRNIC_SIGNAL";
-
 /// True if the handler is installed.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -63,7 +60,7 @@ fn ours() -> libc::sighandler_t {
 
 /// Install the handler if the signal would end the process.
 pub(crate) fn offer() {
-    if report::setting(VARIABLE).is_some_and(|value| value == "0") || current() != libc::SIG_DFL {
+    if current() != libc::SIG_DFL {
         return;
     }
     // Calls are restarted: the signal interrupts a program no more than need be.

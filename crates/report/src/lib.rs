@@ -5,21 +5,22 @@
 //!   parts.
 //! * [`rules`]: from facts to findings: the reason why something does not go on, in the words of the field.
 //! * [`text`]: both as text.
-//! * [`log()`] and [`log_once`]: a line on standard error. [`setting()`]: the environment variables.
+//! * [`log()`] and [`log_once`]: a line on standard error.
+//! * [`settings`]: the environment variables.
 //!
 //! A report is sent as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
-#![deny(unsafe_code)] // but for one call in `setting`
+#![deny(unsafe_code)] // but for one call in `settings`
 
 pub mod facts;
 mod log;
 pub mod rules;
-mod setting;
+pub mod settings;
 pub mod text;
 
 pub use facts::Report;
 pub use log::{Matter, log, log_once, logged};
 pub use rules::{Finding, Severity, Situation};
-pub use setting::{logs, setting, setting_text};
+pub use settings::{LogLevel, Settings, logs};
 
 /// The beginning of the names of the sockets at which processes with an open device answer.
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FileType;
 
-use crate::setting;
+use crate::settings::{LogLevel, Settings};
 
 /// The number of lines that were left out.
 static UNSAID: AtomicU64 = AtomicU64::new(0);
@@ -39,7 +39,7 @@ pub fn log_once(matter: Matter, line: fmt::Arguments<'_>) {
     if logged.iter().all(|(known, _)| *known != matter) {
         logged.push((matter, line.to_string()));
         drop(logged);
-        if !setting::is_silenced() {
+        if Settings::of_process().log != LogLevel::Off {
             log(line);
         }
     }

@@ -3,17 +3,17 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-const VARIABLE: &str = "SOFTRNIC_TEST_OF_PRIVILEGE";
+use report::settings::variable;
 
 #[test]
 #[ignore = "started by the other test"]
 fn child() {
-    println!("@@ {:?}", report::setting(VARIABLE));
+    println!("@@ {:?}", report::Settings::of_process().fault);
 }
 
 fn said(program: &std::path::Path) -> String {
     let mut command = Command::new(program);
-    command.args(["--exact", "child", "--ignored", "--nocapture"]).env(VARIABLE, "1");
+    command.args(["--exact", "child", "--ignored", "--nocapture"]).env(variable::FAULT, "1");
     let output = command.output().expect("the program runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_once("@@ ").map(|(_, said)| said.lines().next().unwrap_or_default().to_owned()).unwrap_or(text)

@@ -64,10 +64,10 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// The taps that the environment asks for, if it does. A tap that cannot be made is reported on stderr. Faults are
-    /// the process's.
-    pub fn from_env(wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
-        let pcap = Pcap::from_env(&wire.device()).unwrap_or_else(|why| {
+    /// The taps that the settings ask for, if they do. A tap that cannot be made is reported on stderr. Faults are the
+    /// process's.
+    pub fn of(settings: &report::Settings, wire: &impl Wire, faults: Option<fault::Faults>) -> Option<Taps> {
+        let pcap = Pcap::of(settings, &wire.device()).unwrap_or_else(|why| {
             report::log(format_args!("{why}"));
             None
         });

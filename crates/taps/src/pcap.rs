@@ -29,11 +29,6 @@ pub use stream::Stream;
 use file::Capture;
 use packet::{Piece, Way};
 
-/// The file to write packets to.
-pub const FILE_VARIABLE: &str = "SOFTRNIC_PCAP";
-/// The number of bytes of a packet to keep.
-pub const SNAPLEN_VARIABLE: &str = "SOFTRNIC_PCAP_SNAPLEN";
-
 /// More bytes than any packet has: headers, 4096 bytes of payload, ICRC.
 pub const SNAPLEN: u32 = 65535;
 
@@ -88,22 +83,13 @@ pub struct Pcap {
 type Data<'a> = &'a mut dyn FnMut(u32, &mut [u8]) -> bool;
 
 impl Pcap {
-    /// The capture that the environment asks for, if it does. `device`: 128 random bits that name this process's
-    /// device.
+    /// The capture that the settings ask for, if they do. `device`: 128 random bits that name this process's device.
     ///
     /// # Errors
     /// The reason why there is none, for the user.
-    pub fn from_env(device: &[u8; 16]) -> Result<Option<Pcap>, String> {
-        let Some(path) = report::setting(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-            return Ok(None);
-        };
-        let snaplen = match report::setting_text(SNAPLEN_VARIABLE) {
-            Some(text) => {
-                text.trim().parse().map_err(|_| format!("{SNAPLEN_VARIABLE}={text} is not a number of bytes"))?
-            }
-            None => SNAPLEN,
-        };
-        Self::new(path, snaplen, device).map(Some)
+    pub fn of(settings: &report::Settings, device: &[u8; 16]) -> Result<Option<Pcap>, String> {
+        let Some(path) = &settings.pcap else { return Ok(None) };
+        Self::new(path.clone(), settings.pcap_snaplen.clone()?, device).map(Some)
     }
 
     fn new(path: PathBuf, snaplen: u32, device: &[u8; 16]) -> Result<Pcap, String> {

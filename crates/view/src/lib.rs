@@ -18,14 +18,6 @@ pub mod port;
 pub mod ptrace;
 pub mod tree;
 
-/// The variable that makes real adapters visible beside this device.
-pub const HARDWARE_VARIABLE: &str = "SOFTRNIC_WITH_HARDWARE";
-
-/// True if `SOFTRNIC_WITH_HARDWARE` is set to anything but the empty string and `0`.
-pub fn with_hardware() -> bool {
-    report::setting(HARDWARE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
-}
-
 /// The option with which AddressSanitizer runs in a program that has this library preloaded.
 pub const ASAN_OPTION: &CStr = c"verify_asan_link_order=0";
 

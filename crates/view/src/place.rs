@@ -13,23 +13,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use report::Settings;
 use rustix::fs::{self, FileType, Mode, RenameFlags};
 use rustix::process::{geteuid, getpid};
 
 use crate::tree::{self, Entry, ViewInfo};
-
-/// The variable that names the view's root.
-pub const VIEW_VARIABLE: &str = "SOFTRNIC_VIEW";
 
 /// The directories to try, in this order, after those that the environment names.
 const BASES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
 
 /// Directories for files that processes of this user share while they run: the user's own first (`XDG_RUNTIME_DIR`),
 /// then `TMPDIR`, then the usual ones.
-pub fn bases() -> Vec<PathBuf> {
-    let named = |name| report::setting(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let own = named("XDG_RUNTIME_DIR").filter(|dir| fs::lstat(dir).is_ok_and(|stat| is_private(&stat)));
-    own.into_iter().chain(named("TMPDIR")).chain(BASES.map(PathBuf::from)).collect()
+pub fn bases(settings: &Settings) -> Vec<PathBuf> {
+    let own = settings.runtime_dir.clone().filter(|dir| fs::lstat(dir).is_ok_and(|stat| is_private(&stat)));
+    own.into_iter().chain(settings.temporary_dir.clone()).chain(BASES.map(PathBuf::from)).collect()
 }
 
 /// True for a directory that belongs to this user, and to which no other user has access. A link is none.
@@ -45,22 +42,26 @@ const ATTEMPTS: u32 = 8;
 /// of the host. The answer stays the same for the life of the process.
 pub fn current() -> Option<&'static Path> {
     static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    ROOT.get_or_init(|| given().or_else(|| make(&ViewInfo::probe()).ok())).as_deref()
+    ROOT.get_or_init(|| {
+        let settings = Settings::of_process();
+        given(settings).or_else(|| make(&ViewInfo::probe(settings), settings).ok())
+    })
+    .as_deref()
 }
 
 /// The value of `SOFTRNIC_VIEW`, if it is an absolute path to a directory that this process can enter. (It cannot after
 /// a change of user: then the new user gets another view.)
-fn given() -> Option<PathBuf> {
-    let root = PathBuf::from(report::setting(VIEW_VARIABLE)?);
+fn given(settings: &Settings) -> Option<PathBuf> {
+    let root = settings.view.as_ref()?;
     let enters = root.is_absolute() && fs::access(root.join("class/infiniband"), fs::Access::EXEC_OK).is_ok();
-    enters.then_some(root)
+    enters.then(|| root.clone())
 }
 
 /// Make the view for `info`, or find the one that is made already.
-pub fn make(info: &ViewInfo) -> io::Result<PathBuf> {
+pub fn make(info: &ViewInfo, settings: &Settings) -> io::Result<PathBuf> {
     let entries = tree::entries(info);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for base in bases() {
+    for base in bases(settings) {
         match private_dir(&base).and_then(|dir| make_in(&dir, &entries)) {
             Ok(root) => return Ok(root),
             Err(error) => last = error,

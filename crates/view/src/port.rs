@@ -8,11 +8,6 @@ use verbs::{Gid, LinkLayer};
 
 use crate::hostaddr::{self, HostGid};
 
-/// The variable that chooses the link layer.
-pub const LINK_LAYER_VARIABLE: &str = "SOFTRNIC_LINK_LAYER";
-/// Its value for InfiniBand; anything else means Ethernet.
-pub const INFINIBAND: &str = "infiniband";
-
 /// The LID of the subnet manager, which no program needs to ask.
 pub const SM_LID: u16 = 1;
 /// The default subnet prefix (IBTA vol. 1, 4.1.1).
@@ -20,10 +15,9 @@ const SUBNET_PREFIX: u64 = 0xfe80 << 48;
 /// The largest unicast LID (IBTA vol. 1, 4.1.3).
 const LAST_LID: u16 = 0xbfff;
 
-/// The link layer that the environment asks for.
-pub fn link_layer() -> LinkLayer {
-    let asked = report::setting(LINK_LAYER_VARIABLE).is_some_and(|value| value == INFINIBAND);
-    if asked { infiniband() } else { LinkLayer::Ethernet }
+/// The link layer that the settings ask for.
+pub fn link_layer(settings: &report::Settings) -> LinkLayer {
+    if settings.infiniband { infiniband() } else { LinkLayer::Ethernet }
 }
 
 /// InfiniBand with the LID of this host's port. The LID is made from the GUID, so all processes have the same, and

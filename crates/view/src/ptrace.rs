@@ -4,9 +4,6 @@
 
 use rustix::process::{PTracer, geteuid, set_ptracer};
 
-/// The variable that makes this process permit it.
-pub const PERMIT_VARIABLE: &str = "SOFTRNIC_PERMIT_PTRACE";
-
 /// The file with the setting.
 pub const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
@@ -60,17 +57,10 @@ impl std::fmt::Display for Obstacle {
     }
 }
 
-/// Permit every process of this user to reach this one, if `SOFTRNIC_PERMIT_PTRACE` asks for it (prctl(2),
-/// PR_SET_PTRACER). Without Yama there is nothing to permit.
+/// Permit every process of this user to reach this one (prctl(2), PR_SET_PTRACER). Without Yama there is nothing to
+/// permit.
 pub fn permit() {
-    if permitted() {
-        let _ = set_ptracer(PTracer::Any);
-    }
-}
-
-/// True if `SOFTRNIC_PERMIT_PTRACE` is set to anything but the empty string and `0`.
-pub fn permitted() -> bool {
-    report::setting(PERMIT_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+    let _ = set_ptracer(PTracer::Any);
 }
 
 #[cfg(test)]

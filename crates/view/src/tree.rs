@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use report::Settings;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io;
 
@@ -122,13 +123,13 @@ impl Hardware {
 }
 
 impl ViewInfo {
-    /// The facts of this host and of the environment (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`).
-    pub fn probe() -> Self {
-        Self::of(port::link_layer())
+    /// The facts of this host and of the settings (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`).
+    pub fn probe(settings: &Settings) -> Self {
+        Self::of(port::link_layer(settings), settings.with_hardware)
     }
 
-    /// The facts of this host for a port with this link layer.
-    pub fn of(link_layer: LinkLayer) -> Self {
+    /// The facts of this host for a port with this link layer, with the host's adapters beside it or without them.
+    pub fn of(link_layer: LinkLayer, with_hardware: bool) -> Self {
         let line = |path: &str| read_line(Path::new(path));
         ViewInfo {
             guid: hostaddr::guid(),
@@ -137,7 +138,7 @@ impl ViewInfo {
             interfaces: hostaddr::interfaces_with_address(),
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             cpus: line("/sys/devices/system/cpu/online").unwrap_or_else(|| "0".into()),
-            hardware: if crate::with_hardware() { Hardware::probe() } else { Hardware::default() },
+            hardware: if with_hardware { Hardware::probe() } else { Hardware::default() },
         }
     }
 

@@ -1,6 +1,8 @@
 //! What can be set from outside.
 
-/// Settings of the window wire. Every one has an environment variable, read once by [`Config::from_env`].
+use report::Settings;
+
+/// What can be set of the window wire. Every part has an environment variable, see [`Settings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages directly between processes
@@ -25,22 +27,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings that the environment asks for. A value that makes no sense counts as not set.
-    pub fn from_env() -> Self {
-        Self::from_lookup(report::setting_text)
-    }
-
-    pub(crate) fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Self {
-        let default = Config::default();
-        let (single_copy, always) = match get("SOFTRNIC_SINGLE_COPY").as_deref() {
-            Some("0") => (false, None),
-            Some("1") => (true, Some(SINGLE_COPY_ABOVE)),
-            _ => (default.single_copy, default.single_copy_above),
-        };
+    /// What the environment asks for.
+    pub fn of(settings: &Settings) -> Self {
+        let always = (settings.single_copy == Some(true)).then_some(SINGLE_COPY_ABOVE);
         Config {
-            single_copy,
-            single_copy_above: get("SOFTRNIC_SINGLE_COPY_ABOVE").and_then(|v| v.trim().parse().ok()).or(always),
-            any_user: get("SOFTRNIC_PEERS").map_or(default.any_user, |v| v == "any"),
+            single_copy: settings.single_copy != Some(false),
+            single_copy_above: settings.single_copy_above.or(always),
+            any_user: settings.any_user,
         }
     }
 }

@@ -246,7 +246,8 @@ fn groups_have_members() {
 #[test]
 fn settings() {
     let with = |pairs: &'static [(&str, &str)]| {
-        Config::from_lookup(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+        let get = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        Config::of(&report::Settings::from_lookup(get))
     };
     assert_eq!(with(&[]), Config::default());
     assert!(!with(&[("SOFTRNIC_SINGLE_COPY", "0")]).single_copy);

@@ -126,7 +126,7 @@ fn writable(path: &Path) -> Result<(), String> {
 
 /// True if the programs' registered memory lies where peers map it.
 fn migrated() -> bool {
-    std::env::var_os("SOFTRNIC_MIGRATE").is_some_and(|value| value == "1")
+    ::report::Settings::of_process().migrate
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

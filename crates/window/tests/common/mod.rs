@@ -111,7 +111,7 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Self {
-        Self::with(Config::from_env())
+        Self::with(Config::of(report::Settings::of_process()))
     }
 
     pub fn with(config: Config) -> Self {
