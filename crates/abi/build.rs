@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 /// Functions of the C library for which this library has its own (`src/syscalls.rs`).
-const WRAPPED: [&str; 12] = [
+const WRAPPED: [&str; 13] = [
     "close",
     "read",
     "write",
@@ -28,6 +28,7 @@ const WRAPPED: [&str; 12] = [
     "pread64",
     "pwrite64",
     "connect",
+    "fcntl",
     "fsync",
     "fdatasync",
     "poll",

@@ -77,8 +77,8 @@ impl Context {
     /// in this process.
     pub fn import(cmd_fd: c_int) -> Result<*mut ibv_context> {
         let nic = Nic::get()?;
-        // SAFETY: fcntl reads no memory, whatever the number is.
-        if unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } < 0 {
+        // SAFETY: fcntl(2) reads no memory, whatever the number is.
+        if unsafe { libc::syscall(libc::SYS_fcntl, cmd_fd, libc::F_GETFD) } < 0 {
             return Err(Errno::EBADF);
         }
         // SAFETY: open, as just seen, and the caller's for the duration of the call.
@@ -165,7 +165,7 @@ impl Context {
         }
         if let Some(fd) = this.imported_fd {
             // SAFETY: this library's since the import; no code uses it any more.
-            unsafe { libc::close(fd) };
+            unsafe { libc::syscall(libc::SYS_close, fd) };
         }
         let raw = core::ptr::from_ref(this).cast_mut();
         // SAFETY: made by Box::into_raw, and dead from here on (caller).

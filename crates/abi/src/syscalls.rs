@@ -1,11 +1,18 @@
-//! The C library's cancellation points (pthreads(7)) as this library calls them: plain system calls, at which no thread
-//! is cancelled.
+//! Functions of the C library as this library calls them: plain system calls. No thread is cancelled in them, and no
+//! other library intercepts them.
 //!
 //! Posting and polling take the adapter's lock, and now and then close a descriptor, read a file or sleep under it,
 //! mostly by Rust's standard library. Turning cancellation off in each of these calls would cost a noticeable part of a
 //! small message's time. Instead the linker redirects every reference of this library to one of these names (`--wrap`,
-//! see build.rs, which has the names). The program's own calls do not come here. A test checks that the finished
-//! library imports no other cancellation point.
+//! see build.rs, which has the names). The program's own calls do not come here.
+//!
+//! A library in front of the C library that takes over the program's sockets is not to see this library's descriptors
+//! either. Most calls on those are made by rustix, which makes system calls itself. `close`, above all, comes from
+//! std's `OwnedFd`: it needs no wrapper type, because it ends here. Such a library knows nothing of a descriptor that a
+//! system call has opened, so nothing is amiss if a system call closes it.
+//!
+//! A test checks that the finished library refers to no cancellation point of the C library, and to no function for
+//! sockets, but for the one that `wait.rs` needs.
 
 use libc::{c_int, c_long, c_void, iovec, off64_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -29,6 +36,9 @@ plain! {
     pread64(fd: c_int, buf: *mut c_void, len: size_t, at: off64_t) -> ssize_t = SYS_pread64(fd, buf, len, at);
     pwrite64(fd: c_int, buf: *const c_void, len: size_t, at: off64_t) -> ssize_t = SYS_pwrite64(fd, buf, len, at);
     connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = SYS_connect(fd, addr, len);
+    // Variadic in C. Both architectures pass an argument behind the dots as they pass any other; where a caller gives
+    // none, the kernel ignores what the register has.
+    fcntl(fd: c_int, command: c_int, arg: c_long) -> c_int = SYS_fcntl(fd, command, arg);
     fsync(fd: c_int) -> c_int = SYS_fsync(fd);
     fdatasync(fd: c_int) -> c_int = SYS_fdatasync(fd);
 }

@@ -127,3 +127,90 @@ fn no_cancellation_point_is_called() {
     let imported = imported.lines().filter_map(|line| line.split_whitespace().last()?.split('@').next());
     assert_eq!(imported.filter(|name| POINTS.contains(name)).collect::<Vec<_>>(), Vec::<&str>::new());
 }
+
+/// Names that the library's code refers to through the dynamic linker: imported ones, and its own that another library
+/// may replace, such as the interposers of the crate `hooks`.
+fn references(library: &Path) -> BTreeSet<String> {
+    let name = |word: &str| word.split('@').next().unwrap_or_default().to_owned();
+    let imported = support::tool("nm", &[Path::new("-D"), Path::new("--undefined-only"), library]);
+    let mut all: BTreeSet<String> =
+        imported.lines().filter_map(|line| line.split_whitespace().last().map(name)).collect();
+    // Offset, info, kind, value, name.
+    let relocations = support::tool("readelf", &[Path::new("-rW"), library]);
+    all.extend(relocations.lines().filter_map(|line| line.split_whitespace().nth(4).map(name)));
+    all
+}
+
+/// The library's own sockets and descriptors are no business of another library that stands in front of the C library's
+/// functions for sockets, and takes the program's. So it makes these calls as plain system calls: by rustix, by
+/// `syscall`, or, where Rust's standard library makes them, by `src/syscalls.rs`.
+#[test]
+fn no_function_for_sockets_is_called() {
+    const CALLS: &[&str] = &[
+        "__recv_chk",
+        "__recvfrom_chk",
+        "__read_chk",
+        "__poll_chk",
+        "__ppoll_chk",
+        "accept",
+        "accept4",
+        "bind",
+        "close",
+        "close_range",
+        "closefrom",
+        "connect",
+        "dup",
+        "dup2",
+        "dup3",
+        "epoll_create",
+        "epoll_create1",
+        "epoll_ctl",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
+        "fcntl",
+        "fcntl64",
+        "fdopen",
+        "getpeername",
+        "getsockname",
+        "getsockopt",
+        "ioctl",
+        "listen",
+        "poll",
+        "ppoll",
+        "pselect",
+        "read",
+        "readv",
+        "recv",
+        "recvfrom",
+        "recvmmsg",
+        "recvmsg",
+        "select",
+        "send",
+        "sendfile",
+        "sendfile64",
+        "sendmmsg",
+        "sendmsg",
+        "sendto",
+        "setsockopt",
+        "shutdown",
+        "sockatmark",
+        "socket",
+        "socketpair",
+        "splice",
+        "tee",
+        "vmsplice",
+        "write",
+        "writev",
+    ];
+    // Each with its reason.
+    const ALLOWED: &[&str] = &[
+        // Of channels that the program waits at: the C library's is a cancellation point (`src/wait.rs`).
+        "read",
+    ];
+    let references = references(&support::library());
+    // The test sees what it is to see: an interposer's own name is a relocation, an imported one a symbol.
+    assert!(references.contains("open") && references.contains("malloc"), "{references:?}");
+    let called: Vec<&str> = CALLS.iter().copied().filter(|name| references.contains(*name)).collect();
+    assert_eq!(called, ALLOWED);
+}

@@ -1,6 +1,6 @@
 //! System calls of the host wire. None of them blocks.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -15,10 +15,6 @@ use crate::message::{Body, MAX_BYTES, Message, emit, parse};
 
 pub(crate) fn errno(e: rustix::io::Errno) -> Errno {
     Errno(e.raw_os_error())
-}
-
-fn io(e: &std::io::Error) -> Errno {
-    Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))
 }
 
 fn seqpacket() -> Result<OwnedFd> {
@@ -129,21 +125,30 @@ fn with_port(addr: &SocketAddr, port: u16) -> SocketAddr {
     addr
 }
 
+/// A UDP socket at this address, with a port that the kernel chooses.
+fn datagram_at(addr: &SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &with_port(addr, 0))?;
+    Ok(socket)
+}
+
 /// True if the address is one of this host's.
 pub(crate) fn is_local(addr: &SocketAddr) -> Result<bool> {
-    match UdpSocket::bind(with_port(addr, 0)) {
+    match datagram_at(addr) {
         Ok(_) => Ok(true),
-        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok(false),
-        Err(e) => Err(io(&e)),
+        Err(rustix::io::Errno::ADDRNOTAVAIL) => Ok(false),
+        Err(e) => Err(errno(e)),
     }
 }
 
 /// The local address from which packets to `dst` go out. ENETUNREACH, EHOSTUNREACH: there is no way.
 pub(crate) fn source(src: &SocketAddr, dst: &SocketAddr) -> Result<SocketAddr> {
-    let socket = UdpSocket::bind(with_port(src, 0)).map_err(|e| io(&e))?;
+    let socket = datagram_at(src).map_err(errno)?;
     // No packet is sent to this port: connecting a UDP socket only chooses the way.
-    socket.connect(with_port(dst, 9)).map_err(|e| io(&e))?;
-    socket.local_addr().map_err(|e| io(&e))
+    rustix::net::connect(&socket, &with_port(dst, 9)).map_err(errno)?;
+    let name = rustix::net::getsockname(&socket).map_err(errno)?;
+    SocketAddr::try_from(name).map_err(errno)
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ impl FdSet {
                 bits &= bits - 1;
                 // SAFETY: the number was registered by its owner, which by this function's contract is not used any
                 // more in this process: the descriptor table is the child's own.
-                unsafe { libc::close(fd) };
+                unsafe { libc::syscall(libc::SYS_close, fd) };
             }
         }
     }
@@ -112,16 +112,18 @@ impl Drop for TrackedFd {
 /// # Errors
 /// The kernel's errno if it is no unix socket.
 pub fn peer_credentials(socket: impl AsFd) -> Result<(u32, u32), verbs::Errno> {
-    // Not rustix's: its `Pid` cannot hold the 0 that the kernel gives for a process of a foreign namespace.
+    // Not rustix's: its `Pid` cannot hold the 0 that the kernel gives for a process of a foreign namespace. Nor the C
+    // library's, which another library may stand in front of.
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: both pointers are to live locals of the size that `len` says.
     let failed = unsafe {
-        libc::getsockopt(
+        libc::syscall(
+            libc::SYS_getsockopt,
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
+            &raw mut credentials,
             &raw mut len,
         ) != 0
     };

@@ -90,7 +90,7 @@ fn by_query(addr: u64, end: u64) -> Option<bool> {
         };
         // SAFETY: an open descriptor, and a structure as the call demands it, with a place for the name of the size
         // that it says.
-        if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } < 0 {
+        if unsafe { libc::syscall(libc::SYS_ioctl, maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } < 0 {
             return match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ENOENT) => Some(false),
                 _ => None,

@@ -111,9 +111,10 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<Heard, Errno> {
 }
 
 fn set_option(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) {
-    let (value, len) = ((&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    let (value, len) = (&raw const value, size_of::<libc::c_int>());
+    // Not rustix's: it does not know SO_PASSRIGHTS. Nor the C library's, which another library may stand in front of.
     // SAFETY: reads a live local of the size that `len` says.
-    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len) };
+    unsafe { libc::syscall(libc::SYS_setsockopt, socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len) };
 }
 
 /// No descriptors can be sent to this socket, nor to those that it accepts. Kernels before 6.16 do not know that.

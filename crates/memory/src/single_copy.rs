@@ -217,12 +217,12 @@ fn through_pipe(source: u64, target: u64, len: usize) -> Result<(), Fault> {
         let step = (len - done).min(4096);
         let (from, to) = (source as usize + done, target as usize + done);
         // SAFETY: the kernel checks the source; nothing of ours is written.
-        let put = unsafe { libc::write(tx, ptr::with_exposed_provenance(from), step) };
+        let put = unsafe { libc::syscall(libc::SYS_write, tx, ptr::with_exposed_provenance::<u8>(from), step) };
         let Some(put) = usize::try_from(put).ok().filter(|n| *n > 0) else {
             return Err(Fault);
         };
         // SAFETY: the kernel checks the target, which is registered memory of the program or a buffer of the caller's.
-        let got = unsafe { libc::read(rx, ptr::with_exposed_provenance_mut(to), put) };
+        let got = unsafe { libc::syscall(libc::SYS_read, rx, ptr::with_exposed_provenance_mut::<u8>(to), put) };
         if usize::try_from(got) != Ok(put) {
             return Err(Fault);
         }

@@ -56,7 +56,7 @@ pub(crate) fn complain() {
     let text =
         b"softrnic: fork: registered memory is shared with the parent, no copy could be made (SOFTRNIC_MIGRATE)\n";
     // SAFETY: write(2) of a string that lives for ever.
-    let _ = unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    let _ = unsafe { libc::syscall(libc::SYS_write, 2, text.as_ptr(), text.len()) };
 }
 
 /// A number that parent and children share.
