@@ -69,6 +69,7 @@ mod tests {
         "crates/dropin/",
         "crates/hooks/",
         "crates/limits/",
+        "crates/memory/",
         "crates/netlink/",
         "crates/nic/",
         "crates/rdma/",

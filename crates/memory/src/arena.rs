@@ -1,13 +1,14 @@
 //! Memory of this process that its peers map too: what the device allocates (`ibv_alloc_dm(3)`), and registered memory
 //! that was moved here. A WRITE, READ or atomic operation on it is plain stores and loads of the initiator.
 //!
-//! One sealed memfd for each process, sparse, large enough never to grow; pieces of it are mapped where the process
-//! wants them, and where its peers need them. A piece that is given back loses its memory, and its place is used again.
+//! Each process has one sealed memfd. It is sparse, and large enough never to grow. Pieces of it are mapped where the
+//! process wants them, and where its peers need them. A piece that is given back loses its memory, and its place is
+//! used again.
 //!
 //! **Trust.** A process that has it mapped can write to all of it, as a process that may trace another can write to all
 //! of its memory: it is given to those only ([`Peer::attach`] asks the kernel for the descriptor by the right to
 //! trace). What a peer says about places in its arena is checked against the arena's size before anything is touched,
-//! so it concerns its own memory and no one else's.
+//! so it concerns that peer's own memory and no other.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -58,7 +59,7 @@ impl Arena {
         (stat.st_ino == self.inode && u64::try_from(stat.st_size) == Ok(BYTES)).then(|| self.fd.as_fd())
     }
 
-    /// What peers need to know to find it: the number of its descriptor, and of its inode.
+    /// The numbers of its descriptor and of its inode, by which peers find it.
     pub fn name(&self) -> (u64, u64) {
         (self.fd.as_fd().as_raw_fd() as u64, self.inode)
     }
@@ -76,7 +77,7 @@ impl Arena {
         Some(at)
     }
 
-    /// Makes sure that a place has its memory: later there would be no call that could fail for want of it.
+    /// Makes sure that a place has its memory: no later call could fail for want of it.
     ///
     /// # Errors
     /// `ENOMEM` or what else the kernel answers.
@@ -93,7 +94,7 @@ impl Arena {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let emptied = self.file().is_some_and(|file| rustix::fs::fallocate(file, flags, at, len).is_ok());
         if !emptied || late_writer {
-            return; // what was there must not be seen by the next one: the place is lost
+            return; // the next user must not see the old content: the place is lost
         }
         let index = self.free.partition_point(|&(start, _)| start < at);
         self.free.insert(index, (at, len));
@@ -154,7 +155,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`; its owner says by dropping it that nobody uses it any more.
+        // SAFETY: this is the mapping made in `map`. Its owner drops it, and thereby says that no code uses it any
+        // more.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -162,8 +164,8 @@ impl Drop for Mapped {
 /// Pieces of a peer's arena that are mapped at one time.
 const PIECES: usize = 64;
 
-/// A peer's arena: what of it is needed is mapped when it is needed, and nothing else, so that a process that locks
-/// all its memory (mlockall(2)) locks no more than there is.
+/// A peer's arena. A piece of it is mapped when it is needed, and nothing else is mapped. So a process that locks all
+/// its memory (mlockall(2)) locks no more than there is.
 pub struct Peer {
     number: i32,
     inode: u64,
@@ -184,7 +186,7 @@ unsafe impl Sync for Peer {}
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `Peer::map`, which nobody can name any more.
+        // SAFETY: this is the mapping made in `Peer::map`. No code can name it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
     }
 }
@@ -268,8 +270,9 @@ impl Peer {
             let last = (end.wrapping_sub(to as usize)).checked_sub(8).filter(|last| *last < now as usize);
             match last {
                 Some(last) if !piece.guarded => {
-                    // A copy of many bytes may write the last of them first: so they are three. SAFETY: `to` is valid
-                    // for writes of `now` bytes; the peer may write there too, nobody has a reference.
+                    // A copy of many bytes may write the last of them first, so this copy is made in three parts.
+                    // SAFETY: `to` is valid for writes of `now` bytes. The peer may write there too, and no reference
+                    // to these bytes exists.
                     unsafe { local::load_raw(piece.addr, false, to, last)? };
                     let mut word = [0u8; 8];
                     local::load(piece.addr + last as u64, false, &mut word)?;

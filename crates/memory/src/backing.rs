@@ -70,7 +70,7 @@ pub struct Memfd {
     len: usize,
 }
 
-/// What must be sealed: a peer that could truncate the file could make our accesses a SIGBUS.
+/// The seals that a window must have: a peer that could truncate the file could make our accesses a SIGBUS.
 pub(crate) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memfd {
@@ -120,7 +120,7 @@ impl Memfd {
         resize(&fd, len as u64)?;
         filled(&fd, len as u64)?;
         let map = Self::map(&fd, len)?;
-        // Our mapping stays writable; no further one can be made so, whoever holds the descriptor.
+        // Our mapping stays writable. No process that holds the descriptor can make another writable mapping.
         rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE).map_err(errno)?;
         Ok((map, fd))
     }
@@ -150,7 +150,7 @@ impl Memfd {
 
 impl Drop for Memfd {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, which nobody can name any more: users of a Backing keep it alive.
+        // SAFETY: this is the mapping made in `map`. No code can name it any more: users of a Backing keep it alive.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -212,7 +212,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `open`, which nobody can name any more.
+        // SAFETY: this is the mapping made in `open`. No code can name it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -228,9 +228,9 @@ pub(crate) fn resize(fd: &OwnedFd, len: u64) -> Result<(), Errno> {
     rustix::fs::ftruncate(fd, len).map_err(errno)
 }
 
-/// Where the kernel counts memory when it is touched, and refuses what it has not (`vm.overcommit_memory` = 2), gets
-/// all of a file's memory now: later the refusal would be a SIGBUS, in the middle of a message. Elsewhere pages that
-/// nobody touches cost nothing, and the kernel does not refuse them one by one.
+/// Allocates all of a file's memory now where the kernel counts memory when it is touched, and refuses what it has not
+/// (`vm.overcommit_memory` = 2). Later the refusal would be a SIGBUS, in the middle of a message. Elsewhere untouched
+/// pages cost nothing, and the kernel does not refuse pages one by one.
 fn filled(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     let read = || crate::files::contents("/proc/sys/vm/overcommit_memory").starts_with(b"2");

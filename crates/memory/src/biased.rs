@@ -3,10 +3,10 @@
 //!
 //! Beside an ordinary mutex, `inner`, there are two words. `owner` is the thread to which the mutex leans; it is
 //! written only under `inner`. `seq` is odd while that thread holds the mutex by that right alone; it is written only
-//! by that thread. Everybody else takes `inner`, *revokes* the bias, and waits until `seq` is even:
+//! by that thread. Every other thread takes `inner`, *revokes* the bias, and waits until `seq` is even:
 //!
 //! ```text
-//! the owner                              anybody else, under inner
+//! the owner                              any other thread, under inner
 //! if owner is me, and seq even:
 //! seq = odd                              owner = revoked
 //! (compiler fence)                       membarrier(2)
@@ -18,13 +18,13 @@
 //! if owner is revoked: wakes the waiting threads
 //! ```
 //!
-//! **No two are in at once.** Threads that came by way of `inner` exclude each other, and there is only one owner. An
-//! owner and another thread each write one word and then look at the other's (Dekker), which is right if a full barrier
-//! stands in between on both sides. membarrier(2) is one for its caller, and makes one in every other thread of the
-//! process, at some place between two of its instructions; a thread that does not run has had one when it was switched
-//! out. If that place is before the owner's second look at `owner`, it sees the revocation and steps back; if it is
-//! behind, its odd number was written before, and the other one sees it and waits. What the owner did meanwhile is seen
-//! by the thread that reads its even number (release and acquire).
+//! **No two threads hold it at once.** Threads that came by way of `inner` exclude each other, and there is only one
+//! owner. An owner and another thread each write one word and then look at the other's (Dekker), which is right if a
+//! full barrier stands in between on both sides. membarrier(2) is one for its caller, and makes one in every other
+//! thread of the process, at some place between two of its instructions; a thread that does not run has had one when it
+//! was switched out. If that place is before the owner's second look at `owner`, it sees the revocation and steps back;
+//! if it is behind, its odd number was written before, and the other one sees it and waits. What the owner did
+//! meanwhile is seen by the thread that reads its even number (release and acquire).
 //!
 //! **A revocation outlives the thread that made it.** A thread that gives up waiting (`try_lock` and its timed
 //! siblings) leaves `owner` at `REVOKED`. The next thread that takes `inner` comes behind that barrier, and looks at
@@ -48,8 +48,8 @@
 //! microseconds, and should be paid for by what was saved before it.
 //!
 //! Threads are known by their thread pointer. When one has ended, another may get its pointer and be the owner in its
-//! place; the thread that made it has made sure that the first is over. To take what the same thread holds, in a
-//! signal handler say, is a deadlock as with any mutex: `seq` is odd, and by way of `inner` one waits for it.
+//! place; the thread that made it has made sure that the first is over. A thread that takes what it holds itself, in a
+//! signal handler say, is in a deadlock as with any mutex: `seq` is odd, and by way of `inner` the thread waits for it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32 as Plain, AtomicUsize as PlainUsize};
 use std::time::Instant;
@@ -71,16 +71,16 @@ mod tests;
 
 use os::{ANONYMOUS, Bell, Inner, light_fence};
 
-/// `owner`: the mutex leans to nobody, and no owner holds it.
+/// `owner`: the mutex leans to no thread, and no owner holds it.
 const NOBODY: usize = 0;
 /// `owner`: a thread holds `inner`, and the mutex with it.
 const HELD: usize = 1;
-/// `owner`: the mutex leans to nobody any more, but the last owner may still hold it.
+/// `owner`: the mutex leans to no thread any more, but the last owner may still hold it.
 const REVOKED: usize = 2;
 
-/// How many thread pointers may be owners. They are multiples of it.
+/// The number of thread pointers that may be owners. Thread pointers are multiples of it.
 const SLOTS: usize = 16;
-/// How often in a row a thread must call `lock` after the first time: least, and most.
+/// The number of times in a row that a thread must call `lock` after the first time: least, and most.
 const NEEDED_LEAST: u32 = if cfg!(any(loom, miri)) { 0 } else { 128 };
 const NEEDED_MOST: u32 = if cfg!(any(loom, miri)) { 0 } else { 65_536 };
 /// A bias that was used so often was worth its revocation several times over (docs/lab/constants.md). The NIC thread
@@ -107,7 +107,7 @@ pub struct RawBiased {
     inner: Inner,
     bell: Bell,
     row: Row,
-    /// Whose each `seq` is. Read and written under `inner`.
+    /// The thread pointer to which each `seq` belongs. Read and written under `inner`.
     threads: [PlainUsize; SLOTS],
 }
 
@@ -115,15 +115,15 @@ pub struct RawBiased {
 struct Row {
     /// The thread that has called `lock` last, or none.
     last: PlainUsize,
-    /// How often it must do so again.
+    /// The number of times that it must do so again.
     lacks: Plain,
-    /// How long a row must be.
+    /// The length that a row must have.
     needed: Plain,
     /// `seq` when the bias was given.
     given: Plain,
 }
 
-/// How long to wait.
+/// The time to wait.
 #[derive(Clone, Copy)]
 enum Until {
     /// Not at all.
@@ -134,7 +134,7 @@ enum Until {
     Forever,
 }
 
-/// May mutexes lean?
+/// Whether mutexes may lean.
 static PERMIT: AtomicU8 = AtomicU8::new(if cfg!(loom) { GIVEN } else { UNASKED });
 const UNASKED: u8 = 0;
 const GIVEN: u8 = 1;
@@ -159,7 +159,7 @@ pub fn permit_early() {
 }
 
 impl RawBiased {
-    /// One that nobody holds. The model's atomics are not made by constant functions, so they come from outside.
+    /// A mutex that no thread holds. The model's atomics are not made by constant functions, so they come from outside.
     const fn assemble(owner: AtomicUsize, seqs: [AtomicU32; SLOTS], inner: Inner, bell: Bell) -> Self {
         RawBiased {
             owner,
@@ -210,12 +210,12 @@ impl RawBiased {
     unsafe fn release_fairly(&self) {
         use parking_lot::lock_api::RawMutexFair as _;
         if self.owner.load(Ordering::Relaxed) == HELD {
-            // Without a look at who has earned the bias: whoever does this takes it again at once.
+            // The bias is not given here: a thread that calls this function takes the mutex again at once.
             self.owner.store(NOBODY, Ordering::Release);
             // SAFETY: the caller's promise.
             unsafe { self.inner.unlock_fair() }
         } else {
-            // Who has revoked it holds `inner` while it waits.
+            // The thread that has revoked the bias holds `inner` while it waits.
             self.leave();
         }
     }
@@ -231,8 +231,8 @@ impl RawBiased {
         if !seq.is_multiple_of(2) {
             return false;
         }
-        // Before this a signal handler may have been in and out again. Then the number has been there already, but only
-        // whether it is odd matters.
+        // Before this store a signal handler may have taken the mutex and let go of it again. Then the number has been
+        // there already, but only whether it is odd matters.
         word.store(seq.wrapping_add(1), Ordering::Relaxed);
         light_fence();
         if self.owner.load(Ordering::Acquire) == owner {
@@ -249,7 +249,7 @@ impl RawBiased {
         let word = &self.seqs[self.current.load(Ordering::Relaxed) as usize % SLOTS];
         let seq = word.load(Ordering::Relaxed);
         if seq.is_multiple_of(2) {
-            return; // nobody holds it: a program has ended a section that it had not begun, which is no harm
+            return; // not held: a program has ended a section that it had not begun, which is no harm
         }
         word.store(seq.wrapping_add(1), Ordering::Release);
         light_fence();
@@ -272,7 +272,7 @@ impl RawBiased {
         self.bell.ring(word);
     }
 
-    /// Inline and short, too: where several threads are at work, all come this way.
+    /// This path is inline and short, too: where several threads are at work, all of them come this way.
     #[inline]
     fn lock_slow(&self, me: usize) {
         self.inner.lock();
@@ -414,7 +414,7 @@ impl Row {
         }
     }
 
-    /// A thread came that earns nothing.
+    /// Breaks the row: a thread came that earns nothing.
     fn breaks(&self) {
         self.last.store(NOBODY, Ordering::Relaxed);
         self.lacks.store(u32::MAX, Ordering::Relaxed);
@@ -435,7 +435,7 @@ impl Row {
         self.now_needs(self.needed.load(Ordering::Relaxed).saturating_mul(2));
     }
 
-    /// The bias was taken back: was it worth it?
+    /// Adapts `needed` to whether the bias was worth its revocation.
     fn revoked(&self, seq: u32) {
         let uses = seq.wrapping_sub(self.given.load(Ordering::Relaxed)) / 2;
         let needed = self.needed.load(Ordering::Relaxed);

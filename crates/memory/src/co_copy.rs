@@ -29,15 +29,15 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// What is claimed is a multiple of so many bytes.
 const UNIT: u32 = 16 << 10;
-/// As little as is claimed at once, in units: a system call for less would take as long as its copy.
+/// The least that is claimed at once, in units: a system call for less would take as long as its copy.
 const LEAST: u16 = 2;
 /// Bytes at the end of the data that the leader copies when the rest is done.
 pub const TAIL: u32 = 4096;
-/// The longest copy in bytes, as long as a piece of a message that goes by reference. What a peer may keep a follower
-/// at work with.
+/// The longest copy in bytes, as long as a piece of a message that goes by reference. A peer can keep a follower at
+/// work for no longer than that.
 pub const LONGEST: u32 = 1 << 20;
-/// Copies that are made alone after one whose follower was waited for so long that it must have lost its processor;
-/// twice as many after the next such one, and so on, this often.
+/// Copies that the leader makes alone after a follower was waited for so long that it must have lost its processor.
+/// After the next such follower they are twice as many, and so on, this often.
 const ALONE: u32 = 64;
 const DOUBLED: u32 = 12;
 
@@ -99,7 +99,7 @@ fn bytes(from: u16, to: u16, len: u32) -> (u32, u32) {
     (start, (u32::from(to) * UNIT).min(whole) - start)
 }
 
-/// How much is claimed of so much that is left.
+/// The units that are claimed of so many that are left.
 fn share(left: u16) -> u16 {
     (left / 3).max(LEAST).min(left)
 }
@@ -108,9 +108,9 @@ fn share(left: u16) -> u16 {
 #[derive(Default)]
 pub struct Leader {
     number: u32,
-    /// Of an earlier copy, the follower has not finished so many units: it may do so at any time.
+    /// So many units of an earlier copy were not finished by the follower. It may finish them at any time.
     stalled: Option<u16>,
-    /// That has happened: it is not asked again.
+    /// The follower was given up: it is not asked again.
     gave_up: bool,
     /// So many copies are to be made alone.
     alone: u32,
@@ -155,7 +155,8 @@ impl Leader {
         self.stalled.is_some()
     }
 
-    /// What the peer had marked when it was given up is over, as is known from its mark ([`crate::copying`]).
+    /// Forgets that the follower has not finished. The copy that the peer had marked when it was given up is over, as
+    /// is known from the peer's mark ([`crate::copying`]).
     pub fn forget_late_writer(&mut self) {
         self.stalled = None;
     }
@@ -187,7 +188,7 @@ impl Leader {
             word.store(value, Ordering::Relaxed);
         }
         let mut seen = Claims { number: self.number, front: 0, back: all };
-        // Release: whoever sees the number sees the terms.
+        // Release: a follower that sees the number sees the terms.
         words.claims.store(seen.pack(), Ordering::Release);
         let mut result = Ok(());
         while seen.front < seen.back {
@@ -208,7 +209,7 @@ impl Leader {
                     let now = Claims::unpack(raw);
                     let followed = (now.number, now.front) == (seen.number, seen.front);
                     if !followed || now.back >= seen.back || now.back < seen.front {
-                        // The follower takes from the back, and does nothing else. This one does as it likes.
+                        // A follower takes from the back, and does nothing else. This one breaks the rules.
                         self.gave_up = true;
                         words.claims.store(0, Ordering::Relaxed);
                         result.map_err(Failed::Copy)?;
@@ -333,7 +334,7 @@ impl Follower {
             self.count = self.count.saturating_add(claims.back - next.back);
             copied += u64::from(len);
             let failed = if self.failed { FAILED } else { 0 };
-            // Release: who sees the count sees what was copied.
+            // Release: a leader that sees the count sees what was copied.
             words.followed.store(u64::from(self.number) << 32 | failed | u64::from(self.count), Ordering::Release);
         }
         copied

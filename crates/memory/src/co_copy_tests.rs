@@ -30,7 +30,7 @@ fn terms(len: u32) -> Terms {
 
 const LENGTHS: [u32; 6] = [SHORTEST, SHORTEST + 1, 200_000, 500_000, LONGEST - 1, LONGEST];
 
-/// What was copied, by whom, in order.
+/// The parts that were copied, and the side that copied each, in order.
 #[derive(Default)]
 struct Log(RefCell<Vec<(bool, u32, u32)>>);
 

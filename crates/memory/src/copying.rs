@@ -31,13 +31,14 @@ impl Copier {
     /// Runs `copy` marked: it looks at the ticket, and copies if that is not void.
     pub fn marked<R>(&mut self, word: &AtomicU64, copy: impl FnOnce() -> R) -> R {
         self.mark = self.mark.wrapping_add(1);
-        // Release: whoever waited for the copy before this one may see its mark only here.
+        // Release: an initiator that waits for the copy before this one may see only this mark, and not the even one
+        // before it.
         word.store(self.mark, Ordering::Release);
         // With the fence in `under_way`.
         fence(Ordering::SeqCst);
         let result = copy();
         self.mark = self.mark.wrapping_add(1);
-        // Release: whoever sees it sees the copy done.
+        // Release: an initiator that sees this mark sees the copy done.
         word.store(self.mark, Ordering::Release);
         result
     }

@@ -1,4 +1,4 @@
-//! Closing what another process has filled.
+//! The closing of descriptors that another process has filled.
 //!
 //! What lies in a socket unread is closed with it, descriptors included, and may take as long as the sender of the
 //! descriptors likes: a TCP connection with SO_LINGER and a peer that does not read (socket(7)) holds up the thread
@@ -18,13 +18,13 @@ use std::time::Duration;
 
 /// Threads that close, at most.
 const CLOSERS: usize = 8;
-/// So long a closer without work stays.
+/// The time for which a closer without work stays.
 const IDLE: Duration = Duration::from_secs(2);
-/// Bounds of how many descriptors may wait to be closed before nobody is let in.
+/// The bounds of how many descriptors may wait to be closed before no peer is let in.
 const LEAST_ROOM: usize = 128;
 const MOST_ROOM: usize = 4096;
 
-/// What waits, and the threads that take it.
+/// The descriptors that wait, and the counts of threads that take them.
 #[derive(Default)]
 struct Queue {
     fds: VecDeque<OwnedFd>,
@@ -36,7 +36,7 @@ struct Queue {
 struct Closers {
     queue: Mutex<Queue>,
     come: Condvar,
-    /// How many are not closed yet: those that wait, and those at which a thread is held up.
+    /// The number of descriptors that are not closed yet: those that wait, and those at which a thread is held up.
     open: AtomicUsize,
 }
 
@@ -57,7 +57,7 @@ fn made() -> &'static Closers {
         // SAFETY: from Box::into_raw just now, and never freed.
         Ok(_) => unsafe { &*new },
         Err(other) => {
-            // SAFETY: from Box::into_raw just now, and shown to nobody.
+            // SAFETY: the pointer is from Box::into_raw just now, and no other thread has seen it.
             drop(unsafe { Box::from_raw(new) });
             // SAFETY: not null, and another thread's Box::into_raw, never freed.
             unsafe { &*other }
@@ -123,7 +123,7 @@ fn room() -> usize {
     quarter.clamp(LEAST_ROOM, MOST_ROOM)
 }
 
-/// False while so much waits to be closed that no peer should be let in that may be a stranger.
+/// False while so much waits to be closed that no possible stranger should be let in.
 pub fn has_room() -> bool {
     closers().is_none_or(|closers| {
         let open = closers.open.load(Ordering::Relaxed);
@@ -155,7 +155,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A connection whose close takes seconds: its buffers are full, and its reader does not read.
+    /// A connection that takes seconds to close: its buffers are full, and its reader does not read.
     pub(crate) fn slow_to_close(seconds: i32) -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

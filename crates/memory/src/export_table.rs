@@ -1,5 +1,5 @@
-//! What a process shows its peers of the same user, so that they can execute RDMA requests by themselves: a table of
-//! regions and queue pairs that one process writes and others read.
+//! A table of regions and queue pairs that one process writes and others read. A process shows it to its peers of the
+//! same user, so that they can execute RDMA requests by themselves.
 //!
 //! ```text
 //!  row (64 bytes)   version u64      odd while the row is being changed
@@ -16,7 +16,7 @@
 //! for what is marked.
 //!
 //! **Trust.** A reader copies a row and uses the copy; what it says concerns the memory of the process that wrote it
-//! and no one else's. The writer never reads what others could have written: peers get the export table without the
+//! and no other memory. The writer never reads what others could have written: peers get the export table without the
 //! right to write.
 
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -74,7 +74,7 @@ impl<M: TableMemory> Writer<M> {
         let version = self.0.word(row);
         let before = version.load(Ordering::Relaxed);
         version.store(before.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release); // who sees a new field sees the odd version
+        fence(Ordering::Release); // a reader that sees a new field sees the odd version
         self.0.word(row + 1).store(tag, Ordering::Relaxed);
         for (i, value) in values.iter().enumerate() {
             self.0.word(row + 2 + i).store(*value, Ordering::Relaxed);

@@ -96,7 +96,7 @@ impl AsFd for TrackedFd {
 
 impl Drop for TrackedFd {
     fn drop(&mut self) {
-        // Out of the set first: once closed, the number may be given to someone else.
+        // The number leaves the set first: once closed, it may be given to another file.
         if let Some(fd) = self.fd.take() {
             self.set.set(fd.as_raw_fd(), false);
             if self.connected {

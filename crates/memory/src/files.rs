@@ -28,8 +28,8 @@ pub fn may_shrink(addr: u64, len: u64) -> bool {
     by_query(addr, end).unwrap_or_else(|| by_list(addr, end))
 }
 
-/// What a file says, for calls that may hold locks: `std::fs::read` opens it by a function at which a thread can be
-/// cancelled (pthreads(7)). What of it cannot be read is left out.
+/// The content of a file, for calls that may hold locks: `std::fs::read` opens it by a function at which a thread can
+/// be cancelled (pthreads(7)). What of it cannot be read is left out.
 #[must_use]
 pub fn contents(path: &str) -> Vec<u8> {
     let mut all = Vec::new();
@@ -124,13 +124,13 @@ fn by_list(addr: u64, end: u64) -> bool {
     read.is_ok() && shrinks
 }
 
-/// What the kernel calls memory with a file of its own, which nobody else can open: MAP_SHARED | MAP_ANONYMOUS, huge
+/// The kernel's names for memory with a file of its own that no process can open: MAP_SHARED | MAP_ANONYMOUS, huge
 /// pages likewise.
 const KERNELS: [&[u8]; 2] = [b"/dev/zero (deleted)", b"/anon_hugepage (deleted)"];
 
 fn can_shrink(shared: bool, name: &[u8], device: (u32, u32), inode: u64) -> bool {
-    // `[heap]`, `anon_inode:[io_uring]`, `socket:[1]` and so on have no length that somebody could set; nor has memory
-    // of shmget(2), or that of a dma-buf.
+    // `[heap]`, `anon_inode:[io_uring]`, `socket:[1]` and so on have no length that a process could set. Memory of
+    // shmget(2) and that of a dma-buf have none either.
     let lasts = !name.starts_with(b"/")
         || KERNELS.contains(&name)
         || name.starts_with(b"/SYSV") && name.ends_with(b" (deleted)")
@@ -160,9 +160,9 @@ fn can_shrink(shared: bool, name: &[u8], device: (u32, u32), inode: u64) -> bool
 /// kernel.
 fn is_sealed(device: (u32, u32), inode: u64) -> bool {
     any_descriptor(|number| {
-        // SAFETY: another thread may close it or give the number to another file meanwhile: then an answer is about
-        // that one, whose inode is looked at behind its seals, and those do not go any more. Nothing is written or
-        // closed.
+        // SAFETY: another thread may close the descriptor or give its number to another file meanwhile. Then an answer
+        // is about that file. Its inode is looked at after its seals, and seals are never taken away. Nothing is
+        // written or closed here.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         match rustix::fs::fcntl_get_seals(fd) {
             Ok(seals) if seals.contains(SealFlags::SHRINK) => Some(rustix::fs::fstat(fd).is_ok_and(|stat| {
@@ -174,11 +174,12 @@ fn is_sealed(device: (u32, u32), inode: u64) -> bool {
     })
 }
 
-/// How many numbers are tried: a program that registers thousands of regions may have as many descriptors, and the time
-/// for all of them must not grow with the square. As many as a process may have unless it asks for more (getrlimit(2)).
+/// The count of numbers that are tried: a program that registers thousands of regions may have as many descriptors, and
+/// the time for all of them must not grow with the square. As many as a process may have unless it asks for more
+/// (getrlimit(2)).
 const NUMBERS: i32 = 1024;
 
-/// How many numbers in a row may be free before the rest is taken for free: the kernel gives out the lowest one.
+/// The count of free numbers in a row after which the rest is taken for free: the kernel gives out the lowest one.
 const GAP: u32 = 64;
 
 /// True if `is_it` says so of a descriptor; it answers `None` where the number is free.

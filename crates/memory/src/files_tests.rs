@@ -71,7 +71,7 @@ fn any_part_counts() {
     let open = memfd(false);
     let area = mapped(None, MapFlags::PRIVATE);
     let third = std::ptr::with_exposed_provenance_mut((area as usize) + 2 * PAGE);
-    // SAFETY: over a page of a mapping made above, which nobody uses.
+    // SAFETY: this replaces a page of a mapping made above, which no code uses.
     unsafe {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         rustix::mm::mmap(third, PAGE, rights, MapFlags::SHARED | MapFlags::FIXED, &open, 0).unwrap();

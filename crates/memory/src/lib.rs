@@ -1,6 +1,6 @@
 //! All access to memory that is not plainly our own: the program's registered regions, windows shared with other
 //! processes and the rings inside them, and other processes' memory. DESIGN.md of this crate draws the layouts, and
-//! says who writes what with which ordering.
+//! says which side writes what with which ordering.
 //!
 //! The rest of softrnic forbids `unsafe`; it is here. Two kinds of memory, two arguments for soundness:
 //!

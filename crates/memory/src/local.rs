@@ -63,7 +63,7 @@ pub(crate) unsafe fn load_around(addr: u64, guarded: bool, dst: *mut u8, len: us
         let lines = (len - head) / LINE;
         // SAFETY: `dst` by this function's contract, `addr` as in `load_raw`; head, lines and the rest are within
         // `len`. A program that has registered the place itself, our heap, gets other bytes than it would from
-        // `load_raw`, and nobody else does.
+        // `load_raw`, and no other program does.
         unsafe {
             ptr::copy(src, dst, head);
             stream_lines(src.add(head), dst.add(head), lines);
@@ -86,7 +86,7 @@ pub(crate) fn around_fence() {
     }
 }
 
-/// What such stores are best made of.
+/// The unit in which such stores are made best: a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 

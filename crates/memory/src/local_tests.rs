@@ -35,7 +35,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: this is our own mapping, and no code uses it any more.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.base as usize), self.len) };
     }
 }

@@ -1,5 +1,5 @@
 //! The ring under loom: every interleaving (up to a bound of preemptions) of a producer and a consumer, with the
-//! payload in cells whose every race loom reports.
+//! payload in cells of which loom reports every race.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p softrnic-memory --release loom`
 
@@ -64,22 +64,22 @@ impl<const SLOTS: u32, const BULK: u32> RingMemory for Arc<Model<SLOTS, BULK>> {
         &self.waiting
     }
     fn load_body(&self, slot: u32) -> [u64; 7] {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         self.bodies[slot as usize].with(|body| unsafe { *body })
     }
     fn store_body(&self, slot: u32, first: usize, words: &[u64]) {
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no thread reads or writes meanwhile.
         self.bodies[slot as usize]
             .with_mut(|body| unsafe { (&mut (*body))[first..first + words.len()].copy_from_slice(words) });
     }
     fn claim_bulk(&self, at: u32) {
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no thread reads or writes meanwhile.
         self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = 0 });
     }
     fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(&payload.prefix[..8]);
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no thread reads or writes meanwhile.
         self.grains[at as usize / 64].with_mut(|grain| unsafe { *grain = u64::from_ne_bytes(eight) });
         Ok(())
     }
@@ -100,7 +100,7 @@ fn take<const S: u32, const B: u32>(consumer: &mut Consumer<Arc<Model<S, B>>>, n
     assert_eq!(record.header()[0], n);
     let payload = match record.place {
         Place::Body(_) => record.body[3],
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         Place::Bulk(at) => consumer.memory().grains[at as usize / 64].with(|grain| unsafe { *grain }),
     };
     assert_eq!(payload, n ^ 0xff);
@@ -178,7 +178,7 @@ fn loom_no_copy_is_under_way_when_the_initiator_goes_on() {
             for _ in 0..2 {
                 copier.marked(&theirs.mark, || {
                     if theirs.ticket.load(Ordering::Relaxed) == 7 {
-                        // SAFETY: loom checks that nobody uses it meanwhile.
+                        // SAFETY: loom checks that no thread uses it meanwhile.
                         theirs.memory.with_mut(|memory| unsafe { *memory += 1 });
                     }
                 });
@@ -190,7 +190,7 @@ fn loom_no_copy_is_under_way_when_the_initiator_goes_on() {
                 thread::yield_now();
             }
         }
-        // SAFETY: loom checks that nobody uses it meanwhile.
+        // SAFETY: loom checks that no thread uses it meanwhile.
         let copies = shared.memory.with_mut(|memory| unsafe { std::mem::replace(&mut *memory, 100) });
         assert!(copies <= 2);
         target.join().expect("no panic");
@@ -273,7 +273,7 @@ fn loom_rows_of_an_export_table_do_not_tear() {
     });
 }
 
-/// Who takes a row back and waits has the memory behind it for itself.
+/// A process that takes a row back and waits has the memory behind the row for itself.
 #[test]
 fn loom_nobody_reaches_what_was_taken_back() {
     explore(2, || {
@@ -326,7 +326,7 @@ impl CoCopy {
         Words { claims: &self.claims, followed: &self.followed, terms: self.terms.each_ref() }
     }
 
-    /// Copies these bytes of the copy that is called so.
+    /// Copies these bytes of the copy with this name.
     fn copy(&self, name: u64, at: u32, len: u32) -> Result<(), wire::SingleCopyError> {
         let units = if at + len == Self::LEN {
             Self::UNITS..Self::UNITS + 1
@@ -334,7 +334,7 @@ impl CoCopy {
             at / Self::UNIT..(at + len).div_ceil(Self::UNIT)
         };
         for unit in units {
-            // SAFETY: loom checks that nobody reads or writes meanwhile.
+            // SAFETY: loom checks that no thread reads or writes meanwhile.
             self.cells[unit as usize].with_mut(|cell| unsafe { *cell = name });
         }
         Ok(())
@@ -372,7 +372,7 @@ fn loom_a_cooperative_copy_is_whole_and_of_its_own_terms() {
             };
             leader.lead(&co_copy.words(), &terms, |at, len| co_copy.copy(name, at, len), waits).unwrap();
             for cell in &co_copy.cells {
-                // SAFETY: loom checks that nobody writes meanwhile.
+                // SAFETY: loom checks that no thread writes meanwhile.
                 assert_eq!(cell.with(|cell| unsafe { *cell }), name);
             }
         }

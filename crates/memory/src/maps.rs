@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use verbs::Errno;
 
-/// How much is asked for.
+/// The detail that is asked for.
 #[derive(Clone, Copy)]
 pub(crate) enum Detail {
     /// Cheap: [`Mapping::usual`] is always false.
@@ -47,7 +47,7 @@ pub(crate) struct Mapping {
     keyed: bool,
 }
 
-/// What stands at the end of the line.
+/// The kind of name at the end of the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Name {
     /// Nothing, or what the program wrote there itself (`[anon:...]`, PR_SET_VMA_ANON_NAME).

@@ -67,8 +67,9 @@ pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Resu
     local::populate(addr, len as u64, true)?;
     let held = Protection::new(addr, len)?;
     let moved = copy_in(file, offset, addr, len).and_then(|()| {
-        // SAFETY: what is replaced was found to be ordinary memory, which nobody could write since it was copied: the
-        // new mapping has the same content and the same rights. What has since become of it is the program's promise.
+        // SAFETY: the memory that is replaced was found to be ordinary memory, and no thread could write to it since it
+        // was copied. So the new mapping has the same content and the same rights. That the memory is still the same
+        // since that check is the program's promise.
         unsafe {
             let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
             rustix::mm::mmap(place(addr), len, rights, how, file, offset)
@@ -89,8 +90,8 @@ pub fn migrate(file: BorrowedFd<'_>, offset: u64, addr: u64, len: usize) -> Resu
 /// they are by now, with the rights that they have by now; then frees the file's memory. What the program has unmapped,
 /// or mapped over, it has taken back itself.
 ///
-/// Nobody else may write to these bytes of the file any more; the process must have no mapping of them other than that
-/// of [`migrate`] (or what the program has moved it to), and must not unmap or move it at the same time.
+/// No other process may write to these bytes of the file any more. The process must have no mapping of them other than
+/// that of [`migrate`] (or the one to which the program has moved it), and must not unmap or move it at the same time.
 ///
 /// If it fails, the file keeps its content, and what is not yet private still is that file: it can be tried again.
 ///
@@ -181,7 +182,7 @@ impl Replacement {
         let base =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, rights, MapFlags::PRIVATE) }.map_err(errno)?;
         let copy = Replacement { base: base.cast(), len };
-        // Before anyone waits, and while a lack of memory is an error.
+        // The pages are made before any thread waits, and while a lack of memory is still an error.
         // SAFETY: populating changes no contents, and the range is the mapping just made.
         match unsafe { rustix::mm::madvise(base, len, Advice::LinuxPopulateWrite) } {
             Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(copy),
@@ -192,7 +193,8 @@ impl Replacement {
     fn fill(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
         let mut done = 0;
         while done < self.len {
-            // SAFETY: the mapping made in `new`, readable and writable, zeroed, and known to nobody else.
+            // SAFETY: this is the mapping made in `new`. It is readable, writable and zeroed, and no other code knows
+            // it.
             let rest = unsafe { core::slice::from_raw_parts_mut(self.base.add(done), self.len - done) };
             match rustix::io::pread(file, rest, offset + done as u64) {
                 Ok(0) => return Err(Errno::EIO),
@@ -206,8 +208,8 @@ impl Replacement {
 
     fn move_to(self, part: &Part) -> Result<(), Errno> {
         let rights = MprotectFlags::from_bits_truncate(part.rights.bits());
-        // SAFETY: the mapping made in `new`, which nobody uses; then it replaces a mapping of the file of the same
-        // length, rights and content, which nobody can write since it was copied.
+        // SAFETY: this is the mapping made in `new`, and no code uses it. It then replaces a mapping of the file of the
+        // same length, rights and content, to which no thread could write since it was copied.
         unsafe {
             rustix::mm::mprotect(self.base.cast(), self.len, rights).map_err(errno)?;
             rustix::mm::mremap_fixed(self.base.cast(), self.len, self.len, MremapFlags::MAYMOVE, place(part.addr))
@@ -220,7 +222,7 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, which is still there, and nobody else's.
+        // SAFETY: this is the mapping made in `new`. It is still there, and no other code has it.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }
@@ -262,7 +264,7 @@ fn runs_on(addr: u64, end: u64) -> bool {
         || touches(variable, variable.saturating_add(1))
 }
 
-/// Whether all of it is memory that can be replaced without anyone's noticing.
+/// Whether all of it is memory that can be replaced without the program's noticing.
 fn plain(addr: u64, end: u64) -> Result<(), Errno> {
     let (mut at, mut verdict) = (addr, Err(Errno::EFAULT));
     maps::each(Detail::All, |mapping| {

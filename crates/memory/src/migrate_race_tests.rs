@@ -1,4 +1,4 @@
-//! While others use the memory: threads, system calls, signal handlers, children.
+//! Moves while threads, system calls, signal handlers and children use the memory.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::protection::UNPRIVILEGED;
 
-/// Raised when the mover is done, or fails: else those who wait for it would hide why.
+/// A flag that is raised when the mover is done, or fails: else the threads that wait for it would hide why.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -129,7 +129,7 @@ fn signal_handlers_may_write() {
     let (area, stop, sent) = (Area::new(4), AtomicBool::new(false), AtomicUsize::new(0));
     AT.store(area.base, Ordering::Relaxed);
     let signal = libc::SIGRTMIN() + 7;
-    // SAFETY: the handler does one atomic addition; nobody else uses this signal.
+    // SAFETY: the handler does one atomic addition, and no other code uses this signal.
     let mover = unsafe {
         libc::signal(signal, count as extern "C" fn(libc::c_int) as libc::sighandler_t);
         libc::pthread_self()
@@ -160,7 +160,8 @@ fn a_child_forked_meanwhile_keeps_nobody_waiting() {
     struct Child(libc::pid_t);
     impl Drop for Child {
         fn drop(&mut self) {
-            // SAFETY: our own child. Its end closes its descriptors, so whoever waits for them goes on in any case.
+            // SAFETY: this is our own child. Its end closes its descriptors, so a thread that waits for them goes on in
+            // any case.
             unsafe {
                 libc::kill(self.0, libc::SIGKILL);
                 libc::waitpid(self.0, ptr::null_mut(), 0);

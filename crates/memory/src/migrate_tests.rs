@@ -19,8 +19,8 @@ fn can(test: &str) -> bool {
     possible()
 }
 
-/// Bytes on either side of an area that nobody else gets. Next to the stack of the thread that asks, memory is left
-/// where it is: it may be part of it (`runs_on`).
+/// Bytes on either side of an area that no other mapping gets. Memory next to the stack of the calling thread is left
+/// where it is, since it may be part of that stack (`runs_on`).
 const APART: usize = 512 << 10;
 
 /// Private memory of our own.
@@ -80,7 +80,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: this is our own mapping, and no code uses it any more.
         unsafe { libc::munmap(place(self.base - APART as u64), self.len + 2 * APART) };
     }
 }

@@ -60,7 +60,8 @@ fn is_ours(name: &str, n: u32) -> Result<bool, Errno> {
             close_connection(socket);
             Ok(uid == own_user())
         }
-        // Nobody, or somebody who does not listen, or has no room: not one of ours, which listen at once and have room.
+        // The name is free, or its holder does not listen, or has no room. Such a holder is not a process of this
+        // library: those listen at once and have room.
         Err(Errno::ECONNREFUSED | Errno::EAGAIN) => Ok(false),
         Err(e) => Err(e),
     }
@@ -94,7 +95,8 @@ pub fn claim(name: &str, backlog: i32, over_strangers: bool) -> Result<OwnedFd, 
 /// is taken only with `any_user`.
 ///
 /// # Errors
-/// ECONNREFUSED: nobody listens there. EACCES: only strangers do. EAGAIN: too many wait there. Else the kernel's errno.
+/// ECONNREFUSED: no process listens there. EACCES: only strangers do. EAGAIN: too many connections wait there. Else the
+/// kernel's errno.
 pub fn seek(name: &str, any_user: bool) -> Result<(OwnedFd, u32, u32), Errno> {
     let (mut why, mut stranger) = (Errno::ECONNREFUSED, None::<(OwnedFd, u32, u32)>);
     for n in 0..VARIANTS {

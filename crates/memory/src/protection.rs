@@ -71,16 +71,16 @@ const PROTECT: u64 = 1 << 0;
 /// `UFFD_USER_MODE_ONLY`.
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 
-/// Whose writes wait.
+/// The writes that wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whose {
-    /// Everyone's. Needs CAP_SYS_PTRACE, or the sysctl `vm.unprivileged_userfaultfd`.
+    /// All writes, those of the kernel included. Needs CAP_SYS_PTRACE, or the sysctl `vm.unprivileged_userfaultfd`.
     All,
     /// Those of programs. A system call that is to write there fails with EFAULT meanwhile, or stops short.
     Programs,
 }
 
-/// A write-protected range; dropped, it is as before, or whatever lies there by then is.
+/// A write-protected range. Dropping it ends the protection, whatever lies there by then.
 ///
 /// The thread that holds it takes no signals: a handler that wrote to the range would wait for this thread, which is
 /// itself. For the same reason the holder must not use the heap, nor take a lock that a thread may hold that does.
@@ -118,9 +118,9 @@ impl Protection {
 
 impl Drop for Protection {
     fn drop(&mut self) {
-        // Closing would do all this, were it not for a child forked meanwhile that has the descriptor too. The first
-        // fails if something else lies there by now, which needs no undoing; waking those who wait for the old memory
-        // does not.
+        // Closing the descriptor would do all this, were it not for a child forked meanwhile that has the descriptor
+        // too. UNREGISTER fails if another mapping lies there by now, which needs no undoing. WAKE, for the threads
+        // that wait for the old memory, does not fail then.
         let _ = call::<UFFDIO_UNREGISTER, _>(&self.fd, &mut { self.range });
         let _ = call::<UFFDIO_WAKE, _>(&self.fd, &mut { self.range });
         // SAFETY: `mask` is what `block_signals` got.

@@ -1,6 +1,6 @@
 //! Descriptors that other processes send (unix(7), SCM_RIGHTS): one way for all sockets of the library.
 //!
-//! A descriptor can be anything, also one whose close takes minutes ([`crate::deferred_close`]). So:
+//! A descriptor can be anything, also one that takes minutes to close ([`crate::deferred_close`]). So:
 //!
 //! * The peer's credentials (SO_PEERCRED) are looked at before the first message is received; the socket of a peer that
 //!   is turned away is closed unread ([`close_connection`]).

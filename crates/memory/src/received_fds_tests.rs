@@ -82,7 +82,7 @@ fn nobody_waits_for_what_others_have_sent() {
         let (slow, reader) = slow_to_close(20);
         let (near, far) = pair();
         send(&far, b"x", &[slow.as_fd()]).unwrap();
-        drop(slow); // whoever closes the other one waits
+        drop(slow); // the thread that closes the other descriptor waits
         let heard = is_received.then(|| receive(&near, &mut [0]).unwrap());
         assert_eq!(heard.as_ref().map_or(0, |heard| heard.received_fds.len()), usize::from(is_received));
         close_connection(near);

@@ -34,7 +34,7 @@ fn what_is_claimed_has_been_read() {
     assert!(pushed >= u64::from(rounds * Half::SLOTS));
 }
 
-/// And they are taken back: after eight records of the second lap those of the eight behind the next, no fewer and no
+/// After eight records of the second lap the lines of the eight slots behind the next are taken back, no fewer and no
 /// more.
 #[test]
 fn eight_lines_are_claimed_at_once() {

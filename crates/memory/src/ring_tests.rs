@@ -95,7 +95,7 @@ fn short_records() {
     assert!(!producer.push_short(&[1; 5], false, 9), "that is not short");
 }
 
-/// What is not short stays for [`Consumer::peek`]; and who takes short ones only makes room all the same.
+/// A record that is not short stays for [`Consumer::peek`]. A consumer that takes only short ones makes room too.
 #[test]
 fn not_all_records_are_short() {
     let (_, mut producer, mut consumer) = ring();

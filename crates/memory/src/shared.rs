@@ -239,7 +239,7 @@ impl RingMemory for Half {
     fn store_bulk(&self, at: u32, payload: &Payload<'_>, stores: Stores) -> Result<(), Fault> {
         let (to, len) = self.bulk(at, u32::try_from(payload.prefix.len()).map_err(|_| Fault)?);
         // SAFETY: `bulk` stays within the half; the prefix is ours and not in the window. The peer may write there too
-        // if it breaks the rules; nobody has a reference to these bytes.
+        // if it breaks the rules, and no reference to these bytes exists.
         unsafe { ptr::copy_nonoverlapping(payload.prefix.as_ptr(), to, len) };
         let mut at = at + len as u32;
         let copied = payload.spans.iter().try_for_each(|span| {

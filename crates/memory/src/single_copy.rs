@@ -57,7 +57,7 @@ pub fn is_good(pid: u32, ticket: TicketRef) -> Result<(), SingleCopyError> {
     if u64::from_ne_bytes(bytes) == ticket.value { Ok(()) } else { Err(SingleCopyError::Void) }
 }
 
-/// What it takes to move [`Costs::BYTES`] from one buffer to another.
+/// The time that it takes to move [`Costs::BYTES`] from one buffer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// By the kernel, as [`pull`] does it.

@@ -1,4 +1,4 @@
-//! Which way a payload is written to where another processor reads it, tried out while data flow.
+//! The way in which a payload is written to where another processor reads it, tried out while data flow.
 //!
 //! What plain stores have written stays in the caches of the processor that wrote it, and the one that reads fetches it
 //! from there: on some machines the fastest way of all, on others several times slower than the way through memory
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn who_reads_is_behind() {
-        // What a segment takes is what the one takes whose place it gets.
+        // A segment takes as long as the earlier segment of which it gets the place.
         let mut all_stores = std::collections::VecDeque::from([Stores::Through; 16]);
         let (fast, slow) = (by(600, 1000), by(7600, 1000));
         let parts = stream(100_000, 10_000, |i, stores| {

@@ -16,11 +16,11 @@
 //! **Several receivers.** An end may be held by several threads, and after fork(2) by several processes. A receiver
 //! copies first and then moves `head` by compare-and-exchange; one that lost copies again. So a receiver that is
 //! killed, or left by longjmp(3), in the middle has taken nothing, and no lock exists that it could keep. Senders
-//! exclude each other by means of the caller's.
+//! exclude each other by a lock of the caller's.
 //!
-//! **Taking back.** The sender can take bytes out again that nobody has read ([`Stream::take_back`]), as a receiver
-//! would. It changes the mode before; a receiver looks at the mode after `head`, so one that saw the old mode cannot
-//! win against the sender's own exchange, nor see a `head` that was moved since.
+//! **Taking back.** The sender can take bytes out again that no receiver has read ([`Stream::take_back`]), as a
+//! receiver would. It changes the mode before; a receiver looks at the mode after `head`, so one that saw the old mode
+//! cannot win against the sender's own exchange, nor see a `head` that was moved since.
 //!
 //! **Trust.** Whatever the other end wrote is input: counts that make no sense are [`Broken`]. The bytes themselves
 //! are copied and not looked at.
@@ -91,10 +91,10 @@ pub trait StreamMemory {
     fn store(&self, at: usize, from: &[u8]);
 }
 
-/// A stream. Both ends use the same type; each function says whose it is.
+/// A stream. Both ends use the same type. Each function says which end calls it.
 pub struct Stream<M>(pub M);
 
-/// How often counts may change while they are read, before that is taken for the other end's malice.
+/// The number of times that counts may change while they are read, before that is taken for the other end's malice.
 const TRIES: u32 = 1 << 16;
 
 impl<M: StreamMemory> Stream<M> {
@@ -363,7 +363,7 @@ mod pair {
         fn words(&self) -> &Words {
             let at = if self.second { 128 } else { 0 };
             // SAFETY: the backing is aligned to 64 bytes, longer than both, and lives as long as the pair; `Words` is
-            // nothing but atomics and padding that nobody reads.
+            // nothing but atomics and padding that no code reads.
             unsafe { &*self.pair.backing.base().as_ptr().add(at).cast::<Words>() }
         }
 

@@ -113,7 +113,7 @@ fn loom_a_revocation_outlives_who_gives_up() {
     });
 }
 
-/// The revocation comes in the midst of the owner's hold: who gives up must leave it revoked, and not held.
+/// The revocation comes while the owner holds the mutex. A thread that gives up must leave it revoked, and not held.
 #[test]
 fn loom_who_gives_up_in_the_midst_takes_nothing() {
     explore(5, || {

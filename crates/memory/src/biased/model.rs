@@ -34,14 +34,14 @@ pub fn is_alone() -> bool {
     true
 }
 
-/// Any mutex, whose guard is kept beside it.
+/// An ordinary mutex. Its guard is kept beside it.
 #[derive(Default)]
 pub struct Inner {
     guard: UnsafeCell<Option<MutexGuard<'static, ()>>>,
     mutex: Mutex<()>,
 }
 
-// SAFETY: the guard is reached by who holds the mutex.
+// SAFETY: only the thread that holds the mutex reaches the guard.
 unsafe impl Sync for Inner {}
 // SAFETY: models move it before it is held.
 unsafe impl Send for Inner {}

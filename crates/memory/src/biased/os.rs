@@ -64,7 +64,7 @@ pub fn light_fence() {
     }
 }
 
-/// A full barrier here, and one in every other thread of the process. False: not again, please.
+/// A full barrier here, and one in every other thread of the process. False: no mutex may lean again.
 pub fn heavy_fence() -> bool {
     if cfg!(miri) {
         core::sync::atomic::fence(Ordering::SeqCst);

@@ -191,7 +191,7 @@ fn there_are_as_many_owners_as_slots() {
 #[test]
 fn let_go_once_too_often() {
     let stray = |mutex: &RawBiased| {
-        // SAFETY: nobody holds it, and nothing is protected by it.
+        // SAFETY: no thread holds the mutex, and it protects nothing.
         unsafe { mutex.unlock() };
     };
     let mutex = unheld();
@@ -206,7 +206,7 @@ fn let_go_once_too_often() {
     assert!(elsewhere(|| tried(&mutex)));
 }
 
-/// Two numbers that are equal unless two are in at once.
+/// Two numbers that are equal unless two threads hold the mutex at once.
 struct Pair(u64, u64);
 
 impl Pair {
@@ -218,7 +218,7 @@ impl Pair {
     }
 }
 
-/// One that comes all the time and leans on it; others that come now and then, each in its way.
+/// One thread takes the mutex all the time, so that it leans to that thread. Others come now and then, each in its way.
 #[test]
 fn nobody_is_in_beside_another() {
     const REVOCATIONS: u64 = if cfg!(miri) { 4 } else { 3000 };
@@ -234,7 +234,7 @@ fn nobody_is_in_beside_another() {
             let leant = unsafe { mutex.raw() }.leans_to().is_some_and(|owner| owner != os::thread());
             let held = stores();
             n += u64::from(held);
-            // SAFETY: atomics; nobody is harmed by another number.
+            // SAFETY: these are atomics, and another number does no harm to any thread.
             unsafe { mutex.raw() }.row.needed.store(EASY, Ordering::Relaxed);
             revocations.fetch_add(u64::from(held && leant), Ordering::Relaxed);
             if !pause.is_zero() {
@@ -273,8 +273,8 @@ fn nobody_is_in_beside_another() {
     assert_eq!((one, other), (total.load(Ordering::Relaxed), total.load(Ordering::Relaxed)));
 }
 
-/// Who lets go in between and takes it again at once comes behind those who wait, whether it leans to that thread or
-/// not.
+/// A thread that lets go in between and takes the mutex again at once comes behind the waiting threads. This holds
+/// whether the mutex leans to that thread or not.
 #[test]
 fn who_waits_has_it_next() {
     use parking_lot::lock_api::RawMutexFair;

@@ -159,7 +159,7 @@ impl<M: RingMemory> Producer<M> {
     #[inline(always)]
     fn publish(&mut self, code: u32, len: u32, grain: Option<u32>) {
         let stamp = Stamp { lap: self.at.lap, code, len, grain };
-        // Release: whoever sees the stamp sees the body and the payload.
+        // Release: a consumer that sees the stamp sees the body and the payload.
         self.memory.stamp(self.line).store(stamp.pack(), Ordering::Release);
         self.at.step(M::SLOTS);
         self.line = M::line(self.at.slot(M::SLOTS));
