@@ -370,7 +370,7 @@ impl Regions {
                 }
                 let zero_based = bound.access.contains(Access::ZERO_BASED);
                 let start = if zero_based { 0 } else { bound.addr };
-                let offset = addr.checked_sub(start).ok_or(RemoteFault::Bounds)?;
+                let offset = addr.checked_sub(start).ok_or_else(|| beyond(addr, len))?;
                 if offset.checked_add(u64::from(len)).is_none_or(|end| end > bound.length) {
                     return Err(beyond(addr, len));
                 }
@@ -490,7 +490,9 @@ impl RemoteFault {
     /// One line for the log.
     pub const fn rule(self) -> &'static str {
         match self {
-            RemoteFault::Key => "responder: no memory region and no bound window has this rkey",
+            RemoteFault::Key => {
+                "responder: no memory region and no bound window has this rkey (FLUSH of a region: no region)"
+            }
             RemoteFault::Domain => {
                 "responder: the rkey's region or window belongs to another protection domain (a type 2 window: to \
                  another queue pair)"
@@ -505,7 +507,8 @@ impl RemoteFault {
 /// Why memory that is not within bounds is not.
 #[cold]
 fn beyond(addr: u64, len: u32) -> RemoteFault {
-    if addr.checked_add(u64::from(len)).is_none() { RemoteFault::Wrap } else { RemoteFault::Bounds }
+    let last = u64::from(len).saturating_sub(1);
+    if addr.checked_add(last).is_none() { RemoteFault::Wrap } else { RemoteFault::Bounds }
 }
 
 /// True if the region of so many bytes from `iova` on has these.

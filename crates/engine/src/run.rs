@@ -30,8 +30,8 @@ const TIMERS_EACH: usize = 10;
 const TIMERS_MORE: usize = 64;
 
 /// True for what processes of one host alone say to each other: references to memory, and the NAK codes about copies by
-/// them, which the specification reserves. A wire to another host delivers neither, so this is the one place that
-/// drops them there.
+/// them, which the specification reserves. A peer on another host must not be believed about either: this is the one
+/// place that drops them.
 fn is_for_one_host(packet: &Packet) -> bool {
     let about_copies = [NAK | NAK_SOURCE_FAULT, NAK | NAK_SINGLE_COPY].contains(&packet.syndrome);
     packet.has(flag::BY_REF) || packet.op == PacketOp::Ack && about_copies

@@ -215,12 +215,12 @@ impl WindowEnv {
             && coarse_time() <= link.streams_until;
         // Of a stream, the peer does its part.
         let shared = goes_on || request.queues && self.streams(id, request.len);
-        let shares = self.shared.count() > 0;
+        let answers = Answers { taken: self.stats.received_packets, shares: self.shared.count() > 0 };
         let link = self.link_mut(id)?;
         if !goes_on {
             link.streams_until = if shared { coarse_time() + LIFE_HOLDS } else { 0 };
         }
-        let reached = act(link, request, shared, shares)?;
+        let reached = act(link, request, shared, answers)?;
         self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
     }
@@ -239,7 +239,7 @@ impl WindowEnv {
         }
         let began = monotonic();
         let link = self.link_mut(id)?;
-        let reached = act(link, request, false, false)?;
+        let reached = act(link, request, false, Answers::default())?;
         link.long.executed(request.len, monotonic().saturating_sub(began));
         self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
@@ -308,8 +308,17 @@ fn worth_a_call(link: &Link, request: &OneSided<'_>) -> bool {
         && (anyhow || link.producer.peer_sleeps() || link.small.are_late(coarse_time))
 }
 
-/// `by_memory`: only as a copy in memory, not by a system call. `shares`: the peer can map memory of this process.
-fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, shares: bool) -> Option<OneSidedDone> {
+/// How an answer of the peer's may come that takes it no system call.
+#[derive(Clone, Copy, Default)]
+struct Answers {
+    /// Packets that have been taken from all peers.
+    taken: u64,
+    /// The peer can map memory of this process.
+    shares: bool,
+}
+
+/// Executes a request. `by_memory`: only as a copy in memory, not by a system call.
+fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answers) -> Option<OneSidedDone> {
     if link.state != State::Up {
         return None;
     }
@@ -363,7 +372,7 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, shares: bool) -
             _ => single_copy::pull(remote.who.pid, &theirs, ours),
         };
         if detected {
-            link.stream_detector.ends(link.consumer.count(), shares, monotonic);
+            link.stream_detector.ends(answers.taken, answers.shares, monotonic);
         }
         copied.ok().map(|()| OneSidedDone { epoch, before: 0 })
     })

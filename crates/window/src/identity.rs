@@ -12,9 +12,9 @@
 //! and have another process return it. A maker that names a block that is not its own gives its own secret away, and no
 //! other.
 //!
-//! The link back may fail for a while: no descriptor is left here, or the peer's queue of connections is full. It is
-//! tried again with growing pauses. A visitor to which no link back can be made within [`PATIENCE`] is turned away, and
-//! its maker connects anew.
+//! The link back may fail for a while, or go again: no descriptor is left on either side, or the peer's queue of
+//! connections is full. It is tried again with growing pauses. A visitor whose maker is not known within [`PATIENCE`]
+//! is turned away, and its maker connects anew.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ use crate::socket;
 
 /// The pause between a failed link back and the next attempt; each further pause is twice as long.
 const FIRST_PAUSE: Nanos = 1_000_000;
-/// The time from the first failed link back until the visitor is turned away.
+/// The time from the visit until the visitor is turned away.
 const PATIENCE: Nanos = 5_000_000_000;
 
 /// What links say about the processes at their other ends.
@@ -54,7 +54,7 @@ struct Heard {
     at: u16,
 }
 
-/// A visitor to which no link back could be made so far.
+/// A visitor whose maker is not known yet.
 pub(crate) struct Unreached {
     /// The link that it has made.
     visitor: LinkId,
@@ -98,7 +98,7 @@ impl WindowEnv {
 
     /// What a process without a number here needs to be known: a link to the block that it names.
     pub(crate) fn connect_back(&mut self, id: LinkId) {
-        if !self.is_reached(id) {
+        if self.seek_maker(id) {
             let now = monotonic();
             let (at, until) = (now + FIRST_PAUSE, now + PATIENCE);
             self.unreached.push(Unreached { visitor: id, at, pause: FIRST_PAUSE, until });
@@ -110,7 +110,7 @@ impl WindowEnv {
         for mut one in std::mem::take(&mut self.unreached) {
             if one.at > now {
                 self.unreached.push(one);
-            } else if !self.is_reached(one.visitor) {
+            } else if self.seek_maker(one.visitor) {
                 if one.until <= now {
                     self.lose(one.visitor);
                     continue;
@@ -122,13 +122,16 @@ impl WindowEnv {
         }
     }
 
-    /// False if a visitor needs a link back, and none could be made now.
-    fn is_reached(&mut self, id: LinkId) -> bool {
+    /// Makes the link back to a visitor's maker if there is none, and gives true as long as the maker is not known: a
+    /// link that was made can go again before the secret has come back over it.
+    fn seek_maker(&mut self, id: LinkId) -> bool {
         let heard = self.remote_of(id).filter(|remote| remote.is_unknown()).and_then(|remote| remote.identity.heard);
-        let Some(Heard { named, .. }) = heard else { return true };
+        let Some(Heard { named, .. }) = heard else { return false };
         // A block that no other process can hold stays without a link, however often it is tried.
-        let possible = BLOCKS.contains(&named) && self.own_blocks.iter().all(|(own, _)| *own != named);
-        !possible || self.resolve_block(named).is_some()
+        if BLOCKS.contains(&named) && self.own_blocks.iter().all(|(own, _)| *own != named) {
+            let _ = self.resolve_block(named);
+        }
+        true
     }
 
     /// Returns secrets wherever they may be returned and have not been: a link has come, or two are known to lead to
@@ -168,7 +171,7 @@ impl WindowEnv {
             let same = remote.who == who && remote.identity.own.as_ref() == Some(told);
             same.then_some(remote.peer)
         });
-        // What a peer repeats changes nothing, and going over all links for it would let each message cost that much.
+        // What a peer repeats changes nothing: no link is marked, and no secret is returned again.
         let Some(peer) = peer.filter(|peer| *peer != from) else { return };
         for id in self.live.clone() {
             let Some(link) = self.link_mut(id) else { continue };
@@ -180,6 +183,9 @@ impl WindowEnv {
                 link.state = State::Up;
             }
         }
+        let mut unreached = std::mem::take(&mut self.unreached);
+        unreached.retain(|one| self.remote_of(one.visitor).is_some_and(Remote::is_unknown));
+        self.unreached = unreached;
         self.return_secrets();
     }
 }

@@ -4,20 +4,22 @@
 //! part: best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves
 //! several times as much: two processors share the work, and a small request is one cache line.
 //!
-//! A program that polls for each completion before it posts the next request has no queue
-//! ([`wire::OneSided::queues`]). But so has one that asks for few completions, although it may wait for what
-//! its peer writes to it. In a stream, call after call begins soon after the one before. Where an answer is waited for,
-//! there lies at least one call of the peer's between two of this process: also if only some requests of a group are
-//! answered, it lies behind one of them. So what counts is the longest time between two calls, and not their sum.
+//! A program that polls for each completion before it posts the next request has no queue ([`wire::OneSided::queues`]).
+//! But so has one that asks for few completions, although it may wait for what its peer writes to it. In a stream, call
+//! after call begins soon after the one before. Where an answer is waited for, there mostly lies a call of the peer's
+//! between two of this process: also if only some requests of a group are answered, it lies behind one of them. An
+//! answer that comes by no call of the device's (TCP, memory that the programs share) may be quicker, and is taken for
+//! none. So what counts is the longest time between two calls, and not their sum.
 
 use wire::{Nanos, PIECE};
 
 /// The calls in a row without a break that are a stream, by the size of the requests: more where each is short, because
 /// a wrong verdict costs as much as waking the peer. And the time from the end of one call to the end of the next, in
 /// hundredths of what the call alone takes, beyond which there is a break. In streams of short requests less passes,
-/// and an answer of the peer's by a call takes at least 200 (docs/lab/constants.md). The two sides' calls differ more
-/// where they are long, and a post is nothing beside them. Bytes, calls, hundredths.
-const CLASSES: [(u32, u32, u64); 3] = [(1024, 16, 185), (32768, 4, 185), (u32::MAX, 2, 135)];
+/// and an answer of the peer's by a call takes at least 200 (docs/lab/constants.md), if it is about as long. Beside a
+/// longer call a short answer takes less, the two sides' calls differ more, and a post is nothing. Bytes, calls,
+/// hundredths.
+const CLASSES: [(u32, u32, u64); 4] = [(1024, 16, 185), (4096, 4, 185), (32768, 4, 135), (u32::MAX, 2, 135)];
 /// That bound where an answer may have come that takes the peer no call: as a packet, or by a copy in shared
 /// memory.
 const QUICK_BREAK: u64 = 135;
@@ -33,7 +35,7 @@ pub(crate) struct StreamDetector {
     run: u32,
     /// When the last one ended; 0: there was none.
     ended: Nanos,
-    /// Packets that had been taken from the peer then.
+    /// Packets that had been taken from all peers then: two processes may have two links.
     taken: u64,
     /// Calls until one is measured.
     unmeasured: u32,
@@ -66,7 +68,7 @@ impl StreamDetector {
         }
     }
 
-    /// It has been executed. `taken`: packets that have been taken from the peer. `shares`: the peer may write to this
+    /// It has been executed. `taken`: packets that have been taken from all peers. `shares`: the peer may write to this
     /// process's memory without a call and without a packet.
     #[inline]
     pub fn ends(&mut self, taken: u64, shares: bool, now: impl Fn() -> Nanos) {
@@ -238,6 +240,15 @@ mod tests {
         // Where each post takes its time, too.
         assert_eq!(until_stream(&[8], 1000, |_| 700), Some(16));
         assert_eq!(until_stream(&[4096], 1000, |_| 700), Some(4));
+    }
+
+    /// Requests that a shorter one answers, by a call that takes less. Beside requests of more than 32 KiB it cannot be
+    /// told from the pauses of a stream; those take about as long by the window as by a call.
+    #[test]
+    fn short_answers_are_answers() {
+        for len in [8 << 10, 16 << 10, 22 << 10, 32 << 10] {
+            assert_eq!(until_stream(&[len], 1300, |_| 1300), None, "{len} bytes");
+        }
     }
 
     /// An interrupted call says nothing about how long the others take.

@@ -81,11 +81,12 @@ pub trait PacketWire {
 
     /// A mark for what was sent on this link so far.
     fn sent_mark(&self, link: LinkId) -> u64;
-    /// True if the peer has taken everything up to this mark: only then does sending again make sense.
+    /// True if the peer has taken everything up to this mark, or if that cannot be known: only then does sending again
+    /// make sense.
     fn taken(&self, link: LinkId, mark: u64) -> bool;
     /// A number if packets of the peer have come over this link that have not been taken yet: when
     /// [`PacketWire::read`] has come to it, all that are here now have been taken. The answer that a request waits for
-    /// may be among them.
+    /// may be among them. `None` also where it cannot be known.
     fn unread(&self, link: LinkId) -> Option<u64>;
     /// How many packets were taken over this link.
     fn read(&self, link: LinkId) -> u64;
@@ -104,6 +105,10 @@ pub trait PacketWire {
 }
 
 /// What processes of one host do for each other. The defaults are those of a wire that leads to other hosts.
+///
+/// A wire has all of a group or nothing: [`SameHost::is_same_host`], `pull`, `push` and `quiesce`; `offered`,
+/// `co_copy`, `has_late_writer` and `wait_for_late_writers`; `publish`, `retract` and `one_sided`. A wire that copies
+/// and does not wait in `quiesce` would copy to memory that was given back.
 pub trait SameHost {
     /// True if this link leads to a process of this host. Packets by reference, and the NAK codes about them, mean
     /// something on such links only.

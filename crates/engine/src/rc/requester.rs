@@ -207,6 +207,7 @@ impl<P: Env> Engine<P> {
             return Ok(());
         };
         let caps = self.env.caps(link);
+        debug_assert!(caps.single_copy.is_none() || self.env.is_same_host(link), "copies need one host");
         loop {
             let mut packet = self.first_of(qp, at);
             let piece = match self.make_packet(qp, at, link, &caps, &mut packet) {

@@ -1,6 +1,6 @@
 //! Sending what the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
 
-use verbs::{EventKind, EventSource, QpState, Qpn};
+use verbs::{EventKind, EventSource, QpState, Qpn, WcStatus};
 use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
 
 use crate::Engine;
@@ -73,7 +73,10 @@ impl<P: Env> Engine<P> {
                             self.spans.push(span);
                         }
                         Ok(None) => {}
-                        Err(_) => {
+                        Err(refused) => {
+                            if let Refused::Access(fault) = refused {
+                                self.done.broken(qp.qpn, None, WcStatus::LocAccessErr, fault.rule());
+                            }
                             packet = qp.acknowledgement(psn.plus(sent / qp.mtu), NAK | NAK_REMOTE_ACCESS, msn);
                             fatal = Some(EventKind::QpAccessErr);
                         }

@@ -59,7 +59,7 @@ pub(crate) enum Response {
     },
 }
 
-/// The state of RC, UC and XRC.
+/// The state of RC, UC and XRC. UD numbers its packets by it, too.
 #[derive(Debug, Default)]
 pub(crate) struct RcState {
     pub next_psn: Psn,
