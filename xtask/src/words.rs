@@ -78,6 +78,7 @@ mod tests {
         "crates/taps/",
         "crates/verbs/",
         "crates/view/",
+        "crates/window/",
         "fuzz/",
         "xtask/",
     ];

@@ -37,8 +37,8 @@ pub(crate) fn encode(p: &Packet) -> ([u64; 7], usize) {
     (words, used)
 }
 
-/// A header of 3 or 4 words, and behind it a payload of at most 8 bytes; whether there are 4. `None` if the header is
-/// longer.
+/// Encodes a header of 3 or 4 words, and behind it a payload of at most 8 bytes. The flag tells that the header has 4
+/// words. `None` if the header is longer.
 #[inline(always)]
 pub(crate) fn encode_short(p: &Packet, payload: u64) -> Option<([u64; 5], bool)> {
     if p.remote_addr | p.swap | p.compare != 0 {
@@ -48,7 +48,7 @@ pub(crate) fn encode_short(p: &Packet, payload: u64) -> Option<([u64; 5], bool)>
     Some(if w3 != 0 { ([w0, w1, w2, w3, payload], true) } else { ([w0, w1, w2, payload, 0], false) })
 }
 
-/// The packet of a short record. `None` if it is none of those that can be one.
+/// The packet of a short record. `None` if the record is no such packet.
 #[inline(always)]
 pub(crate) fn decode_short(short: &Short) -> Option<ShortPacket> {
     let [w0, w1, w2, w3, w4] = short.words;
@@ -56,8 +56,8 @@ pub(crate) fn decode_short(short: &Short) -> Option<ShortPacket> {
     ShortPacket::new([w0, w1, w2], short.len, if short.four { w4 } else { w3 })
 }
 
-/// The packet with a header of the first `words` of these, written to `packet`: it is large, and so is made where it
-/// stays. False if there is no such operation.
+/// Writes the packet with a header of the first `words` of these to `packet`. A packet is large, and so is made where
+/// it stays. False if there is no such operation.
 #[inline(always)]
 pub(crate) fn decode(body: &[u64; 7], words: usize, packet: &mut Packet) -> bool {
     let Some(op) = PacketOp::from_raw(body[0] as u8) else { return false };

@@ -1,8 +1,8 @@
-//! What can be set from outside.
+//! The settings from outside.
 
 use report::Settings;
 
-/// What can be set of the window wire. Every part has an environment variable, see [`Settings`].
+/// The settings of the window wire. Every part has an environment variable, see [`Settings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `SOFTRNIC_SINGLE_COPY` (0 or 1): with 0 this process neither copies large messages directly between processes
@@ -11,8 +11,8 @@ pub struct Config {
     /// `SOFTRNIC_SINGLE_COPY_ABOVE` (bytes): messages longer than this go by single copy, whatever is quicker.
     /// [`SINGLE_COPY_ABOVE`] with `SOFTRNIC_SINGLE_COPY=1`, and `None` if neither is set.
     pub single_copy_above: Option<u32>,
-    /// `SOFTRNIC_PEERS` (`user` or `any`, default `user`): whose processes may connect: those of the same user, or
-    /// anybody's. Copies between processes of different users always go through the window.
+    /// `SOFTRNIC_PEERS` (`user` or `any`, default `user`): which processes may connect: those of the same user, or
+    /// those of any user. Copies between processes of different users always go through the window.
     pub any_user: bool,
 }
 
@@ -27,7 +27,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What the environment asks for.
+    /// The settings that the environment asks for.
     pub fn of(settings: &Settings) -> Self {
         let always = (settings.single_copy == Some(true)).then_some(SINGLE_COPY_ABOVE);
         Config {

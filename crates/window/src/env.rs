@@ -43,7 +43,7 @@ pub struct Stats {
 
 /// A place in the table of links.
 pub(crate) struct Entry {
-    /// Its name: the place, and in the upper half what tells it from its predecessors there.
+    /// The name of the link: the place, and in the upper half a number that tells it from its predecessors there.
     pub id: LinkId,
     pub link: Option<Box<Link>>,
 }
@@ -68,7 +68,7 @@ pub struct WindowEnv {
     /// Links that are not dead, and dead ones until `take_dead_links`.
     pub(crate) live: Vec<LinkId>,
     dirty: Vec<LinkId>,
-    /// One of those on which packets were sent since the last ring of the doorbell was seen to sleep.
+    /// A peer to which packets were sent since the last ring of the doorbells was seen to sleep.
     urgent: bool,
     pub(crate) full: Vec<LinkId>,
     pub(crate) any_dead: bool,
@@ -83,9 +83,9 @@ pub struct WindowEnv {
     pub(crate) routes: HashMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
     pub(crate) unreached: Vec<Unreached>,
-    /// Nobody is let in until then, for want of descriptors.
+    /// No peer is let in until then, for want of descriptors.
     pub(crate) closed_until: Option<Nanos>,
-    /// When it was last told that a peer could not come in.
+    /// The time at which a message last said that a peer could not come in.
     pub(crate) told_at: Option<Nanos>,
     pub(crate) next_serial: u32,
     pub(crate) next_peer: u64,
@@ -155,7 +155,7 @@ impl WindowEnv {
         Ok(env)
     }
 
-    /// Whether what keeps a connection from being made is told on standard error.
+    /// Sets whether an obstacle to a connection is told on standard error.
     pub fn set_diagnostics(&mut self, on: bool) {
         self.diagnose = on;
     }
@@ -240,9 +240,9 @@ impl WindowEnv {
         }
     }
 
-    /// The next packet of a link, if it is there and short, and nothing is out of the ordinary: then, and only then,
-    /// there may follow [`WindowEnv::release_short`]. `prompt`: the poll goes on with the acknowledgement, and the
-    /// place of that is fetched.
+    /// The next packet of a link, if it is there and short, and nothing is out of the ordinary. Then, and only then,
+    /// [`WindowEnv::release_short`] may follow. `prompt`: the poll goes on with the acknowledgement, and the cache line
+    /// for that is fetched.
     #[inline(always)]
     pub fn peek_short(&self, id: LinkId, prompt: bool) -> Option<ShortPacket> {
         self.link(id)?.peek_short(prompt)
@@ -257,7 +257,7 @@ impl WindowEnv {
     }
 
     /// Gives back what [`WindowEnv::peek`] gave on this link.
-    // Always: taps call it too, and would otherwise cost those who have none a call.
+    // Inlined always: taps call it too, and would otherwise cost a process without taps a call.
     #[inline(always)]
     pub fn release(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else { return };
@@ -307,7 +307,7 @@ impl WindowEnv {
     #[inline(always)]
     fn any_ready_of(&self, of: impl Fn(LinkId) -> bool) -> bool {
         let used = if self.looped { &self.live[..] } else { self.live.get(1..).unwrap_or_default() };
-        // No iterator's function, which would be called.
+        // This loop uses no function of an iterator, which would be called.
         for &id in used {
             if of(id) && self.link(id).is_some_and(Link::ready) {
                 return true;
@@ -316,7 +316,7 @@ impl WindowEnv {
         false
     }
 
-    /// Nothing comes or goes on this link any more. The peer notices by the socket.
+    /// Ends this link: nothing comes or goes on it any more. The peer notices by the socket.
     pub(crate) fn bury(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else {
             return;
@@ -331,9 +331,9 @@ impl WindowEnv {
         self.any_dead = true;
     }
 
-    /// The links that died since the last call, all of whose packets have been taken: appended to `dead`, each with
-    /// another link to the same process, over which more of what it sent may come. The dead ones' ids are not valid any
-    /// more. Must not be called between [`WindowEnv::peek`] and [`WindowEnv::release`].
+    /// Appends to `dead` the links that died since the last call, if all of their packets have been taken. With each
+    /// goes another link to the same process, over which more of what it sent may come. The ids of the dead links are
+    /// not valid any more. Must not be called between [`WindowEnv::peek`] and [`WindowEnv::release`].
     pub fn take_dead_links(&mut self, dead: &mut Vec<(LinkId, Option<LinkId>)>) {
         if !std::mem::take(&mut self.any_dead) {
             return;
@@ -377,7 +377,7 @@ impl WindowEnv {
     }
 
     /// Closes every descriptor, in a forked child: the child must not speak in its parent's name, nor hide its death.
-    /// Async-signal-safe. The platform must not be used or dropped in the child; its windows are not mapped there.
+    /// Async-signal-safe. This value must not be used or dropped in the child, where its windows are not mapped.
     pub fn close_after_fork(&self) {
         self.fds.close_all();
     }

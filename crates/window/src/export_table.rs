@@ -1,4 +1,5 @@
-//! Requests that the initiator executes: what this process shows its peers, and acting on what they show.
+//! Requests that the initiator executes: the rows that this process shows its peers, and the use of those that they
+//! show.
 //!
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The
 //! arena's places are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
@@ -16,9 +17,9 @@ use crate::shared::{PLACES, Place};
 
 /// Up to so many bytes, a peer that polls takes a request from the ring in less time than a system call needs.
 pub(crate) const SMALL: u32 = 1024;
-/// How long the last look at a peer's life holds. A process number does not come round again so soon.
+/// The time for which the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 8_000_000;
-/// What this process shows.
+/// The rows that this process shows.
 pub(crate) struct Exports {
     writer: Writer<OwnTable>,
     /// For peers.
@@ -40,7 +41,7 @@ pub(crate) fn coarse_time() -> Nanos {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Where `len` bytes at this address are in the arena, if all of them are there.
+/// The place in the arena of `len` bytes at this address, if all of them are there.
 fn within([start, bytes, at, ..]: [u64; VALUES], addr: u64, len: u32) -> Option<u64> {
     let offset = addr.checked_sub(start)?;
     let end = offset.checked_add(u64::from(len))?;
@@ -78,7 +79,7 @@ impl Remote {
         let named =
             self.export_table.as_ref().filter(|_| !self.arena_failed && self.we_permitted).and_then(|b| b.find(ARENA));
         let Some([number, inode, ..]) = named else { return false };
-        // Whether it can be had is found out when it is needed.
+        // Whether the arena can be had is found out when it is needed.
         self.arena = arena::Peer::new(number, inode).ok().filter(|_| self.pidfd.is_some());
         self.arena_failed = self.arena.is_none();
         !self.arena_failed
@@ -170,7 +171,7 @@ impl WindowEnv {
     }
 
     pub(crate) fn retract_row(&mut self, id: ExportId) {
-        // Also for what is not shown: a receive's memory.
+        // The wait is also for memory that is not shown, such as that of a receive.
         self.wait_for_late_writers_of_links();
         let Some(export_table) = &mut self.export_table else { return };
         let exported = export_table.writer.retract(tag(id));
@@ -180,7 +181,7 @@ impl WindowEnv {
         if !exported {
             return;
         }
-        // Who was never permitted to copy cannot be copying, whatever its mark says.
+        // A peer that was never permitted to copy cannot be copying, whatever its mark says.
         self.quiesce_those(|env, id| {
             env.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
         });
@@ -213,7 +214,7 @@ impl WindowEnv {
             && !request.service.is_reliable()
             && link.streams_until != 0
             && coarse_time() <= link.streams_until;
-        // Of a stream, the peer does its part.
+        // The peer does its part of a stream.
         let shared = goes_on || request.queues && self.streams(id, request.len);
         let answers = Answers { taken: self.stats.received_packets, shares: self.shared.count() > 0 };
         let link = self.link_mut(id)?;
@@ -232,7 +233,7 @@ impl WindowEnv {
             && if request.service.is_reliable() {
                 link.long.are_sent(request.queues, coarse_time)
             } else {
-                request.queues // nobody tells how soon they are taken
+                request.queues // no answer tells how soon they are taken
             };
         if sends && self.runs(id) {
             return None;

@@ -1,4 +1,4 @@
-//! What the wire tells about its links: facts for reports.
+//! The facts about links for reports.
 
 use report::facts::{Life, Link as LinkFacts};
 use verbs::Qpn;

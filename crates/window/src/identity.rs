@@ -31,7 +31,7 @@ const FIRST_PAUSE: Nanos = 1_000_000;
 /// The time from the visit until the visitor is turned away.
 const PATIENCE: Nanos = 5_000_000_000;
 
-/// What links say about the processes at their other ends.
+/// The facts that links tell about the processes at their other ends.
 #[derive(Default)]
 pub(crate) struct Identity {
     /// The secret of this process's HELLO over the link, and the block to which the link was made.
@@ -44,7 +44,7 @@ pub(crate) struct Identity {
     pub known: bool,
 }
 
-/// What a HELLO said.
+/// The content of a HELLO.
 #[derive(Clone, Copy)]
 struct Heard {
     secret: [u8; SECRET],
@@ -96,7 +96,7 @@ impl WindowEnv {
         self.own_blocks.first().map_or(0, |(block, _)| *block)
     }
 
-    /// What a process without a number here needs to be known: a link to the block that it names.
+    /// Makes what is needed to know a process without a number here: a link to the block that it names.
     pub(crate) fn connect_back(&mut self, id: LinkId) {
         if self.seek_maker(id) {
             let now = monotonic();
@@ -105,7 +105,7 @@ impl WindowEnv {
         }
     }
 
-    /// Tries the links back again whose time has come.
+    /// Tries again the links back for which the time has come.
     pub(crate) fn connect_back_again(&mut self, now: Nanos) {
         for mut one in std::mem::take(&mut self.unreached) {
             if one.at > now {

@@ -145,7 +145,7 @@ fn what_is_copied_does_not_help() {
     assert!(b.links()[1..].iter().all(|&link| b.same_peer(b.links()[1], link)));
 }
 
-/// A process that was given a secret does not get it returned by another one, who would be taken for it.
+/// A process that was given a secret does not get it returned by another process, which would be taken for it.
 #[test]
 fn a_secret_that_is_passed_on_does_not_help() {
     let (mut a, mut b, mut m) = (nameless(), nameless(), nameless());

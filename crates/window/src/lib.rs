@@ -4,7 +4,7 @@
 //! * [`rendezvous`]: how processes find each other (abstract unix sockets named after blocks of QP numbers) and what
 //!   they say on the socket. `socket` holds the system calls for it.
 //! * `codec`: a packet as the words of a ring record.
-//! * `link`: one peer: two rings, a doorbell, a socket whose closing tells that the peer is gone.
+//! * `link`: one peer: two rings, a doorbell, and a socket that closes when the peer is gone.
 //! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `thresholds`: when large messages go by single copy, and when through the window.

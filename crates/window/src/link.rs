@@ -69,8 +69,8 @@ impl Rx {
 
 /// Parts of a peer's copy that are helped with before others have their turn.
 const PARTS_AT_ONCE: u32 = 2;
-/// How often a leader looks whether its follower is done before it lets others have its processor, and how often it
-/// does that between two looks at the follower's life.
+/// The number of looks at a follower's progress before the leader yields its processor, and the number of such yields
+/// between two looks at the follower's life.
 const FOLLOWER_SPINS: u32 = 4096;
 const FOLLOWER_LOOKS: u32 = 16;
 /// So many of these looks in a row must find it stopped.
@@ -78,10 +78,10 @@ const FOLLOWER_STOPPED: u32 = 10;
 /// A follower that was waited for so long has lost its processor, or is slow on purpose: it is asked less and less
 /// often.
 const FOLLOWER_SLOW: Duration = Duration::from_millis(1);
-/// How long a follower that lives may take for its part: it is waited for under the lock.
+/// The longest time that a follower that lives may take for its part: it is waited for under the lock.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(20);
 
-/// How far a link's life has come.
+/// The stage of a link's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Packets go both ways.
@@ -103,9 +103,9 @@ pub(crate) struct Remote {
     pub who: Who,
     /// It has connected to us, not we to it.
     pub visits: bool,
-    /// Which process: links to the same one have the same number, whatever process number it has or had.
+    /// The number of the process: links to one process have the same number, whatever process number it has or had.
     pub peer: u64,
-    /// What it calls its device, once it has said so.
+    /// The name that the peer gives its device, once it has said so.
     pub instance: Option<[u8; 16]>,
     /// What its links say about its identity.
     pub identity: Identity,
@@ -121,8 +121,8 @@ pub(crate) struct Remote {
     pub single_copy: bool,
     /// It has given us what it gives to those that may trace it.
     pub given: bool,
-    /// Our eventfd that it alone rings. Only for a peer that has proved that it may trace us: a process that holds
-    /// an eventfd can read the rings of others, and make writing to it block.
+    /// Our eventfd that this peer alone rings. Only for a peer that has proved that it may trace us: a process that
+    /// holds an eventfd can read the rings of others, and make writing to it block.
     pub bell: Option<TrackedFd>,
     /// The eventfd that wakes it, under the same condition; else it is rung by the socket.
     pub doorbell: Option<TrackedFd>,
@@ -194,7 +194,7 @@ fn part_of(span: Span, at: u32, len: u32) -> Span {
     Span { addr: span.addr.wrapping_add(u64::from(at)), len, ..span }
 }
 
-/// Leads a copy; one that the peer holds up is given up.
+/// Leads a copy. A copy that the peer holds up is given up.
 fn lead(
     leader: &mut Leader,
     words: &co_copy::Words<'_>,
@@ -215,7 +215,7 @@ fn lead(
         }
         let since = *began.get_or_insert_with(Instant::now);
         std::thread::sleep(Duration::from_micros(50));
-        // Once tells nothing: a process whose system calls are traced stops at each of them.
+        // One look tells nothing: a process under a tracer of system calls stops at each of them.
         stopped = if remote.is_stopped() { stopped + 1 } else { 0 };
         !remote.gone() && stopped < FOLLOWER_STOPPED && since.elapsed() < FOLLOWER_PATIENCE
     };
@@ -242,13 +242,14 @@ pub(crate) struct Link {
     pub leader: Leader,
     /// Those of the peer that we help with.
     pub follower: Follower,
-    /// In the platform's list of links to ring.
+    /// The link is in the list of links to ring.
     pub dirty: bool,
-    /// In the platform's list of links without room.
+    /// The link is in the list of links without room.
     pub full: bool,
     /// The pace of the requests that are executed here by a system call.
     pub stream_detector: StreamDetector,
-    /// They were a stream when last seen: until then, what nothing stands in front of is part of it. 0: they were none.
+    /// The requests were a stream when last seen. Until this time, a request with nothing in front of it is part of
+    /// that stream. 0: they were no stream.
     pub streams_until: wire::Nanos,
     /// Whether small requests are taken from the ring soon.
     pub small: crate::stream_detector::Small,
@@ -256,7 +257,7 @@ pub(crate) struct Link {
     pub long: crate::stream_detector::Long,
 }
 
-/// Which half of a window is whose.
+/// The side of a window that this process has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// We made the window.
@@ -272,7 +273,7 @@ impl Link {
         Ok(Self::over(out, inward, Some(remote)))
     }
 
-    /// The link of this process to itself: one ring, both of whose ends are here.
+    /// The link of this process to itself: one ring with both ends here.
     pub(crate) fn loopback() -> Result<Self, Errno> {
         let heap: Arc<dyn Backing> = Arc::new(Heap::new(Half::BYTES));
         let half = Half::new(&heap, 0)?;
@@ -337,8 +338,8 @@ impl Link {
             return None;
         }
         let short = codec::decode_short(&self.consumer.peek_short()?)?;
-        // Not the line behind an acknowledgement, for the answer to what it acknowledges: fetched so early it is taken
-        // from the peer, who is about to write it.
+        // The line behind an acknowledgement, for the answer to what it acknowledges, is not fetched. So early it would
+        // be taken from the peer, which is about to write it.
         if prompt && short.asks_for_ack() {
             self.producer.expect_push();
         }

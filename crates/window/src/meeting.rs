@@ -1,9 +1,10 @@
-//! What two processes say when they meet: greetings, proofs, and what a process gets that may trace us.
+//! The messages of two processes that meet: greetings, proofs, and what a process gets that may trace us.
 //!
 //! The kernel's word comes first (SO_PEERCRED: process and user). Beyond the window, a process gets nothing of ours
 //! before it has read a nonce from our memory and returned it: the keys and addresses on the export table, and a
 //! descriptor that it could make block, are for those that could read and stop us anyway. A process that may not trace
-//! us, because Yama, a security module or a container forbids it, rings by the socket, whose end here is ours alone.
+//! us, because Yama, a security module or a container forbids it, rings by the socket. The end of the socket here is
+//! ours alone.
 //!
 //! Where our own uid stands for all users that have no number in our user namespace, the kernel's word for the user
 //! says nothing: such a link is held, with no packet taken from it or put into it, until the peer has proved itself. So
@@ -119,7 +120,7 @@ impl WindowEnv {
         }
     }
 
-    /// What both sides do with the other's greeting: read its nonce, if the kernel permits it, and return it.
+    /// Reads the nonce that the peer's greeting names, if the kernel permits it, and returns it. Both sides do so.
     fn meet(remote: &mut Remote, greeting: &Greeting) {
         (remote.instance, remote.single_copy) = (Some(greeting.instance), greeting.single_copy);
         let (Who { pid, standing, .. }, mut nonce) = (remote.who, [0; NONCE]);
@@ -221,7 +222,8 @@ impl WindowEnv {
     }
 
     /// A peer that has read the right nonce may trace us, and gets what that is worth: a doorbell of its own and the
-    /// board. False if it was not asked. It may answer once: nobody comes to the right answer by trying.
+    /// export table. False if it was not asked. A peer may answer once, so that no peer comes to the right answer by
+    /// trying.
     fn check_proof(&mut self, id: LinkId, remote: &mut Remote, nonce: &[u8; NONCE]) -> bool {
         let Some(own) = remote.nonce.take() else { return false };
         remote.proved = *own == *nonce;

@@ -19,14 +19,14 @@ use wire::{LinkId, Nanos};
 use crate::peers::monotonic;
 use crate::{WindowEnv, rendezvous};
 
-/// How long a reading of the list serves.
+/// The time for which a reading of the list serves.
 const FRESH: Nanos = 1_000_000;
-/// One that took so long serves so many times as long: any process may bind tens of thousands of names, and the kernel
-/// lists them at each reading (docs/lab/constants.md).
+/// A reading that took so long serves for so many times as long: any process may bind tens of thousands of names, and
+/// the kernel lists them at each reading (docs/lab/constants.md).
 const SLOW: Nanos = 20_000_000;
 const TIMES: Nanos = 20;
 
-/// What a reading gave: when it ended, how long it took, and the blocks of members.
+/// The result of a reading: the time of its end, the time that it took, and the blocks of members.
 type Reading = (Nanos, Nanos, Vec<u16>);
 
 /// Reads the list.
@@ -38,7 +38,7 @@ fn read(group: &Gid, text: impl FnOnce() -> Vec<u8>) -> Reading {
     (read, read.saturating_sub(began), blocks)
 }
 
-/// How long a reading serves that took so long.
+/// The time for which a reading serves that took this long.
 fn serves(took: Nanos) -> Nanos {
     if took < SLOW { FRESH } else { took.saturating_mul(TIMES) }
 }
@@ -49,9 +49,10 @@ pub(crate) struct Multicast {
     announced: HashMap<Gid, TrackedFd>,
     /// The blocks of members as last read, and when.
     seen: HashMap<Gid, (Nanos, Vec<u16>)>,
-    /// How long the last reading took.
+    /// The time that the last reading took.
     took: Nanos,
-    /// What a thread reads now, and for which group. The mutex makes it shareable; nobody waits for it.
+    /// The list that a thread reads now, and the group for which it does. The mutex makes this shareable, and no thread
+    /// waits for it.
     coming: Option<(Gid, Mutex<Receiver<Reading>>)>,
 }
 
@@ -103,7 +104,7 @@ impl Multicast {
         let of = *group;
         let body = move || {
             deferred_close::deaf();
-            // Nobody may want it any more.
+            // The receiver may be gone: then no caller wants the list any more.
             let _ = sender.send(read(&of, text));
         };
         if std::thread::Builder::new().name("softrnic-names".into()).stack_size(256 << 10).spawn(body).is_ok() {
@@ -125,7 +126,7 @@ impl WindowEnv {
             let bound = names::claim(&rendezvous::member_name(group, first), 1, true)?;
             self.multicast.announced.insert(*group, TrackedFd::new(bound, &self.fds));
         }
-        // Our own change is to be seen at once, also where the list is being read.
+        // This process's own change is seen at once, also where the list is being read.
         self.multicast.seen.remove(group);
         self.multicast.coming.take_if(|(of, _)| of == group);
         Ok(())
@@ -148,14 +149,14 @@ impl WindowEnv {
 mod tests {
     use super::*;
 
-    /// A crowd of names takes a small part of the time, whatever it is.
+    /// A crowd of names takes a small part of the time, however large it is.
     #[test]
     fn a_slow_reading_serves_longer() {
         assert_eq!([0, 1, SLOW - 1].map(serves), [FRESH; 3]);
         assert_eq!(serves(500_000_000), 10_000_000_000);
     }
 
-    /// While a slow reading is made, nobody waits for it.
+    /// While a slow reading is made, no caller waits for it.
     #[test]
     #[cfg_attr(miri, ignore = "a thread that outlives a call, and time")]
     fn a_slow_list_is_read_by_a_thread() {
@@ -168,7 +169,7 @@ mod tests {
         let not_read = || panic!("it serves");
         assert_eq!(multicast.blocks(&group, now + serves(SLOW) - 1, not_read), [1]);
         let (go_on, wait) = sync_channel::<Vec<u8>>(1);
-        // The text comes when this thread says so: it would wait for itself.
+        // The text comes when this thread says so. If this thread waited for the reading, it would wait for itself.
         let text = move || wait.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
         let later = now + serves(SLOW);
         assert_eq!(multicast.blocks(&group, later, text), [1]);

@@ -30,24 +30,24 @@ const MAX_LINKS_UNNAMED: usize = 256;
 /// Of the descriptors that this process may have, peers leave so many to its program, or the fourth part if that is
 /// less.
 const HEADROOM: u64 = 64;
-/// How long a connection may take to say HELLO.
+/// The longest time that a connection may take to say HELLO.
 const HELLO_TIMEOUT: Nanos = 5_000_000_000;
-/// How long no visitor is let in where there is no descriptor even for turning one away, in nanoseconds.
+/// The time for which no visitor is let in where there is no descriptor even for turning one away, in nanoseconds.
 const CLOSED: Nanos = 100_000_000;
-/// How often it is told at most that peers could not come in, in nanoseconds.
+/// The shortest time between two messages that peers could not come in, in nanoseconds.
 const TELL_AGAIN: Nanos = 1_000_000_000;
 /// Connections accepted, and messages of one peer read, before others have their turn.
 pub(crate) const TURN: usize = 64;
 /// Blocks that are tried before those that other users hold are passed over.
 const PLAIN_TRIES: u32 = 256;
-/// Pauses between attempts to connect to a block that nobody answers for.
+/// Pauses between attempts to connect to a block for which no process answers.
 const RETRY_FIRST: Nanos = 1_000_000;
 const RETRY_LAST: Nanos = 50_000_000;
 
-/// What to do about peers of other users.
+/// The advice on peers of other users.
 const ONE_USER: &str = "Run both programs as one user, or both with SOFTRNIC_PEERS=any";
 
-/// How to reach a block.
+/// The way to reach a block.
 pub(crate) enum Route {
     Link(LinkId),
     /// It could not be reached: not to be tried again before `at`; the pause after that.
@@ -69,7 +69,7 @@ pub(crate) struct HalfOpen {
     pub deadline: Nanos,
 }
 
-/// Whose process a peer is.
+/// The user to which a peer's process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Of our user.
@@ -103,7 +103,7 @@ fn covers_all(map: &str) -> bool {
     map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
 }
 
-/// What an epoll event is about.
+/// The subject of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Listener(u16),
@@ -177,8 +177,8 @@ impl WindowEnv {
         let mut seed = [0; 4];
         self.fill_random(&mut seed);
         let seed = u32::from_ne_bytes(seed);
-        // At first those that nobody holds: numbers of another user's process are given out only where strangers hold
-        // what can be looked through at once.
+        // The first tries are for blocks that no process holds. Numbers of another user's process are given out only
+        // where strangers hold what can be looked through at once.
         let tries = (0..PLAIN_TRIES).map(|i| (i, false)).chain((0..count).map(|i| (i, true)));
         for (i, over_strangers) in tries {
             // Every block once: a random start, and a step that has no factor in common with their number (4094 =
@@ -339,7 +339,7 @@ impl WindowEnv {
     fn connect(&mut self, block: u16) -> Result<LinkId, Errno> {
         match self.connect_once(block) {
             Err(Errno::EMFILE | Errno(23)) if self.spare.take().is_some() => {
-                // The spare descriptor does for asking who is there, and it may be a process that we have a link to.
+                // The spare descriptor is enough to ask which process is there. It may be one that we have a link to.
                 let found = self.connect_once(block);
                 self.spare = spare_fd(&self.fds);
                 found
@@ -364,7 +364,7 @@ impl WindowEnv {
             });
             match known {
                 Some((id, State::Up)) => return Ok(id),
-                // It has yet to prove who it is.
+                // It has yet to prove its identity.
                 Some(_) => return Err(Errno::EAGAIN),
                 None => {}
             }
@@ -439,7 +439,7 @@ impl WindowEnv {
         if self.closed_until.is_some_and(|at| at <= now) {
             self.listen(true, now);
         }
-        // A few rounds at most, so that a peer that never stops cannot keep us here.
+        // The rounds are few, so that a peer that never stops cannot keep this thread here.
         for _ in 0..4 {
             let mut events =
                 [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
@@ -452,7 +452,7 @@ impl WindowEnv {
                     Some(Token::HalfOpen(serial)) => self.hear_half_open(serial),
                     Some(Token::Socket(id)) => self.hear(id, flags),
                     Some(Token::Process(id)) => self.lose(id),
-                    // Whoever waits is awake.
+                    // The thread that waits is awake.
                     Some(Token::Bell(_)) | None => {}
                 }
             }
@@ -530,7 +530,7 @@ impl WindowEnv {
                     return;
                 }
                 Err(Errno::EAGAIN) => return,
-                // Whatever is missing: who is at the door stays there, and would be looked at again at once.
+                // Whatever is missing, the visitor stays in the queue, and would be looked at again at once.
                 Err(_) => return self.listen(false, now),
             }
         }

@@ -31,7 +31,7 @@ fn single_copies_inside_the_process() {
     assert_eq!(env.atomic(NOWHERE.addr, true, AtomicOp::FetchAdd(1)), Err(Fault));
 }
 
-/// What whoever holds the lock does after it has let go. True if somebody was waited for in vain.
+/// Does what the holder of the lock does after it has let go. True if a peer was waited for in vain.
 fn settle(env: &mut WindowEnv) -> bool {
     let links = |env: &WindowEnv| env.stats().links;
     let before = links(env);
@@ -79,8 +79,8 @@ fn a_copy_without_end() {
     assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
 }
 
-/// Several of them are not waited for one after the other, and nobody a second time: who has done that once copies
-/// nothing straight any more.
+/// Several such peers are not waited for one after the other, and none is waited for a second time. Nothing is copied
+/// directly any more between this process and a peer that has done that once.
 #[test]
 fn copies_without_end() {
     let mut a = env();
@@ -248,7 +248,7 @@ fn who_does_not_end_his_part_is_given_up() {
     // Alone, from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
-    // A region that nobody was shown.
+    // A region that no peer was shown.
     target.retract(ExportId::Region(5));
     assert!(target.is_unquiet());
     mark(&initiator, link, 2);

@@ -100,7 +100,7 @@ fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
 fn what_keeps_from_peers_is_told() {
     let (mut env, mut other) = (env(), env());
     let first = other.claim_block().unwrap();
-    // Nobody answers there any more, and no test that runs beside this one gets the block.
+    // No process answers there any more, and no test that runs beside this one gets the block.
     rustix::net::shutdown(&other.own_blocks[0].1, rustix::net::Shutdown::Both).unwrap();
     let told = |words: &str| report::logged().iter().any(|line| line.contains(words));
     let (start, words) = (monotonic(), format!("no process has QP {first:#08x}"));
@@ -187,7 +187,7 @@ fn who_is_seen_to_sleep_is_rung_at_once_and_the_others_later() {
 fn the_loopback_link_is_looked_at_from_its_first_use_on() {
     let link = LinkId::LOOPBACK;
     let packet = Packet::new(PacketOp::Ack, Qpn::new(5), Qpn::new(6), Psn::new(7));
-    // What was put there behind the platform's back shows whether somebody looks.
+    // A packet that the environment does not know of shows whether it looks there.
     let mut unused = env();
     assert!(unused.link_mut(link).unwrap().producer.push_short(&[0; 5], false, 0));
     assert!(!unused.any_ready(), "before it is used nobody pays for a look");
@@ -334,7 +334,8 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     assert!(!env.obey(link, &table, None));
 }
 
-/// The quicker way for large messages: it depends on the machine, on who sleeps, and on where they lie.
+/// The quicker way for large messages: it depends on the machine, on the side that sleeps, and on where the messages
+/// lie.
 #[test]
 fn large_messages_go_the_quicker_way() {
     let (mut env, mut other, link, _) = linked();
@@ -373,7 +374,7 @@ fn large_messages_go_the_quicker_way() {
     env.free_shared(mapped);
 }
 
-/// Who sleeps while a window is full is rung when there is room; who polls looks for it.
+/// A sender that sleeps while a window is full is rung when there is room. A sender that polls looks for room itself.
 #[test]
 fn room_in_a_window_is_announced_to_sleepers() {
     let (mut env, mut other, link, qpn) = linked();

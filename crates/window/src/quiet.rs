@@ -22,17 +22,17 @@ use wire::LinkId;
 use crate::WindowEnv;
 use crate::link::{Link, Remote, State};
 
-/// How long a peer that lives may take for a copy of at most a piece of a message (1 MiB): far longer than such a copy
-/// takes (docs/lab/constants.md), for what a busy machine may add.
+/// The longest time that a peer that lives may take for a copy of at most a piece of a message (1 MiB): far longer than
+/// such a copy takes (docs/lab/constants.md), for what a busy machine may add.
 const COPY_PATIENCE: Duration = Duration::from_millis(20);
-/// How long a thread of the peer may wait for a processor meanwhile.
+/// The longest time that a thread of the peer may wait for a processor meanwhile.
 const LONGEST_EXCUSE: Duration = Duration::from_secs(1);
-/// How often the mark is looked at under the lock.
+/// The number of looks at the mark under the lock.
 const SPINS: u32 = 1000;
 /// Offenders that are remembered.
 const MOST: usize = 64;
 
-/// What a process has done.
+/// The offence of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Offence {
     /// It has begun to help with a copy, and not ended: it is not asked again.
@@ -44,7 +44,7 @@ pub(crate) enum Offence {
 /// A process that is remembered.
 struct Offender {
     pid: u32,
-    /// Readable when it is dead, and the number another's.
+    /// Readable when the process is dead, and its number may be that of another.
     pidfd: Option<TrackedFd>,
     offence: Offence,
 }
@@ -61,7 +61,7 @@ struct Pending {
 /// Threads of a process that may be in the middle of a copy: each has run, or waited for memory, at every look so far,
 /// and has not had the processor for [`COPY_PATIENCE`] since the first.
 struct Excuse {
-    /// Their numbers, and how long each had run at the first look, in nanoseconds.
+    /// The numbers of the threads, and the time that each had run at the first look, in nanoseconds.
     threads: Vec<(u32, u64)>,
     until: Instant,
 }
@@ -76,7 +76,7 @@ impl Excuse {
         Excuse { threads, until: Instant::now() + LONGEST_EXCUSE }
     }
 
-    /// How long a thread has run, if it is running, waiting for a processor, or for memory.
+    /// The time that a thread has run, if it is running, or waiting for a processor or for memory.
     fn ran(pid: u32, tid: u32) -> Option<u64> {
         let stat = contents(&format!("/proc/{pid}/task/{tid}/stat"));
         // proc_pid_stat(5): the state is the third field; the second, in parentheses, may contain anything.
@@ -109,14 +109,14 @@ pub(crate) struct Quiet {
     anonymous: Option<Offence>,
 }
 
-/// To be waited for without the lock.
+/// Copies to be waited for without the lock.
 pub struct Unquiet(Vec<Pending>);
 
 /// Copies that did not come to an end.
 pub struct InVain(Vec<(LinkId, UnderWay)>);
 
 impl Unquiet {
-    /// Returns when all these copies are over, or their time is. [`WindowEnv::judge`] wants to know.
+    /// Returns when all these copies are over, or their time is. The result is for [`WindowEnv::judge`].
     pub fn wait(mut self) -> InVain {
         const LONGEST: Duration = Duration::from_millis(1);
         let (mut pause, mut excuses, mut in_vain) =
@@ -150,8 +150,8 @@ impl Unquiet {
 }
 
 impl WindowEnv {
-    /// Looks whether one of these peers is copying on the strength of what was so before. What a peer begins later is
-    /// not meant.
+    /// Looks whether one of these peers is copying on the strength of the state before this call. A copy that a peer
+    /// begins later is not meant.
     pub(crate) fn quiesce_those(&mut self, which: impl Fn(&Self, LinkId) -> bool) {
         let copying = |id: &LinkId| {
             let link = self.link(*id).filter(|link| link.state != State::Dead && which(self, *id))?;
@@ -186,8 +186,8 @@ impl WindowEnv {
         !self.quiet.pending.is_empty()
     }
 
-    /// What has to be waited for without the lock before the program may hear of what was done under it. Then:
-    /// [`WindowEnv::judge`].
+    /// The copies that have to be waited for without the lock before the program may hear of what was done under it.
+    /// [`WindowEnv::judge`] is to be called after the wait.
     pub fn unquiet(&self) -> Unquiet {
         let copy = |p: &Pending| Pending { window: p.window.clone(), ..*p };
         Unquiet(self.quiet.pending.iter().map(copy).collect())
@@ -226,7 +226,7 @@ impl WindowEnv {
         for id in its {
             self.bury(id);
         }
-        // When it goes on, it goes on to copy.
+        // When the process goes on, it goes on to copy.
         self.shared.late_writer = true;
     }
 
@@ -251,7 +251,7 @@ impl WindowEnv {
         self.quiet.offenders.push(Offender { pid, pidfd, offence });
     }
 
-    /// What the process with this number has done.
+    /// The offence of the process with this number.
     pub(crate) fn offence_of(&mut self, pid: u32) -> Option<Offence> {
         if pid == 0 {
             return self.quiet.anonymous;

@@ -1,4 +1,4 @@
-//! How processes of one host find each other, and what they say when they meet.
+//! The way in which processes of one host find each other, and the messages that they send when they meet.
 //!
 //! QP numbers are given out in blocks of 4096. A process claims a block by binding the abstract unix socket named after
 //! it: `\0softrnic/<version>/qpn/<block, 3 hex digits>` (SOCK_SEQPACKET). Binding is atomic, and the kernel frees the
@@ -57,7 +57,7 @@ const KIND_RING: u8 = 4;
 const KIND_TABLE: u8 = 5;
 const KIND_ECHO: u8 = 6;
 
-/// The sender, and how it is found out which of the two may trace the other.
+/// The sender, and the means to find out which of the two processes may trace the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// 128 random bits that name the process's device, for captures.
@@ -81,7 +81,7 @@ pub enum Message {
     Welcome(Greeting),
     /// The receiver's nonce, read from its memory.
     Proof([u8; NONCE]),
-    /// What a process gets that may trace the sender.
+    /// The descriptors for a process that may trace the sender.
     Table {
         /// The descriptor of the sender's export table comes behind that of the doorbell.
         export_table: bool,
@@ -93,7 +93,7 @@ pub enum Message {
         /// The sender's block.
         block: u16,
     },
-    /// Wake up.
+    /// Wakes the receiver.
     Ring,
 }
 

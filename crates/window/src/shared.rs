@@ -1,4 +1,4 @@
-//! Memory of this process that peers map too: which addresses lie in its arena, and where.
+//! Memory of this process that peers map too: the addresses that lie in its arena, and their places there.
 
 use std::os::fd::BorrowedFd;
 
@@ -54,7 +54,7 @@ impl SharedMemory {
         self.places.iter().take(PLACES).flatten().any(holds)
     }
 
-    /// How many numbers are in use, with those between.
+    /// The count of numbers in use, those between them included.
     pub fn count(&self) -> usize {
         self.places.len().min(PLACES)
     }
@@ -82,7 +82,7 @@ impl WindowEnv {
     /// The arena, made if there is none yet; `None` where memory cannot be shared.
     fn arena(&mut self) -> Option<&mut Arena> {
         if !self.config.single_copy {
-            return None; // who may not copy may not map
+            return None; // peers that may not copy may not map
         }
         if self.shared.arena.is_none() {
             self.shared.arena = Arena::create(&self.fds).ok();

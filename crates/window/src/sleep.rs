@@ -1,4 +1,4 @@
-//! Going to sleep without missing anything, and being woken.
+//! Sleep that misses no event, and the waking.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -20,7 +20,7 @@ impl WindowEnv {
         self.awaits_events = may;
     }
 
-    /// What was said last.
+    /// The last setting.
     pub fn awaits_events(&self) -> bool {
         self.awaits_events
     }
@@ -45,7 +45,7 @@ impl WindowEnv {
         let mut busy = self.any_dead || self.any_ready();
         for i in 0..self.live.len() {
             let id = self.live[i];
-            // Drained to the end by now, unless ready: the caller is to hear of the death.
+            // The link is drained to the end by now, unless it is ready: the caller is to hear of the death.
             busy |= self.link(id).is_some_and(|l| matches!(l.state, State::Draining(_)));
         }
         for i in 0..self.full.len() {

@@ -40,8 +40,8 @@ pub(crate) enum Received {
     Nothing,
     /// The other side has closed.
     Closed,
-    /// A message whose descriptors did not all come through: there is none left here. Those that came are closed. The
-    /// message itself, if it is one.
+    /// A message without some of its descriptors: there is no descriptor left here. Those that came are closed. The
+    /// value is the message itself, if it is one.
     Cut(Option<Message>),
     /// Something that is no message. Its descriptors are closed.
     Garbage,
@@ -52,7 +52,7 @@ pub(crate) fn receive(socket: impl AsFd) -> Received {
     // One byte more than the longest message, so that a longer one shows.
     let mut bytes = [0u8; GREETING_BYTES + 1];
     let heard = match received_fds::receive(socket, &mut bytes) {
-        // An empty packet looks like an end; nobody who keeps to the protocol sends one.
+        // An empty packet looks like an end. No peer that keeps to the protocol sends one.
         Ok(heard) if heard.len > 0 => heard,
         Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
         _ => return Received::Closed,

@@ -1,15 +1,15 @@
-//! Whether a program waits for each of its requests, or posts one right behind the other.
+//! The detection of streams: whether a program waits for each of its requests, or posts one right behind the other.
 //!
 //! An initiator that executes a WRITE or READ itself needs a system call for each, and the peer's processor has no
-//! part: best for a request that is waited for, or whose effect the peer watches for. Of a stream, the window moves
-//! several times as much: two processors share the work, and a small request is one cache line.
+//! part: best for a request that is waited for, or of which the peer watches for the effect. The window moves several
+//! times as much of a stream: two processors share the work, and a small request is one cache line.
 //!
 //! A program that polls for each completion before it posts the next request has no queue ([`wire::OneSided::queues`]).
-//! But so has one that asks for few completions, although it may wait for what its peer writes to it. In a stream, call
-//! after call begins soon after the one before. Where an answer is waited for, there mostly lies a call of the peer's
-//! between two of this process: also if only some requests of a group are answered, it lies behind one of them. An
-//! answer that comes by no call of the device's (TCP, memory that the programs share) may be quicker, and is taken for
-//! none. So what counts is the longest time between two calls, and not their sum.
+//! But a program that asks for few completions has a queue, although it may wait for what its peer writes to it. In a
+//! stream, call after call begins soon after the one before. Where an answer is waited for, there mostly lies a call of
+//! the peer's between two of this process: also if only some requests of a group are answered, it lies behind one of
+//! them. An answer that comes by no call of the device's (TCP, memory that the programs share) may be quicker, and is
+//! taken for none. So what counts is the longest time between two calls, and not their sum.
 
 use wire::{Nanos, PIECE};
 
@@ -24,7 +24,7 @@ const CLASSES: [(u32, u32, u64); 4] = [(1024, 16, 185), (4096, 4, 185), (32768, 
 /// memory.
 const QUICK_BREAK: u64 = 135;
 
-/// What has been seen of the requests of a queue that are executed here.
+/// The observations of the requests of a queue that are executed here.
 #[derive(Default)]
 pub(crate) struct StreamDetector {
     /// Which of [`CLASSES`].
@@ -33,24 +33,24 @@ pub(crate) struct StreamDetector {
     len: u32,
     /// Calls in a row without a break, since the last verdict.
     run: u32,
-    /// When the last one ended; 0: there was none.
+    /// The time at which the last call ended; 0: there was none.
     ended: Nanos,
-    /// Packets that had been taken from all peers then: two processes may have two links.
+    /// The packets that had been taken from all peers at that time: two processes may have two links.
     taken: u64,
-    /// Calls until one is measured.
+    /// The number of calls until one is measured.
     unmeasured: u32,
-    /// When the one that is measured began.
+    /// The time at which the measured call began.
     began: Nanos,
-    /// The last one measured; 0: there was none.
+    /// The time of the last measured call; 0: there was none.
     measured: Nanos,
-    /// The shorter of the last two measured: one that was interrupted makes the others look short.
+    /// The shorter time of the last two measured calls: an interrupted call would make the others look short.
     alone: Nanos,
-    /// The last ones are a stream, and the next is if it comes until then; 0: they are none.
+    /// The last calls are a stream, and the next one belongs to it if it comes until this time; 0: they are no stream.
     until: Nanos,
 }
 
 impl StreamDetector {
-    /// One whose last verdict was a stream.
+    /// A detector with a stream as its last verdict.
     #[cfg(test)]
     pub fn stream(len: u32) -> Self {
         StreamDetector { class: class_of(len), len, until: Nanos::MAX, ..StreamDetector::default() }
@@ -68,8 +68,8 @@ impl StreamDetector {
         }
     }
 
-    /// It has been executed. `taken`: packets that have been taken from all peers. `shares`: the peer may write to this
-    /// process's memory without a call and without a packet.
+    /// Notes that the request has been executed. `taken`: packets that have been taken from all peers. `shares`:
+    /// the peer may write to this process's memory without a call and without a packet.
     #[inline]
     pub fn ends(&mut self, taken: u64, shares: bool, now: impl Fn() -> Nanos) {
         let (now, (_, calls, most)) = (now(), CLASSES[self.class]);
@@ -105,14 +105,14 @@ impl StreamDetector {
     }
 }
 
-/// How soon small requests are taken that go as packets. A peer that is awake polls, or has polled a moment ago and now
-/// watches its memory, or computes: then nobody takes what comes until its NIC thread looks, within a millisecond, and
-/// a system call would have been better.
+/// The observations of how soon small requests are taken that go as packets. A peer that is awake polls, or has polled
+/// a moment ago and now watches its memory, or computes: then no thread takes what comes until its NIC thread looks,
+/// within a millisecond, and a system call would have been better.
 #[derive(Default)]
 pub(crate) struct Small {
-    /// The last one was late, and none is to be sent until then.
+    /// The last packet was late, and none is to be sent until this time.
     until: Nanos,
-    /// So long; 0: it was not.
+    /// The length of that pause; 0: the last packet was not late.
     pause: Nanos,
 }
 
@@ -122,7 +122,7 @@ impl Small {
     /// The first pause, and the longest. One late packet ends each, and may take a millisecond.
     const PAUSES: std::ops::RangeInclusive<Nanos> = 4_000_000..=256_000_000;
 
-    /// One that was sent has been answered after this time.
+    /// A packet has been answered after this time.
     pub fn answered(&mut self, took: Nanos, now: impl Fn() -> Nanos) {
         if took < Self::LATE {
             *self = Small::default();
@@ -132,20 +132,20 @@ impl Small {
         self.until = now() + self.pause;
     }
 
-    /// True if the next would be late, too.
+    /// True if the next packet would be late, too.
     #[inline]
     pub fn are_late(&self, now: impl Fn() -> Nanos) -> bool {
         self.pause > 0 && now() < self.until
     }
 }
 
-/// How long requests of more than [`PIECE`] go: in pieces that are executed here, or as packets, so that both sides
-/// copy. The one needs nothing of the peer. The other is faster where the peer's thread is there at once, and much
-/// slower where it has to be woken or has other things to do. So now and then one is sent, and if its answer takes
-/// longer than the pieces would have, none for a while.
+/// The choice for requests of more than [`PIECE`]: pieces that are executed here, or packets, so that both sides copy.
+/// Pieces need nothing of the peer. Packets are faster where the peer's thread is there at once, and much slower where
+/// it has to be woken or has other things to do. So now and then a request is sent as packets. If its answer takes
+/// longer than the pieces would have, no request is sent so for a while.
 #[derive(Default)]
 pub(crate) struct Long {
-    /// How long a piece takes here, among the shortest of the last ones; 0: there was none.
+    /// The time that a piece takes here, among the shortest of the last ones; 0: there was none.
     piece: Nanos,
     /// As in [`Small`].
     until: Nanos,
@@ -155,8 +155,8 @@ pub(crate) struct Long {
 impl Long {
     /// Shorter pieces tell more of the call than of the copy.
     const TELLING: u32 = 128 << 10;
-    /// After one that was late, at least so many times as long as it took: a target that only watches its memory hardly
-    /// notices that it is tried.
+    /// The pause after a late request is at least so many times as long as the request took: a target that only watches
+    /// its memory hardly notices that packets are tried.
     const REST: Nanos = 16;
 
     /// A piece of this length was executed here in this time.
@@ -165,18 +165,18 @@ impl Long {
             return;
         }
         let took = (took.saturating_mul(u64::from(PIECE)) / u64::from(len)).max(1);
-        // One that was interrupted hardly counts.
+        // A piece that was interrupted hardly counts.
         self.piece = if self.piece == 0 { took } else { took.min(self.piece + self.piece / 16 + 1) };
     }
 
-    /// True if the next is to be sent, as far as is known. Of a queue both sides do a part in any case, unless that was
-    /// late.
+    /// True if the next request is to be sent as packets, as far as is known. Both sides do a part of a queue in any
+    /// case, unless packets were late.
     #[inline]
     pub fn are_sent(&self, queues: bool, now: impl Fn() -> Nanos) -> bool {
         if self.piece == 0 { queues } else { self.pause == 0 || now() >= self.until }
     }
 
-    /// One of this length that was sent has been answered after this time.
+    /// A request of this length that was sent as packets has been answered after this time.
     pub fn answered(&mut self, len: u32, took: Nanos, now: impl Fn() -> Nanos) {
         let mine = u128::from(self.piece) * u128::from(len) / u128::from(PIECE);
         if self.piece == 0 || u128::from(took) <= mine + mine / 8 {

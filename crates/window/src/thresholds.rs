@@ -1,4 +1,4 @@
-//! When large messages go directly from process to process, and when through the window.
+//! The thresholds above which large messages go directly from process to process, and not through the window.
 //!
 //! By single copy, the target copies once, by a system call that looks up every page on the other side. Through the
 //! window both sides copy, at the same time and piece by piece, each on its own processor, so that one copy's time is
@@ -17,7 +17,7 @@ use crate::config::SINGLE_COPY_ABOVE;
 use crate::export_table::coarse_time;
 use crate::link::Link;
 
-/// As many plain copies take as long as the way through the window (docs/lab/constants.md).
+/// The number of plain copies that take as long as the way through the window (docs/lab/constants.md).
 const PLAIN_COPIES: u32 = 4;
 
 /// Of the room that is left in the window, messages to or from a side that sleeps take at most this part: when it is
@@ -45,7 +45,7 @@ pub(crate) fn window_is_quicker() -> bool {
     }
 }
 
-/// Messages longer than this go by single copy, if the settings do not say. `room`: bytes that are left in the
+/// The length above which messages go by single copy, if the settings do not say. `room`: bytes that are left in the
 /// window.
 fn single_copy_above(window_is_quicker: bool, asleep: bool, room: impl FnOnce() -> u32) -> u32 {
     match (window_is_quicker, asleep) {

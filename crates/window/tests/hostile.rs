@@ -412,7 +412,8 @@ fn a_doorbell_that_is_none(node: &mut Node) {
     node.until("the end", |node| node.env.stats().links == 1);
 }
 
-/// A peer that has proved nothing gives an eventfd whose counter is full, and that blocks: nobody writes to it.
+/// A peer that has proved nothing gives an eventfd with a full counter, so that a write blocks: the victim never writes
+/// to it.
 fn a_doorbell_of_the_unproven(node: &mut Node) {
     let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -432,7 +433,7 @@ fn a_doorbell_of_the_unproven(node: &mut Node) {
 }
 
 /// Each peer has a doorbell of its own: one that reads it, or makes it block, hears nothing of the others' rings and
-/// holds up nobody.
+/// holds up no process.
 fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
     let thief = Proven::new(node, &[4; NONCE]);
     let link = honest.resolve(node.qpn);
@@ -454,7 +455,7 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         let mut fds = [rustix::event::PollFd::new(&epoll, rustix::event::PollFlags::IN)];
         let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "not woken");
-        // Its own ring is heard, too, and nobody waits when it is gone again.
+        // The thief's own ring is heard, too, and the victim does not wait when that ring is gone again.
         rustix::io::write(&thief.bell, &1u64.to_ne_bytes()).unwrap();
         rustix::io::read(&thief.bell, &mut [0; 8]).unwrap();
         let began = Instant::now();
@@ -529,7 +530,7 @@ fn scribbler(node: &mut Node, seed: u64) -> u32 {
     taken
 }
 
-/// The other way round: the victim connects to someone who has bound a block's name.
+/// The other direction: the victim connects to a process that has bound a block's name.
 fn foreign_answers() {
     let mut node = Node::new();
     let mut random = Random(7);
@@ -544,7 +545,7 @@ fn foreign_answers() {
         }
     };
     let qpn = verbs::Qpn::new(u32::from(block) << 12);
-    // Bound, but nobody listens.
+    // The name is bound, but no process listens.
     assert_eq!(node.env.resolve(&common::LOCALHOST, qpn), None);
     rustix::net::listen(&listener, 1).unwrap();
     let bell = eventfd();

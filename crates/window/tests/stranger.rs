@@ -35,7 +35,7 @@ fn send(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> bool {
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags).is_ok()
 }
 
-/// A connection whose close takes a minute: its buffers are full, its peer does not read, and it lingers.
+/// A connection that takes a minute to close: its buffers are full, its peer does not read, and it lingers.
 fn slow_to_close() -> (std::net::TcpStream, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

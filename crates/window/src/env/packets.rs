@@ -80,9 +80,9 @@ impl PacketWire for WindowEnv {
         }
     }
 
-    // Always: what is constant in the packet costs nothing then. And the packet is given to nobody else, who would have
-    // to see it in memory: it is made in registers. (In memory it would be written by words of 4 bytes and read by
-    // words of 8, which wait for all stores before them, also for those to the ring.)
+    // Inlined always: what is constant in the packet costs nothing then. And the packet is given to no other function,
+    // which would have to see it in memory, so it is made in registers. (In memory it would be written by words of 4
+    // bytes and read by words of 8, which wait for all stores before them, also for those to the ring.)
     #[inline(always)]
     fn send_short(&mut self, id: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         if prefix.len() <= 8
@@ -243,8 +243,8 @@ impl taps::Wire for WindowEnv {
             None => Some(env.instance),
         };
         known(self).or_else(|| {
-            // WELCOME lies in the socket: it is sent before anything is put into the window, but whoever polls looks
-            // into the window more often.
+            // WELCOME lies in the socket. It is sent before anything is put into the window, but a poll looks into the
+            // window more often than at the socket.
             self.hear_greeting(link);
             known(self)
         })

@@ -149,7 +149,7 @@ impl SameHost for WindowEnv {
     }
 
     fn quiesce(&mut self, link: Option<LinkId>) {
-        // Copies of our own, over the loopback link, are over: whoever calls holds the lock under which they are made.
+        // Copies of our own, over the loopback link, are over: the caller holds the lock under which they are made.
         self.quiesce_those(|env, id| link.is_none_or(|link| env.same_peer(link, id)));
     }
 }

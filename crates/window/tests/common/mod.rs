@@ -12,7 +12,7 @@ use wire::prelude::*;
 use wire::{LinkId, Packet, PacketOp, Payload, SendError, Span};
 
 pub const LOCALHOST: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
-/// How long who waits for a ring sleeps at most: so long that a busy machine alone is no reason for it to end.
+/// The longest sleep of a thread that waits for a ring: so long that a busy machine alone is no reason for it to end.
 pub const NAP: Duration = Duration::from_secs(40);
 const ROLE: &str = "SOFTRNIC_TEST_ROLE";
 
@@ -21,7 +21,7 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Another process in a role: the test `child` of this binary. They talk by lines.
+/// Another process in a role: the test `child` of this binary. The two processes talk by lines.
 pub struct Other {
     pub process: Child,
     input: ChildStdin,
@@ -120,7 +120,7 @@ impl Node {
         Node { env, qpn, start: Instant::now(), dead: Vec::new() }
     }
 
-    /// What whoever holds the lock does after it has let go: waits for copies of memory that was taken back.
+    /// Does what the holder of the lock does after it has let go: waits for copies of memory that was taken back.
     pub fn settle(&mut self) {
         if self.env.is_unquiet() {
             let in_vain = self.env.unquiet().wait();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A ticket in the memory of the role "memory": the first bytes of its pattern, which nobody changes.
+/// A ticket in the memory of the role "memory": the first bytes of its pattern, which no process changes.
 pub fn ticket_in(addr: u64) -> TicketRef {
     TicketRef { addr, value: u64::from_ne_bytes(pattern(1, 8).try_into().unwrap()) }
 }
@@ -77,7 +77,8 @@ fn memory_that_is_taken_back_stays_as_it_is() {
         node.env.ring_doorbells();
     }
 
-    // Stopped, most likely in the middle of a copy, and then killed: nobody waits for the dead.
+    // The other process is stopped, most likely in the middle of a copy, and then killed. A dead process is not waited
+    // for.
     hear(&mut node, 300);
     let pid = rustix::process::Pid::from_child(&other.process);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -88,7 +89,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     });
     node.env.quiesce(Some(link));
     node.env.quiesce(None);
-    // Stopped in the middle of a copy, it is waited for, for milliseconds.
+    // While it is stopped in the middle of a copy, it is waited for, for milliseconds.
     let began = Instant::now();
     node.settle();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
@@ -215,7 +216,7 @@ fn single_copies_can_be_refused() {
     }
 }
 
-/// What is shown no longer is the owner's alone, from the moment that it was taken back.
+/// Memory that is no longer shown is the owner's alone, from the moment at which it was taken back.
 #[test]
 fn nobody_writes_to_what_was_taken_back() {
     let mut other = Other::start_with("reacher", &[("SOFTRNIC_SINGLE_COPY", "1")]);

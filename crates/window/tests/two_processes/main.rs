@@ -17,7 +17,7 @@ use wire::{Export, ExportId, LinkId, OneSided, OneSidedOp, Payload, SendError, S
 const KEY: u32 = 0x12_3456;
 const CTX: CtxId = CtxId { index: 1, generation: 0 };
 
-/// A queue pair whose peer is number 0x777.
+/// A queue pair connected to queue pair number 0x777.
 fn queue_pair(qpn: Qpn, pd: PdId, access: Access, epoch: u64) -> Export {
     Export::Qp { qpn, service: QpType::Rc, peer: Qpn::new(0x777), ctx: CTX, pd: Some(pd), access, mtu: 1024, epoch }
 }
@@ -248,7 +248,7 @@ fn exchange(node: &mut Node, peer: Qpn, sizes: &[usize]) {
     }
 }
 
-/// Who cannot be let in, and not be turned away either, is not looked at again and again; and comes in later.
+/// A visitor that can neither be let in nor be turned away is not looked at again and again. It comes in later.
 #[test]
 fn a_visitor_who_cannot_be_let_in_keeps_nobody_awake() {
     let mut other = Other::start("poor");
@@ -363,7 +363,7 @@ fn a_ring_full_of_bytes_says_so_and_goes_on() {
     assert_eq!(fill(1000), 256);
 }
 
-/// Needs root, to be two users.
+/// A case of two users, for which the test needs root.
 #[test]
 fn another_user_is_a_peer_only_if_so_configured() {
     if !rustix::process::geteuid().is_root() {
@@ -386,7 +386,7 @@ fn another_user_is_a_peer_only_if_so_configured() {
         exchange(&mut node, peer, &[n * 100]);
     }
     assert!(node.env.stats().rings > 0);
-    // Root may read anybody's memory, but that is not what was agreed.
+    // Root may read the memory of any process, but that is not what was agreed.
     assert!(node.env.caps(link).single_copy.is_none());
     let mut ten = [0; 10];
     let remote = [Span { addr: theirs, len: 10, guarded: false }];
