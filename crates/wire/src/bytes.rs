@@ -1,5 +1,5 @@
-//! Big-endian fields in bytes. Offsets are constants of the caller, inside of a header whose length has been checked:
-//! what lies outside reads as zero and is not written, so that a wrong constant fails a test and not a process.
+//! Big-endian fields in bytes. Offsets are constants of the caller, inside of a header of checked length. What lies
+//! outside reads as zero and is not written, so that a wrong constant fails a test and not a process.
 
 /// The `N` bytes from `at` on.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

@@ -144,10 +144,10 @@ pub trait SameHost {
     fn peers_map(&self, _span: &Span) -> bool {
         false
     }
-    /// To be called after a ticket was made void: returns when no peer at the other end of this link (`None`: of any
-    /// link) is copying from or to this process's memory on the strength of what the ticket was before. It does not
-    /// wait for a process that is dead, and not for ever for one that is stopped or lies: the link to that one goes
-    /// down.
+    /// Waits until no peer copies under a void ticket. The caller has made the ticket void before. When this returns,
+    /// no peer at the other end of this link (`None`: of any link) copies from or to this process's memory under the
+    /// ticket's earlier value. The call does not wait for a dead process. It does not wait for ever for a process that
+    /// is stopped or lies: the link to that process goes down.
     fn quiesce(&mut self, _link: Option<LinkId>) {}
 
     // ---- cooperative copies ----
@@ -183,9 +183,9 @@ pub trait SameHost {
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {
         false
     }
-    /// A lone RDMA WRITE or READ of so many bytes that was sent as packets has been answered, after this time: so
-    /// quick, or so slow, is that way at the moment. Told of small ones, and of those longer than
-    /// [`crate::same_host::PIECE`].
+    /// Takes note of the time after which a lone RDMA WRITE or READ of so many bytes, sent as packets, was answered.
+    /// The time says how quick that way is at the moment. The engine tells it for small requests, and for requests
+    /// longer than [`crate::same_host::PIECE`].
     fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
 }
 
@@ -193,8 +193,9 @@ pub trait SameHost {
 pub trait Observer {
     /// A queue pair can send packets from now on, on this path. Captures write its addresses.
     fn routed(&mut self, _path: &Path) {}
-    /// Asked when a reliable queue pair is about to take a receive for this message: true if it shall find none, for a
-    /// test of its peer's patience. An engine asks it of every message only without the fast path.
+    /// True if a reliable queue pair shall find no receive for this message, for a test of its peer's patience. A
+    /// reliable queue pair asks when it is about to take a receive. An engine asks for every message only without the
+    /// fast path.
     fn withholds_receive(&mut self, _packet: &Packet) -> bool {
         false
     }

@@ -54,13 +54,13 @@ pub struct LinkCaps {
 pub struct SingleCopyCaps {
     /// Messages longer than this should go by single copy.
     pub above: u32,
-    /// So should messages longer than this that follow others which are under way.
+    /// Messages longer than this that follow others under way should go by single copy, too.
     pub flowing_above: u32,
     /// Messages of this length or longer go whichever way turns out to be faster, with both sides at work: by
     /// reference, or as `above` and `flowing_above` say.
     pub either_from: u32,
-    /// Messages longer than this whose data the initiator has in memory that peers map
-    /// ([`crate::SameHost::peers_map`]) should go by single copy. Never more than `above`.
+    /// Messages longer than this should go by single copy, if the initiator has their data in memory that peers map
+    /// ([`crate::SameHost::peers_map`]). Never more than `above`.
     pub shared_above: u32,
 }
 

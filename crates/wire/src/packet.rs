@@ -53,8 +53,7 @@ pub mod packet_flags {
     pub const FIRST: u8 = 1;
     /// Last packet of its message.
     pub const LAST: u8 = 1 << 1;
-    /// `imm` is an immediate value. RDMA WRITE has it in all packets of the message, and what it says counts in the
-    /// last.
+    /// `imm` is an immediate value. RDMA WRITE has it in all packets of the message, and its value counts in the last.
     pub const IMM: u8 = 1 << 2;
     /// `imm` is an rkey to invalidate.
     pub const INV: u8 = 1 << 3;
@@ -74,7 +73,7 @@ pub mod packet_flags {
 /// Everything about a packet but its payload. Fields that an operation does not use are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// What it is.
+    /// The operation.
     pub op: PacketOp,
     /// [`packet_flags`].
     pub flags: u8,
@@ -145,7 +144,7 @@ impl Packet {
     }
 }
 
-/// What small SENDs and acknowledgements say in their headers. See [`Packet`] for what it means.
+/// What small SENDs and acknowledgements say in their headers. [`Packet`] has the meaning of each field.
 #[allow(missing_docs)]
 #[allow(clippy::len_without_is_empty)] // a field of the header, not a container
 pub trait Head: Copy {

@@ -19,9 +19,9 @@ pub enum Ip {
 /// The headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Its type is that of `ip` when it is emitted.
+    /// The Ethernet header. `emit` takes its type from `ip`.
     pub ethernet: ethernet::Repr,
-    /// Its payload length is that of the frame when it is emitted.
+    /// The IP header. `emit` takes its payload length from the frame.
     pub ip: Ip,
     /// The source port of UDP: one for all packets of a flow (A17.3.1.1).
     pub source_port: u16,
@@ -38,7 +38,7 @@ impl Ip {
         }
     }
 
-    /// Never: it is a header.
+    /// False always: the bytes are a header.
     pub const fn is_empty(&self) -> bool {
         false
     }

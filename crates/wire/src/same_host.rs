@@ -5,8 +5,8 @@ use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 
 use crate::link::{AtomicOp, Payload, Span};
 
-/// Bytes of one piece of a message that goes by single copy, by whoever copies it: a fraction of the shortest sensible
-/// timeout. A multiple of every MTU.
+/// Bytes of one piece of a message that goes by single copy, whichever process copies it: a fraction of the shortest
+/// sensible timeout. A multiple of every MTU.
 pub const PIECE: u32 = 1 << 20;
 
 /// Bytes of the shortest copy that both processes make together: the peer would hardly have heard of a shorter one
@@ -30,20 +30,21 @@ pub enum SingleCopyError {
 /// and comes to the copy late must not touch memory that the initiator's program has taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketRef {
-    /// Where the word is; a multiple of 8.
+    /// Address of the word; a multiple of 8.
     pub addr: u64,
-    /// What it must hold.
+    /// The value that the word must hold.
     pub value: u64,
 }
 
-/// A single copy that the target makes for a request of ours, and of which we may make a part. It is the peer's word.
+/// A single copy that the target makes for a request of ours, and of which we may make a part. All of it is the peer's
+/// claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The request's.
+    /// The ticket of the request.
     pub ticket: TicketRef,
-    /// The memory of ours.
+    /// The part of our memory.
     pub span: Span,
-    /// It is written (a READ); else it is read.
+    /// Our memory is written (a READ); else it is read.
     pub to_us: bool,
 }
 
@@ -73,13 +74,13 @@ pub enum Export {
         qpn: Qpn,
         /// Its service.
         service: QpType,
-        /// Whom it is connected to.
+        /// The peer's queue pair that this one is connected to.
         peer: Qpn,
         /// Its context.
         ctx: CtxId,
         /// Its protection domain. An XRC target has none and reaches the regions of its context.
         pd: Option<PdId>,
-        /// What it lets its peer do.
+        /// The rights of its peer.
         access: Access,
         /// Its path MTU in bytes.
         mtu: u32,
@@ -118,7 +119,7 @@ pub enum OneSidedOp {
     Atomic(AtomicOp),
 }
 
-/// The initiator has executed it.
+/// The result of a request that the initiator has executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneSidedDone {
     /// The connection's epoch.
@@ -134,12 +135,12 @@ pub struct OneSided<'a> {
     pub service: QpType,
     /// Our queue pair.
     pub src: Qpn,
-    /// The peer's.
+    /// The peer's queue pair.
     pub dst: Qpn,
-    /// The connection, as [`crate::SameHost::one_sided`] gave it the last time; `None` where the peer would take
-    /// packets of an earlier one, too.
+    /// The connection, as [`crate::SameHost::one_sided`] gave it the last time. `None` where the peer would take
+    /// packets of an earlier connection, too.
     pub epoch: Option<u64>,
-    /// Which.
+    /// The operation.
     pub op: OneSidedOp,
     /// Remote key.
     pub rkey: RKey,
@@ -154,7 +155,8 @@ pub struct OneSided<'a> {
     pub after: u32,
     /// Our queue pair's path MTU in bytes.
     pub mtu: u32,
-    /// Posted behind several whose completions nobody has polled: perhaps the program waits for none of them.
+    /// The request is posted behind several requests with completions that the program has not polled: perhaps the
+    /// program waits for none of them.
     pub queues: bool,
     /// Local memory of `len` bytes: the spans, or (WRITE) the prefix alone. An atomic's result is the caller's to
     /// place.

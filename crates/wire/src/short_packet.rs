@@ -4,9 +4,9 @@ use verbs::{Psn, Qpn};
 
 use crate::packet::{Head, Packet, PacketOp, packet_flags};
 
-/// A small SEND or an acknowledgement, with a payload of at most 8 bytes: few enough words to be kept in registers by
-/// who takes it at once, where a [`Packet`] is written to memory member by member, and read by wider loads than it was
-/// written.
+/// A small SEND or an acknowledgement, with a payload of at most 8 bytes. Its words are few enough to stay in registers
+/// if the receiver takes the packet at once. A [`Packet`] is written to memory member by member, and read by wider
+/// loads than the stores were.
 ///
 /// ```text
 /// 0  op:8 flags:8 syndrome:8 dst:24       1  src:24 psn:24 mtu:16       2  imm:32 len:32      (lowest bits first)
@@ -39,13 +39,13 @@ impl ShortPacket {
         self.words[0] as u8 == PacketOp::Ack as u8
     }
 
-    /// True if it asks for an acknowledgement.
+    /// True if the packet asks for an acknowledgement.
     #[inline(always)]
     pub fn asks_for_ack(&self) -> bool {
         (self.words[0] >> 8) as u8 & packet_flags::ACK_REQ != 0
     }
 
-    /// True if it comes to the same queue pair as this one, from the same, and is of the same kind.
+    /// True if `self` and the other packet are of one kind, and have the same source and destination queue pair.
     #[inline(always)]
     pub fn follows(&self, other: &ShortPacket) -> bool {
         const KIND_AND_DST: u64 = 0xffff_ff00_00ff;
@@ -58,7 +58,7 @@ impl ShortPacket {
         Qpn::new((self.words[0] >> 24) as u32)
     }
 
-    /// Payload bytes that came with it.
+    /// Payload bytes that came with the packet.
     #[inline(always)]
     pub fn received(&self) -> u32 {
         self.received

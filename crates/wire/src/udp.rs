@@ -58,7 +58,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means. The checksum is for the caller to verify, who knows the pseudo header.
+    /// What a header means. The caller verifies the checksum, as the caller knows the pseudo header.
     ///
     /// # Errors
     /// [`Error::Length`] for a length that is shorter than the header.

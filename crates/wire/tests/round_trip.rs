@@ -1,5 +1,5 @@
-//! What is emitted is parsed as what it was, for values drawn from a seed; and what is parsed from any bytes at all is
-//! emitted as what means the same.
+//! Round trips of headers. A value drawn from a seed is emitted, and parsed as the same value. A value that is parsed
+//! from any bytes at all is emitted as bytes of the same meaning.
 
 use verbs::{Gid, Psn, Qpn, RKey};
 use wire::opcode::{Opcode, Operation, Service};
@@ -74,7 +74,7 @@ impl Draw {
 
 const ROUNDS: u64 = if cfg!(miri) { 4 } else { 300 };
 
-/// For each header: a value of the draw is emitted and read, and any bytes at all are read, and what they mean is
+/// Tests of each header. A value of the draw is emitted and read. Any bytes at all are read, and their meaning is
 /// emitted and read.
 macro_rules! round_trips {
     ($($name:ident: $header:path, $value:expr;)*) => {$(

@@ -37,7 +37,7 @@ pub enum Layer {
 /// What the control says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Who found the error.
+    /// The layer that found the error.
     pub layer: Layer,
     /// The type of the error, of the layer; 4 bits (figure 9).
     pub kind: u8,
@@ -54,7 +54,7 @@ pub struct Repr {
 /// A whole payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Who found which error.
+    /// The layer that found the error.
     pub layer: Layer,
     /// The type of the error, of the layer; 4 bits.
     pub kind: u8,

@@ -1,5 +1,5 @@
-//! What stands in front of the private data of a REQ or a SIDR REQ for a service of IP: who asks whom (IBTA annex
-//! A11.4).
+//! The addresses in front of the private data of a REQ or a SIDR REQ for a service of IP: those of the requesting and
+//! of the requested end (IBTA annex A11.4).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,11 +23,11 @@ header!("header of IP addressing", 36);
 /// What a header of IP addressing says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// The port of the one who asks.
+    /// The port of the requesting end.
     pub source_port: u16,
-    /// The address of the one who asks.
+    /// The address of the requesting end.
     pub source: IpAddr,
-    /// The address of the one who is asked. It is emitted in the family of `source`.
+    /// The address of the requested end. `emit` writes it in the family of `source`.
     pub dest: IpAddr,
 }
 
@@ -47,17 +47,17 @@ impl View<'_> {
         u8_at(self.0, field::IP_VERSION) >> 4
     }
 
-    /// The port of the one who asks.
+    /// The port of the requesting end.
     pub fn source_port(&self) -> u16 {
         u16_at(self.0, field::SOURCE_PORT)
     }
 
-    /// The bytes of the address of the one who asks.
+    /// The bytes of the address of the requesting end.
     pub fn source(&self) -> [u8; 16] {
         array(self.0, field::SOURCE)
     }
 
-    /// The bytes of the address of the one who is asked.
+    /// The bytes of the address of the requested end.
     pub fn dest(&self) -> [u8; 16] {
         array(self.0, field::DEST)
     }
