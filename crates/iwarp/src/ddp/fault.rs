@@ -3,7 +3,7 @@
 /// Why a steering tag does not permit what is asked of it. DDP and RDMAP number these reasons differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagFault {
-    /// It names no region.
+    /// The steering tag names no region.
     Invalid,
     /// The place is not inside the region.
     Bounds,
@@ -13,14 +13,14 @@ pub enum TagFault {
     Stream,
     /// The end of the place is beyond the largest offset.
     Wrap,
-    /// It cannot be invalidated.
+    /// The region cannot be invalidated.
     NotInvalidated,
 }
 
 /// What is wrong with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is too short for its header.
+    /// The segment is too short for its header.
     Short,
     /// A tagged header of another version.
     TaggedVersion,
@@ -41,8 +41,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The type and code of the error, of the layer DDP (RFC 5041, section 7.2). There is no code for a lack of rights:
-    /// Linux says "invalid STag" then, and so does this.
+    /// The type and code of the error, of the layer DDP (RFC 5041, section 7.2). The RFC has no code for a lack of
+    /// rights. Linux says "invalid STag" for it, and this function does, too.
     pub const fn numbers(self) -> (u8, u8) {
         match self {
             Fault::Short => (0, 0),

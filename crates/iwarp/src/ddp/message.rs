@@ -12,7 +12,7 @@ pub enum Model {
     Tagged {
         /// Names the region.
         stag: RKey,
-        /// Where in it.
+        /// The offset in the region.
         offset: u64,
     },
     /// Into the next buffer of a queue.
@@ -50,7 +50,7 @@ pub struct Segment {
     pub header: Header,
     /// Which part of the message follows.
     pub range: Range<usize>,
-    /// It is the last one.
+    /// The segment is the last one of its message.
     pub last: bool,
 }
 
@@ -78,9 +78,9 @@ impl Message {
         Message { model, upper, len, cut: 0, over: false }
     }
 
-    /// The next segment, of at most `mulpdu` bytes with its header. RFC 5041, section 5.2: the segments of a message
-    /// are in rising order and without gaps, the last one says so, and a message without data is one segment. `None`
-    /// after the last.
+    /// The next segment, of at most `mulpdu` bytes with its header; `None` after the last. RFC 5041, section 5.2: the
+    /// segments of a message are in rising order and without gaps, the last one says so, and a message without data is
+    /// one segment.
     pub fn next(&mut self, mulpdu: u16) -> Option<Segment> {
         if self.over {
             return None;

@@ -10,9 +10,9 @@ use super::fault::Fault;
 pub struct Queue {
     /// The message under way, or the next one. RFC 5041, section 4.3: the first one is 1.
     message: u32,
-    /// Bytes of it that have come.
+    /// Bytes of the message that have come.
     offset: u32,
-    /// Bytes of the buffer that has been taken for it.
+    /// Bytes of the buffer that has been taken for the message.
     room: Option<u32>,
 }
 
@@ -51,8 +51,8 @@ impl Queue {
         }
     }
 
-    /// A segment that has been checked is whole. The length of the message if it was the last one.
-    /// RFC 5041, section 5.3: numbers rise by one and wrap through 0.
+    /// Ends a segment that has been checked and is whole. Gives the length of the message if the segment was its last
+    /// one. RFC 5041, section 5.3: numbers rise by one and wrap through 0.
     pub fn take(&mut self, len: u32, last: bool) -> Option<u32> {
         self.offset = self.offset.saturating_add(len);
         if !last {
@@ -63,12 +63,12 @@ impl Queue {
         Some(len)
     }
 
-    /// A message of the queue is under way.
+    /// True if a message of the queue is under way.
     pub fn is_within(&self) -> bool {
         self.room.is_some()
     }
 
-    /// A queue whose next message has this number.
+    /// A queue with this number for its next message.
     #[cfg(test)]
     pub(crate) fn at(message: u32) -> Queue {
         Queue { message, ..Queue::default() }

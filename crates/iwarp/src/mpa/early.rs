@@ -26,7 +26,8 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// In bytes that start at this place of the stream. `known` says where an FPDU starts, in the order of the stream.
+    /// A search in bytes that start at this place of the stream. `known` says where an FPDU starts, in the order of the
+    /// stream.
     pub fn new(
         receiver: &'a Receiver,
         position: u64,
@@ -82,7 +83,7 @@ impl<'a> Search<'a> {
 impl Iterator for Search<'_> {
     type Item = Found;
 
-    /// The next FPDU that is whole and valid. What is not ends the search: its bytes come again in order.
+    /// The next FPDU that is whole and valid. An FPDU that is not ends the search: its bytes come again in order.
     fn next(&mut self) -> Option<Found> {
         if self.over {
             return None;

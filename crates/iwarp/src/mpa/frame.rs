@@ -46,7 +46,7 @@ impl Outgoing {
         self.bytes.get(self.sent..self.len).unwrap_or_default()
     }
 
-    /// So many bytes have been taken by TCP.
+    /// Drops so many bytes from the front: TCP has taken them.
     pub(super) fn advance(&mut self, taken: usize) {
         self.sent = self.len.min(self.sent + taken);
     }

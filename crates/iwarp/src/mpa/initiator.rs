@@ -69,7 +69,7 @@ impl Initiator {
         self.request.rest()
     }
 
-    /// TCP has taken so many bytes of the output.
+    /// Drops so many bytes of the output: TCP has taken them.
     pub fn sent(&mut self, bytes: usize) {
         self.request.advance(bytes);
     }
@@ -79,7 +79,7 @@ impl Initiator {
         (!self.over).then_some(self.deadline)
     }
 
-    /// Time has passed.
+    /// Takes note of the time.
     ///
     /// # Errors
     /// [`Failure::Timeout`] if the reply is late.
@@ -160,7 +160,7 @@ impl Initiator {
         agreed
     }
 
-    /// The TCP connection has ended.
+    /// Ends the start: the TCP connection has ended.
     pub fn closed(&mut self) -> Failure {
         self.over = true;
         Failure::Closed

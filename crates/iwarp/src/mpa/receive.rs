@@ -54,11 +54,11 @@ pub struct Receiver {
     /// Where the length field of the FPDU under way is.
     start: u64,
     part: Part,
-    /// Bytes of the part that are there.
+    /// Bytes of the part under way that have come.
     got: usize,
-    /// Those of the length or of the CRC.
+    /// The bytes of the length or of the CRC.
     field: [u8; 4],
-    /// Those of the marker under way.
+    /// The bytes of the marker under way.
     marker: [u8; marker::LEN],
     header: fpdu::Repr,
     crc: Crc,
@@ -113,14 +113,14 @@ impl Receiver {
         self.markers && (1..marker::LEN as u64).contains(&(self.position % marker::INTERVAL))
     }
 
-    /// A receiver whose stream is between two FPDUs here, with all else as in this one.
+    /// A receiver between two FPDUs at this place of the stream, with all else as in this one.
     pub(super) fn at(&self, position: u64) -> Receiver {
         let mut other = self.clone();
         other.restart(position);
         other
     }
 
-    /// The stream goes on with an FPDU at this place.
+    /// Continues the stream with an FPDU at this place.
     fn restart(&mut self, position: u64) {
         self.position = position;
         self.part = Part::Length;
@@ -130,7 +130,7 @@ impl Receiver {
         self.early = false;
     }
 
-    /// Passes over FPDUs whose bytes have been taken out of order. The stream is between two FPDUs here.
+    /// Passes over FPDUs that have been taken out of order. The stream is between two FPDUs here.
     pub fn skip_to(&mut self, position: u64) {
         if self.is_between() && position >= self.position {
             self.restart(position);
@@ -147,7 +147,7 @@ impl Receiver {
         (self.part != Part::Length).then(|| self.end_of(self.start, self.header))
     }
 
-    /// Where an FPDU ends whose length field is at `start`.
+    /// The end of an FPDU with its length field at `start`.
     fn end_of(&self, start: u64, header: fpdu::Repr) -> u64 {
         let len = header.fpdu_len() as u64;
         let before_first = marker::to_next(start);
@@ -185,7 +185,7 @@ impl Receiver {
         self.go(len);
     }
 
-    /// The CRC of the FPDU under way is still to be found out.
+    /// True if the CRC of the FPDU under way is still to be computed.
     fn sums(&self) -> bool {
         self.crc_on && !self.checked
     }

@@ -56,7 +56,7 @@ impl Responder {
         (self.state == State::Waiting).then_some(self.deadline)
     }
 
-    /// Time has passed.
+    /// Takes note of the time.
     ///
     /// # Errors
     /// [`Failure::Timeout`] if the request is late.
@@ -109,7 +109,7 @@ impl Responder {
         self.frame.as_ref().map_or(&[], |frame| self.request.data(frame).1)
     }
 
-    /// The program accepts, with these depths in place of those of the wishes. Full operation starts when the output is
+    /// Accepts the request, with these depths in place of those of the wishes. Full operation starts when the output is
     /// sent; nothing comes in before that. `None` if there is no request to accept.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Responder {
         said
     }
 
-    /// The program refuses. The TCP connection is closed when the output is sent. `false` if there is no request.
+    /// Refuses the request. The TCP connection is closed when the output is sent. `false` if there is no request.
     ///
     /// # Errors
     /// [`TooLong`]: at most 512 bytes, or 508 if the request has enhanced data.
@@ -190,12 +190,12 @@ impl Responder {
         self.reply.rest()
     }
 
-    /// TCP has taken so many bytes of the output.
+    /// Drops so many bytes of the output: TCP has taken them.
     pub fn sent(&mut self, bytes: usize) {
         self.reply.advance(bytes);
     }
 
-    /// The TCP connection has ended.
+    /// Ends the start: the TCP connection has ended.
     pub fn closed(&mut self) -> Failure {
         self.state = State::Failed;
         Failure::Closed

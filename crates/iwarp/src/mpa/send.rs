@@ -74,7 +74,7 @@ impl Sender {
         Sender { markers, crc, position: 0, mulpdu: mulpdu(emss, markers) }
     }
 
-    /// TCP's segments have another size from now on.
+    /// Sets another size of TCP's segments.
     pub fn set_emss(&mut self, emss: usize) {
         self.mulpdu = mulpdu(emss, self.markers);
     }
@@ -100,7 +100,7 @@ impl Sender {
         range: Range<usize>,
         sink: &mut impl Sink,
     ) -> Result<(), TooLong> {
-        // A longer one would have markers whose distance their field does not hold.
+        // A longer FPDU would have markers with a distance that their field does not hold.
         let most = if self.markers { mulpdu(usize::MAX, true) } else { u16::MAX };
         let segment_len = u16::try_from(headers.len() + range.len()).ok().filter(|len| *len <= most).ok_or(TooLong)?;
         let frame = fpdu::Repr { segment_len };
@@ -140,7 +140,7 @@ impl<S: Sink> Fpdu<'_, S> {
         marker::to_next(self.sender.position) as usize
     }
 
-    /// Bytes of ours, of which no marker is due in between. RFC 5044, section 4.4: markers are under the CRC, too.
+    /// Takes bytes of this crate, with no marker due in between. RFC 5044, section 4.4: markers are under the CRC, too.
     fn take(&mut self, bytes: &[u8]) {
         if self.sender.crc {
             self.crc = core::mem::take(&mut self.crc).bytes(bytes);

@@ -105,14 +105,15 @@ impl Stream {
         Some(Kept { begin: found.begin, end: found.end, opcode, header, len })
     }
 
-    /// Passes over FPDUs whose turn has come and that were placed before. How many bytes of the stream they have.
+    /// Passes over FPDUs that were placed before and are next in the stream now. Gives how many bytes of the stream
+    /// they have.
     pub(super) fn close_gap(&mut self, target: &mut impl Target) -> usize {
         let start = self.position();
         while self.phase == Phase::Open
             && let Some(kept) = self.kept.first().copied().filter(|kept| kept.begin <= self.position())
         {
             self.kept.remove(0);
-            // One that does not start where an FPDU starts was none.
+            // An FPDU that does not start where an FPDU of the stream starts was none.
             if kept.begin != self.position() {
                 continue;
             }

@@ -48,7 +48,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes have been read directly to their place.
+    /// Counts bytes that have been read directly to their place.
     pub(super) fn pass(&mut self, len: usize) {
         self.done += len;
     }
@@ -204,7 +204,7 @@ impl Stream {
         Ok(Route::To(opcode, header, dest))
     }
 
-    /// A segment is whole, and its FPDU valid.
+    /// Ends a segment that is whole, in a valid FPDU.
     fn segment(&mut self, target: &mut impl Target) {
         self.hear();
         let Some(incoming) = self.incoming.take() else { return };
@@ -225,7 +225,7 @@ impl Stream {
         }
     }
 
-    /// A tagged segment is whole, and its turn has come.
+    /// Ends a tagged segment that is whole and next in the stream.
     pub(super) fn tagged(&mut self, opcode: Opcode, header: &ddp::tagged::Repr, len: u32, target: &mut impl Target) {
         if opcode == Opcode::ReadResponse {
             if self.reads.take(len, header.last) == Step::Read {
@@ -236,7 +236,8 @@ impl Stream {
         }
     }
 
-    /// An untagged segment is whole. RFC 5041, section 5.4: the message is delivered if it was the last one.
+    /// Ends an untagged segment that is whole. RFC 5041, section 5.4: the message is delivered if the segment was its
+    /// last one.
     fn untagged(
         &mut self,
         opcode: Opcode,

@@ -79,7 +79,7 @@ impl Outgoing {
         self.ready = None;
     }
 
-    /// A message whose number is the next one of its queue.
+    /// A message with the next number of its queue.
     fn message(&mut self, work: &Work) -> Message {
         match *work {
             Work::Send { len, solicited, invalidate } => {
@@ -239,12 +239,12 @@ impl Stream {
         self.sender.frame(Joined::new(&segment.header, payload).bytes(), &[][..], 0..0, sink).is_ok()
     }
 
-    /// A message has been started and is not sent.
+    /// True if a message has been started and is not sent.
     pub fn is_sending(&self) -> bool {
         self.outgoing.work.is_some()
     }
 
-    /// TCP's segments have another size from now on.
+    /// Sets another size of TCP's segments.
     pub fn set_emss(&mut self, emss: usize) {
         self.sender.set_emss(emss);
     }

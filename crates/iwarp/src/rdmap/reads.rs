@@ -16,7 +16,7 @@ struct Read {
     offset: u64,
     len: u32,
     got: u32,
-    /// It says "ready to receive": the program knows nothing of it.
+    /// The READ says "ready to receive": the program knows nothing of it.
     quiet: bool,
 }
 
@@ -41,12 +41,12 @@ impl Reads {
         Reads { reads: VecDeque::with_capacity(most.into()), most: most.into() }
     }
 
-    /// One more may be sent.
+    /// True if one more may be sent.
     pub(super) fn has_room(&self) -> bool {
         self.reads.len() < self.most
     }
 
-    /// A request has been sent.
+    /// Counts a request that has been sent.
     pub(super) fn push(&mut self, request: &read_request::Repr, quiet: bool) {
         let read_request::Repr { sink_stag: sink, sink_offset: offset, size: len, .. } = *request;
         self.reads.push_back(Read { sink, offset, len, got: 0, quiet });
@@ -79,7 +79,7 @@ impl Reads {
         Ok(())
     }
 
-    /// A segment that has been checked is whole.
+    /// Ends a segment that has been checked and is whole.
     pub(super) fn take(&mut self, len: u32, last: bool) -> Step {
         if !last {
             if let Some(read) = self.reads.front_mut() {

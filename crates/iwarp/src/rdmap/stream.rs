@@ -102,7 +102,7 @@ pub struct Stream {
 pub(super) const SMALL: usize = 64;
 
 impl Stream {
-    /// A connection whose start has led to this.
+    /// A connection with this outcome of its start.
     pub fn new(agreed: &Agreed, config: &Config, now: Nanos) -> Stream {
         let mut stream = Stream {
             agreed: *agreed,
@@ -146,7 +146,7 @@ impl Stream {
         (len > 0).then_some((place, len))
     }
 
-    /// Bytes of the stream have been read directly to their place; `crc` takes them into a CRC.
+    /// Counts bytes of the stream that have been read directly to their place; `crc` takes them into a CRC.
     pub fn pass(&mut self, len: usize, crc: impl FnOnce(Crc) -> Crc) {
         let Some((_, most)) = self.direct() else { return };
         let len = len.min(most);
@@ -156,7 +156,8 @@ impl Stream {
         }
     }
 
-    /// This side may send. RFC 5044, section 7.1.2: a responder sends no FPDU before it has received a valid one.
+    /// True if this side may send. RFC 5044, section 7.1.2: a responder sends no FPDU before it has received a valid
+    /// one.
     pub fn may_send(&self) -> bool {
         self.agreed.role == Role::Initiator || self.heard
     }
@@ -177,8 +178,8 @@ impl Stream {
         self.deadline = None;
     }
 
-    /// An error of the peer, or of this side. RFC 5040, section 7.1: nothing is placed, delivered or sent any longer
-    /// but a Terminate message.
+    /// Ends the stream for an error of the peer, or of this side. RFC 5040, section 7.1: nothing is placed, delivered
+    /// or sent any longer but a Terminate message.
     pub(super) fn fault(&mut self, fault: Fault, headers: Option<&Headers>) {
         if self.phase != Phase::Open {
             return;
@@ -189,7 +190,7 @@ impl Stream {
         }
     }
 
-    /// An FPDU was valid.
+    /// Notes that an FPDU was valid.
     pub(super) fn hear(&mut self) {
         self.heard = true;
         self.deadline = None;
@@ -200,14 +201,15 @@ impl Stream {
         self.deadline
     }
 
-    /// Time has passed.
+    /// Takes note of the time.
     pub fn timeout(&mut self, now: Nanos) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.set_end(End::Timeout);
         }
     }
 
-    /// The peer sends nothing any more: TCP's FIN has come, and behind [`Stream::position`] there were so many bytes.
+    /// Notes that the peer sends nothing any more: TCP's FIN has come, and behind [`Stream::position`] there were so
+    /// many bytes.
     pub fn closed(&mut self, unread: usize) {
         if self.phase != Phase::Open {
             return;
@@ -218,12 +220,13 @@ impl Stream {
         self.set_end(if torn { End::Torn } else { End::Closed });
     }
 
-    /// This side cannot go on, for a reason of its own.
+    /// Ends the stream: this side cannot go on, for a reason of its own.
     pub fn fail(&mut self) {
         self.fault(Fault::Local, None);
     }
 
-    /// A READ of the peer, delivered before, cannot be answered any longer, or not beyond so many bytes.
+    /// Refuses a READ of the peer that was delivered before: it cannot be answered any longer, or not beyond so many
+    /// bytes.
     pub fn refuse(&mut self, message: u32, request: &read_request::Repr, done: u32, why: TagFault) {
         let upper = control::Repr { opcode: Opcode::ReadRequest }.emit()[0];
         let header = untagged::Repr { last: true, upper, invalidate: 0, queue: queue::REQUEST, message, offset: 0 };

@@ -13,12 +13,12 @@ pub enum Place {
     Tagged {
         /// Names the region.
         stag: RKey,
-        /// Where in it.
+        /// The offset in the region.
         offset: u64,
     },
     /// The receive that has been taken last.
     Receive {
-        /// Where in it.
+        /// The offset in the receive.
         offset: u32,
     },
 }
@@ -45,7 +45,7 @@ pub enum Delivery {
         /// The region that has been invalidated.
         invalidated: Option<RKey>,
     },
-    /// A WRITE is whole. The verbs tell nobody (RFC 5040, section 5.5).
+    /// A WRITE is whole. The verbs raise no completion for it (RFC 5040, section 5.5).
     Write {
         /// The region of its last segment.
         stag: RKey,
@@ -68,22 +68,23 @@ pub enum Delivery {
 /// This side's memory and receives. All of it is asked and told in the order of the stream, but for WRITEs and answers
 /// to READs in TCP segments that came early.
 pub trait Target {
-    /// May the peer write so many bytes there? Not asked for 0 bytes (RFC 5040, section 5.1).
+    /// Checks whether the peer may write so many bytes there. Not asked for 0 bytes (RFC 5040, section 5.1).
     ///
     /// # Errors
-    /// Why it may not.
+    /// Why the peer may not.
     fn check_write(&mut self, stag: RKey, offset: u64, len: u32) -> Result<(), TagFault>;
 
-    /// May the peer's answer to a READ of this side be placed there? It is inside what the READ names.
+    /// Checks whether the peer's answer to a READ of this side may be placed there. The place is inside what the READ
+    /// names.
     ///
     /// # Errors
-    /// Why it may not: the region has gone, for example.
+    /// Why the answer may not: the region has gone, for example.
     fn check_sink(&mut self, stag: RKey, offset: u64, len: u32) -> Result<(), TagFault>;
 
-    /// May the peer read so many bytes there? Not asked for 0 bytes (RFC 5040, section 5.2.1).
+    /// Checks whether the peer may read so many bytes there. Not asked for 0 bytes (RFC 5040, section 5.2.1).
     ///
     /// # Errors
-    /// Why it may not.
+    /// Why the peer may not.
     fn check_source(&mut self, stag: RKey, offset: u64, len: u32) -> Result<(), TagFault>;
 
     /// Takes the next receive for a SEND that starts; its bytes. `None` if there is none.
@@ -101,6 +102,6 @@ pub trait Target {
     /// The place has gone since it was checked.
     fn place(&mut self, place: Place, bytes: &[u8]) -> Result<(), TagFault>;
 
-    /// Something is complete.
+    /// Takes what is complete.
     fn deliver(&mut self, delivery: Delivery);
 }

@@ -115,11 +115,11 @@ impl core::ops::Deref for Bytes {
 pub struct Terminated {
     /// Why the peer ends the stream; `None` if the message names no layer that there is.
     pub reason: Option<Reason>,
-    /// It was written in siw's form.
+    /// The message was written in siw's form.
     pub swapped: bool,
     /// Length of the segment that was wrong.
     pub segment_len: Option<u16>,
-    /// Its DDP header.
+    /// DDP header of that segment.
     pub ddp: Option<ddp::Header>,
     /// What a READ request has behind that header.
     pub request: Option<read_request::Repr>,

@@ -80,7 +80,7 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     net: Net,
     random: Random,
-    /// Segments on their way: to whom, from which byte.
+    /// Segments on their way: the receiving side, and the first byte of each.
     flying: BTreeMap<(Nanos, usize), (usize, usize, Vec<u8>)>,
     count: usize,
     /// Changes the segment with this number on its way.

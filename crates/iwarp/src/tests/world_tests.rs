@@ -30,7 +30,7 @@ fn wishes(random: &mut Random, role: Role) -> Wishes {
     }
 }
 
-/// Posts whose places do not overlap: RFC 5040, section 5.5 leaves the outcome open if they do.
+/// Posts with places that do not overlap: RFC 5040, section 5.5 leaves the outcome open if they do.
 fn posts(random: &mut Random, count: usize, longest: usize) -> Vec<Post> {
     let (mut written, mut read) = (0, 0);
     let post = |_| {
