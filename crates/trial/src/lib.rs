@@ -1,7 +1,7 @@
-//! Which of two ways is faster, tried out while data flow.
+//! A trial of two ways, made while data flow: which of them is faster.
 //!
-//! It depends on the machine, on where the system runs the two ends, and on what they do, and it changes while they
-//! run. So most goes by the way that was faster, and now and then a little by the other.
+//! The faster way depends on the machine, on where the system runs the two ends, and on what the ends do. It changes
+//! while the ends run. So most data go by the way that was faster, and now and then a little goes by the other.
 
 /// Stretches in a row of the way that is tried.
 const TRIES: u32 = 4;
@@ -22,8 +22,8 @@ impl Recent {
         self.0[0] = nanos.max(1);
     }
 
-    /// The one in the middle: some of them tell of pauses of the program, and some of a reader that had caught up.
-    /// `None`: there was none yet.
+    /// The median of the times; `None` if there was none yet. Some times are long because the program paused, and some
+    /// are short because a reader had caught up.
     fn typical(self) -> Option<u64> {
         let mut known = self.0;
         known.sort_unstable();
@@ -35,26 +35,26 @@ impl Recent {
 /// Two ways, and how long a stretch of each takes. The first is the better one until the other has been tried.
 #[derive(Clone, Debug)]
 pub struct AbTrial {
-    /// The second way is taken, but for trials.
+    /// The second way is taken, except in trials.
     second: bool,
-    /// The other one is being tried.
+    /// The other way is being tried.
     trying: bool,
-    /// Stretches until that changes.
+    /// Stretches until `trying` changes.
     left: u32,
-    /// The time that a trial costs is to be a small part of all: so many stretches of the other way between two, times
-    /// the ratio of the two ways' times.
+    /// Stretches of the better way between two trials, before they are multiplied by the ratio of the two ways' times.
+    /// The time that a trial costs is to be a small part of all.
     apart: u32,
-    /// Fewer while the outcome is new, since a trial may have been disturbed; more once it has been the same again and
-    /// again.
+    /// Value of `apart` while the outcome is new, since a trial may have been disturbed. `apart` rises when the outcome
+    /// is the same again and again.
     least_apart: u32,
     most_apart: u32,
-    /// By the best way, and by the other one when it was last tried.
+    /// Times by the better way, and by the other one when it was last tried.
     recent: [Recent; 2],
 }
 
 impl AbTrial {
-    /// With so many stretches between two trials at first, twice as many each time that the outcome is the same, and so
-    /// many at most; more if one of the ways is much slower.
+    /// A trial with `apart` stretches between two trials at first. The number doubles each time that the outcome is the
+    /// same, up to `most_apart`. It is higher if one of the ways is much slower.
     pub const fn new(apart: u32, most_apart: u32) -> Self {
         let least_apart = apart;
         AbTrial {
@@ -74,8 +74,8 @@ impl AbTrial {
         self.second != self.trying
     }
 
-    /// A stretch by that way is over; `took`: in so many nanoseconds, if that was measured. True if a trial begins or
-    /// ends with it.
+    /// Ends a stretch by the way that [`AbTrial::second`] names. `took` is its time in nanoseconds, if that was
+    /// measured. True if a trial begins or ends with the stretch.
     pub fn over(&mut self, took: Option<u64>) -> bool {
         if let Some(nanos) = took {
             self.recent[usize::from(self.trying)].took(nanos);
@@ -91,7 +91,7 @@ impl AbTrial {
             if other < best / 100 * BETTER {
                 self.second = !self.second;
                 self.recent.swap(0, 1);
-                // What it was compared with may be a program that was slow itself.
+                // The times of the way before may have come from a program that was slow itself.
                 self.apart = self.least_apart;
                 self.left = self.apart;
             } else {
@@ -131,7 +131,7 @@ mod tests {
         assert!(first.iter().all(|part| *part <= 4), "{first:?}");
         let second = parts(20, |_, second| if second { 1000 } else { 2000 });
         assert!(second.iter().all(|part| *part >= 92), "{second:?}");
-        // As good as alike: nothing is changed.
+        // The two ways are nearly alike: nothing is changed.
         let alike = parts(20, |_, second| if second { 950 } else { 1000 });
         assert!(alike.iter().all(|part| *part <= 4), "{alike:?}");
     }
