@@ -1,4 +1,4 @@
-//! Helping a target with its single copies for our requests: what it offers is held against them.
+//! Help for a target with its single copies for our requests: the target's offers are checked against the requests.
 
 use verbs::{Opcode, QpState, QpType, RKey, SendBody};
 use wire::{Offer, Span, TicketRef};
@@ -15,7 +15,7 @@ fn world() -> (World, verbs::QpId, verbs::QpId) {
     (w, qa, qb)
 }
 
-/// What the target would offer for the request by reference that is on its way.
+/// The offer that the target would make for the request by reference that is on its way.
 fn offer(w: &World, to_us: bool) -> Offer {
     let net = w.net.borrow();
     let list = &net.queues[&(0, 1)].back().unwrap().payload;
@@ -58,7 +58,7 @@ fn only_what_a_request_has_named() {
         for bad in bad {
             assert!(!is_followed(&mut w, bad), "{opcode:?} {bad:?}");
         }
-        // When it is done, or given up, there is nothing to help with.
+        // When the request is done, or given up, there is nothing to help with.
         w.settle();
         assert_eq!(w.poll(0).len(), 1);
         assert!(!is_followed(&mut w, good) && !w.nodes[0].engine.lends());
@@ -76,7 +76,7 @@ fn not_what_was_given_up() {
     assert!(!is_followed(&mut w, good) && !w.nodes[0].engine.lends());
 }
 
-/// Of a queue pair that is gone nothing is left in the list.
+/// The list keeps nothing of a queue pair that is gone.
 #[test]
 fn not_for_those_that_are_gone() {
     let (mut w, qa, _) = world();
@@ -115,8 +115,8 @@ fn both_ways_are_tried() {
     }
 }
 
-/// A receive of a shared queue to which a peer that was given up may still copy: nobody else gets it, and it is lost
-/// for nobody.
+/// A receive of a shared queue to which a peer that was given up may still copy: no other queue pair gets it, and it is
+/// not lost.
 #[test]
 fn a_receive_with_a_late_writer_is_kept_for_its_link() {
     for ends in [Ends::Again, Ends::Error, Ends::Reset, Ends::Destroyed] {
@@ -139,7 +139,7 @@ fn a_receive_with_a_late_writer_is_kept_for_its_link() {
         w.post(0, pairs[0].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, LEN)], 1).unwrap();
         (w.net.borrow_mut().deny_single_copy, w.net.borrow_mut().late_writer) = (true, true);
         w.deliver(0, 1, 1);
-        // The other one finds no receive.
+        // The other queue pair finds no receive.
         w.post(0, pairs[1].0, Opcode::Send, SendBody::Plain, &[w.sge(0, 0, 8)], 2).unwrap();
         w.deliver(0, 1, 1);
         assert!(w.poll(1).is_empty());

@@ -10,7 +10,7 @@ fn ah(w: &mut World, pd: verbs::PdId) -> AhId {
     w.nodes[0].engine.create_ah(pd, &World::attr(Qpn::new(0), 0, 0).ah).unwrap()
 }
 
-/// Two queue pairs, and how the first one's datagrams get to the other.
+/// Two queue pairs, and the way of the first one's datagrams to the other.
 fn two(srq: Option<SrqId>, w: &mut World) -> (QpId, QpId, SendBody) {
     let ((a, _), (b, nb)) = (w.qp(0, QpType::Ud), w.qp_with(1, QpType::Ud, srq, cap(), false));
     w.connect(0, a, World::attr(nb, 0, 0));
@@ -76,8 +76,8 @@ fn what_the_service_has_not_completes_in_error() {
     }
 }
 
-/// Each member of a group gets it, and is waited for like a lone peer: for a while, and not again before it takes
-/// something.
+/// Each member of a group gets a datagram. A member is waited for like a lone peer: for a while, and not again before
+/// it takes something.
 #[test]
 fn members_of_a_group_whose_links_are_full_are_waited_for() {
     const GROUP: verbs::Gid = verbs::Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -103,7 +103,7 @@ fn members_of_a_group_whose_links_are_full_are_waited_for() {
         w.post(0, qps[0].0, Opcode::Send, body, &list, id).unwrap();
     }
     assert_eq!(w.poll(0).len(), 4);
-    // One makes room, the other does not: what goes to the first waits for the second, a while.
+    // One member makes room, the other does not: datagrams to the first wait for the second, for a while.
     w.deliver(0, 1, usize::MAX);
     w.run_all();
     assert_eq!((w.poll(0).len(), w.poll(1).len()), (0, 4));
@@ -120,7 +120,7 @@ fn members_of_a_group_whose_links_are_full_are_waited_for() {
     }
     assert_eq!((w.poll(0).len(), w.poll(1).len()), (6, 5), "the rest waits for the second no more");
     assert_eq!(no_room(&w), 6);
-    // It makes room, and is waited for again.
+    // The second member makes room, and is waited for again.
     w.deliver(0, 2, usize::MAX);
     assert_eq!(w.poll(2).len(), 4);
     for id in 0..5 {

@@ -57,7 +57,7 @@ fn remote_access() {
     }
 }
 
-/// The log names what a refused access broke, where the wire has one NAK for all of it.
+/// The log names the rule that a refused access broke, where the wire has one NAK for all of them.
 #[test]
 fn a_refused_access_names_its_reason() {
     use crate::region::RemoteFault::{Bounds, Domain, Key, Rights, Wrap};
@@ -145,7 +145,7 @@ fn write_with_immediate_and_a_bad_key() {
     }
 }
 
-/// 11.4.1.1: the others are the window's.
+/// 11.4.1.1: the other bits are the window's.
 #[test]
 fn of_a_new_key_only_the_low_byte_counts() {
     let mut w = World::new(2, 5);
@@ -274,7 +274,7 @@ fn timers_that_nobody_waits_for_are_swept() {
     assert!(tries > 1000, "{tries}");
     let most = 10 * (made + pairs.len()) + 64;
     assert!(w.nodes[0].engine.timers.len() <= most, "{}", w.nodes[0].engine.timers.len());
-    // What is still waited for goes on.
+    // Timers that are still waited for go on.
     let into = [w.sge(1, 0, 8)];
     for &(_, qb) in &pairs {
         w.recv(1, qb, &into, 7).unwrap();
@@ -319,7 +319,7 @@ fn queues_full_and_bad_posts() {
     assert_eq!(w.recv(0, qa, &[sge; 5], 1), Err(Errno::EINVAL));
     assert_eq!(w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1), Err(Errno::ENOMEM));
     w.settle();
-    // Complete is not polled: the places are still taken (ibv_post_send(3), mlx5 and others).
+    // A complete request that is not polled still holds its place (ibv_post_send(3), mlx5 and others).
     assert_eq!(w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1), Err(Errno::ENOMEM));
     assert_eq!(w.poll(0).len(), 64);
     w.post(0, qa, Opcode::RdmaWrite, w.rdma(1, 0), &[sge], 1).unwrap();
@@ -347,7 +347,7 @@ fn completion_queue_overrun() {
 }
 
 /// A target that comes late (it was stopped) must not write into memory that the program has taken back, nor deliver
-/// what lies there now as a message.
+/// the present contents of that memory as a message.
 #[test]
 fn late_target_leaves_dead_requests_alone() {
     let mut w = World::new(2, 5);
@@ -369,7 +369,7 @@ fn late_target_leaves_dead_requests_alone() {
     assert!(w.poll(1).is_empty());
 }
 
-/// A queue that overwrites its completions frees the places of what it lost.
+/// A queue that overwrites its completions frees the places of the lost ones.
 #[test]
 fn overwritten_completions_free_their_places() {
     let mut w = World::new(2, 5);
@@ -407,7 +407,7 @@ fn overwritten_completions_do_not_outlive_a_reset() {
     assert_eq!(w.nodes[0].engine.send_room(qa).unwrap(), room);
 }
 
-/// Memory that may go is reached with care for as long as the region stands on it.
+/// Memory that may go is reached with care for as long as a region stands on it.
 #[test]
 fn a_guarded_region_is_so_until_it_has_other_memory() {
     let mut w = World::new(1, 5);
@@ -426,7 +426,7 @@ fn a_guarded_region_is_so_until_it_has_other_memory() {
     assert_eq!(lkey.0, rkey.0);
 }
 
-/// The region last used is remembered: but not as it was before it changed.
+/// The region last used is remembered: but not as it was before a change.
 #[test]
 fn a_region_that_changes_is_looked_up_anew() {
     type Change = fn(&mut World, MrId);

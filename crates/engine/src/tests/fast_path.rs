@@ -17,7 +17,7 @@ use crate::CqOpts;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 150;
-/// Lengths around what takes the fast path, and around the MTUs.
+/// Lengths around the limits of the fast path, and around the MTUs.
 const LENGTHS: [u32; 18] = [0, 1, 8, 8, 8, 64, 64, 255, 256, 257, 600, 1000, 1024, 1025, 4096, 4097, 5000, 5000];
 
 pub(super) fn seeds(worlds: u64) -> std::ops::Range<u64> {
@@ -59,12 +59,12 @@ struct End {
     srq: Option<SrqId>,
 }
 
-/// What a node has beside what every node has. The handles and keys are the same in both worlds.
+/// State of a node beside that of every node. The handles and keys are the same in both worlds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Extras {
     cqs: [CqId; 3],
     srq: SrqId,
-    /// Regions: an ordinary one, one that may not be written to, one whose memory is not there, one that discards.
+    /// Regions: an ordinary one, a read-only one, one without memory behind it, one that discards.
     mrs: [(MrId, u32, u64); 3],
     null: LKey,
 }
@@ -75,7 +75,7 @@ struct Program {
     extras: Vec<Extras>,
     pairs: Vec<[End; 2]>,
     attrs: QpAttr,
-    /// Nothing is done that can bring a queue pair into error.
+    /// No step can bring a queue pair into error.
     gentle: bool,
 }
 
@@ -86,7 +86,7 @@ impl Program {
         let (lose, repeat) = (r.pick(&[0, 0, 0, 100]), r.pick(&[0, 0, 100]));
         let (room, segment, twin) = (r.pick(&[1, 2, 4, 64, 64]), r.pick(&[4096, 4096, 16384]), r.below(8) == 0);
         let (one_sided, ignore_overrun, depth) = (r.below(4) == 0, r.coin(), r.pick(&[2, 4, 8]));
-        // Some of its requests are longer.
+        // Some of the node's requests are longer.
         let piece = r.pick(&[4096, PIECE]);
         let extras = (0..2)
             .map(|node| {
@@ -139,7 +139,7 @@ impl Program {
         let ends = nodes.map(|node| {
             let extras = self.extras[node];
             let recv_cq = if self.gentle { extras.cqs[0] } else { r.pick(&extras.cqs) };
-            // Small ones run over, also in the middle of what one acknowledgement ends.
+            // Small queues overrun, also in the middle of the requests that one acknowledgement ends.
             let small = !self.gentle && r.below(4) == 0;
             let srq = (r.below(6) == 0).then_some(extras.srq);
             let sq_sig_all = r.coin();
@@ -164,13 +164,12 @@ impl Program {
         self.connect(self.pairs.len() - 1);
     }
 
-    /// Connects a pair, anew if need be: what was under way before is still under way. One end may stay in RTR for a
-    /// while.
+    /// Connects a pair, anew if need be: earlier packets are still under way then. One end may stay in RTR for a while.
     fn connect(&mut self, pair: usize) {
         let ends = self.pairs[pair];
         let psns = [(); 2].map(|()| if self.r.coin() { 0xff_fff0 } else { self.r.next() as u32 & 0xff_ffff });
         let (attrs, late, msn) = (self.attrs, self.r.below(4) == 0, self.r.pick(&[0, 0xff_fffd]));
-        // Mostly the same one at both ends.
+        // Mostly the MTU is the same at both ends.
         let mtus = [attrs.path_mtu, if self.r.below(8) == 0 { self.r.pick(&[1, 3, 5]) } else { attrs.path_mtu }];
         self.t.both(|w| {
             let reset = QpAttr { state: QpState::Reset, ..attrs };
@@ -222,7 +221,7 @@ impl Program {
         self.mend();
     }
 
-    /// Some of what is under way arrives, as one batch.
+    /// Delivers some of the packets under way, as one batch.
     fn deliver(&mut self) {
         let net = self.t.fast.net.borrow();
         let busy: Vec<_> = net.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(ends, _)| *ends).collect();
@@ -244,13 +243,13 @@ impl Program {
         self.t.both(act);
     }
 
-    /// What a program does that waits for an answer: something else comes, or is done, first.
+    /// Acts as a program that waits for an answer: another packet comes, or another step is done, first.
     fn answer(&mut self, wr_id: u64) {
         let (end, peer) = self.end();
         self.receive(end, wr_id..wr_id + 1);
         let requests: Vec<Request> = (0..self.r.pick(&[0, 1, 1, 2])).map(|_| self.small_request(peer, end)).collect();
         let cq = self.t.fast.nodes[end.node].engine.qps.get(end.qp).and_then(|qp| qp.init.recv_cq);
-        // What came before is got.
+        // Packets that came before are taken.
         self.arrive((peer.node, end.node), None, 8);
         if let Some(cq) = cq {
             self.t.both(|w| w.nodes[end.node].engine.poll(cq, 1000, |_, _| ()));
@@ -273,7 +272,7 @@ impl Program {
         }
     }
 
-    /// The last packet once more, but to nobody, and with a first word that could stand for something here.
+    /// Sends the last packet once more, to no queue pair, and with a first word that could stand for something here.
     fn repeat_to_nobody(&mut self, end: End, peer: End, cq: CqId) {
         use packet_flags::{ACK_REQ, FIRST, LAST};
         let Some(qp) = self.t.fast.nodes[end.node].engine.qps.get(end.qp) else { return };
@@ -289,7 +288,7 @@ impl Program {
         });
     }
 
-    /// The queue that a node polls meanwhile, if it does.
+    /// The queue that a node polls meanwhile, if it polls one.
     fn polled(&mut self, node: usize) -> Option<CqId> {
         let [ordinary, small, other] = self.extras[node].cqs;
         self.r.coin().then(|| self.r.pick(&[ordinary, ordinary, ordinary, small, other]))
@@ -337,7 +336,7 @@ impl Program {
         let eight = matches!(opcode, Opcode::FetchAndAdd | Opcode::AtomicWrite);
         let len = match opcode {
             _ if eight => 8,
-            // In several pieces.
+            // The WRITE takes several pieces.
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm if self.r.coin() => 9000,
             _ => self.r.pick(&LENGTHS),
         };
@@ -361,7 +360,7 @@ impl Program {
         Request { opcode, flags, imm, body, sges, inline }
     }
 
-    /// One request, or several by one call.
+    /// Posts one request, or several by one call.
     fn post(&mut self, wr_id: u64) {
         let (end, peer) = self.end();
         let requests: Vec<Request> = (0..self.r.pick(&[1, 1, 1, 2, 3])).map(|_| self.request(end, peer)).collect();
@@ -375,7 +374,7 @@ impl Program {
         });
     }
 
-    /// Mostly a small SEND.
+    /// A request that is mostly a small SEND.
     fn small_request(&mut self, end: End, peer: End) -> Request {
         let mut request = self.request(end, peer);
         if self.r.below(8) > 0 {
@@ -387,7 +386,7 @@ impl Program {
         request
     }
 
-    /// Small messages that come as one batch to who polls for them.
+    /// Sends small messages that come as one batch to a program that polls for them.
     fn stream(&mut self, wr_id: u64) {
         let (end, peer) = self.end();
         self.receive(peer, wr_id..wr_id + 8);
@@ -440,7 +439,7 @@ impl Program {
         }
     }
 
-    /// Time passes: a little, or until timers run out.
+    /// Lets time pass: a little, or until timers run out.
     fn pass(&mut self) {
         let (time, late) =
             (self.r.pick(&[1000, 700_000, 5_000_000, 80_000_000]), self.r.pick(&[None, Some(0), Some(9)]));

@@ -1,6 +1,6 @@
-//! The fast path may change when a packet goes out: a request is on the wire when its post returns, before what is owed
-//! to the peer. So the network's mishaps strike other packets, and timers run out at other times. What must not change
-//! is what programs see of requests that all succeed.
+//! The fast path may change when a packet goes out: a request is on the wire when its post returns, before the
+//! responses that are owed to the peer. So the network's mishaps strike other packets, and timers run out at other
+//! times. The programs' view of requests that all succeed must not change.
 
 use verbs::{
     Completion, Opcode, QpAttr, QpCap, QpId, QpState, QpType, Qpn, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr,
@@ -15,13 +15,13 @@ use crate::Fast;
 
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 100 };
 const STEPS: u64 = 400;
-/// Requests of one end. All find room, so that no post depends on what was completed.
+/// Requests of one end. All find room, so that no post depends on completions.
 const MOST: u64 = 40;
 /// Bytes between the places of two requests.
 const PLACE: u64 = 2048;
 const SECOND: Nanos = 1_000_000_000;
 
-/// One end of a connection, and what was posted there.
+/// One end of a connection, and the requests that were posted there.
 struct End {
     node: usize,
     qp: QpId,
@@ -30,7 +30,7 @@ struct End {
 }
 
 impl End {
-    /// Where the data of a request go: `what` tells receives, results and targets of WRITEs apart.
+    /// The place of a request's data: `what` tells receives, results and targets of WRITEs apart.
     fn place(which: usize, what: u64, number: u64) -> u64 {
         0x2_0000 + ((which as u64 * 3 + what) * (MOST + 24) + number) * PLACE
     }
@@ -83,8 +83,8 @@ impl End {
     }
 }
 
-/// What programs see in the end: completions by queue, in order; state, sequence numbers and counts of the queue pairs;
-/// memory.
+/// The programs' view in the end: completions by queue, in order; state, sequence numbers and counts of the queue
+/// pairs; memory.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     completions: Vec<Vec<Completion>>,
@@ -188,7 +188,8 @@ fn the_outcome_does_not_depend_on_the_way() {
     assert!(taken > 0, "no fast path was taken");
 }
 
-/// Who takes packets in one by one acknowledges them at once; what is owed already goes out with it, later.
+/// A program that takes packets in one by one acknowledges them at once; acknowledgements that are owed already go out
+/// with them, later.
 #[test]
 fn prompt_acknowledgements() {
     let mut w = world(1, true);
@@ -220,8 +221,8 @@ fn prompt_acknowledgements() {
     assert_eq!(acks(&w), [first[0], first[0] + 2], "acknowledgements are cumulative");
 }
 
-/// Who sends one message after the other waits for the acknowledgement: that is on its way before the completion is
-/// made.
+/// A program that sends one message after the other waits for the acknowledgement: that is on its way before the
+/// completion is made.
 #[test]
 fn a_message_is_acknowledged_before_it_completes() {
     let mut w = world(1, true);
@@ -240,8 +241,8 @@ fn a_message_is_acknowledged_before_it_completes() {
     assert_eq!((outcome, found.map(|c| c.wr_id), answers), (Fast::Completed { expects: false }, Some(1), 1));
 }
 
-/// A poll for several completions takes packet after packet. What completes behind others in its queue must not
-/// overtake them.
+/// A poll for several completions takes packet after packet. A completion that belongs behind others in its queue must
+/// not overtake them.
 #[test]
 fn what_is_handed_over_overtakes_nothing() {
     let mut w = world(1, true);
@@ -254,7 +255,7 @@ fn what_is_handed_over_overtakes_nothing() {
     w.post(0, a, Opcode::Send, SendBody::Plain, &from, 0).unwrap();
     w.settle();
     assert_eq!((w.poll(0).len(), w.poll(1).len()), (1, 1), "the first packet is looked at more closely");
-    // Two at once are acknowledged by one packet, behind which a message comes.
+    // Two requests at once are acknowledged by one packet, and a message comes behind it.
     for id in 1..3 {
         w.post(0, a, Opcode::Send, SendBody::Plain, &from, id).unwrap();
     }
@@ -274,7 +275,7 @@ fn what_is_handed_over_overtakes_nothing() {
     assert!(ids(&mut w).is_empty());
 }
 
-/// More small requests than the list of what is under way has room for, which grows: no other allocation may fail.
+/// More small requests than the list of requests under way has room for. The list grows: no other allocation may fail.
 #[test]
 fn there_is_room_for_all_that_is_under_way() {
     let mut w = world(1, true);
@@ -292,7 +293,7 @@ fn there_is_room_for_all_that_is_under_way() {
     assert_eq!(w.poll(0).iter().map(|c| c.wr_id).collect::<Vec<_>>(), (0..60).collect::<Vec<_>>());
 }
 
-/// One acknowledgement ends several requests, and the queue has no room for their completions: nothing is waited for
+/// One acknowledgement ends several requests, and the queue has no room for their completions: no request is waited for
 /// then.
 #[test]
 fn an_overrun_leaves_no_timer() {
@@ -346,7 +347,7 @@ fn the_fast_paths_lead_over_two_links() {
     assert_eq!(links(&w, 1, b), (None, theirs), "the rest of what the peer has sent is taken");
     w.nodes[1].engine.link_down(theirs.unwrap(), None);
     assert_eq!(links(&w, 1, b), (None, None));
-    // Of a queue pair that has heard nothing yet, too: the peer's messages come over the peer's own link.
+    // The same holds for a queue pair that has heard nothing yet: the peer's messages come over the peer's own link.
     let other = w.pair(0, 1, QpType::Rc).1;
     let (own, from) = links(&w, 1, other);
     assert_eq!(own, from);
@@ -354,7 +355,7 @@ fn the_fast_paths_lead_over_two_links() {
     assert_eq!(links(&w, 1, other), (None, theirs));
 }
 
-/// Who only receives may stay in RTR.
+/// A queue pair that only receives may stay in RTR.
 #[test]
 fn the_fast_paths_lead_to_rtr_too() {
     let mut w = world(1, true);
@@ -375,8 +376,8 @@ fn the_fast_paths_lead_to_rtr_too() {
     assert_eq!(w.poll(1).len(), 5);
 }
 
-/// A message of the path MTU is one packet, and takes the fast path; a longer one does not, nor one that the wire would
-/// rather have by reference.
+/// A message of the path MTU is one packet, and takes the fast path. A longer message does not, nor a message that the
+/// wire would rather have by reference.
 #[test]
 fn the_fast_path_goes_as_far_as_a_packet() {
     for (path_mtu, shared_above, len, fast) in [
@@ -411,7 +412,7 @@ fn the_fast_path_goes_as_far_as_a_packet() {
     }
 }
 
-/// What the fast path refuses for its length has not happened, and the slow path says why.
+/// A request that the fast path refuses for its length has not begun, and the slow path gives the reason.
 #[test]
 fn inline_data_are_posted_where_they_fit() {
     for (max_inline_data, fits) in [(4, false), (7, false), (8, true)] {
@@ -440,7 +441,7 @@ fn inline_data_are_posted_where_they_fit() {
     }
 }
 
-/// Whoever gets at a queue pair in order to change it has the fast path ask anew.
+/// Any code that takes a queue pair for a change has the fast path compute its gates anew.
 #[test]
 fn what_was_taken_for_granted_is_forgotten_with_a_change() {
     let mut w = world(1, true);
@@ -458,7 +459,7 @@ fn what_was_taken_for_granted_is_forgotten_with_a_change() {
     assert_eq!(w.poll(1).len(), 2);
 }
 
-/// A queue that is to raise an event gets its completions, though its caller would have them handed over.
+/// A queue that is to raise an event gets its completions, though the caller would have them handed over.
 #[test]
 fn the_engine_asks_whether_a_queue_hands_over() {
     let mut w = world(1, true);

@@ -1,5 +1,5 @@
-//! A peer that sends anything, and a program that writes into its send queue: neither can crash an engine, block a
-//! connection for ever, or bring its books into disorder.
+//! A peer that sends any packets, and a program that writes into its send queue: neither can crash an engine, block a
+//! connection for ever, or bring the engine's counts into disorder.
 //!
 //! Each world is made by a seed, which a failure names: `SOFTRNIC_WORLD` repeats it, `SOFTRNIC_WORLDS` says how many.
 
@@ -14,7 +14,7 @@ use super::random::Random;
 const WORLDS: u64 = if cfg!(miri) { 1 } else { 300 };
 const STEPS: u64 = 120;
 
-/// What happens in a world.
+/// The steps of a world.
 struct Habits {
     /// Requests stay within the region.
     gentle: bool,
@@ -28,7 +28,7 @@ struct Play {
     r: Random,
     habits: Habits,
     ty: QpType,
-    /// The node of the other end: another one, or our own.
+    /// The node of the other end: another node, or our own.
     peer: usize,
     ours: QpId,
     theirs: QpId,
@@ -162,7 +162,7 @@ impl Play {
         let _ = self.w.recv(self.peer, self.theirs, &sges, wr_id);
     }
 
-    /// A packet that nobody sent: a request to the other end, or an answer to ours.
+    /// Forges a packet: a request to the other end, or an answer to a request of ours.
     fn forge(&mut self) {
         let theirs = self.w.nodes[self.peer].engine.qps.get(self.theirs).unwrap();
         let ours = self.w.nodes[0].engine.qps.get(self.ours).unwrap();
@@ -186,7 +186,7 @@ impl Play {
             p.len = payload.len() as u32;
         }
         if payload.len() >= 32 && r.coin() {
-            // A ticket that is nobody's, then places in the initiator.
+            // A ticket of no request, then places in the initiator.
             p.flags |= BY_REF;
             for place in payload[16..].chunks_exact_mut(16) {
                 place[..8].copy_from_slice(&(BASE + 8).to_le_bytes());
@@ -209,7 +209,7 @@ impl Play {
         let _ = self.w.modify(node, qp, &attr, mask);
     }
 
-    /// What holds at any time.
+    /// Checks the conditions of any time.
     fn check(&self, when: &str) {
         for node in &self.w.nodes {
             for (_, q) in node.engine.qps.iter() {
@@ -239,7 +239,8 @@ impl Play {
         }
     }
 
-    /// On a good network, everything comes to an end: only a receiver that is not ready may be waited for.
+    /// Ends a world on a good network, where everything comes to an end: only a receiver that is not ready may be
+    /// waited for.
     fn finish(&mut self, when: &str) {
         {
             let mut net = self.w.net.borrow_mut();

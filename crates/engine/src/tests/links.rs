@@ -1,4 +1,4 @@
-//! Over which link a packet comes, and what happens while there is none.
+//! The link over which a packet comes, and times without a link.
 
 use verbs::{Opcode, QpId, QpState, QpType, SendBody, WcStatus as St};
 use wire::{Packet, PacketOp, packet_flags as flag};
@@ -22,7 +22,7 @@ fn forged(w: &World, node: usize, qp: QpId, op: PacketOp) -> Packet {
     packet
 }
 
-/// A process that is not the peer cannot speak for it, even if it knows all numbers.
+/// A process that is not the peer cannot send in the peer's name, even if it knows all numbers.
 #[test]
 fn strangers_are_not_heard() {
     for ty in [QpType::Rc, QpType::Uc] {
@@ -108,7 +108,7 @@ fn more_than_a_packet_may_bring_is_refused() {
         let place = [BASE.to_le_bytes(), u64::from(len).to_le_bytes()].concat();
         w.inject(0, 1, write, [vec![0; 16], place].concat());
         let said = w.nodes[1].engine.query_qp(qb).unwrap().0.state;
-        // What may be copied fails here, too, for want of memory, and as another thing.
+        // A copy that is permitted fails here, too, for want of memory, and with another error.
         w.run_all();
         let nak = w.net.borrow().queues[&(1, 0)].back().map(|msg| msg.packet.syndrome);
         assert_eq!(nak == Some(3 << 5 | 1), refused, "{len} bytes: {nak:?}, {said:?}");
@@ -186,7 +186,7 @@ fn a_poked_entry_under_way_fails() {
     for looked_at in [false, true] {
         let mut w = World::new(2, 5);
         w.nodes[0].engine.set_fast_path(true);
-        // For ever: nothing else looks at it.
+        // The timer is off: nothing else looks at the entry.
         let (qa, qb) = pair_with_timeout(&mut w, if looked_at { 0 } else { 14 });
         let (from, into) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
         for id in 0..2 {
@@ -223,7 +223,7 @@ fn pair_with_timeout(w: &mut World, timeout: u8) -> (QpId, QpId) {
     (qa, qb)
 }
 
-/// No way to the peer is as good as a dead peer: the retries run out.
+/// A peer without a link is as good as a dead peer: the retries run out.
 #[test]
 fn no_link_and_a_timeout() {
     let mut w = World::new(2, 5);
@@ -255,7 +255,7 @@ fn no_link_and_no_timeout() {
     assert_eq!(w.nodes[0].engine.next_deadline(), None, "an idle queue pair wakes nobody");
 }
 
-/// A responder that cannot find the requester makes up for it when it can: nobody else would.
+/// A responder that cannot find the requester asks for the request again when it can: nothing else would.
 #[test]
 fn a_responder_without_a_link() {
     let mut w = World::new(2, 5);
@@ -274,7 +274,7 @@ fn a_responder_without_a_link() {
     assert_eq!(w.read(1, 0, 8), [5; 8]);
 }
 
-/// With much to copy both ways, the answer lies behind what has come and was not taken yet: it is not late.
+/// With much to copy both ways, an answer may lie behind packets that have come and were not taken yet: it is not late.
 #[test]
 fn an_answer_that_was_not_taken_yet_is_no_timeout() {
     for arrived in [true, false] {
@@ -298,7 +298,7 @@ fn an_answer_that_was_not_taken_yet_is_no_timeout() {
     }
 }
 
-/// A peer that never stops sending is not waited for: what counts is what had come when the time was over.
+/// A peer that never stops sending is not waited for: only packets that had come when the time was over count.
 #[test]
 fn an_answer_that_is_lost_in_a_flood_is_missed() {
     let mut w = World::new(2, 5);
@@ -315,7 +315,7 @@ fn an_answer_that_is_lost_in_a_flood_is_missed() {
         w.deliver(0, 1, 10);
         w.nodes[1].engine.run(now);
         if round < 4 {
-            continue; // something lies there for ever after
+            continue; // some packet lies there for ever after
         }
         w.net.borrow_mut().queues.get_mut(&(1, 0)).unwrap().retain(|message| message.packet.op != PacketOp::Ack);
         w.deliver(1, 0, 1);
@@ -324,7 +324,7 @@ fn an_answer_that_is_lost_in_a_flood_is_missed() {
     assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
 }
 
-/// What was under way on a link that broke goes out again over the next one, without a timer too.
+/// Requests under way on a link that broke go out again over the next one, without a timer too.
 #[test]
 fn a_link_that_breaks() {
     for timeout in [0, 14] {

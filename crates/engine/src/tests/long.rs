@@ -1,11 +1,11 @@
-//! Long messages: on slow and bad networks, and where the way of their pieces changes.
+//! Long messages: on slow and bad networks, and with pieces that change their way.
 
 use verbs::{Opcode, QpType, SendBody, WcStatus as St};
 
 use super::mock::*;
 use super::recovery::{MS, SECOND, pair_with, statuses};
 
-/// 9.7.5.1.2: a long message is acknowledged on its way, or its sender would take a slow link for a dead peer.
+/// 9.7.5.1.2: a long message is acknowledged on its way. Otherwise its sender would take a slow link for a dead peer.
 #[test]
 fn long_message_on_a_slow_link() {
     let mut w = World::new(2, 5);
@@ -66,7 +66,7 @@ fn large_messages_go_as_the_link_wants() {
     assert!(w.read(1, 0, 200_000) == data);
 }
 
-/// A peer that sleeps gets a lone message by single copy; what follows one that is under way finds it awake.
+/// A peer that sleeps gets a lone message by single copy; a message behind one under way finds it awake.
 #[test]
 fn what_follows_a_large_message_may_go_another_way() {
     let mut w = World::new(2, 5);
@@ -92,8 +92,8 @@ fn what_follows_a_large_message_may_go_another_way() {
     assert!(w.read(1, 0, 100_000) == data);
 }
 
-/// What went in small pieces, and has been executed in part, does not come again in larger ones: the first of them
-/// would begin with what the peer has had, and be taken for a repetition of that.
+/// Pieces of a message that went small, and have been executed in part, do not come again as larger ones. The first
+/// larger one would begin with bytes that the peer has had, and be taken for a repetition of them.
 #[test]
 fn pieces_do_not_grow() {
     let mut w = World::new(2, 5);

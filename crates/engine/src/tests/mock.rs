@@ -25,11 +25,11 @@ pub struct Msg {
     pub payload: Vec<u8>,
 }
 
-/// What all nodes share.
+/// The state that all nodes share.
 pub struct Net {
     pub memory: Vec<Vec<u8>>,
     pub queues: BTreeMap<(usize, usize), VecDeque<Msg>>,
-    /// Packets ever put on a link.
+    /// Number of packets ever put on a link.
     sent: HashMap<(usize, usize), u64>,
     pub writable: Vec<Vec<LinkId>>,
     pub rng: u64,
@@ -39,18 +39,18 @@ pub struct Net {
     /// Packets that a link holds.
     pub room: usize,
     pub single_copy: bool,
-    /// From this length on a message goes either way.
+    /// Messages of this length or longer go either way.
     pub either_from: u32,
     /// The links lead to processes of one host.
     pub same_host: bool,
     pub single_copy_above: u32,
-    /// As `single_copy_above`, for what follows others.
+    /// As `single_copy_above`, for messages that follow others.
     pub flowing_above: Option<u32>,
     /// As `single_copy_above`, for memory that peers map.
     pub shared_above: Option<u32>,
-    /// That is all.
+    /// All memory counts as mapped by peers.
     pub maps: bool,
-    /// At every other question nothing should go by single copy.
+    /// At every other question no message should go by single copy.
     pub fickle: bool,
     pub segment: u32,
     pub deny_single_copy: bool,
@@ -61,27 +61,27 @@ pub struct Net {
     pub late_writer: bool,
     pub groups: HashMap<Gid, Vec<usize>>,
     pub lost: u64,
-    /// What each node shows, and whether others use it.
+    /// The exports of each node, and whether other nodes use them.
     pub exported: Vec<HashMap<ExportId, Export>>,
     pub one_sided: bool,
     /// Regions are in shared memory: atomics are executed by initiators too.
     pub shares: bool,
-    /// Requests that initiators executed.
+    /// Number of requests that initiators executed.
     pub executed: u64,
     pub one_sided_bytes: u64,
-    /// Lone RDMA requests that were answered, and after which time.
+    /// Lone RDMA requests that were answered, and the time of each.
     pub answered: Vec<(u32, Nanos)>,
     /// Packets arrive over a second link to the same node.
     pub twin: bool,
-    /// These nodes have died, and nobody has noticed.
+    /// Nodes that have died without a notice to the others.
     pub dead: Vec<usize>,
-    /// These nodes find nobody.
+    /// Nodes that find no peer.
     pub lonely: Vec<usize>,
-    /// What is sent is there at once, and waits until its receiver takes it.
+    /// Sent packets are there at once, and wait until their receiver takes them.
     pub arrived: bool,
-    /// Calls of `quiesce`: by whom, of whom, and how often all tickets had changed by that time.
+    /// Calls of `quiesce`: the calling node, the peer's node, and how often all tickets had changed by that time.
     pub quiesced: Vec<(usize, Option<usize>, u64)>,
-    /// By address: the word, and what it held at first.
+    /// By address: the word, and its first value.
     pub tickets: HashMap<u64, (&'static std::sync::atomic::AtomicU64, u64)>,
 }
 
@@ -103,7 +103,7 @@ pub struct Mock {
     pub me: usize,
     pub net: Rc<RefCell<Net>>,
     current: Vec<u8>,
-    /// Packets taken.
+    /// Number of packets taken.
     read: u64,
 }
 
@@ -163,7 +163,7 @@ impl Mock {
     }
 }
 
-/// Gives the value before.
+/// Applies the operation, and gives the value before.
 fn apply(bytes: &mut [u8], op: AtomicOp) -> u64 {
     let old = u64::from_ne_bytes((&*bytes).try_into().unwrap());
     let new = match op {
@@ -285,7 +285,7 @@ impl PacketWire for Mock {
     }
 
     fn unread(&self, link: LinkId) -> Option<u64> {
-        // Otherwise what is in the queue is still on its way.
+        // Otherwise the packets in the queue are still on their way.
         let net = self.net.borrow();
         let here = net.arrived && link == self.inward(self.node(link));
         let waiting = net.queues.get(&(self.node(link), self.me)).map_or(0, |queue| queue.len() as u64);
@@ -429,14 +429,14 @@ impl SameHost for Mock {
 
 impl Observer for Mock {}
 
-/// A poll that takes what comes over a link.
+/// A poll that takes the packets of a link.
 struct Polls {
     net: Rc<RefCell<Net>>,
     ends: (usize, usize),
     /// The sender's way to the poller.
     back: LinkId,
     found: Vec<Completion>,
-    /// How many packets were under way the other way when the last one was.
+    /// Number of packets under way the other way when the last packet was.
     answers: usize,
     /// Packets dealt with. The first has left its queue before.
     taken: usize,
@@ -450,7 +450,7 @@ impl Polls {
 }
 
 impl Net {
-    /// The next packet from one node to another, whose way there is `link`: if it was full it is not any more.
+    /// Takes the next packet from one node to another over `link`, which is not full any more then.
     fn pop(&mut self, from: usize, to: usize, link: LinkId) -> Option<Msg> {
         let room = self.room;
         let queue = self.queues.get_mut(&(from, to))?;

@@ -1,4 +1,5 @@
-//! Path MTUs that differ: what shows on a wire in the lengths of packets shows here, whichever way the data take.
+//! Path MTUs that differ: a difference that shows on a wire in the lengths of packets shows here, whichever way the
+//! data take.
 
 use verbs::{EventKind, Opcode, QpAttr, QpId, QpState, QpType, SendBody, WcStatus as St};
 
@@ -78,7 +79,7 @@ fn the_last_packet_may_have_any_length() {
     }
 }
 
-/// 9.8.2: on an unreliable connection they are dropped, and the next message is whole again.
+/// 9.8.2: on an unreliable connection such messages are dropped, and the next message is whole again.
 #[test]
 fn unreliable_connections_drop_them() {
     let mut w = World::new(2, 5);

@@ -1,4 +1,4 @@
-//! Requests that the initiator executes: never something that packets would not have done, nor in another order.
+//! Requests that the initiator executes: they do nothing that packets would not have done, and in no other order.
 
 use verbs::{
     Access, Opcode, QpState, QpType, RKey, RecvWr, SendBody, SendData, SendFlags, SendWr, WcOpcode, WcStatus as St,
@@ -32,8 +32,8 @@ fn proven() -> (World, verbs::QpId, verbs::QpId) {
     (w, qa, qb)
 }
 
-/// How long a lone request took that was sent is told; not that of several, nor of what was executed here, nor of a
-/// SEND.
+/// The time of a lone request that was sent is reported to the wire. The times of several requests, of requests
+/// executed here and of SENDs are not.
 #[test]
 fn how_soon_requests_are_answered_is_told() {
     let mut w = World::new(2, 9);
@@ -90,7 +90,7 @@ fn writes_and_reads() {
     assert!(w.net.borrow().queues.values().all(|q| q.is_empty()), "no packet");
 }
 
-/// Where the peer's regions are in shared memory, atomics are executed here too; else they are sent.
+/// Where the peer's regions are in shared memory, atomics are executed here, too; otherwise they are sent.
 #[test]
 fn atomics() {
     for shares in [false, true] {
@@ -117,8 +117,8 @@ fn atomics() {
     }
 }
 
-/// To a shared region requests are executed here as soon as those that had to be sent are answered; not behind a SEND,
-/// whose answer may take long.
+/// Requests to a shared region are executed here as soon as those that had to be sent are answered. A request does not
+/// wait behind a SEND, as the SEND's answer may take long.
 #[test]
 fn shared_regions_are_worth_waiting_for() {
     for behind_send in [false, true] {
@@ -147,7 +147,7 @@ fn shared_regions_are_worth_waiting_for() {
     }
 }
 
-/// Refused atomics are the peer's to refuse: a wrong place, a right that it has not given.
+/// The peer refuses atomics: a wrong place, a right that it has not given.
 #[test]
 fn refused_atomics() {
     for (at, access, status) in [
@@ -168,7 +168,7 @@ fn refused_atomics() {
     }
 }
 
-/// What was executed here takes no sequence number: packets before and after fit together.
+/// A request that was executed here takes no sequence number: packets before and after fit together.
 #[test]
 fn packets_between_them() {
     let (mut w, qa, qb) = proven();
@@ -207,7 +207,7 @@ fn nothing_overtakes() {
     assert_eq!(w.net.borrow().executed, 0);
 }
 
-/// Refused requests fail as those do that are sent: the peer decides, and its memory is as it was.
+/// Refused requests fail as sent ones do: the peer decides, and its memory is as it was.
 #[test]
 fn refused() {
     type Change = fn(&mut World, verbs::QpId) -> SendBody;
@@ -272,7 +272,7 @@ fn left_connections() {
             if back {
                 let reset = verbs::QpAttr { state: QpState::Reset, ..Default::default() };
                 w.modify(1, qb, &reset, verbs::QpAttrMask::STATE).unwrap();
-                // With another sequence number: a peer that goes on as before is not heard.
+                // The peer has another sequence number: a peer that goes on as before is not heard.
                 w.connect(1, qb, verbs::QpAttr { rq_psn: 77, max_dest_rd_atomic: 4, ..old });
             }
             let body = w.rdma(1, 128);
@@ -284,7 +284,7 @@ fn left_connections() {
     }
 }
 
-/// What the NIC thread stays awake for: RDMA, and data that come piece by piece.
+/// Traffic that the NIC thread stays awake for: RDMA, and data that come piece by piece.
 #[test]
 fn served_are_those_who_may_send_more() {
     let mut w = World::new(2, 9);

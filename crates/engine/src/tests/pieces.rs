@@ -1,6 +1,5 @@
-//! Long requests that the initiator executes piece by piece, one under each hold of the lock: whatever happens between
-//! two pieces, nothing is executed twice or out of order, and what the rest comes to is what packets would have come
-//! to.
+//! Long requests that the initiator executes piece by piece, one under each hold of the lock. Whatever happens between
+//! two pieces, nothing is executed twice or out of order, and the rest ends as packets would have ended.
 
 use verbs::{
     Access, MrId, Opcode, QpAttr, QpAttrMask, QpId, QpState, QpType, RKey, SendBody, SendFlags, WcStatus as St,
@@ -52,13 +51,13 @@ fn quiet(w: &World) -> bool {
     w.net.borrow().queues.values().all(|q| q.is_empty())
 }
 
-/// So many pieces have been executed.
+/// Number of pieces that have been executed.
 fn executed(w: &World) -> u64 {
     w.net.borrow().executed
 }
 
 impl Joined {
-    /// Posts a WRITE or READ of so many bytes between the same places of both nodes, whose first piece is executed at
+    /// Posts a WRITE or READ of so many bytes between the same places of both nodes. Its first piece is executed at
     /// once.
     fn post(&mut self, opcode: Opcode, len: u32, id: u64) {
         let w = &mut self.w;
@@ -75,7 +74,7 @@ impl Joined {
         assert_eq!(self.moved(opcode, len), PIECE as usize);
     }
 
-    /// Bytes that have come to where they go.
+    /// Number of bytes that have come to their place.
     fn moved(&self, opcode: Opcode, len: u32) -> usize {
         let to = usize::from(opcode == Opcode::RdmaWrite);
         self.w.read(to, AT, len as usize).iter().filter(|b| **b != 0).count()
@@ -106,7 +105,7 @@ fn one_for_each_hold_of_the_lock() {
     }
 }
 
-/// Order and fence: what is behind a long request begins when its last piece has been executed.
+/// Order and fence: a request behind a long one begins when the last piece of the long one has been executed.
 #[test]
 fn nothing_overtakes_a_piece() {
     for flags in [SendFlags::empty(), SendFlags::FENCE] {
@@ -144,7 +143,7 @@ fn others_have_their_turn() {
     j.begin(Opcode::RdmaWrite, 3 * PIECE);
     let (body, from) = (j.w.rdma(1, 1 << 19), [j.w.sge(0, AT, 2 * PIECE)]);
     j.w.post(0, qa, Opcode::RdmaWrite, body, &from, 2).unwrap();
-    // Whose piece it was comes behind who waits.
+    // The queue pair that has had a piece executed comes behind the waiting one.
     assert_eq!((executed(&j.w), j.w.read(1, 1 << 19, 1)), (2, vec![0]));
     j.w.run_all();
     assert_eq!((executed(&j.w), j.w.read(1, 1 << 19, 1)), (3, vec![1]));
@@ -169,7 +168,7 @@ fn bounds_are_those_of_the_whole() {
     }
 }
 
-/// What the target takes back between two pieces is refused from there on, and the target hears of it.
+/// Memory that the target takes back between two pieces is refused from there on, and the target hears of it.
 #[test]
 fn rights_are_looked_at_for_each_piece() {
     type Change = fn(&mut Joined);
@@ -218,7 +217,7 @@ fn the_rest_goes_as_packets() {
                 (net.one_sided, net.lose, net.repeat) = (false, lose, lose);
                 (net.single_copy, net.single_copy_above) = (single_copy, 0);
             }
-            // Its program has seen them, and has put something else there.
+            // The program has seen the pieces, and has put other data there.
             let to = usize::from(opcode == Opcode::RdmaWrite);
             j.w.write(to, AT, &[0xee; 2 * PIECE as usize]);
             let into = [j.w.sge(1, MESSAGE, 8)];
@@ -243,7 +242,7 @@ fn the_rest_goes_as_packets() {
     }
 }
 
-/// The program takes back its own memory.
+/// The program takes back its own memory in the middle.
 #[test]
 fn local_memory_is_looked_at_for_each_piece() {
     for opcode in BOTH {
@@ -260,7 +259,7 @@ fn local_memory_is_looked_at_for_each_piece() {
     }
 }
 
-/// The queue pair leaves its connection.
+/// The queue pair leaves its connection in the middle.
 #[test]
 fn nothing_goes_on_without_its_queue_pair() {
     for opcode in BOTH {
@@ -281,7 +280,7 @@ fn nothing_goes_on_without_its_queue_pair() {
     }
 }
 
-/// In SQD what has begun goes on, and then the queue has drained (IBTA vol. 1, 10.3.1.5).
+/// In SQD a request that has begun goes on, and then the queue has drained (IBTA vol. 1, 10.3.1.5).
 #[test]
 fn a_send_queue_drains_behind_the_last_piece() {
     let mut j = joined();
@@ -320,7 +319,7 @@ fn a_peer_that_dies_between_two() {
     }
 }
 
-/// While a long request waits for its turn, what the queue pair owes its peer goes out.
+/// While a long request waits for its turn, the responses that the queue pair owes its peer go out.
 #[test]
 fn answers_do_not_wait() {
     let mut j = joined();

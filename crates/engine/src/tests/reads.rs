@@ -1,5 +1,5 @@
-//! Many READs under way, between two that run only now and then: on a machine with more processes than processors each
-//! side finds a pile of packets when its turn comes, and timers that have run out meanwhile.
+//! Many READs under way, between two nodes that run only now and then. On a machine with more processes than processors
+//! each side finds a pile of packets when its turn comes, and timers that have run out meanwhile.
 
 use verbs::{Opcode, QpId, QpState, QpType, WcStatus as St};
 
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// Where a READ of a queue pair goes: the latest of one do not overlap.
+/// The place of a READ of a queue pair: the latest READs of one queue pair do not overlap.
 fn slot(qp: u64, n: u64) -> u64 {
     (qp * 48 + n % 48) * 8192
 }
@@ -42,7 +42,8 @@ fn pairs(w: &mut World) -> Vec<QpId> {
         .collect()
 }
 
-/// `turn`: the longest time that a side does not run, in milliseconds. `loss`, `repeat`: of 1000 packets.
+/// Has all READs complete. `turn`: the longest time that a side does not run, in milliseconds. `loss`, `repeat`: of
+/// 1000 packets.
 fn read_all(seed: u64, turn: u64, loss: u64, repeat: u64, single_copy: bool) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut w = World::new(2, seed);
@@ -75,7 +76,7 @@ fn read_all(seed: u64, turn: u64, loss: u64, repeat: u64, single_copy: bool) {
             if *asleep > w.now {
                 continue;
             }
-            // It runs: takes in some of what has come, and lets time pass.
+            // The side runs: it takes in some of the packets that have come, and lets time pass.
             let most = 1 + dice.below(80) as usize;
             w.deliver(1 - node, node, most);
             let now = w.now;
@@ -120,9 +121,9 @@ fn slow_sides_on_a_bad_network() {
     }
 }
 
-/// A peer that lives but does not get to take what was sent: its adapter would have answered. The timeouts are not
-/// counted as retries, for so long as that is likely. For a dead one they are, also if nothing but this timer has
-/// noticed yet.
+/// A peer that lives but has no time to take its packets: its adapter would have answered. The timeouts are not counted
+/// as retries, for so long as that is likely. For a dead peer they are counted, also if only this timer has noticed the
+/// death yet.
 #[test]
 fn a_peer_that_waits_for_its_turn() {
     let cases = [(15_000, false, St::Success), (30_000, false, St::RetryExcErr), (700, true, St::RetryExcErr)];

@@ -1,5 +1,5 @@
-//! What goes wrong between two that mean well: packets that are lost or come twice, links without room, late
-//! receives; and how the queue pairs find back.
+//! Mishaps between two well-behaved queue pairs: packets that are lost or come twice, links without room, late
+//! receives; and how the queue pairs recover.
 
 use verbs::{EventKind, LKey, Opcode, QpAttrMask as M, QpState, QpType, RKey, SendBody, Sge, WcStatus as St};
 
@@ -37,7 +37,7 @@ fn timer_after_receiver_not_ready() {
     assert_eq!(statuses(&mut w, 0), [St::RetryExcErr]);
 }
 
-/// The time that a post is given may be old: the timer runs from when the clock is read, and not from long before.
+/// The time of a post may be old: the timer runs from the reading of the clock, and not from long before.
 #[test]
 fn timer_set_by_a_time_past() {
     for (read, wanted) in [(true, None), (false, Some(St::RetryExcErr))] {
@@ -46,7 +46,7 @@ fn timer_set_by_a_time_past() {
         w.net.borrow_mut().lose = 1000;
         let from = [w.sge(0, 0, 8)];
         w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap();
-        // So late was the post in truth.
+        // The true time of the post is so much later.
         w.now += SECOND;
         if read {
             w.nodes[0].engine.catch_up(SECOND);
@@ -63,7 +63,7 @@ fn timer_set_by_a_time_past() {
     }
 }
 
-/// A timeout that is set in SQD (table 91) holds for what is under way too, though nothing else happens.
+/// A timeout that is set in SQD (table 91) holds for requests under way, too, though nothing else happens.
 #[test]
 fn timeout_set_while_requests_are_under_way() {
     let mut w = World::new(2, 5);
@@ -144,7 +144,7 @@ fn single_copy_send_into_null_region() {
     assert_eq!(w.read(1, 0, 1 << 20), vec![9; 1 << 20]);
 }
 
-/// 9.7.4.1.1: what was asked for before a bad request is answered before its NAK.
+/// 9.7.4.1.1: requests before a bad one are answered before its NAK.
 #[test]
 fn reads_before_a_bad_request_are_answered() {
     let mut w = World::new(2, 5);
@@ -210,7 +210,7 @@ fn reset_while_waiting_for_room() {
     assert_eq!(statuses(&mut w, 0), [St::Success]);
 }
 
-/// Two that wait for room on one link take turns.
+/// Two queue pairs that wait for room on one link take turns.
 #[test]
 fn turns_on_a_full_link() {
     let mut w = World::new(2, 5);
@@ -254,7 +254,7 @@ fn sequence_numbers_do_not_overtake_themselves() {
     assert!(w.nodes[0].engine.qps.get(qa).unwrap().inflight.is_empty());
 }
 
-/// Memory for what is owed does not grow with what a peer repeats and does not take the answers of.
+/// The memory for owed responses does not grow with the requests that a peer repeats without taking the answers.
 #[test]
 fn answers_that_nobody_takes() {
     let mut w = World::new(2, 5);
@@ -270,7 +270,7 @@ fn answers_that_nobody_takes() {
     assert!(w.nodes[1].engine.qps.get(qb).unwrap().rc.responses.len() < 10_000);
 }
 
-/// Time passes for node 1, and not for its peer. What completed there.
+/// Has time pass for node 1, and not for its peer. Gives the completions there.
 fn alone_for_seconds(w: &mut World) -> Vec<(u64, St)> {
     for _ in 0..100 {
         w.now += 67_200_000;
@@ -281,8 +281,8 @@ fn alone_for_seconds(w: &mut World) -> Vec<(u64, St)> {
     w.poll(1).into_iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
-/// A peer that is stopped makes no room, so what is owed to it stays here. Its silence is found out all the same by the
-/// requests that are posted behind that.
+/// A peer that is stopped makes no room, so responses to it stay here. Its silence is found out all the same by the
+/// requests that are posted behind them.
 #[test]
 fn a_request_behind_an_answer_without_room_times_out() {
     for posted_before in [false, true] {
@@ -314,7 +314,8 @@ fn a_request_behind_an_answer_without_room_times_out() {
     }
 }
 
-/// A request is posted while one is under way whose acknowledgement stops the timer: the timer is set again for it.
+/// A request is posted while one is under way. The acknowledgement of that one stops the timer: the timer is set again
+/// for the new request.
 #[test]
 fn a_request_behind_an_answered_one_times_out() {
     let mut w = World::new(2, 5);
@@ -342,8 +343,8 @@ fn a_request_behind_an_answered_one_times_out() {
     assert!(found.contains(&(1, St::Success)) && found.contains(&(4, St::RetryExcErr)), "{found:?}");
 }
 
-/// What a queue pair has executed and told its program is acknowledged before it is forgotten, and also where an error
-/// of its own requests ends it: the peer would try it again until that fails.
+/// Requests that a queue pair has executed and told its program of are acknowledged before the queue pair forgets them,
+/// and also where an error of its own requests ends it. Otherwise the peer would try them again until that fails.
 #[test]
 fn what_was_executed_is_answered() {
     for end in ["destroy", "reset", "own error"] {
@@ -396,7 +397,7 @@ fn forced_deregistration_kills_requests() {
 }
 
 /// Before a program hears that a request by reference is over, or gets its memory back, the peer is kept from the
-/// memory: the request is void, and what the peer had begun has been waited for.
+/// memory: the request is void, and copies that the peer had begun have been waited for.
 #[test]
 fn peers_are_waited_for() {
     type End = fn(&mut World, verbs::QpId);
@@ -436,12 +437,12 @@ fn peers_are_waited_for() {
             w.post(0, qa, opcode, body, &into, 1).unwrap();
             assert!(w.net.borrow().quiesced.is_empty());
             end(&mut w, qa);
-            // The first one counts: it was after the ticket had changed, and asked for the right peer.
+            // The first call counts: it came after the ticket had changed, and was for the right peer.
             let first = w.net.borrow().quiesced.first().copied();
             assert_eq!(first, Some((0, Some(1), 1)), "{name} {opcode:?}");
         }
     }
-    // What is done is not waited for.
+    // A request that is done is not waited for.
     let mut w = World::new(2, 5);
     w.net.borrow_mut().single_copy = true;
     let (qa, _) = w.pair(0, 1, QpType::Rc);
@@ -469,7 +470,8 @@ fn region_gone_under_a_read() {
     assert!(w.nodes[1].notices.iter().any(|n| matches!(n, Notice::Async { kind: EventKind::QpAccessErr, .. })));
 }
 
-/// The platform is asked for links with room also when nobody waits for one any more: it keeps them until then.
+/// The engine asks for links with room also when no queue pair waits for one any more: the platform keeps them until
+/// then.
 #[test]
 fn room_that_nobody_waits_for() {
     let mut w = World::new(2, 5);

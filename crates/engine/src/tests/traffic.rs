@@ -164,7 +164,7 @@ fn unreliable_connection_and_datagrams() {
     let data = pattern(50_000, 3);
     w.write(0, 0, &data);
     let (from, into) = ([w.sge(0, 0, 50_000)], [w.sge(1, 0, 50_000)]);
-    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap(); // nobody receives: lost
+    w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 1).unwrap(); // no receive is posted: lost
     w.settle();
     assert_eq!(w.poll(0)[0].status, WcStatus::Success);
     assert!(w.poll(1).is_empty());
@@ -202,7 +202,8 @@ fn unreliable_connection_and_datagrams() {
     assert_eq!((w.poll(1)[0].sl, w.read(1, 0x1014, 1)), (10, vec![0x45]));
 }
 
-/// A receiver that is late loses nothing that a wire would still carry; one that posts no receives does.
+/// A receiver that is late loses no message that a wire would still carry. A receiver that posts no receives loses its
+/// messages.
 #[test]
 fn late_receiver() {
     for ty in [QpType::Uc, QpType::Ud] {

@@ -1,4 +1,4 @@
-//! Two worlds that are told the same: in one, small SENDs take the fast path, in the other they do not.
+//! Two worlds with the same steps: in one, small SENDs take the fast path, in the other they do not.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use crate::qp::Qp;
 pub struct Twins {
     pub fast: World,
     slow: World,
-    /// What a failure names.
+    /// The seed that a failure names.
     pub seed: u64,
     pub step: u64,
 }
@@ -36,10 +36,10 @@ impl Twins {
         Twins { fast: world(seed, true), slow: world(seed, false), seed, step: 0 }
     }
 
-    /// Does the same in both, lets the engines run, and compares everything there is.
+    /// Does the same in both worlds, lets the engines run, and compares everything.
     ///
-    /// Because they run after everything, as they do in a process (a call into the adapter ends with it), nothing is
-    /// owed when a request is posted, and the packets of both worlds are the same ones in the same order.
+    /// The engines run after every step, as they do in a process, where a call into the adapter ends with a run. So no
+    /// response is owed when a request is posted, and the packets of both worlds are the same ones in the same order.
     pub fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut World) -> T) -> T {
         let [fast, slow] = [&mut self.fast, &mut self.slow].map(|w| {
             let result = act(w);
@@ -157,8 +157,8 @@ impl Twins {
         }
     }
 
-    /// The worlds end. How often the fast paths were taken, how many completions were handed out without having been in
-    /// a queue, and how many packets polls took behind others.
+    /// Ends the worlds. Gives how often the fast paths were taken, how many completions were handed out without having
+    /// been in a queue, and how many packets polls took behind others.
     pub fn finish(self) -> ([u64; 4], [u64; 2]) {
         let (a, b) = (self.fast.net.borrow(), self.slow.net.borrow());
         assert!(a.memory == b.memory, "SOFTRNIC_WORLD={}: memory", self.seed);

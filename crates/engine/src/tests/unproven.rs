@@ -51,7 +51,7 @@ fn uc() {
     assert_eq!(statuses(&mut w, 0), [St::Success; 3]);
 }
 
-/// IBTA vol. 1, 9.8.2.2.7: what is not allowed is dropped, and nobody hears of it. The next is executed.
+/// IBTA vol. 1, 9.8.2.2.7: a request that is not allowed is dropped without a notice. The next is executed.
 #[test]
 fn uc_that_is_not_allowed_is_dropped() {
     let (mut w, qa, qb) = unreliable();
@@ -66,7 +66,8 @@ fn uc_that_is_not_allowed_is_dropped() {
     assert_eq!((w.read(1, 64, 8), executed(&w), statuses(&mut w, 0)), (vec![7; 8], 1, vec![St::Success]));
 }
 
-/// Nothing passes what was sent before and has not been taken, nor what was taken and waits for a receive.
+/// No request passes a message that was sent before and has not been taken, nor one that was taken and waits for a
+/// receive.
 #[test]
 fn uc_in_order() {
     let (mut w, qa, qb) = unreliable();
@@ -80,7 +81,7 @@ fn uc_in_order() {
     assert_eq!((w.read(1, 64, 8), w.read(1, 1000, 8)), (vec![7; 8], vec![7; 8]));
     write(&mut w, qa, 128, key, 3);
     assert_eq!((executed(&w), w.read(1, 128, 8)), (1, vec![7; 8]));
-    // No receive: it waits, and with it what comes behind it.
+    // Without a receive the message waits, and so do those behind it.
     w.post(0, qa, Opcode::Send, SendBody::Plain, &from, 4).unwrap();
     w.settle();
     write(&mut w, qa, 192, key, 5);
@@ -93,7 +94,7 @@ fn uc_in_order() {
     assert_eq!((statuses(&mut w, 0), statuses(&mut w, 1)), (vec![St::Success; 6], vec![St::Success; 2]));
 }
 
-/// What has waited too long is lost; then the way is free again.
+/// A message that has waited too long is lost; then the way is free again.
 #[test]
 fn uc_behind_what_is_lost() {
     let (mut w, qa, qb) = unreliable();
@@ -112,7 +113,7 @@ fn uc_behind_what_is_lost() {
     assert_eq!((executed(&w), w.read(1, 128, 8), w.read(1, 1000, 8)), (1, vec![7; 8], vec![7; 8]));
 }
 
-/// 11.6.3.1: the first message in RTR is an event, so it is sent.
+/// 11.6.3.1: the first message in RTR is an event, so the request is sent.
 #[test]
 fn uc_before_rts() {
     let mut w = fresh();
@@ -192,7 +193,7 @@ fn xrc() {
         cap: cap(),
         sq_sig_all: false,
     };
-    // Another domain of the same context, and one of another.
+    // Another domain of the same context, and a domain of another context.
     let pd = n.engine.alloc_pd(n.ctx).unwrap();
     let (_, _, key) = n.engine.reg_mr(pd, BASE, 4096, BASE, ALL).unwrap();
     let ctx = n.engine.open_ctx().unwrap();

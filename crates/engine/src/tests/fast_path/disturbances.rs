@@ -1,9 +1,9 @@
-//! What disturbs a program: the network, packets that nobody sent, other calls, and what breaks.
+//! Disturbances of a program: the network, forged packets, other calls, and failures.
 
 use super::*;
 
 impl Program {
-    /// The network loses or exchanges packets, or finds room again.
+    /// Has the network lose or exchange packets, or find room again.
     pub(super) fn disturb(&mut self) {
         let (from, to) = (self.r.below(2) as usize, self.r.below(2) as usize);
         let (what, at) = (self.r.below(4), self.r.below(4) as usize);
@@ -18,7 +18,7 @@ impl Program {
         });
     }
 
-    /// A packet that nobody sent: nearly what is expected.
+    /// Forges a packet: nearly the expected one.
     pub(super) fn forge(&mut self) {
         let (end, peer) = self.end();
         self.forge_for(end, peer);
@@ -70,7 +70,7 @@ impl Program {
         });
     }
 
-    /// Events are asked for.
+    /// Asks for events.
     pub(super) fn ask(&mut self) {
         let node = self.r.below(2) as usize;
         let (cq, srq) = (self.r.pick(&self.extras[node].cqs), self.extras[node].srq);
@@ -86,7 +86,7 @@ impl Program {
         });
     }
 
-    /// SQD, or there and back with another timeout.
+    /// Goes to SQD, or there and back with another timeout.
     pub(super) fn modify(&mut self) {
         let (end, _) = self.end();
         let attr = |state, timeout| QpAttr { state, timeout, en_sqd_async_notify: true, ..self.attrs };
@@ -130,7 +130,7 @@ impl Program {
                 let other = self.pairs.iter().position(|pair| pair.iter().any(|e| e.qpn == end.qpn));
                 let pair = self.pairs.remove(other.unwrap());
                 for e in pair.iter().filter(|e| e.qpn != end.qpn) {
-                    // Destroyed a while later.
+                    // The queue pair is destroyed a while later.
                     self.t.both(|w| w.deliver(end.node, e.node, 9));
                     let _ = self.t.both(|w| w.nodes[e.node].engine.destroy_qp(e.qp));
                 }
@@ -139,7 +139,7 @@ impl Program {
         }
     }
 
-    /// What went into error is connected again, and what waits in RTR goes on, some time later.
+    /// Connects queue pairs in error again, and takes those that wait in RTR on, some time later.
     pub(super) fn mend(&mut self) {
         let state = |end: &End| self.t.fast.nodes[end.node].engine.qp_state(end.qp);
         let is_broken = |end: &End| matches!(state(end), Ok(QpState::Err | QpState::Sqe));

@@ -1,4 +1,4 @@
-//! Nodes over the network of mocks, and what moves them on.
+//! Nodes over the network of mocks, and the steps that move them on.
 
 use super::*;
 
@@ -18,9 +18,9 @@ pub struct World {
     pub now: Nanos,
     /// The queue that a node polls while packets come to it.
     pub polled: Vec<Option<CqId>>,
-    /// What it got: node and completion.
+    /// Completions that the polled queues gave: node and completion.
     pub handed: Vec<(usize, Completion)>,
-    /// How many of these were never in the queue.
+    /// Number of these completions that were never in the queue.
     pub directly: u64,
     /// Packets that were taken behind others, by the same poll.
     pub in_runs: u64,
@@ -247,8 +247,8 @@ impl World {
         most
     }
 
-    /// The next packet of a link is taken as a short one, by a poll of the node's queue for one completion. What it
-    /// found, and how many answers were under way then.
+    /// Takes the next packet of a link as a short one, by a poll of the node's queue for one completion. Gives what the
+    /// poll found, and how many answers were under way then.
     pub fn take_short(&mut self, from: usize, to: usize) -> (Fast, Option<Completion>, usize) {
         let msg = self.net.borrow_mut().queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
         let short = short_packet(&msg.packet, &msg.payload).unwrap();
@@ -260,14 +260,14 @@ impl World {
         (outcome, poller.found.pop(), poller.answers)
     }
 
-    /// A node takes a packet; if it polls, as a poll does that has room for so many completions, and takes those behind
-    /// it. How many packets it took.
+    /// Has a node take a packet. If the node polls, it does so as a poll with room for so many completions, and takes
+    /// the packets behind it, too. Gives how many packets the node took.
     fn take(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>, most: usize) -> usize {
         let mut poller = Polls::new(self, from, to);
         let link = self.nodes[to].engine.env().inward(from);
         let engine = &mut self.nodes[to].engine;
-        // Not where an acknowledgement may end more than the queue holds: it holds one more if the first is taken out
-        // before the others come.
+        // Not where an acknowledgement may end more requests than the queue holds. The queue holds one completion more
+        // if the first is taken out before the others come.
         let small = |cq: CqId| packet.op == PacketOp::Ack && engine.done.cqs.get(cq).is_some_and(|cq| cq.capacity < 64);
         let polled = self.polled[to].filter(|&cq| engine.hands_over(cq) && !small(cq));
         let outcome = match (polled.filter(|_| engine.has_fast_path), short_packet(&packet, &payload)) {
@@ -293,12 +293,12 @@ impl World {
         taken.max(1)
     }
 
-    /// A packet that no engine sent arrives, over the link between two nodes.
+    /// Delivers a packet that no engine sent, over the link between two nodes.
     pub fn inject(&mut self, from: usize, to: usize, packet: Packet, payload: Vec<u8>) {
         self.take(from, to, packet, payload, 1);
     }
 
-    /// Loses what is under way on a link, from the packet at `skip` on. Gives how many.
+    /// Drops packets under way on a link, from the packet at `skip` on. Gives how many.
     pub fn drop_packets(&mut self, from: usize, to: usize, skip: usize, most: usize) -> usize {
         let mut net = self.net.borrow_mut();
         let Some(queue) = net.queues.get_mut(&(from, to)) else { return 0 };
