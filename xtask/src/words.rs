@@ -67,6 +67,7 @@ mod tests {
         "crates/cm/",
         "crates/conformance/",
         "crates/dropin/",
+        "crates/engine/",
         "crates/hooks/",
         "crates/iwarp/",
         "crates/limits/",

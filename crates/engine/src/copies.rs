@@ -1,4 +1,4 @@
-//! Between scatter/gather lists, packets and memory: lists of spans, and copies that mind the null region.
+//! Scatter/gather lists, packets and memory: lists of spans, and copies that mind the null region.
 
 use verbs::limits;
 use wire::{Env, Fault, Span, TicketRef};
@@ -12,7 +12,7 @@ use crate::region::NULL_ADDR;
 pub(crate) enum Source<Rx> {
     /// On the wire.
     Wire(Rx),
-    /// In the engine: it had to wait.
+    /// In the engine, where the packet had to wait.
     Held,
 }
 
@@ -38,20 +38,22 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The memory of bytes `offset..offset+len` of an entry, into `self.spans`; false when it is not (any more) ours.
+    /// Puts the memory of bytes `offset..offset+len` of an entry into `self.spans`. False when the memory is not (any
+    /// more) ours.
     pub(crate) fn gather(&mut self, qp: &Qp, at: usize, offset: u32, len: u32, write: bool) -> bool {
         self.spans.clear();
         self.mem.local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans).is_ok()
     }
 
-    /// True if peers map what is to be sent next of a request: asked of the first piece, the others are taken to be
-    /// alike.
+    /// True if peers map the memory of a request's next piece. The wire is asked about the first piece. The other
+    /// pieces are taken to be alike.
     pub(crate) fn is_shared(&mut self, qp: &Qp, at: usize) -> bool {
         let offset = qp.inflight[at].sent;
         self.gather(qp, at, offset, 1, false) && self.spans.first().is_some_and(|span| self.env.peers_map(span))
     }
 
-    /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when it cannot.
+    /// Turns `self.spans` into the list that a packet by reference carries, in `self.bytes`. False when that is
+    /// impossible.
     pub(crate) fn list_spans(&mut self, qp: &Qp) -> bool {
         if self.spans.iter().any(|s| s.addr == NULL_ADDR) {
             return false;
@@ -68,7 +70,7 @@ impl<P: Env> Engine<P> {
         true
     }
 
-    /// Spans of the null region are sent as zeros: the whole payload becomes bytes of our own.
+    /// Sends spans of the null region as zeros: the whole payload becomes bytes of our own.
     pub(crate) fn fill_null_spans(&mut self) {
         if self.spans.iter().all(|s| s.addr != NULL_ADDR) {
             return;
@@ -120,7 +122,7 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// Copies a buffer to `self.spans`, which have room for it.
+    /// Copies a buffer to `self.spans`, which have room for the buffer.
     pub(crate) fn store_spans(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let mut at = 0;
         for span in &self.spans {

@@ -1,4 +1,4 @@
-//! What is counted of a queue pair: plain additions, where something happens anyway.
+//! Counters of a queue pair: plain additions, in places where something happens anyway.
 
 use report::facts::QpCounters;
 use verbs::{Completion, Opcode, WcOpcode, WcStatus};
@@ -7,12 +7,12 @@ use wire::Nanos;
 #[derive(Default)]
 pub(crate) struct Counts {
     pub counters: QpCounters,
-    /// The first RNR NAK since something was acknowledged, and how many there were before it.
+    /// The first RNR NAK since something was acknowledged, and the number of RNR NAKs before it.
     pub rnr_since: Option<(Nanos, u64)>,
 }
 
 impl Counts {
-    /// A send request of `len` bytes is over.
+    /// Counts a send request of `len` bytes that is over.
     #[inline]
     pub fn completed(&mut self, opcode: Opcode, len: u32, status: WcStatus) {
         let counters = &mut self.counters;
@@ -34,14 +34,14 @@ impl Counts {
         }
     }
 
-    /// So many SENDs are over, of so many bytes together.
+    /// Counts so many SENDs that are over, of so many bytes together.
     #[inline]
     pub fn sent(&mut self, n: u64, bytes: u64) {
         self.counters.sent += n;
         self.counters.sent_bytes += bytes;
     }
 
-    /// A receive is over. The bytes of a WRITE with immediate data were counted as they came.
+    /// Counts a receive that is over. The bytes of a WRITE with immediate data were counted as they came.
     #[inline]
     pub fn received(&mut self, wc: &Completion) {
         if wc.status == WcStatus::Success {
@@ -49,14 +49,14 @@ impl Counts {
         }
     }
 
-    /// So many receives are over, and brought so many bytes together.
+    /// Counts so many receives that are over, and that brought so many bytes together.
     #[inline]
     pub fn received_bytes(&mut self, n: u64, bytes: u64) {
         self.counters.received += n;
         self.counters.received_bytes += bytes;
     }
 
-    /// An RNR NAK has come.
+    /// Counts an RNR NAK that has come.
     pub fn not_ready(&mut self, now: Nanos) {
         self.rnr_since.get_or_insert((now, self.counters.rnr_naks_in));
         self.counters.rnr_naks_in += 1;

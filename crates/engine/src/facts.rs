@@ -1,4 +1,4 @@
-//! What the adapter tells about itself: facts for reports. Nothing here changes anything but how it is written down.
+//! Facts about the adapter for reports. Nothing here changes the adapter, except how facts are written down.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::region::{Backing, Mr};
 use crate::wq::cq::Completions;
 
 impl<P: Env> Engine<P> {
-    /// All that the engine knows. Paths are named, and what they are is left to the platform's owner.
+    /// All facts that the engine knows. Paths are only named: the platform's owner describes them.
     pub fn facts(&mut self, now: Nanos) -> Adapter {
         let unlisted: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.unlisted > 0).map(|(id, _)| id).collect();
         for id in unlisted {

@@ -1,5 +1,5 @@
-//! What happens to a device from outside: queue pairs that break, ports that go down, the device itself (IBTA vol. 1,
-//! 11.6.3).
+//! Incidents that strike a device from outside: queue pairs that break, ports that go down, the device itself (IBTA
+//! vol. 1, 11.6.3).
 
 use verbs::{EventKind, EventSource, QpId, QpState, Qpn};
 use wire::{Env, Nanos};
@@ -8,7 +8,7 @@ use crate::Engine;
 
 impl<P: Env> Engine<P> {
     /// Breaks a queue pair as by an error of the adapter's own: the affiliated event QP_FATAL, the error state,
-    /// everything that is posted flushed (11.6.3.2). Not one that is in no state to do anything, or in error already.
+    /// everything that is posted flushed (11.6.3.2). A queue pair in RESET, in INIT or in error stays as it is.
     pub fn fail_qp(&mut self, qpn: Qpn, now: Nanos) {
         if let Some(id) = self.qpns.find(qpn) {
             self.break_qp(id, true, now);
@@ -36,7 +36,7 @@ impl<P: Env> Engine<P> {
         self.qps.put_back(id, qp);
     }
 
-    /// Tells every context of something that happened to the port or to the device.
+    /// Tells every context of an incident at the port or the device.
     pub fn tell_all(&mut self, kind: EventKind, source: EventSource) {
         for (ctx, ()) in self.ctxs.iter() {
             self.done.async_event(ctx, kind, source, 0);

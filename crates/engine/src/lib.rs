@@ -1,5 +1,5 @@
 //! The verbs engine: protection domains, regions, windows, queue pairs, completion queues and what happens between
-//! them, as the InfiniBand Architecture Specification says. It knows no socket, no thread and no clock: the
+//! them, as the InfiniBand Architecture Specification says. The engine knows no socket, no thread and no clock: the
 //! surroundings are a [`wire::Env`], time is an argument.
 //!
 //! A message's way: [`Engine::post_send`] writes an entry into the send queue (`wq::sq`), [`Engine::run`] fetches it
@@ -66,7 +66,7 @@ use wq::rq::Srq;
 
 pub(crate) struct Pd {
     ctx: CtxId,
-    /// Objects that belong to it.
+    /// Objects that belong to the domain.
     users: u32,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Ah {
 pub(crate) struct Xrcd {
     ctx: CtxId,
     inode: Option<(u64, u64)>,
-    /// Handles that were given out for it.
+    /// Handles that were given out for the domain.
     opens: u32,
     users: u32,
 }
@@ -103,22 +103,23 @@ pub struct Engine<P: Env> {
     link_layer: LinkLayer,
     /// Queue pairs with something to send.
     ready: VecDeque<QpId>,
-    /// Of these, those that have to wait for the next hold of the lock ([`Engine::next_hold`]), while others are run.
+    /// Queue pairs of `ready` that have to wait for the next hold of the lock ([`Engine::next_hold`]), while others are
+    /// run.
     for_next_hold: VecDeque<QpId>,
-    /// The queue pair whose turn it is is one of them.
+    /// True if the queue pair that runs now belongs to `for_next_hold`.
     goes_on: bool,
     /// Bytes of requests that were executed here under this hold of the lock.
     executed: u32,
-    /// More of such requests has been left for the next one.
+    /// True if a part of such a request has been left for the next hold.
     is_in_pieces: bool,
-    /// The most that is copied at once: [`wire::PIECE`], less in tests.
+    /// Most bytes that are copied at once: [`wire::PIECE`], less in tests.
     piece: u32,
     /// Queue pairs that wait for room on a link.
     parked: BTreeMap<LinkId, Vec<QpId>>,
     timers: run::Timers,
     /// Queue pairs whose timers were set since the clock was last read.
     timed: Vec<QpId>,
-    /// The requests by reference with whose copies we may help.
+    /// Requests by reference with copies that this process may help with.
     lent: same_host::co_copy::Lenders,
     copy_policies: same_host::copy_policy::CopyPolicies,
     // reused lists, so that the message path does not allocate
@@ -135,11 +136,11 @@ pub struct Engine<P: Env> {
     /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
     fast_paths: [u64; 4],
-    /// Bytes copied directly since it was last asked for.
+    /// Bytes copied directly since the last reset, mostly by [`Engine::run`].
     moved: u64,
-    /// Bytes sent by the queue pair whose turn it is.
+    /// Bytes sent by the queue pair that runs now.
     turn: u64,
-    /// Payload of a packet that had waited, while it is being received.
+    /// Payload of a packet that had waited and is being received now.
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
     starving: Vec<QpId>,
@@ -203,12 +204,12 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// What it stands on.
+    /// The surroundings.
     pub fn env(&self) -> &P {
         &self.env
     }
 
-    /// What it stands on.
+    /// The surroundings.
     pub fn env_mut(&mut self) -> &mut P {
         &mut self.env
     }
@@ -218,8 +219,8 @@ impl<P: Env> Engine<P> {
         self.strangers
     }
 
-    /// Packets so far of which the program sees nothing: executed RDMA, pieces of SENDs that are not the last, and
-    /// pieces of answers to READs that are not. More of the kind may follow while it sleeps.
+    /// Number of packets so far that the program does not notice: executed RDMA, pieces of SENDs that are not the last,
+    /// and pieces of answers to READs that are not the last. More of the kind may follow while the program sleeps.
     pub fn served(&self) -> u64 {
         self.served
     }
@@ -234,17 +235,17 @@ impl<P: Env> Engine<P> {
         self.link_layer = link_layer;
     }
 
-    /// Whether a small SEND is acknowledged at once, not in the next [`Engine::run`] for all that came before that: for
-    /// a poll that takes packets in one by one. Off at first.
+    /// Sets whether a small SEND is acknowledged at once, and not in the next [`Engine::run`] together with all SENDs
+    /// before. A poll that takes packets in one by one switches it on. Off at first.
     #[inline]
     pub fn set_prompt(&mut self, on: bool) {
         self.prompt = on;
     }
 
-    /// Whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
-    /// result, but for what the platform is asked: on the fast path a packet may be tried twice at a full link, and
-    /// [`wire::Observer::withholds_receive`] is not asked. A platform that counts the one or answers the other switches
-    /// it off.
+    /// Sets whether small SENDs may take the fast path; if not, all take the slow one (on at first). Both lead to one
+    /// result, except for calls to the platform. On the fast path a packet may be tried twice at a full link, and
+    /// [`wire::Observer::withholds_receive`] is not called. A platform that counts full links or answers that call
+    /// switches the fast path off.
     pub fn set_fast_path(&mut self, on: bool) {
         self.has_fast_path = on;
     }
@@ -259,17 +260,17 @@ impl<P: Env> Engine<P> {
         self.qpns.add_block(first);
     }
 
-    /// Queue pair numbers that are still free.
+    /// Number of free queue pair numbers.
     pub fn free_qpns(&self) -> u32 {
         self.qpns.free()
     }
 
-    /// Takes what is to be told to the process.
+    /// Takes the notices for the process.
     pub fn take_notices(&mut self, out: &mut Vec<Notice>) {
         out.append(&mut self.done.notices);
     }
 
-    /// True if there is something to tell.
+    /// True if there are notices.
     pub fn has_notices(&self) -> bool {
         !self.done.notices.is_empty()
     }

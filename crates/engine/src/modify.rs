@@ -35,15 +35,16 @@ impl<P: Env> Engine<P> {
     }
 
     fn modify(&mut self, qp: &mut Qp, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
-        // Programs set both sides of an XRC connection alike; Linux takes what has no meaning for a side out before it
-        // asks the table (uverbs, `modify_qp_mask`).
+        // Programs set both sides of an XRC connection alike. Linux removes attributes without a meaning for a side
+        // before it asks the table (uverbs, `modify_qp_mask`).
         let mask = match qp.init.qp_type {
             QpType::XrcIni => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
             QpType::XrcTgt => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
             _ => mask,
         };
         let from = if mask.contains(M::CUR_STATE) {
-            // The caller may state what it believes; only between RTS and SQE can it be ahead of the truth.
+            // The caller may state the state that it believes in; only between RTS and SQE can that be ahead of the
+            // true one.
             let ahead = qp.state == S::Sqe && attr.cur_state == S::Rts;
             if attr.cur_state != qp.state && !ahead {
                 return Err(Errno::EINVAL);
@@ -58,7 +59,7 @@ impl<P: Env> Engine<P> {
         }
         self.check_values(attr, mask)?;
         if to == S::Reset || mask.contains(M::AV) {
-            self.unpark_one(qp); // the link that it waits for is no longer its link
+            self.unpark_one(qp); // the link that the queue pair waits for is no longer its link
         }
         Self::assign(qp, attr, mask);
         match to {
@@ -68,7 +69,7 @@ impl<P: Env> Engine<P> {
                 qp.state = to;
                 self.enter(qp, from, to, attr, mask);
                 if mask.contains(M::TIMEOUT) {
-                    // What is under way is timed from now on, or no longer, also if nothing else happens.
+                    // Requests under way are timed from now on, or no longer, also if nothing else happens.
                     self.set_ack_timer(qp, now);
                 }
                 self.publish_qp(qp);
@@ -204,7 +205,7 @@ impl<P: Env> Engine<P> {
             qp.from = qp.link.or(qp.from); // mostly
             (qp.rc.sent_mark, qp.rc.answered.0) = (0, 0); // marks of the link before it mean nothing here
             if let (QpType::Uc, Some(link)) = (qp.init.qp_type, qp.link) {
-                qp.rc.sent_mark = self.env.sent_mark(link); // what it sent before it left an earlier connection
+                qp.rc.sent_mark = self.env.sent_mark(link); // packets that were sent before an earlier connection ended
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Creating, asking about and destroying objects; here: contexts. The errors are those of the man pages: EINVAL for
-//! what makes no sense, EBUSY for what is in use, ENOMEM for limits.
+//! Verbs objects: creation, queries and destruction; here: contexts. The errors are those of the man pages: EINVAL for
+//! senseless arguments, EBUSY for objects in use, ENOMEM for limits.
 
 mod ah;
 mod cq;

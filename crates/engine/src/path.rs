@@ -6,9 +6,9 @@ use wire::Env;
 use crate::Engine;
 
 impl<P: Env> Engine<P> {
-    /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet there is always a GRH (annex
-    /// A17.4.3), and a destination: Linux finds its MAC address when the vector is given, and the GID of zeros has none
-    /// (`ib_resolve_unicast_gid_dmac`).
+    /// True if the port takes this address vector (IBTA vol. 1, 11.2.2.1). On Ethernet a vector always has a GRH (annex
+    /// A17.4.3), and a destination. Linux finds the MAC address of the destination when the vector is given, and the
+    /// GID of zeros has none (`ib_resolve_unicast_gid_dmac`).
     pub(crate) fn takes_path(&self, path: &AhAttr) -> bool {
         let has_source = usize::from(path.sgid_index) < self.gids.len().max(1);
         match self.link_layer {
@@ -18,7 +18,8 @@ impl<P: Env> Engine<P> {
     }
 
     /// A GID of the port or group that an address vector leads to. On InfiniBand the LID leads (vol. 1, 7.7), and the
-    /// only one that leads to a port is that of this host. `None`: nowhere, what is sent there is lost.
+    /// only LID that leads to a port is that of this host. `None`: the vector leads nowhere, and packets to it are
+    /// lost.
     pub(crate) fn destination(&self, path: &AhAttr) -> Option<Gid> {
         let LinkLayer::InfiniBand { lid } = self.link_layer else { return Some(path.dgid) };
         // 10.5.2: datagrams to a group have a GRH

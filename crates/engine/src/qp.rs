@@ -1,4 +1,4 @@
-//! What a queue pair is made of.
+//! A queue pair: its state and its queues.
 
 use std::hint::cold_path;
 
@@ -14,58 +14,58 @@ use crate::wq::in_place_ring::InPlaceRing;
 use crate::wq::rq::{RecvProgress, RecvQueue};
 use crate::wq::sq::{SendQueue, Wqe};
 
-/// So many requests in front of one, whose places are still taken, are a queue.
+/// Number of requests with taken places in front of a request, from which on the request counts as queued.
 const QUEUE: u64 = 2;
 
-/// How the pieces of a message go that may go by reference.
+/// The way of the pieces of a message that may go by reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Carrier {
-    /// Each as is best at the time.
+    /// Each piece goes as is best at the time.
     #[default]
     Free,
-    /// Each as is best at the time; some have gone through the link.
+    /// Each piece goes as is best at the time; some have gone through the link.
     Mixed,
-    /// Through the link. They go again, and may not be larger than before: of a piece that begins with what the peer
-    /// has had it would take nothing.
+    /// All pieces go through the link. They go again, and must not be larger than before: the peer would drop a piece
+    /// that begins with bytes that it has had.
     Link,
 }
 
-/// A send request under way. What the fast path of an acknowledgement looks at lies together in one cache line.
+/// A send request under way. The fields that the fast path of an acknowledgement reads lie together in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Inflight {
-    /// Its number in the send queue.
+    /// The number of the request in the send queue.
     pub number: u64,
     pub wr_id: u64,
-    /// When its execution began.
+    /// When the execution of the request began.
     pub since: Nanos,
     pub flags: SendFlags,
     /// Bytes of the message.
     pub len: u32,
     pub first_psn: Psn,
-    /// Sequence numbers that it takes; 0 for what stays local.
+    /// Sequence numbers of the request; 0 for a request that stays local.
     pub psns: u32,
     /// Bytes sent since the last rewind (for reads: 1 when the request is out).
     pub sent: u32,
     /// Bytes of a READ that have arrived.
     pub received: u32,
     pub opcode: Opcode,
-    /// It is executed here (`one_sided`).
+    /// The request is executed here (`one_sided`).
     pub one_sided: bool,
-    /// Fully sent.
+    /// The request is fully sent.
     pub out: bool,
-    /// Finished; may complete when it is the oldest.
+    /// The request is finished, and may complete when it is the oldest.
     pub done: bool,
-    /// Went by reference: its regions are reachable to the peer.
+    /// The request went by reference: the peer can reach its regions.
     pub by_ref: bool,
-    /// Posted behind several whose completions nobody had polled.
+    /// The request was posted behind several requests with completions that were not polled.
     pub queued: bool,
     pub carrier: Carrier,
-    /// Failed before it went out.
+    /// Status of a request that failed before it went out.
     pub error: Option<WcStatus>,
     pub inline_len: u32,
     pub sges: SmallVec<[Sge; 2]>,
-    /// Bytes that have been executed here. If the rest had to be sent, it is a message that begins behind them.
+    /// Bytes that have been executed here. If the rest had to be sent, the rest is a message that begins behind them.
     pub executed: u32,
     pub imm: u32,
     pub srqn: u32,
@@ -126,28 +126,28 @@ impl Inflight {
 /// No link has this name.
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
-/// What the fast path (`fast`) takes for granted of a queue pair: worked out from its other fields when it is asked for
-/// the first time, and forgotten whenever the queue pair is taken in order to change it ([`crate::qps::Qps`]).
-/// Each is a link, or nothing while that path is closed.
+/// Conditions of the fast path (`fast`) for a queue pair. They are computed from its other fields when they are first
+/// needed, and forgotten whenever the queue pair is taken for a change ([`crate::qps::Qps`]). Each is a link, or
+/// nothing while that path is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gates {
-    /// Over which requests go out at their post.
+    /// The link over which requests go out at their post.
     out: LinkId,
-    /// Over which SENDs come in.
+    /// The link over which SENDs come in.
     sends: LinkId,
-    /// Over which acknowledgements come in.
+    /// The link over which acknowledgements come in.
     acks: LinkId,
-    /// Over which acknowledgements go out, if nothing else is owed.
+    /// The link over which acknowledgements go out, if nothing else is owed.
     answers: LinkId,
 }
 
 impl Gates {
-    /// All shut.
+    /// All gates shut.
     pub const SHUT: Gates = Gates { out: NOWHERE, sends: NOWHERE, acks: NOWHERE, answers: NOWHERE };
 }
 
-/// Completions that were handed to a poll, and never lay in a queue. Counted here and not there: the queue pair is
-/// at hand.
+/// Counters of completions that were handed to a poll, and never lay in a queue. The queue pair counts them, and not
+/// the queue: the queue pair is at hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Handed {
     pub sends: u64,
@@ -167,8 +167,8 @@ pub(crate) struct Qp {
     pub mtu: u32,
     /// The way to the peer.
     pub link: Option<LinkId>,
-    /// Over which link the peer's packets come: two processes that looked for each other at once have two, and each
-    /// sends over its own.
+    /// The link over which the peer's packets come. Two processes that looked for each other at once have two links,
+    /// and each process sends over its own.
     pub from: Option<LinkId>,
     pub gates: Gates,
     /// When to look for the peer again, and the last pause before that (`seek`).
@@ -179,18 +179,18 @@ pub(crate) struct Qp {
 
     // ---- requests ----
     pub inflight: InPlaceRing<Inflight>,
-    /// So many more, the newest, took the fast path: they have no entries in `inflight` until they are asked for
-    /// ([`Qp::list_unlisted`]). There is room for them. What is known of them stands in the send queue, and each has
+    /// Number of newest requests that took the fast path. They have no entries in `inflight` until the slow path needs
+    /// them ([`Qp::list_unlisted`]). `inflight` has room for them. The send queue holds their attributes, and each has
     /// one sequence number.
     pub unlisted: usize,
-    /// The first of `inflight` that is not fully sent.
+    /// The first entry of `inflight` that is not fully sent.
     pub cursor: usize,
     /// A fetched entry failed: nothing behind it goes out.
     pub halted: bool,
     /// The earliest entry for this queue pair in the timer heap.
     pub timer_at: Option<Nanos>,
 
-    /// It is in the engine's list of those whose timers were set since the clock was last read.
+    /// The queue pair is in the engine's list of queue pairs with timers that were set since the clock was last read.
     pub timed: bool,
 
     // ---- the message being received ----
@@ -214,7 +214,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// True if this request was posted behind several whose completions nobody has polled.
+    /// True if this request was posted behind several requests with completions that were not polled.
     pub fn queues(&self, e: &Inflight) -> bool {
         e.number.saturating_sub(self.sq.retired) >= QUEUE
     }
@@ -252,7 +252,7 @@ impl Qp {
         (self.link, self.from) = (None, None);
     }
 
-    /// To which queues completions were handed over, and how many.
+    /// The queues to which completions were handed over, and their numbers.
     pub fn handed_to(&self) -> impl Iterator<Item = (CqId, u64)> {
         let queues = [(self.init.send_cq, self.handed.sends), (self.init.recv_cq, self.handed.receives)];
         queues.into_iter().filter_map(|(cq, n)| Some((cq?, n)))
@@ -266,7 +266,7 @@ impl Qp {
         packet
     }
 
-    /// The link over which a request goes out at its post, if nothing stands in front of it.
+    /// The link over which a request goes out at its post, if nothing stands in front of the request.
     #[inline(always)]
     pub fn gate_out(&mut self) -> Option<LinkId> {
         self.gate(|gates| gates.out != NOWHERE).then_some(self.gates.out)
@@ -283,13 +283,14 @@ impl Qp {
         self.gate(|gates| gates.answers != NOWHERE).then_some(self.gates.answers)
     }
 
-    /// True if SENDs over this link may be taken: from the peer, and while no message or WRITE is being received.
+    /// True if SENDs over this link may be taken: it is the peer's link, and no message or WRITE is being received.
     #[inline(always)]
     pub fn takes_sends(&mut self, link: LinkId) -> bool {
         self.gate(|gates| gates.sends == link)
     }
 
-    /// True if acknowledgements over this link may be taken: from the peer, and all that was posted has gone out.
+    /// True if acknowledgements over this link may be taken: it is the peer's link, and all posted requests have gone
+    /// out.
     #[inline(always)]
     pub fn takes_acks(&mut self, link: LinkId) -> bool {
         self.gate(|gates| gates.acks == link)
@@ -344,7 +345,7 @@ impl Qp {
         Psn::new(self.rc.next_psn.get().wrapping_sub(self.unlisted as u32))
     }
 
-    /// A request was answered: the retry counters and the timer start anew (IBTA vol. 1, 9.7.5.1.2).
+    /// Starts the retry counters and the timer anew, after an answer to a request (IBTA vol. 1, 9.7.5.1.2).
     #[inline]
     pub fn progressed(&mut self) {
         self.same_host.proven = true;
@@ -355,7 +356,7 @@ impl Qp {
         self.counts.rnr_since = None;
     }
 
-    /// Lists the requests that took the fast path like all others. True if one of them makes no sense any more.
+    /// Lists the requests that took the fast path like all others. True if an entry of one has become invalid.
     #[inline(always)]
     #[must_use]
     pub fn list_unlisted(&mut self) -> bool {
@@ -379,7 +380,7 @@ impl Qp {
         broken
     }
 
-    /// One of them; the oldest is number 0.
+    /// An unlisted request; the oldest is number 0.
     pub(crate) fn unlisted(&self, n: usize) -> Inflight {
         let (number, first_psn) =
             (self.sq.fetched - self.unlisted as u64 + n as u64, self.first_unlisted().plus(n as u32));

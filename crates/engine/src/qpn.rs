@@ -15,18 +15,18 @@ struct Block {
     first: u32,
     qps: Vec<Option<QpId>>,
     used: u32,
-    /// Where the search for a free number starts: a freed number is not given out again soon, so that stray packets
-    /// of its last connection find nobody.
+    /// Where the search for a free number starts. A freed number is not given out again soon, so that stray packets of
+    /// its last connection find no queue pair.
     next: u32,
 }
 
 pub(crate) struct QpnTable {
     blocks: Vec<Block>,
-    /// The numbers that were found last, each in the place that its last bits say: mostly one of them is the next.
+    /// The numbers that were found last, each in the place of its last bits: mostly one of them is the next.
     recent: [Cell<(u32, QpId)>; RECENT],
 }
 
-/// In a place where no number is remembered: it has more bits than they.
+/// The mark of a place where no number is remembered: it has more bits than a number.
 const NONE: (u32, QpId) = (u32::MAX, QpId { index: u32::MAX, generation: 0 });
 
 impl Default for QpnTable {

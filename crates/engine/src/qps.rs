@@ -1,12 +1,12 @@
-//! The table of queue pairs, which keeps true what the fast path takes for granted of them.
+//! The table of queue pairs, which keeps the fast path's gates up to date.
 
 use verbs::{QpId, limits};
 
 use crate::qp::{Gates, Qp};
 use crate::slab::Slab;
 
-/// All queue pairs. Taking one in order to change it shuts its gates ([`Gates`]), and the fast path works them out
-/// anew: [`Qps::get_mut`] and [`Qps::checkout`]. Only [`Qps::fast`] leaves them as they are.
+/// All queue pairs. [`Qps::get_mut`] and [`Qps::checkout`] take a queue pair for a change and shut its gates
+/// ([`Gates`]), so that the fast path computes them anew. Only [`Qps::fast`] leaves the gates as they are.
 pub(crate) struct Qps(Slab<QpId, Box<Qp>>);
 
 impl Qps {
@@ -34,8 +34,8 @@ impl Qps {
         Some(qp)
     }
 
-    /// For changes on which no gate depends: those of the fast path, places in the queues that become free or are taken
-    /// by receives, timers. (Debug builds look whether that is so, whenever a gate is asked.)
+    /// Takes a queue pair for changes on which no gate depends: those of the fast path, places in the queues that
+    /// become free or are taken by receives, timers. (Debug builds check that, whenever a gate is used.)
     #[inline(always)]
     pub fn fast(&mut self, id: QpId) -> Option<&mut Qp> {
         self.0.get_mut(id).map(Box::as_mut)

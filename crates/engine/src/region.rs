@@ -124,14 +124,14 @@ const fn place(key: u32) -> usize {
 /// What is asked of a remembered region, with the answers ready.
 #[derive(Clone, Copy)]
 struct Recent {
-    /// Its lkey; 0, which is none, if no region is remembered here.
+    /// The region's lkey; 0, which is no lkey, if no region is remembered here.
     key: u32,
     writable: bool,
     guarded: bool,
     pd: PdId,
     iova: u64,
     length: u64,
-    /// From its own space to this process's.
+    /// The difference from the region's own space to this process's.
     shift: u64,
 }
 
@@ -164,11 +164,11 @@ pub(crate) struct Regions {
     pub mrs: Slab<MrId, Mr>,
     pub mws: Slab<MwId, Mw>,
     keys: KeyMap<(u32, Keyed)>,
-    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. Forgotten
-    /// when their region goes or changes.
+    /// The regions that were found last, each in the place that its key says: mostly one of them is the next. A place
+    /// is forgotten when its region goes or changes.
     recent: [Cell<Recent>; RECENT],
-    /// Where the youngest region is remembered. The next one goes elsewhere: a program with two mostly uses them by
-    /// turns.
+    /// Where the youngest region is remembered. The next region goes elsewhere: a program with two regions mostly uses
+    /// them by turns.
     placed: usize,
 }
 
@@ -186,7 +186,8 @@ impl Regions {
         }
     }
 
-    /// A key that no one has: 24 random bits of index and 8 of variable part, never all zeros or ones in the index.
+    /// A new key that no region or window has: 24 random bits of index and 8 of variable part, never all zeros or ones
+    /// in the index.
     fn new_key(&self, mut random: impl FnMut() -> u64) -> u32 {
         loop {
             let key = random() as u32;
@@ -268,7 +269,7 @@ impl Regions {
         self.mrs.get_mut(id)
     }
 
-    /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and says where it lies.
+    /// Checks one entry against its region (IBTA vol. 1, 10.6.3.1) and gives the place of its memory.
     pub fn local(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         self.local_here(pd, sge, write)
     }
@@ -289,7 +290,7 @@ impl Regions {
         self.recall(pd, sge, write)
     }
 
-    /// The span of an entry whose region is not the one remembered, or does not allow the access.
+    /// The span of an entry if its region is not the remembered one, or the remembered one does not allow the access.
     #[cold]
     fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;
@@ -332,7 +333,7 @@ impl Regions {
 
     /// Checks a peer's access by rkey (IBTA vol. 1, 9.7.4.1.5, 10.6.3.2): key, domain, rights, bounds. `pd` is the
     /// domain of the queue pair; an XRC target has none and reaches the regions of its context.
-    #[allow(clippy::too_many_arguments)] // who asks, and what for
+    #[allow(clippy::too_many_arguments)] // the requester's domain and queue pair, and the access
     pub fn remote(
         &self,
         ctx: CtxId,
@@ -383,7 +384,7 @@ impl Regions {
 
     /// Executes BIND_MW (IBTA vol. 1, 10.6.6.2, 11.4.1.1). The caller names the queue pair. Of the new key only the low
     /// 8 bits are the consumer's (10.6.2, 11.4.1.1: the key portion); the others are the window's, whatever is given.
-    #[allow(clippy::too_many_arguments)] // they are the fields of the work request
+    #[allow(clippy::too_many_arguments)] // the fields of the work request
     pub fn bind(
         &mut self,
         qp: QpId,
@@ -451,7 +452,8 @@ impl Regions {
         Ok(())
     }
 
-    /// A queue pair goes: its type 2 windows go back to the invalid state (IBTA vol. 1, 10.6.7.2.3).
+    /// Sends the type 2 windows of a queue pair back to the invalid state, as the queue pair goes (IBTA vol. 1,
+    /// 10.6.7.2.3).
     pub fn qp_gone(&mut self, qp: QpId) {
         let lost: Vec<(MwId, MrId)> = self
             .mws
@@ -504,14 +506,14 @@ impl RemoteFault {
     }
 }
 
-/// Why memory that is not within bounds is not.
+/// The reason why memory is not within bounds.
 #[cold]
 fn beyond(addr: u64, len: u32) -> RemoteFault {
     let last = u64::from(len).saturating_sub(1);
     if addr.checked_add(last).is_none() { RemoteFault::Wrap } else { RemoteFault::Bounds }
 }
 
-/// True if the region of so many bytes from `iova` on has these.
+/// True if so many bytes at this address are inside the region that starts at `iova`.
 #[inline(always)]
 fn covers(iova: u64, length: u64, addr: u64, len: u64) -> bool {
     addr >= iova && length >= len && addr - iova <= length - len

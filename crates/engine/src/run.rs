@@ -1,5 +1,4 @@
-//! Which queue pair runs when: the list of queue pairs with something to send, those that wait for room, and the
-//! timers.
+//! The turns of queue pairs: the list of queue pairs with something to send, those that wait for room, and the timers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,33 +16,32 @@ use crate::rc::responder::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
 /// When queue pairs' timers may be due; index and generation of each.
 pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;
 
-/// Single copies in one turn, in bytes: then acknowledgements go out, others have their turn, and the clock is read
-/// again.
+/// Bytes of single copies in one turn. After them, acknowledgements go out, other queue pairs have their turn, and the
+/// clock is read again.
 pub(crate) const BURST: u64 = 2 << 20;
 
 /// Bytes that one queue pair sends through a link while others wait.
 const TURN: u64 = 64 << 10;
 
-/// So many entries of timers there may be for each queue pair, and in all, before those are looked for that nobody
-/// waits for.
+/// Entries of timers for each queue pair, and in all, above which entries that no queue pair waits for are removed.
 const TIMERS_EACH: usize = 10;
 const TIMERS_MORE: usize = 64;
 
-/// True for what processes of one host alone say to each other: references to memory, and the NAK codes about copies by
-/// them, which the specification reserves. A peer on another host must not be believed about either: this is the one
-/// place that drops them.
+/// True for a packet that only processes of one host send each other: references to memory, and the NAK codes about
+/// copies by them, which the specification reserves. A peer on another host must not be believed about either. This
+/// function is the one place that drops such packets.
 fn is_for_one_host(packet: &Packet) -> bool {
     let about_copies = [NAK | NAK_SOURCE_FAULT, NAK | NAK_SINGLE_COPY].contains(&packet.syndrome);
     packet.has(flag::BY_REF) || packet.op == PacketOp::Ack && about_copies
 }
 
 impl<P: Env> Engine<P> {
-    /// True if so much was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
+    /// True if enough was copied that acknowledgements should go out now: call [`Engine::run`], with a new time.
     pub fn burst_exhausted(&self) -> bool {
         self.moved > BURST
     }
 
-    /// A packet has come over a link. Its payload is named by `rx` until this returns.
+    /// Takes a packet that has come over a link. `rx` names its payload until this returns.
     pub fn receive(&mut self, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         self.arrival = link;
         if packet.op == PacketOp::Datagram {
@@ -60,7 +58,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    // Apart, so that the fast path pays nothing for it.
+    // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
         if is_for_one_host(packet) && !self.env.is_same_host(link) {
@@ -108,7 +106,7 @@ impl<P: Env> Engine<P> {
                 false
             }
             None => {
-                // Nobody can say who speaks: as if it had been lost.
+                // The packet's sender cannot be found out: the packet counts as lost.
                 if !packet.op.is_response() {
                     self.seek_requester(qp, now);
                 }
@@ -117,14 +115,14 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// True if the queue pair whose turn it is has sent its share, and others wait for theirs: else one with much to
-    /// send would fill the link at every turn, and the others' peers would take them for dead.
+    /// True if the queue pair that runs now has sent its share, and others wait for theirs. Otherwise a queue pair with
+    /// much to send would fill the link at every turn, and the peers of the other queue pairs would take them for dead.
     pub(crate) fn turn_is_over(&self) -> bool {
         self.turn >= TURN && !self.ready.is_empty()
     }
 
-    /// Puts a queue pair on the list if it has something to do. One that waits for room, too, if that leaves a request
-    /// without a timer: as one that is under way it has one.
+    /// Puts a queue pair on the list if it has something to do. A queue pair that waits for room is put there, too, if
+    /// its wait leaves a request without a timer: a request that is under way has one.
     pub(crate) fn schedule(&mut self, qp: &mut Qp) {
         if qp.parked && lacks_timer(qp) {
             self.unpark_one(qp);
@@ -135,13 +133,13 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Sends what can be sent: responses first, then requests. To be called after posts, after packets, after time; and
-    /// again while [`Engine::has_ready`].
+    /// Sends what can be sent: responses first, then requests. The caller calls this after posts, after packets, after
+    /// time, and again while [`Engine::has_ready`].
     pub fn run(&mut self, now: Nanos) {
         self.unpark();
         self.moved = 0;
         while self.acknowledge_first() {}
-        // Who has had a piece executed comes behind those who wait for theirs.
+        // A queue pair that has had a piece executed comes behind those that wait for theirs.
         let mut last = None;
         while !self.burst_exhausted()
             && let Some(id) = self.ready.pop_front()
@@ -151,13 +149,14 @@ impl<P: Env> Engine<P> {
             self.turn = 0;
             let executed = self.executed;
             let mut blocked = self.run_responses(&mut qp, now).is_err();
-            // Also where responses found no room: then a request finds none either, but the time that its peer has for
-            // an answer begins (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order between them.
+            // Requests run also where responses found no room. A request finds no room then either, but the time for
+            // the peer's answer begins (IBTA vol. 1, 9.7.6.1.3). The two directions of a connection have no order
+            // between them.
             blocked |= self.run_requests(&mut qp, now).is_err();
             // A request that ends the queue pair has nothing to find room for.
             blocked &= qp.has_work();
             if std::mem::take(&mut self.goes_on) {
-                // Not parked, although it may owe what finds no room: its requests need none.
+                // The queue pair is not parked, although its responses may find no room: its requests need none.
                 qp.queued = true;
                 if self.executed > executed {
                     last = Some(id);
@@ -183,8 +182,8 @@ impl<P: Env> Engine<P> {
         self.ready.extend(last);
     }
 
-    /// The part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else to
-    /// send.
+    /// Runs the part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else
+    /// to send.
     #[inline]
     pub fn acknowledge(&mut self) {
         while self.acknowledge_first() {}
@@ -208,14 +207,15 @@ impl<P: Env> Engine<P> {
 
     #[inline(never)]
     fn unpark_some(&mut self) {
-        // Also when nobody waits any more: the platform remembers full links until it is asked.
+        // Also when no queue pair waits any more: the platform remembers full links until this call.
         let mut links = std::mem::take(&mut self.links);
         links.clear();
         self.env.take_writable(&mut links);
         for link in &links {
             let mut waiting = self.parked.remove(link).unwrap_or_default();
             if !waiting.is_empty() {
-                // Who came first the last time comes last now: each has its turn at what room there is.
+                // The queue pair that came first the last time comes last now: each has its turn at the room that there
+                // is.
                 waiting.rotate_left(1);
             }
             for id in waiting {
@@ -229,7 +229,7 @@ impl<P: Env> Engine<P> {
         self.links = links;
     }
 
-    /// True while someone waits for room on a link.
+    /// True while a queue pair waits for room on a link.
     pub fn is_parked(&self) -> bool {
         !self.parked.is_empty()
     }
@@ -239,8 +239,9 @@ impl<P: Env> Engine<P> {
         !self.ready.is_empty()
     }
 
-    /// The time was read, and it is so much later than what was last passed in: `now` in the calls since then may have
-    /// been that old. Timers that were set in these calls are moved, so that none runs out early.
+    /// Corrects timers after the clock was read. The clock is so much later than the time last passed in: `now` in the
+    /// calls since then may have been that old. Timers that were set in these calls are moved, so that none runs out
+    /// early.
     #[inline]
     pub fn catch_up(&mut self, late: Nanos) {
         if !self.timed.is_empty() {
@@ -275,9 +276,9 @@ impl<P: Env> Engine<P> {
         rearm(&mut self.timers, qp, at);
     }
 
-    /// Leaves only what is still waited for. A timer that is set earlier than the one before leaves that one's entry
-    /// behind until it is due, as does a queue pair that is destroyed: with timeouts of hours, and a peer that says
-    /// every 10 us that it is not ready, they would fill the memory.
+    /// Removes timer entries that no queue pair waits for. A timer that is set earlier than the one before leaves the
+    /// earlier entry behind until it is due, as does a queue pair that is destroyed. With timeouts of hours, and a peer
+    /// that says every 10 us that it is not ready, such entries would fill the memory.
     #[cold]
     fn sweep_timers(&mut self) {
         self.timers.clear();
@@ -310,16 +311,17 @@ impl<P: Env> Engine<P> {
         self.mind_timers();
     }
 
-    /// To be called now and then where entries may have been left behind; no queue pair is lent out meanwhile.
+    /// Sweeps timer entries when there are many. The caller calls this where entries may have been left behind, and
+    /// while no queue pair is lent out.
     pub(crate) fn mind_timers(&mut self) {
-        // After a sweep there are 5 for each queue pair at most: the next one is at least as many settings away.
+        // After a sweep each queue pair has 5 entries at most: the next sweep is at least as many settings away.
         if self.timers.len() > TIMERS_EACH * self.qps.len() + TIMERS_MORE {
             self.sweep_timers();
         }
     }
 
     /// True if a poller can expect anything: a send that is not complete, or a receive that is posted. With many queue
-    /// pairs nobody looks, and the answer is yes.
+    /// pairs the answer is true without a check.
     pub fn expects_completions(&self) -> bool {
         const LOOK: usize = 16;
         let busy = |qp: &Qp| qp.expects_sends() || !qp.rq.wqes.is_empty();
@@ -334,8 +336,8 @@ impl<P: Env> Engine<P> {
     }
 }
 
-/// True if a request waits for its turn, or for room, and nothing would tell if its peer is gone (IBTA vol. 1,
-/// 9.7.6.1.3).
+/// True if a request waits for its turn, or for room, without a timer that would tell that its peer is gone (IBTA vol.
+/// 1, 9.7.6.1.3).
 fn lacks_timer(qp: &Qp) -> bool {
     let waits = qp.cursor < qp.inflight.len() || qp.state == QpState::Rts && qp.sq.fetched < qp.sq.posted;
     waits
@@ -355,7 +357,8 @@ pub(crate) fn arm(timed: &mut Vec<QpId>, timers: &mut Timers, qp: &mut Qp, at: N
 
 #[inline]
 fn rearm(timers: &mut Timers, qp: &mut Qp, at: Nanos) {
-    // One entry per queue pair is enough when it is early enough: it looks at the true deadline when it fires.
+    // One entry per queue pair is enough when the entry is early enough: the queue pair looks at the true deadline when
+    // the entry fires.
     if qp.timer_at.is_some_and(|armed| armed <= at) {
         return;
     }

@@ -43,7 +43,7 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
         self.insert_with(|_| value)
     }
 
-    /// How many there are, those lent out included.
+    /// Number of objects, lent ones included.
     pub fn len(&self) -> usize {
         self.len as usize
     }

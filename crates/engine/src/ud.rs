@@ -1,5 +1,5 @@
-//! Datagrams (IBTA vol. 1, 9.8.3), and what unreliable services hold back: [`datagram`] sends and receives, [`header`]
-//! is what a receiver is told of the network's headers, [`backlog`] holds messages until a receive is posted.
+//! Datagrams (IBTA vol. 1, 9.8.3), and the backlog of unreliable services. [`datagram`] sends and receives, [`header`]
+//! makes the network's headers for a receiver, [`backlog`] holds messages until a receive is posted.
 
 pub(crate) mod backlog;
 pub(crate) mod datagram;

@@ -1,4 +1,4 @@
-//! Work queues: entries of the send queue, receives, completions, and what a post checks.
+//! Work queues: entries of the send queue, receives, completions, and the checks of a post.
 //!
 //! [`post`] checks a work request and writes it into a [`sq`] or [`rq`]; a transport ([`crate::rc`], [`crate::ud`])
 //! fetches it from there. [`complete`] and [`receive`] end requests, and write completions into a [`cq`].

@@ -18,7 +18,7 @@ impl<P: Env> Engine<P> {
         Ok((id, cqe))
     }
 
-    /// `ibv_resize_cq(3)`: EINVAL when what waits would not fit.
+    /// `ibv_resize_cq(3)`: EINVAL when the waiting completions would not fit.
     pub fn resize_cq(&mut self, cq: CqId, cqe: u32) -> Result<u32> {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(Errno::EINVAL);
@@ -49,8 +49,8 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Takes at most `most` completions out, and frees the places that they held. Gives how many; `out` is called with
-    /// the number of each, from 0 on.
+    /// Takes at most `most` completions out, and frees the places that they held. Gives their number. `out` is called
+    /// with the number of each, from 0 on.
     #[inline]
     pub fn poll(&mut self, cq: CqId, most: usize, mut out: impl FnMut(usize, &verbs::Completion)) -> usize {
         let mut n = 0;
@@ -73,7 +73,7 @@ impl<P: Env> Engine<P> {
         [send, recv].into_iter().flatten().map(|cq| self.done.successes(cq, id)).sum()
     }
 
-    /// Frees the places of completions that nobody will poll.
+    /// Frees the places of completions that were overwritten before a poll.
     pub(crate) fn free_overwritten(&mut self) {
         while let Some(cqe) = self.done.overwritten.pop() {
             Self::free_place(&mut self.qps, &cqe);
@@ -100,20 +100,20 @@ impl<P: Env> Engine<P> {
         self.done.is_empty(cq)
     }
 
-    /// True if completions that this queue gets may be handed to the poll, without having been in it. False if they
-    /// must be put in: others are before them, or an event is asked for.
+    /// True if new completions of this queue may be handed to the poll directly. False if they must be put into the
+    /// queue: others are before them, or an event is asked for.
     #[inline(always)]
     pub fn hands_over(&self, cq: CqId) -> bool {
         self.done.hands_over(cq)
     }
 
-    /// A poll found nothing, without [`Engine::poll`] having been asked.
+    /// Counts a poll that found nothing, made without a call of [`Engine::poll`].
     #[inline]
     pub fn count_poll(&mut self, cq: CqId) {
         self.done.count_poll(cq);
     }
 
-    /// How many completions wait in it.
+    /// Number of completions that wait in the queue.
     #[inline]
     pub fn completions(&self, cq: CqId) -> usize {
         self.done.len(cq)

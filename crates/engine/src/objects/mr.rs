@@ -10,10 +10,10 @@ use crate::region::{Backing, MrInfo, MwKind, Regions};
 impl<P: Env> Engine<P> {
     /// Registers memory. The caller has made sure that the memory is there (or that ON_DEMAND is set).
     ///
-    /// It has to stay there until it is deregistered. Nothing is pinned, and to ask the kernel before each access would
-    /// cost more than to copy a small message; so an access to a region that was unmapped is a SIGSEGV in its owner,
-    /// where an adapter would go on with the orphaned pages. ON_DEMAND regions are reached through the kernel, and end
-    /// in a completion error.
+    /// The memory has to stay there until it is deregistered. Nothing is pinned: to ask the kernel before each access
+    /// would cost more than to copy a small message. So an access to a region that was unmapped is a SIGSEGV in its
+    /// owner, where an adapter would go on with the orphaned pages. ON_DEMAND regions are reached through the kernel,
+    /// and end in a completion error.
     pub fn reg_mr(
         &mut self,
         pd: PdId,
@@ -54,15 +54,15 @@ impl<P: Env> Engine<P> {
         Ok((id, LKey(key)))
     }
 
-    /// The region was registered, or registered anew, just now; and its memory may go although it is not ON_DEMAND: it
-    /// is to be reached as if it were.
+    /// Has a region reached as an ON_DEMAND one, since its memory may go although the region is not ON_DEMAND. The
+    /// region was registered, or registered anew, just before.
     pub fn guard_mr(&mut self, mr: MrId) -> Result<()> {
         let info = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?.info;
         self.mem.change_mr(mr, info, Backing::Guarded)
     }
 
-    /// `ibv_rereg_mr(3)`: changes what is given. The keys stay: peers that hold them see the new
-    /// rights at their next access.
+    /// `ibv_rereg_mr(3)`: changes the given attributes. The keys stay: peers that hold them see the new rights at their
+    /// next access.
     pub fn rereg_mr(
         &mut self,
         mr: MrId,
@@ -124,7 +124,8 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// Gives up all requests for which a peer may be reading or writing a region. When this returns, none does.
+    /// Gives up all requests for which a peer may be reading or writing a region. When this returns, no peer reads or
+    /// writes it.
     fn expel(&mut self, mr: MrId) {
         let Some(region) = self.mem.mrs.get(mr).filter(|region| region.single_copy > 0) else { return };
         let lkey = LKey(region.info.key);
@@ -143,7 +144,7 @@ impl<P: Env> Engine<P> {
         })
     }
 
-    /// What a region is.
+    /// Attributes of a region.
     pub fn mr_info(&self, mr: MrId) -> Option<MrInfo> {
         self.mem.mrs.get(mr).map(|m| m.info)
     }

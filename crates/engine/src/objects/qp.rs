@@ -74,13 +74,13 @@ impl<P: Env> Engine<P> {
         Ok((id, QpCreated { qpn, cap }))
     }
 
-    /// Checks what a queue pair is to be made of; gives the sizes that it gets.
+    /// Checks the attributes of a new queue pair; gives the sizes that it gets.
     fn check_init(&self, ctx: CtxId, init: &QpInit) -> Result<QpCap> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
         let mut cap = init.cap;
         let ty = init.qp_type;
-        // What there is no queue for is not looked at: receives with a shared queue (ibv_create_qp(3)), and the halves
-        // that XRC queue pairs lack.
+        // Sizes of queues that do not exist are not checked: receives with a shared queue (ibv_create_qp(3)), and the
+        // halves that XRC queue pairs lack.
         if !ty.sends() {
             (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
         }
@@ -150,8 +150,9 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// Sends what a queue pair owes its peer, as far as there is room: it will be destroyed, or leave its connection.
-    /// What was executed has been told to this program, and would be tried by the peer until it fails.
+    /// Sends what a queue pair owes its peer, as far as there is room, before the queue pair is destroyed or leaves its
+    /// connection. This program has been told of the executed requests. Without an answer, the peer would try them
+    /// until they fail.
     pub fn send_owed(&mut self, id: QpId, now: Nanos) {
         let Some(mut qp) = self.checkout_qp(id) else { return };
         (self.moved, self.turn) = (0, 0);
@@ -190,7 +191,8 @@ impl<P: Env> Engine<P> {
     pub(crate) fn checkout_qp(&mut self, id: QpId) -> Option<Box<Qp>> {
         let mut qp = self.qps.checkout(id)?;
         if qp.list_unlisted() {
-            // Whoever can write to the send queue has done so. It completes when it is the oldest.
+            // A program or peer with access to the send queue has overwritten the entry. The request completes when it
+            // is the oldest.
             cold_path();
             qp.halted = true;
             if !qp.queued && !qp.parked {

@@ -1,5 +1,5 @@
-//! What comes back to the requester: acknowledgements, NAKs, READ responses, results of atomics; and what to do when
-//! nothing comes (IBTA vol. 1, 9.7.5, 9.9.2).
+//! Responses at the requester: acknowledgements, NAKs, READ responses, results of atomics; and timeouts when no
+//! response comes (IBTA vol. 1, 9.7.5, 9.9.2).
 
 use verbs::{Opcode, Psn, QpState, QpType, WcStatus};
 use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
@@ -10,13 +10,14 @@ use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::qp::{Carrier, Qp};
 use crate::rc::responder;
 
-/// How long timeouts are not counted as retries because a living peer has not taken our packets, or we not its.
+/// How long timeouts are not counted as retries because a living peer has not taken our packets, or this process has
+/// not taken the peer's.
 const PATIENCE: Nanos = 20_000_000_000;
 
 impl<P: Env> Engine<P> {
     // ---- responses ----
 
-    /// An Ack, a READ response or an atomic's result has come.
+    /// Takes an Ack, a READ response or an atomic's result.
     pub(crate) fn response(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         if !matches!(qp.state, QpState::Rts | QpState::Sqd)
             || !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
@@ -25,7 +26,7 @@ impl<P: Env> Engine<P> {
             return;
         }
         let Some(oldest) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done).map(|e| e.first_psn) else { return };
-        // 9.7.5.1.1: responses outside what is unacknowledged are ghosts
+        // 9.7.5.1.1: responses outside the unacknowledged range are ghosts
         if packet.psn.since(oldest) < -1 || packet.psn.since(qp.rc.next_psn) >= 0 {
             return;
         }
@@ -43,7 +44,7 @@ impl<P: Env> Engine<P> {
         self.answered(qp, now);
     }
 
-    /// Everything up to `psn` has arrived.
+    /// Marks everything up to `psn` as arrived.
     pub(crate) fn acknowledged(&mut self, qp: &mut Qp, psn: Psn, now: Nanos) {
         self.acked(qp, psn);
         self.answered(qp, now);
@@ -55,7 +56,7 @@ impl<P: Env> Engine<P> {
         self.check_drained(qp);
     }
 
-    /// Everything up to `psn` has arrived; READs and atomics need their own response.
+    /// Marks everything up to `psn` as arrived; READs and atomics need their own response.
     fn acked(&mut self, qp: &mut Qp, psn: Psn) {
         // Progress inside a message counts too (9.7.5.1.2).
         let any = psn.since(qp.rc.unacked) >= 0;
@@ -85,7 +86,7 @@ impl<P: Env> Engine<P> {
             qp.rc.rnr_retries -= 1;
         }
         self.rewind(qp, packet.psn);
-        qp.rc.ack_deadline = None; // it is an answer; the next try is timed anew
+        qp.rc.ack_deadline = None; // an RNR NAK is an answer; the next try is timed anew
         let until = now + rnr_nanos(packet.syndrome & 31);
         qp.rc.rnr_until = Some(until);
         self.arm_timer(qp, until);
@@ -126,13 +127,13 @@ impl<P: Env> Engine<P> {
             .position(|e| e.psns > 0 && !e.done && psn.since(e.first_psn) >= 0 && e.last_psn().since(psn) >= 0)
     }
 
-    /// Goes back to a sequence number: what is behind it is sent again.
+    /// Goes back to a sequence number: the packets behind it are sent again.
     fn rewind(&mut self, qp: &mut Qp, psn: Psn) {
         let Some(first) = self.entry_with(qp, psn) else { return };
         let mtu = qp.mtu;
         for (i, e) in qp.inflight.iter_mut().enumerate().skip(first) {
             if e.error.is_some() {
-                break; // nothing behind it goes out
+                break; // nothing behind the request goes out
             }
             if e.done || e.psns == 0 {
                 continue;
@@ -163,12 +164,13 @@ impl<P: Env> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         let e = &qp.inflight[at];
-        // Of another READ, a duplicate of an earlier try, or behind a gap: the timer repairs it.
+        // The response belongs to another READ, is a duplicate of an earlier try, or lies behind a gap: the timer
+        // repairs it.
         if e.opcode != Opcode::RdmaRead || packet.psn != e.first_psn.plus((e.received - e.executed) / qp.mtu) {
             return;
         }
-        // All but the last are full packets (9.7.5): none is without data, by which a READ could be kept from its end.
-        // And they are as long as our path MTU, not as the responder's.
+        // All but the last are full packets (9.7.5). None is without data, since such packets could keep a READ from
+        // its end. And they are as long as our path MTU, not as the responder's.
         let whole =
             packet.is_cut_by(qp.mtu) && (packet.has(flag::LAST) || packet.len > 0 && packet.len.is_multiple_of(qp.mtu));
         let bad = if !whole {
@@ -238,7 +240,8 @@ impl<P: Env> Engine<P> {
         if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni) || qp.rc.rnr_until.is_some() {
             return;
         }
-        // Also for what finds no room on the link: that the peer does not make room is no answer either.
+        // The timer runs also for a request that finds no room on the link: a peer that makes no room gives no answer
+        // either.
         let waiting = qp.inflight.iter().any(|e| e.psns > 0 && !e.done && e.error.is_none());
         match timeout_nanos(qp.attr.timeout) {
             Some(timeout) if waiting => {
@@ -251,7 +254,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The time of a queue pair has come (or an earlier deadline was moved).
+    /// Handles the timer of a queue pair that is due. The deadline may have been moved since.
     pub(crate) fn qp_timer(&mut self, qp: &mut Qp, now: Nanos) {
         self.seek_timer(qp, now);
         if let Some(until) = qp.rc.rnr_until {
@@ -266,7 +269,7 @@ impl<P: Env> Engine<P> {
             if until > now {
                 self.rearm_timer(qp, until);
             } else if qp.parked {
-                // Tried once more, and then lost.
+                // The request is tried once more, and then lost.
                 self.unpark_one(qp);
             }
             return;
@@ -279,12 +282,12 @@ impl<P: Env> Engine<P> {
         qp.rc.ack_deadline = None;
         let Some(at) = qp.inflight.iter().position(|e| e.psns > 0 && !e.done) else { return };
         qp.counts.counters.timeouts += 1;
-        // What a living peer has not even taken is not lost, and need not be sent again: the peer is waiting for its
-        // turn on the processor, and will find it. An adapter's peer would have answered by itself meanwhile.
+        // Packets that a living peer has not even taken are not lost, and need not be sent again. The peer is waiting
+        // for its turn on the processor, and will find them. An adapter's peer would have answered by itself meanwhile.
         let pending = |link| qp.parked || !self.env.taken(link, qp.rc.sent_mark);
-        // Nor is it late if we have not read what has come, behind which its answer may lie: with much to copy in both
-        // directions that takes as long as the timeouts. What came later does not count, or a peer that sends and sends
-        // would have to be waited for.
+        // An answer is not late if it may lie behind packets that have come and that this process has not taken. With
+        // much to copy in both directions that takes as long as the timeouts. Packets that came later do not count, or
+        // the engine would wait for a peer that sends without end.
         let unacked = qp.rc.unacked;
         let marked = qp.rc.unread.filter(|(.., at)| *at == unacked);
         let unread = match marked {
@@ -313,7 +316,7 @@ impl<P: Env> Engine<P> {
         self.set_ack_timer(qp, now);
     }
 
-    /// Everything that is not acknowledged is sent again.
+    /// Sends everything again that is not acknowledged.
     pub(crate) fn retransmit(&mut self, qp: &mut Qp) {
         let Some(e) = qp.inflight.iter().find(|e| e.psns > 0 && !e.done) else { return };
         let part = !e.is_read_like() && qp.rc.unacked.since(e.first_psn) > 0 && e.last_psn().since(qp.rc.unacked) >= 0;

@@ -3,20 +3,20 @@
 //!
 //! **Posting** (`post`). A request takes the fast path at its post, if it is no longer than the path MTU, and so one
 //! packet, and nothing stands before it: the connection is in RTS and has a link, everything posted earlier has gone
-//! out, and no retry is waited for. Its entry in the send queue is all that is kept of it: it is counted, and only
-//! listed among the requests under way ([`Qp::list_unlisted`]) when something but its acknowledgement asks. Its packet
-//! is that of the slow path.
+//! out, and no retry is waited for. Only its entry in the send queue is kept: the request is counted. It is listed
+//! among the requests under way ([`Qp::list_unlisted`]) only when something but its acknowledgement needs it. Its
+//! packet is that of the slow path.
 //!
-//! **Receiving** (`receive`). A packet takes it that is a whole message, no longer than the path MTU, and the expected
-//! one, for a receive with one entry, on a connection (in RTR too, but for the first packet there) where nothing but an
-//! acknowledgement is owed, and nothing under way.
+//! **Receiving** (`receive`). A packet takes the fast path if it is a whole message, no longer than the path MTU, and
+//! the expected one, for a receive with one entry. Its connection owes nothing but an acknowledgement, and has nothing
+//! under way. (RTR is enough, except for the first packet there.)
 //!
-//! **Acknowledging, and being acknowledged** (`ack`). Nothing else is owed or to be sent; what is acknowledged are
-//! SENDs, and all that was posted has gone out.
+//! **Acknowledging, and being acknowledged** (`ack`). Nothing else is owed or to be sent; the acknowledged requests are
+//! SENDs, and all posted requests have gone out.
 //!
-//! Whatever is out of the ordinary (also a list that would have to grow, and others that wait for room on a link) is
-//! left to the slow path; nothing was done then. What is taken for granted of a queue pair ([`crate::qp::Gates`]) is
-//! worked out from its own state, and holds until that state may change: see [`crate::qps::Qps`].
+//! The slow path takes whatever is out of the ordinary (also a list that would have to grow, and other queue pairs that
+//! wait for room on a link); the fast path has done nothing then. The conditions of a queue pair ([`crate::qp::Gates`])
+//! are computed from its own state, and hold until that state may change: see [`crate::qps::Qps`].
 
 mod ack;
 mod post;
@@ -30,14 +30,14 @@ use wire::{Env, Nanos, ShortPacket};
 use crate::Engine;
 use crate::qp::Qp;
 
-/// Whether the fast path may be taken, asked `Engine::has_fast_path`. A build with `--cfg without_taps`, which is to
-/// show what asking costs, does not ask.
+/// True if the fast path may be taken: `Engine::has_fast_path`. A build with `--cfg without_taps` does not read it, to
+/// show what reading it costs.
 #[inline(always)]
 fn may(has_fast_path: bool) -> bool {
     cfg!(without_taps) || has_fast_path
 }
 
-/// What became of a packet that was given to [`Engine::receive_short`].
+/// The outcome of a packet that was given to [`Engine::receive_short`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fast {
     /// Nothing: the packet is for the slow path.
@@ -46,16 +46,16 @@ pub enum Fast {
     Taken,
     /// The packet has been dealt with, and a completion was handed out.
     Completed {
-        /// [`Engine::expects_completions`], as far as the packet's queue pair tells: true, or not known.
+        /// [`Engine::expects_completions`], as far as the packet's queue pair shows: true, or not known.
         expects: bool,
     },
 }
 
 /// A poll, during which short packets are taken from a link.
 pub trait Poller<P> {
-    /// A completion for the poll.
+    /// Takes a completion for the poll.
     fn completed(&mut self, completion: &Completion);
-    /// A packet has been dealt with: its place on the link is free.
+    /// Notes that a packet has been dealt with: its place on the link is free.
     fn taken(&mut self, env: &mut P);
     /// The packet behind it, if that is there already, and short.
     fn next(&mut self, env: &P) -> Option<ShortPacket>;
@@ -76,7 +76,7 @@ impl<P> Poller<P> for NoPoll {
 }
 
 impl<P: Env> Engine<P> {
-    /// What the fast path leaves over is done with the queue pair out of its table.
+    /// Leaves the rest to the slow path, with the queue pair out of its table.
     #[cold]
     fn finish(&mut self, id: QpId, now: Nanos, act: impl FnOnce(&mut Self, &mut Qp, Nanos)) {
         let Some(mut qp) = self.checkout_qp(id) else { return };
@@ -86,8 +86,8 @@ impl<P: Env> Engine<P> {
     }
 }
 
-/// Nothing was done. What nothing is known against stays on the fast path, and the processor meets the code of that in
-/// a row.
+/// The outcome of a call that did nothing. It is cold, so that the code of the fast path lies in a row for the
+/// processor.
 #[inline(always)]
 fn refused() -> Fast {
     cold_path();

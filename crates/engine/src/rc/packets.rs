@@ -1,4 +1,4 @@
-//! The packets of a request: what each is, and which part of the message it carries (IBTA vol. 1, 9.2, 9.7.2).
+//! The packets of a request: the kind of each, and the part of the message that it carries (IBTA vol. 1, 9.2, 9.7.2).
 
 use verbs::{Opcode, QpType, SendBody, SendFlags, WcStatus};
 use wire::{Env, LinkCaps, LinkId, PIECE, Packet, PacketOp, SingleCopyCaps, packet_flags as flag};
@@ -6,12 +6,12 @@ use wire::{Env, LinkCaps, LinkId, PIECE, Packet, PacketOp, SingleCopyCaps, packe
 use crate::Engine;
 use crate::qp::{Carrier, Inflight, Qp};
 
-/// What a packet carries of the message.
+/// The part of the message that a packet carries.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
-    /// Bytes of a SEND or WRITE; 0 of anything else.
+    /// Bytes of a SEND or WRITE; 0 of any other operation.
     pub len: u32,
-    /// They are not in the packet: it says where the initiator has them.
+    /// The bytes are not in the packet: the packet says where the initiator has them.
     pub by_ref: bool,
 }
 
@@ -23,7 +23,7 @@ impl Piece {
 const SINGLE: u8 = flag::FIRST | flag::LAST | flag::ACK_REQ;
 
 impl<P: Env> Engine<P> {
-    /// What all packets of an entry have in common, as a SEND.
+    /// The fields that all packets of an entry have in common, as a SEND.
     pub(super) fn first_of(&self, qp: &Qp, at: usize) -> Packet {
         let e = &qp.inflight[at];
         let mut packet = Packet::new(PacketOp::Send, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, e.first_psn);
@@ -103,7 +103,7 @@ impl<P: Env> Engine<P> {
     ) -> Result<Piece, WcStatus> {
         let e = &qp.inflight[at];
         packet.op = PacketOp::ReadRequest;
-        // What has arrived before a retry is not asked for again (9.7.3.1).
+        // Data that arrived before a retry are not asked for again (9.7.3.1).
         let got = e.received;
         packet.psn = e.first_psn.plus((got - e.executed) / qp.mtu);
         packet.remote_addr = packet.remote_addr.wrapping_add(u64::from(got));
@@ -146,7 +146,7 @@ impl<P: Env> Engine<P> {
         if !single_copy && !inline && qp.init.qp_type.is_reliable() && qp.inflight[at].carrier == Carrier::Free {
             qp.inflight[at].carrier = Carrier::Mixed;
         }
-        // Whatever it goes back to, the pieces end where those before it did.
+        // At any sequence number that the requester goes back to, the pieces end where those before ended.
         let most = |most: u32| rest.min(most - offset % most);
         let mut piece = Piece { len: most(if single_copy { PIECE } else { caps.segment }), by_ref: false };
         if inline {
@@ -202,7 +202,7 @@ impl<P: Env> Engine<P> {
         if !may {
             return false;
         }
-        // What follows others that the peer has to see to, or itself, finds it awake.
+        // The peer is awake if it has earlier requests to handle, or earlier pieces of this one.
         let waited_for = |e: &Inflight| e.psns > 0 && !e.done;
         let flows = e.carrier == Carrier::Mixed || qp.inflight.iter().take(at).any(waited_for);
         let above = if flows { copies.flowing_above } else { copies.above };

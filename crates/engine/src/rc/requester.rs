@@ -10,7 +10,7 @@ use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
 
-/// Sequence numbers that may be outstanding: what is further apart cannot be told apart (IBTA vol. 1, 9.7.2).
+/// Sequence numbers that may be outstanding: numbers further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
 
 /// The link has no room: the rest waits until it has.
@@ -39,7 +39,7 @@ impl<P: Env> Engine<P> {
         loop {
             while qp.cursor < qp.inflight.len() {
                 if qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out && !self.one_sided_next(qp) {
-                    return Ok(()); // it goes on under the next hold of the lock
+                    return Ok(()); // the request goes on under the next hold of the lock
                 }
                 if !qp.inflight[qp.cursor].out {
                     if qp.init.qp_type == QpType::Ud {
@@ -75,7 +75,7 @@ impl<P: Env> Engine<P> {
                 wqe.opcode,
                 Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush
             );
-            // 10.8.3.3 (fence) and 9.4.4 (outstanding READs and atomics): it waits
+            // 10.8.3.3 (fence) and 9.4.4 (outstanding READs and atomics): the request waits
             if qp.rc.reads_out > 0
                 && (wqe.flags.contains(SendFlags::FENCE)
                     || (read_like && qp.rc.reads_out >= u32::from(qp.attr.max_rd_atomic)))
@@ -91,10 +91,10 @@ impl<P: Env> Engine<P> {
                 return Fetched::No;
             }
             if self.waits_for_one_sided(qp, wqe) {
-                return Fetched::No; // what is answered runs the queue pair again
+                return Fetched::No; // a response runs the queue pair again
             }
         }
-        // The list grows with what was ever under way at one time, which is mostly far less than the queue holds.
+        // The list grows with the most requests under way at one time, which is mostly far less than the queue holds.
         if qp.inflight.is_full() && qp.inflight.try_reserve(1).is_err() {
             // Without memory for more, the next waits for one to finish.
             self.retire(qp, now);
@@ -104,7 +104,7 @@ impl<P: Env> Engine<P> {
         }
         let number = qp.sq.advance();
         let Some(wqe) = next else {
-            // The entry was overwritten with what is no request.
+            // The entry was overwritten, and is no request any more.
             let wr_id = qp.sq.wr_id(number);
             qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, qp.rc.next_psn));
             qp.halted = true;
@@ -114,7 +114,7 @@ impl<P: Env> Engine<P> {
         let mut entry = Inflight::new(number, wqe, qp.rc.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
         entry.queued = qp.queues(&entry);
         match self.admit(qp, &mut entry, len) {
-            // It takes no sequence number: for the peer's queue pair, nothing has come.
+            // The request takes no sequence number: for the peer's queue pair, nothing has come.
             Ok(()) if self.may_go_one_sided(qp, &entry) => (entry.psns, entry.one_sided) = (0, true),
             Ok(()) => Self::number(qp, &mut entry),
             Err(status) => {
@@ -180,7 +180,7 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// Gives a request that is to be sent its sequence numbers.
+    /// Gives a request that will be sent its sequence numbers.
     pub(crate) fn number(qp: &mut Qp, e: &mut Inflight) {
         e.psns = match e.opcode {
             Opcode::LocalInv | Opcode::BindMw => 0,
@@ -195,13 +195,13 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Sends the packets of the entry at the cursor, from where it stopped; all that are left, unless others have their
-    /// turn meanwhile.
+    /// Sends the packets of the entry at the cursor, from where the last turn stopped: all that are left, unless others
+    /// have their turn meanwhile.
     fn send_entry(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         self.find_link(qp);
         let at = qp.cursor;
         let Some(link) = qp.link else {
-            // No way to the peer: as if all packets were lost. The timer decides.
+            // The peer has no link: all packets count as lost. The timer decides.
             self.mark_out(qp, at);
             self.seek_without_timer(qp, now);
             return Ok(());
@@ -233,8 +233,8 @@ impl<P: Env> Engine<P> {
                     return Ok(());
                 }
                 Err(SendError::Down) => {
-                    // What the peer sent before it went is still received over this link, so the queue pair keeps it
-                    // until `link_down`. A new process may have the number then: the timer tries it.
+                    // Packets that the peer sent before it went are still received over this link, so the queue pair
+                    // keeps the link until `link_down`. A new process may have the number then: the timer tries it.
                     self.mark_out(qp, at);
                     return Ok(());
                 }
@@ -246,7 +246,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A packet of the entry has been sent.
+    /// Notes that a packet of the entry has been sent.
     fn packet_sent(&mut self, qp: &mut Qp, at: usize, link: LinkId, packet: &Packet, piece: Piece) {
         qp.rc.sent_mark = self.env.sent_mark(link);
         if piece.by_ref {
@@ -267,7 +267,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The entry has been sent; without acknowledgements that is all.
+    /// Notes that the entry has been sent; without acknowledgements the request is over then.
     fn mark_out(&mut self, qp: &mut Qp, at: usize) {
         let reliable = qp.init.qp_type.is_reliable();
         let e = &mut qp.inflight[at];
@@ -281,7 +281,7 @@ impl<P: Env> Engine<P> {
         let e = &mut qp.inflight[at];
         (e.error, e.out) = (Some(status), true);
         qp.halted = true;
-        // What was fetched behind it must not go out either.
+        // The requests that were fetched behind it must not go out either.
         for e in qp.inflight.iter_mut().skip(at + 1) {
             e.out = true;
         }
@@ -296,8 +296,8 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Gives up the requests by reference that are under way: when this returns, the peer does not reach our memory for
-    /// them any more, nor does one that was to help with a copy of ours.
+    /// Gives up the requests by reference that are under way. When this returns, the peer does not reach our memory for
+    /// them any more, nor does a peer that was to help with a copy of ours.
     pub(crate) fn revoke(&mut self, qp: &Qp) {
         if qp.inflight.iter().any(|e| e.by_ref) {
             qp.same_host.ticket.void();
@@ -306,7 +306,7 @@ impl<P: Env> Engine<P> {
         self.env.wait_for_late_writers();
     }
 
-    /// All requests of a queue pair are over.
+    /// Ends the single copies of all requests of a queue pair.
     pub(crate) fn release_single_copy(&mut self, qp: &mut Qp) {
         self.revoke(qp);
         for e in qp.inflight.iter_mut() {

@@ -1,4 +1,4 @@
-//! Sending what the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
+//! Responses that the responder owes: acknowledgements, NAKs, READ data, results of atomics (IBTA vol. 1, 9.7.5).
 
 use verbs::{EventKind, EventSource, QpState, Qpn, WcStatus};
 use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags as flag};
@@ -11,7 +11,7 @@ use crate::rc::state::{Into, Response};
 use crate::run::BURST;
 
 impl<P: Env> Engine<P> {
-    /// Puts `self.spans` (one piece of a READ, from byte `offset` on) to where the initiator wants it.
+    /// Puts `self.spans` (one piece of a READ, from byte `offset` on) into the initiator's memory.
     fn put(&mut self, into: &Into, offset: u32) -> Result<(), Refused> {
         let len: u32 = self.spans.iter().map(|s| s.len).sum();
         self.remote_spans.clear();
@@ -20,14 +20,15 @@ impl<P: Env> Engine<P> {
         self.env.push(into.link, into.ticket, &self.spans, &self.remote_spans).map_err(refused_copy)
     }
 
-    /// Sends what is owed, as far as there is room.
+    /// Sends the owed responses, as far as there is room.
     pub(crate) fn run_responses(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         if qp.rc.responses.is_empty() {
             return Ok(());
         }
         self.find_link(qp);
         let Some(link) = qp.link else {
-            // Nobody asks again on behalf of a queue pair in error; else the requester may be waiting without a timer.
+            // A queue pair in error will get no repeated request. Otherwise the requester may be waiting without a
+            // timer.
             if qp.state == QpState::Err {
                 qp.rc.responses.clear();
             } else {
@@ -41,7 +42,7 @@ impl<P: Env> Engine<P> {
                 return Ok(()); // others have their turn; the rest follows
             }
             let mut packet;
-            // 9.9.3: what ends the queue pair, beside the NAK
+            // 9.9.3: the error that ends the queue pair, beside the NAK
             let mut fatal = None;
             self.spans.clear();
             match response {

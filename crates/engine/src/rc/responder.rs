@@ -18,7 +18,7 @@ pub(crate) const NAK_REMOTE_ACCESS: u8 = 2;
 pub(crate) const NAK_REMOTE_OPERATIONAL: u8 = 3;
 /// Window wire only: the initiator's own memory of a request by reference was not there.
 pub(crate) const NAK_SOURCE_FAULT: u8 = 30;
-/// Window wire only: we may not reach the initiator's memory; it shall send the data themselves.
+/// Window wire only: this process may not reach the initiator's memory; the initiator shall send the data themselves.
 pub(crate) const NAK_SINGLE_COPY: u8 = 31;
 
 /// Syndrome: 0b011 in the upper three bits marks a NAK, 0b001 an RNR NAK (table 45).
@@ -27,7 +27,7 @@ const RNR_NAK: u8 = 1 << 5;
 /// Positive acknowledgement without credits (0b000, 31: invalid credit count).
 pub(crate) const ACK: u8 = 31;
 
-/// What a refused request says of the peer or of our receives.
+/// The rule that a refused request shows broken, by the peer or by our receives.
 const fn refusal_rule(code: u8) -> &'static str {
     match code {
         NAK_INVALID_REQUEST => {
@@ -44,17 +44,17 @@ pub(crate) enum Refused {
     NotReady,
     /// The request names memory that it may not reach: a remote access error (9.7.5.2.8).
     Access(RemoteFault),
-    /// The request is at fault: NAK code, the status of the receive it was going into, and the event for our side.
+    /// The request is at fault: NAK code, the status of the receive that it was going into, and the event for our side.
     Nak(u8, WcStatus, EventKind),
     /// A receive has the fault: NAK, the receive's status; no event (class A: locally detected).
     Local(u8, WcStatus),
-    /// The key that a SEND should invalidate cannot be: the receive's status; the requester is not answered (class J).
+    /// The key that a SEND names cannot be invalidated: the receive's status; the requester is not answered (class J).
     Unanswered(WcStatus),
-    /// The initiator's side has the fault; nothing happens to us.
+    /// The initiator's side has the fault; this side's state stays as it is.
     Source(u8),
 }
 
-/// What becomes of a request by reference whose copy failed.
+/// The refusal of a request by reference after a failed copy.
 pub(crate) fn refused_copy(error: SingleCopyError) -> Refused {
     match error {
         SingleCopyError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
@@ -63,20 +63,20 @@ pub(crate) fn refused_copy(error: SingleCopyError) -> Refused {
     }
 }
 
-/// Responses that may be owed. A peer that does not take them is not heard any further.
+/// Responses that may be owed. Requests of a peer that does not take them are not heard any further.
 const MOST_OWED: usize = 1024;
 
 pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 
 /// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an
-/// unsupported OpCode, and as such an invalid request, whatever the region permits, and also where there are no bytes
-/// and no key is looked at. So it is in Linux's rxe (`check_op_valid`).
+/// unsupported OpCode. As such it is an invalid request, whatever the region permits, and also where there are no bytes
+/// and no key is looked at. Linux's rxe does the same (`check_op_valid`).
 fn supports(qp: &Qp, need: Access) -> Result<(), Refused> {
     if qp.attr.access.contains(need) { Ok(()) } else { Err(INVALID) }
 }
 
 impl<P: Env> Engine<P> {
-    /// A request for a connected queue pair has come.
+    /// Takes a request for a connected queue pair.
     pub(crate) fn request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         let legal = match qp.init.qp_type {
@@ -93,11 +93,11 @@ impl<P: Env> Engine<P> {
             return;
         }
         if qp.rc.responses.len() >= MOST_OWED {
-            return; // as if it had been lost
+            return; // the packet counts as lost
         }
         let ahead = packet.psn.since(qp.rc.epsn);
         if ahead > 0 {
-            // 9.7.4.1.2: one NAK for a gap, then silence until it is closed
+            // 9.7.4.1.2: one NAK for a gap, then silence until the gap is closed
             if !qp.rc.nak_sent {
                 qp.rc.nak_sent = true;
                 let (psn, msn) = (qp.rc.epsn, qp.rc.msn);
@@ -126,7 +126,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// 11.6.3.1: the first packet in RTR.
+    /// 11.6.3.1: notes the first packet in RTR.
     fn established(&mut self, qp: &mut Qp) {
         if qp.state == QpState::Rtr && !qp.rc.comm_est {
             qp.rc.comm_est = true;
@@ -151,7 +151,7 @@ impl<P: Env> Engine<P> {
         let nak = |code: u8| Response::Nak { psn, syndrome: NAK | code, msn };
         match refused {
             Refused::NotReady => {
-                qp.rc.nak_sent = true; // what follows before the retry is dropped (9.7.5.2.8)
+                qp.rc.nak_sent = true; // packets that follow before the retry are dropped (9.7.5.2.8)
                 qp.counts.counters.rnr_naks_out += 1;
                 let syndrome = RNR_NAK | qp.attr.min_rnr_timer & 31;
                 qp.rc.responses.push_back(Response::Nak { psn, syndrome, msn });
@@ -175,7 +175,7 @@ impl<P: Env> Engine<P> {
                 let rule = "responder: the key to invalidate is not that of a window bound by this queue pair";
                 self.done.broken(qp.qpn, wr_id, status, rule);
                 self.fail_recv(qp, status, now);
-                // What came before was executed, and its answers are owed still.
+                // Earlier requests were executed, and their answers are owed still.
                 let owed = std::mem::take(&mut qp.rc.responses);
                 self.enter_error(qp, now);
                 qp.rc.responses = owed;
@@ -187,7 +187,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The peer's request is at fault: the answer to it, and what this side learns.
+    /// Answers a request of the peer that is at fault, and tells this side.
     fn fail_request(&mut self, qp: &mut Qp, answer: Response, says: (WcStatus, EventKind, &'static str), now: Nanos) {
         let (status, event, rule) = says;
         self.done.broken(qp.qpn, None, status, rule);
@@ -197,7 +197,8 @@ impl<P: Env> Engine<P> {
         self.enter_error(qp, now);
     }
 
-    /// A packet from before what is expected (9.7.5.1.3): acknowledge again, read again, answer atomics from memory.
+    /// Handles a packet from before the expected one (9.7.5.1.3): acknowledges again, reads again, answers atomics from
+    /// memory.
     fn duplicate(&mut self, qp: &mut Qp, packet: &Packet) {
         qp.counts.counters.duplicates += 1;
         match packet.op {
@@ -219,8 +220,8 @@ impl<P: Env> Engine<P> {
                 };
                 let limit = usize::from(qp.attr.max_dest_rd_atomic).max(1) * 2;
                 let end = packet.psn.plus(qp.psns(packet.dma_len));
-                // What is still to be sent, or has been sent and not taken, comes without being asked for. Sending it
-                // twice would make a slow link slower, until nothing but repetitions came through.
+                // Data that are still to be sent, or have been sent and not taken, come without a new request. Sending
+                // them twice would make a slow link slower, until nothing but repetitions came through.
                 let comes = qp.rc.responses.iter().any(|response| match response {
                     Response::Read { psn, len, sent, .. } => {
                         psn.plus(sent / qp.mtu).since(packet.psn) <= 0 && psn.plus(qp.psns(*len)).since(end) >= 0
@@ -274,7 +275,7 @@ impl<P: Env> Engine<P> {
             PacketOp::Flush => self.execute_flush(qp, packet),
             _ => Err(INVALID),
         };
-        // What ends a receive has the program at work; of pieces before that, and of RDMA, it sees nothing.
+        // The program is at work on a message that ends a receive. It does not notice pieces before that, and RDMA.
         let unseen = match packet.op {
             PacketOp::Send => !packet.has(flag::LAST) && !packet.has(flag::BY_REF),
             _ => !packet.has(flag::IMM) || !packet.has(flag::LAST),
@@ -306,7 +307,7 @@ impl<P: Env> Engine<P> {
         })?;
         let placed = self.place(qp, packet, rx);
         if let Err(refused) = placed {
-            // The packet will come again: a first one finds things as they were.
+            // The packet will come again: a first packet must find the state as it was.
             if packet.has(flag::FIRST) && matches!(refused, Refused::Source(_)) {
                 self.give_back_recv(qp);
             }
@@ -338,8 +339,8 @@ impl<P: Env> Engine<P> {
             }
             return self.scatter(rx, 0).map_err(|_| Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr));
         }
-        // As much as one packet may bring: the copy is made in one go. And what is unreliable may have waited, so that
-        // its link is not known any more.
+        // A reference has no more data than one packet may bring: the copy is made in one go. An unreliable packet may
+        // have waited, so that its link is not known any more.
         if packet.len > PIECE || !qp.init.qp_type.is_reliable() {
             return Err(INVALID);
         }
@@ -349,7 +350,7 @@ impl<P: Env> Engine<P> {
             return Err(Refused::Source(NAK_SINGLE_COPY));
         }
         self.moved += u64::from(packet.len);
-        // By the link that it came over: the initiator has seen that single copies are permitted there.
+        // The copy goes by the link of the packet: the initiator has seen that single copies are permitted there.
         self.env.pull(self.arrival, ticket, &self.remote_spans, &self.spans).map_err(refused_copy)
     }
 
@@ -384,7 +385,7 @@ impl<P: Env> Engine<P> {
             let mut span = match whole {
                 Ok(span) => span,
                 // 11.6.2: a protection error of a WRITE with immediate data is a local access error of the receive that
-                // it would have taken. Which it is shows in each of its packets.
+                // the WRITE would have taken. Each of its packets shows which receive that is.
                 Err(fault) => {
                     if packet.has(flag::IMM)
                         && let Ok(recv) = self.take_recv(qp, packet)
@@ -400,7 +401,7 @@ impl<P: Env> Engine<P> {
         }
         let immediate = packet.has(flag::LAST) && packet.has(flag::IMM);
         if immediate {
-            // The receive is taken first: without one nothing of this packet happens.
+            // The receive is taken first: without a receive nothing of this packet happens.
             qp.recv = Some(self.take_recv(qp, packet)?);
             qp.unreliable.fed_at = Some(now);
         }
@@ -510,7 +511,8 @@ impl<P: Env> Engine<P> {
         qp.rc.responses.push_back(Response::Atomic { psn, value, msn, again: false });
     }
 
-    /// FLUSH (IBTA vol. 1, A19): memory here is visible at once; what is asked for must have been granted.
+    /// Executes a FLUSH (IBTA vol. 1, A19): memory here is visible at once; the requested placement must have been
+    /// granted.
     fn execute_flush(&mut self, qp: &mut Qp, packet: &Packet) -> Result<(), Refused> {
         if Self::reads_owed(qp) >= usize::from(qp.attr.max_dest_rd_atomic) {
             return Err(INVALID);
@@ -546,7 +548,7 @@ impl<P: Env> Engine<P> {
     /// UC (IBTA vol. 1, 9.8.2): no acknowledgements; a message with a gap or without a receive is dropped whole.
     pub(crate) fn unreliable_request(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         if matches!(rx, Source::Wire(_)) && !qp.unreliable.backlog.is_empty() {
-            // Behind what already waits, to keep the order; if there is no room, it is lost.
+            // The packet goes behind those that already wait, to keep the order; without room it is lost.
             self.hold(qp, packet, rx, now);
             return;
         }
@@ -577,7 +579,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The message under way is lost; its receive serves the next.
+    /// Drops the message under way; its receive serves the next.
     fn abandon(&mut self, qp: &mut Qp) {
         qp.rc.write = None;
         self.give_back_recv(qp);

@@ -1,4 +1,5 @@
-//! Queue pairs whose peer cannot be reached: what was lost for want of a link goes out again when there is one.
+//! Queue pairs with a peer that cannot be reached: packets that were lost for want of a link go out again when there is
+//! one.
 //!
 //! With a timeout the acknowledgement timer does that, and in the end gives up. Without one (`timeout` 0), and for a
 //! responder, nothing would ever try again; so the queue pair looks for its peer now and then.
@@ -26,14 +27,15 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A request was lost for want of a link.
+    /// Looks for the peer later, after a request was lost for want of a link.
     pub(crate) fn seek_without_timer(&mut self, qp: &mut Qp, now: Nanos) {
         if retransmits_by_link(qp) {
             self.seek(qp, now);
         }
     }
 
-    /// A request came that cannot be answered. The requester is asked for it again when that is possible.
+    /// Looks for the requester later, after a request that cannot be answered. The requester is asked for it again when
+    /// that is possible.
     pub(crate) fn seek_requester(&mut self, qp: &mut Qp, now: Nanos) {
         if !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcTgt) {
             return;
@@ -46,7 +48,7 @@ impl<P: Env> Engine<P> {
         self.seek(qp, now);
     }
 
-    /// Looks for the peer, if it is time.
+    /// Looks for the peer, if the time has come.
     pub(crate) fn seek_timer(&mut self, qp: &mut Qp, now: Nanos) {
         let Some(at) = qp.seek_at else { return };
         if at > now {
@@ -70,9 +72,9 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A link is gone, and all that came over it has been received. A queue pair that used it finds another, perhaps to
-    /// a new process with the same number; one that waited for room on it finds out by trying. `other` leads to the
-    /// same process: what that has sent before it died may still come over it.
+    /// Handles a link that is gone, after all its packets have been received. A queue pair that used it finds another,
+    /// perhaps to a new process with the same number. A queue pair that waited for room on it finds out by trying.
+    /// `other` leads to the same process: packets that the process sent before it died may still come over it.
     pub fn link_down(&mut self, link: LinkId, other: Option<LinkId>) {
         let uses = |qp: &Qp| [qp.link, qp.from].contains(&Some(link));
         let users: Vec<_> = self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(id, _)| id).collect();
@@ -81,11 +83,11 @@ impl<P: Env> Engine<P> {
             if qp.from == Some(link) {
                 qp.from = qp.link.filter(|own| *own != link).or(other); // the id may be another's some day
             }
-            // What is left in the peer's own link is still received.
+            // Packets that are left in the peer's own link are still received.
             if qp.link == Some(link) {
                 qp.link = None;
                 qp.unreliable.astray = qp.init.qp_type == QpType::Uc;
-                qp.rc.responses.clear(); // as if they had been lost
+                qp.rc.responses.clear(); // the responses count as lost
                 if retransmits_by_link(&qp) && qp.rc.rnr_until.is_none() {
                     self.retransmit(&mut qp);
                 }
@@ -104,7 +106,7 @@ impl<P: Env> Engine<P> {
     }
 }
 
-/// True for a requester that has no timer: what is lost with a link is sent again with the next.
+/// True for a requester without a timer: requests that are lost with a link are sent again with the next.
 fn retransmits_by_link(qp: &Qp) -> bool {
     matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
         && matches!(qp.state, QpState::Rts | QpState::Sqd)

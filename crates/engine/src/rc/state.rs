@@ -1,5 +1,5 @@
-//! What a queue pair of a connected service knows beside its queues: sequence numbers, timers of retries, and what is
-//! owed to the peer (IBTA vol. 1, 9.7).
+//! State of a queue pair of a connected service beside its queues: sequence numbers, timers of retries, and responses
+//! that are owed to the peer (IBTA vol. 1, 9.7).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Into {
     pub link: LinkId,
 }
 
-/// Something that the responder owes its peer, in order.
+/// A response that the responder owes its peer, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Response {
     Ack {
@@ -37,7 +37,7 @@ pub(crate) enum Response {
         syndrome: u8,
         msn: u32,
     },
-    /// With `into`, the data are put directly to where that list says.
+    /// With `into`, the data are put directly to the place that the list names.
     Read {
         psn: Psn,
         addr: u64,
@@ -46,11 +46,11 @@ pub(crate) enum Response {
         sent: u32,
         msn: u32,
         first_offset: u32,
-        /// Asked for again: it takes no more of what was agreed on.
+        /// The READ was asked for again: it takes no more of the agreed number.
         again: bool,
         into: Option<Into>,
     },
-    /// `value`: what was there before; ATOMIC WRITE and FLUSH have no result but that they were executed.
+    /// `value`: the value before the operation; ATOMIC WRITE and FLUSH have no result except that they were executed.
     Atomic {
         psn: Psn,
         value: Option<u64>,
@@ -63,7 +63,7 @@ pub(crate) enum Response {
 #[derive(Debug, Default)]
 pub(crate) struct RcState {
     pub next_psn: Psn,
-    /// Everything before it is acknowledged.
+    /// The first sequence number that is not acknowledged.
     pub unacked: Psn,
     pub reads_out: u32,
     pub retries: u8,
@@ -76,8 +76,8 @@ pub(crate) struct RcState {
     pub answered: (u64, Psn),
     /// Since when the timer has run out only because the peer does not get to take what was sent.
     pub patient_since: Option<Nanos>,
-    /// Over which link packets had come at a timeout that were not taken yet, when they are
-    /// ([`wire::PacketWire::unread`]), and what was not acknowledged then.
+    /// The link over which packets had come at a timeout that were not taken yet; the count at which they are taken
+    /// ([`wire::PacketWire::unread`]); and the first unacknowledged sequence number at that time.
     pub unread: Option<(LinkId, u64, Psn)>,
     pub epsn: Psn,
     pub msn: u32,
@@ -90,7 +90,7 @@ pub(crate) struct RcState {
 }
 
 impl RcState {
-    /// Forgets the connection. The numbers that a transition sets are left.
+    /// Forgets the connection. The numbers that a transition sets stay.
     pub fn clear(&mut self) {
         self.reads_out = 0;
         (self.rnr_until, self.ack_deadline) = (None, None);

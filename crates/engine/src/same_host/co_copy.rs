@@ -1,8 +1,8 @@
 //! Helping a peer with the single copies that it makes for our requests.
 //!
 //! A program that waits for a SEND, WRITE or READ by reference mostly has a processor to spare, and the copy takes
-//! long: the target offers a part of it to its initiator. What it offers is its word, and is held against the requests
-//! that are under way: only memory that one of them has named, for what that one does with it.
+//! long: the target offers a part of it to its initiator. The offer is only the target's claim, and is checked against
+//! the requests under way. It must name memory that one of them has named, for the operation of that request.
 
 use verbs::{Opcode, QpId, QpState};
 use wire::{Env, LinkId, Offer, Span};
@@ -11,19 +11,19 @@ use crate::Engine;
 use crate::qp::Qp;
 use crate::region::NULL_ADDR;
 
-/// Bytes of a list that names one piece of memory, see [`wire::packet_flags::BY_REF`]: only those are offered.
+/// Bytes of a list that names one piece of memory, see [`wire::packet_flags::BY_REF`]: only such lists are offered.
 pub(crate) const LIST_OF_ONE: usize = 32;
 /// After so many looks in vain, in a row, a poll looks for offers as seldom as for other things.
 const IN_VAIN: u32 = 1024;
 
-/// The requests by reference with whose copies we may help.
+/// Requests by reference with copies that this process may help with.
 #[derive(Default)]
 pub(crate) struct Lenders {
-    /// Queue pairs that have some; one or the other perhaps without any more.
+    /// Queue pairs with such requests; some perhaps have none any more.
     qps: Vec<QpId>,
-    /// The links that they went over.
+    /// The links that the requests went over.
     links: Vec<LinkId>,
-    /// Whose turn it is to be looked at, whether it still has any.
+    /// Place of the queue pair that is checked next for requests of this kind.
     turn: usize,
     /// Looks in vain.
     in_vain: u32,
@@ -36,13 +36,13 @@ impl<P: Env> Engine<P> {
         !self.lent.qps.is_empty()
     }
 
-    /// True if that call is worth while at every poll.
+    /// True if [`Engine::co_copy`] is worth a call at every poll.
     #[inline]
     pub fn expects_offers(&self) -> bool {
         self.lends() && self.lent.in_vain < IN_VAIN
     }
 
-    /// This queue pair has sent a request by reference over this link.
+    /// Notes a request by reference that this queue pair has sent over this link.
     pub(crate) fn lend(&mut self, qp: &mut Qp, link: LinkId) {
         if link == LinkId::LOOPBACK {
             return;
@@ -56,7 +56,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A link is gone.
+    /// Forgets a link that is gone.
     pub(crate) fn lend_no_more(&mut self, link: LinkId) {
         self.lent.links.retain(|id| *id != link);
     }
@@ -72,7 +72,7 @@ impl<P: Env> Engine<P> {
             if let Some(whose) = self.lent.qps.iter().position(named)
                 && self.is_lent(self.lent.qps[whose], link, &offer)
             {
-                // The next is mostly for the same.
+                // The next offer is mostly for the same queue pair.
                 self.lent.qps.swap(0, whose);
                 self.env.co_copy(link, &offer);
                 self.lent.in_vain = 0;
@@ -80,7 +80,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Looks whether one of the queue pairs, each in its turn, still has requests by reference.
+    /// Removes one of the queue pairs, each in its turn, if it has no requests by reference any more.
     fn forget_one(&mut self) {
         self.lent.turn = if self.lent.turn + 1 < self.lent.qps.len() { self.lent.turn + 1 } else { 0 };
         let Some(&id) = self.lent.qps.get(self.lent.turn) else { return };
@@ -99,7 +99,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// True if a request that is under way on this link lends the peer this memory, for this.
+    /// True if a request that is under way on this link lends the peer this memory, for this direction.
     fn is_lent(&mut self, id: QpId, link: LinkId, offer: &Offer) -> bool {
         let Some(qp) = self.qps.get(id) else { return false };
         if qp.link != Some(link) || !matches!(qp.state, QpState::Rts | QpState::Sqd) {

@@ -1,6 +1,6 @@
-//! Whether long messages go by reference, and both sides copy, or through the link, and both sides copy: the one is two
-//! halves of a copy by the kernel, the other two whole copies, which caches make quick on some machines and not on
-//! others.
+//! The policy for long messages: by reference, or through the link. Both sides copy in both ways. By reference each
+//! side makes half of a copy by the kernel. Through the link each side makes a whole copy, which caches make quick on
+//! some machines and not on others.
 
 use verbs::Opcode;
 use wire::SHORTEST;
@@ -10,28 +10,30 @@ use crate::Engine;
 use crate::qp::Inflight;
 use trial::AbTrial;
 
-/// What is timed at once, in bytes.
+/// Bytes that are timed together.
 const STRETCH: u64 = 8 << 20;
-/// So long after the last message the program has paused, although it has not polled all of those before.
+/// Time after the last message from which on the program counts as pausing, although it has not polled all messages
+/// before.
 const PAUSE: Nanos = 200_000;
 /// Stretches between two trials, at first and later: as many requests as are under way by reference belong to a trial.
 const APART: [u32; 2] = [64, 512];
 
-/// The ways of the long messages on one link in one direction. Of all queue pairs together: where some of them go the
-/// one way and some the other, the peer's time is not shared fairly.
+/// The ways of the long messages on one link in one direction. All queue pairs share them: if some of them used one way
+/// and some the other, the peer's time would not be shared fairly.
 #[derive(Debug, Default)]
 pub(crate) struct CopyPolicy {
-    /// Of messages that are waited for, and of those in a queue: what is best for the one is not for the other.
+    /// Trials of messages that are waited for, and of messages in a queue: the best way of the one kind is not that of
+    /// the other.
     kinds: [Kind; 2],
-    /// When the last one completed.
+    /// When the last message completed.
     last: Nanos,
 }
 
 #[derive(Debug)]
 struct Kind {
-    /// Through the link at first.
+    /// A trial that starts with the way through the link.
     ab_trial: AbTrial,
-    /// Of the stretch so far.
+    /// Bytes of the stretch so far.
     bytes: u64,
     nanos: Nanos,
 }
@@ -43,20 +45,21 @@ impl Default for Kind {
 }
 
 impl CopyPolicy {
-    /// True if the next message is best sent by reference. `queued`: it was posted behind others.
+    /// True if the next message is best sent by reference. `queued`: the message was posted behind others.
     pub fn by_ref(&self, queued: bool) -> bool {
         self.kinds[usize::from(queued)].ab_trial.second()
     }
 
-    /// A message is complete whose turn came at `since`. What it had to wait for those before it does not count.
+    /// Counts a message that is complete, and that began at `since`. Its wait for the messages before it does not
+    /// count.
     pub fn completed(&mut self, len: u32, by_ref: bool, queued: bool, since: Nanos, now: Nanos) {
         let last = std::mem::replace(&mut self.last, now);
         let kind = &mut self.kinds[usize::from(queued)];
         if by_ref != kind.ab_trial.second() {
-            return; // sent before that changed
+            return; // sent before the way changed
         }
         kind.bytes += u64::from(len);
-        // One in a queue has its turn when there is room, so what is between is the way's.
+        // A message in a queue begins when there is room, so the time in between belongs to the way.
         let began = if queued && since < last + PAUSE { last } else { last.max(since) };
         kind.nanos += now.saturating_sub(began);
         if kind.bytes >= STRETCH {
@@ -66,7 +69,7 @@ impl CopyPolicy {
     }
 }
 
-/// The courses of a link: of SENDs and WRITEs, and of READs.
+/// The policies of a link: of SENDs and WRITEs, and of READs.
 pub(crate) type CopyPolicies = Vec<(LinkId, [CopyPolicy; 2])>;
 
 impl<P: Env> Engine<P> {
@@ -79,12 +82,12 @@ impl<P: Env> Engine<P> {
         &mut self.copy_policies[at].1[usize::from(read)]
     }
 
-    /// True if a message is best sent by reference that may go either way.
+    /// True if a message that may go either way is best sent by reference.
     pub(crate) fn best_by_ref(&mut self, link: LinkId, e: &Inflight) -> bool {
         self.copy_policy(link, e.opcode == Opcode::RdmaRead).by_ref(e.queued)
     }
 
-    /// The oldest request was executed. `alone`: nothing is behind it.
+    /// Times a request that was executed and is the oldest. `alone`: no request is behind it.
     pub(crate) fn time_copy(&mut self, link: LinkId, e: &Inflight, alone: bool, now: Nanos) {
         let sent = e.psns > 0 && e.executed == 0;
         let short = e.len < SHORTEST;
@@ -107,8 +110,9 @@ impl<P: Env> Engine<P> {
 mod tests {
     use super::*;
 
-    /// Messages of 1 MiB, `depth` of which are under way, each of which takes so long, from a program that pauses so
-    /// long before it posts the next; gives the parts that went by reference, in hundredths, of each thousand.
+    /// A stream of messages of 1 MiB. `depth` of them are under way. Each message `takes` so long, and the program
+    /// makes such a `pause` before it posts the next. Gives the parts that went by reference, in hundredths, of each
+    /// thousand.
     fn stream(depth: usize, thousands: usize, pause: Nanos, takes: impl Fn(usize, bool) -> Nanos) -> Vec<usize> {
         let (mut copy_policy, mut now, mut under_way) = (CopyPolicy::default(), 1, std::collections::VecDeque::new());
         let mut thousand = |at: usize| {
@@ -146,7 +150,7 @@ mod tests {
         let mut copy_policy = CopyPolicy::default();
         let (mut now, mut parts) = (1_000, [0; 2]);
         for _ in 0..2000 {
-            // One alone, which is quicker through the link, then two at once, the second of which is not.
+            // One message alone is quicker through the link. Then two go at once, and the second is not.
             let alone = copy_policy.by_ref(false);
             parts[0] += u32::from(alone);
             let took = if alone { 90_000 } else { 60_000 };

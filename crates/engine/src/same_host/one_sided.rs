@@ -1,20 +1,20 @@
-//! RDMA requests that the initiator executes, without the peer's processor: process to process, on what the peer shows
-//! of its regions and queue pairs.
+//! RDMA requests that the initiator executes, without the peer's processor: from process to process, on the regions and
+//! queue pairs that the peer shows.
 //!
 //! Only the plain case goes this way: an RDMA WRITE, READ or atomic operation of a connection, with nothing outstanding
-//! in front of it. So order, sequence numbers and path are as if it had been sent: whatever came before it has been
-//! executed, and what comes after it is sent after the copy. Everything else, and every request that the peer's side
-//! does not plainly allow, is sent as a packet; so errors have one place, the responder.
+//! in front of it. So order, sequence numbers and path are as if the request had been sent: earlier requests have been
+//! executed, and later ones are sent after the copy. Everything else, and every request that the peer's side does not
+//! plainly allow, is sent as a packet. So errors have one place, the responder.
 //!
-//! A reliable connection must have been answered before: then the peer has the right sequence number and path. On an
-//! unreliable one, whose responder takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing, the peer
-//! must have taken what was sent before; and it shows its queue pair only while it would take a packet at once
-//! (`publish_qp`).
+//! A reliable connection must have been answered before: then the peer has the right sequence number and path. The
+//! responder of an unreliable connection takes any message that begins (IBTA vol. 1, 9.8.2.2.1) and answers nothing. So
+//! the peer must have taken all packets that were sent before. It shows its queue pair only while it would take a
+//! packet at once (`publish_qp`).
 //!
 //! Under one hold of the adapter's lock no more than [`PIECE`] bytes are copied, so that no thread waits longer for the
-//! lock. What is left of a long request, and the requests behind it, go on under the next ([`Engine::next_hold`]). What
-//! the peer shows is looked at for each piece anew, and so is our memory. If a piece is not allowed, the rest of the
-//! request, with that piece, is sent as a message of its own: what has been executed is not executed again.
+//! lock. The rest of a long request, and the requests behind it, go on under the next hold ([`Engine::next_hold`]). The
+//! exports of the peer are checked for each piece anew, and so is our memory. If a piece is not allowed, the rest of
+//! the request, with that piece, is sent as a message of its own: executed pieces are not executed again.
 
 use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 use wire::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload};
@@ -25,7 +25,7 @@ use crate::region::{Backing, NULL_ADDR};
 use crate::wq::sq::Wqe;
 
 impl<P: Env> Engine<P> {
-    /// The adapter's lock is taken, or taken anew after others could have it.
+    /// Begins a hold of the adapter's lock, or a new one after other threads could have the lock.
     #[inline]
     pub fn next_hold(&mut self) {
         (self.executed, self.is_in_pieces) = (0, false);
@@ -39,7 +39,7 @@ impl<P: Env> Engine<P> {
         self.is_in_pieces
     }
 
-    /// True if a request may be executed here, as far as our side goes. It has been admitted.
+    /// True if a request may be executed here, as far as our side goes. The request has been admitted before.
     pub(crate) fn may_go_one_sided(&self, qp: &Qp, e: &Inflight) -> bool {
         if e.len == 0 || operation(e.opcode, &e.body).is_none() {
             return false;
@@ -53,8 +53,8 @@ impl<P: Env> Engine<P> {
         in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
     }
 
-    /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if it goes
-    /// on under the next one. Otherwise it is done, has failed, or has become one that is sent.
+    /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if the
+    /// request goes on under the next hold. Otherwise it is done, has failed, or has become a request that is sent.
     pub(crate) fn one_sided_next(&mut self, qp: &mut Qp) -> bool {
         let (at, piece) = (qp.cursor, self.piece);
         let e = &qp.inflight[at];
@@ -84,7 +84,7 @@ impl<P: Env> Engine<P> {
             let _ = self.store_spans(&executed.before.to_ne_bytes());
         }
         qp.same_host.peer_epoch = Some(executed.epoch);
-        qp.unreliable.lossy = false; // the peer has taken all that was sent
+        qp.unreliable.lossy = false; // the peer has taken all packets that were sent
         self.moved += u64::from(len);
         self.executed += len;
         e.executed += len;
@@ -127,8 +127,8 @@ impl<P: Env> Engine<P> {
         self.env.one_sided(link, &request)
     }
 
-    /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and what
-    /// stands in front is RDMA too, whose acknowledgement will not be long in coming.
+    /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and the
+    /// requests in front are RDMA, too, so that their acknowledgement will come soon.
     pub(crate) fn waits_for_one_sided(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
         let Some((_, addr, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
         let len = wqe.len();
@@ -141,12 +141,12 @@ impl<P: Env> Engine<P> {
             && outstanding.all(|e| e.error.is_none() && rdma(e))
     }
 
-    /// Shows a queue pair to its peer, or what has changed about it: one that would execute a request at once.
+    /// Shows a queue pair that would execute a request at once to its peer, or shows changes of it.
     pub(crate) fn publish_qp(&mut self, qp: &mut Qp) {
         let connected = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let takes = match qp.init.qp_type {
             QpType::Rc | QpType::XrcTgt => connected,
-            // From a process that can be found; and the first message in RTR is an event (11.6.3.1).
+            // The requests come from a process that can be found; and the first message in RTR is an event (11.6.3.1).
             QpType::Uc => {
                 let begun = qp.state != QpState::Rtr || qp.rc.comm_est;
                 (connected || qp.state == QpState::Sqe) && begun && qp.link.is_some()
@@ -158,11 +158,12 @@ impl<P: Env> Engine<P> {
         }
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
         if !qp.unreliable.backlog.is_empty() {
-            // Nothing passes what waits for a receive. A copy that a peer has begun belongs before that.
+            // No request passes a message that waits for a receive. A copy that a peer has begun belongs before that
+            // message.
             access = Access::empty();
         }
         if qp.attr.max_dest_rd_atomic == 0 {
-            // Such a request is refused, which is the responder's part.
+            // Such a request is refused, and the responder does that.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
         let epoch = *qp.same_host.exported.get_or_insert_with(|| self.env.random());
@@ -171,7 +172,7 @@ impl<P: Env> Engine<P> {
         self.env.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
     }
 
-    /// Ends what peers may do through a queue pair by themselves.
+    /// Ends the peers' own accesses through a queue pair.
     pub(crate) fn hide_qp(&mut self, qp: &mut Qp) {
         if qp.same_host.exported.take().is_some() {
             self.env.retract(ExportId::Qp(qp.qpn));
@@ -197,13 +198,14 @@ impl<P: Env> Engine<P> {
         });
     }
 
-    /// Ends what peers may do with a region by themselves, and waits for it.
+    /// Ends the peers' own accesses to a region, and waits for those under way.
     pub(crate) fn hide_mr(&mut self, key: u32) {
         self.env.retract(ExportId::Region(key));
     }
 }
 
-/// What a request is to the initiator that executes it itself, and where; `None` for those that are always sent.
+/// The operation of a request that the initiator executes itself, and its place; `None` for requests that are always
+/// sent.
 fn operation(opcode: Opcode, body: &SendBody) -> Option<(OneSidedOp, u64, RKey)> {
     match (opcode, *body) {
         (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey }) => Some((OneSidedOp::Write, remote_addr, rkey)),

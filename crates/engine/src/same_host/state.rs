@@ -1,4 +1,4 @@
-//! What a queue pair knows of a peer on the same host.
+//! State of a queue pair about a peer on the same host.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,8 +7,8 @@ use wire::TicketRef;
 
 use crate::wq::rq::RecvProgress;
 
-/// Tells targets of requests by reference whether the requests still live, see [`TicketRef`]. The word is never freed,
-/// so that a late look finds it.
+/// A word that tells targets of requests by reference whether the requests still live, see [`TicketRef`]. The word is
+/// never freed, so that a late look finds it.
 pub(crate) struct Ticket(&'static AtomicU64);
 
 impl Ticket {
@@ -20,21 +20,21 @@ impl Ticket {
         self.0
     }
 
-    /// What requests carry.
+    /// The name that requests carry.
     pub fn name(&self) -> TicketRef {
         TicketRef { addr: std::ptr::from_ref(self.0) as u64, value: self.0.load(Ordering::Relaxed) }
     }
 
-    /// All requests that carry the present name are dead. [`wire::SameHost::quiesce`] must follow.
+    /// Voids all requests that carry the present name. [`wire::SameHost::quiesce`] must follow.
     pub fn void(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// The state of what processes of one host do for each other.
+/// The state of a queue pair for the services of one host.
 pub(crate) struct SameHostState {
     pub ticket: Ticket,
-    /// It is in the engine's list of those that have requests by reference.
+    /// The queue pair is in the engine's list of queue pairs with requests by reference.
     pub lender: bool,
     /// The peer may not read our memory for this queue pair.
     pub no_single_copy: bool,
@@ -44,10 +44,10 @@ pub(crate) struct SameHostState {
     pub proven: bool,
     /// The peer's epoch of this connection, once known.
     pub peer_epoch: Option<u64>,
-    /// Peers can see it on our export table, as this connection.
+    /// The epoch under which peers can see the queue pair on our export table, as this connection.
     pub exported: Option<u64>,
-    /// The receive of a shared queue that was to be given back while a peer might still be copying to it: for this
-    /// one's next message.
+    /// The receive of a shared queue that was to be given back while a peer might still be copying to it. It serves the
+    /// next message of this queue pair.
     pub kept: Option<RecvProgress>,
 }
 
@@ -66,7 +66,7 @@ impl SameHostState {
         }
     }
 
-    /// Forgets the connection. The ticket, what is exported and a receive that is kept have an end of their own.
+    /// Forgets the connection. The ticket, the export and a kept receive have an end of their own.
     pub fn clear(&mut self) {
         (self.no_single_copy, self.refused) = (false, None);
         (self.proven, self.peer_epoch) = (false, None);

@@ -1,10 +1,10 @@
 //! The wire's buffer in front of unreliable queue pairs.
 //!
-//! A message for UC or UD that finds no receive posted is lost (IBTA vol. 1, 9.8.2, 9.8.3). On an adapter the sender is
-//! held back by the speed of the wire and the receiver has a core of its own; here a receiver that is only waiting for
-//! its turn on the processor would lose what a wire would still be carrying. So a message for a queue pair that had
-//! receives a moment ago waits for the next one, for at most [`HOLD`] and within [`MOST_PACKETS`] and [`MOST_BYTES`].
-//! A queue pair whose program posts no receives loses its messages at once.
+//! A message for UC or UD that finds no receive posted is lost (IBTA vol. 1, 9.8.2, 9.8.3). On an adapter the speed of
+//! the wire holds the sender back, and the receiver has a core of its own. Here a receiver that is only waiting for its
+//! turn on the processor would lose messages that a wire would still be carrying. So a message for a queue pair that
+//! had receives a moment ago waits for the next one, for at most [`HOLD`] and within [`MOST_PACKETS`] and
+//! [`MOST_BYTES`]. A queue pair that gets no receives loses its messages at once.
 
 use verbs::{QpId, QpState, QpType};
 use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
@@ -27,7 +27,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Keeps a packet that found no receive. False when it is lost.
+    /// Keeps a packet that found no receive. False when the packet is lost.
     pub(crate) fn hold(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> bool {
         let Source::Wire(_) = rx else { return false };
         let waited = !qp.unreliable.backlog.is_empty();
@@ -46,8 +46,8 @@ impl<P: Env> Engine<P> {
             return false;
         }
         let mut bytes = Vec::new();
-        // Without memory it is lost, as these transports permit: the peer must not make this process ask for what is
-        // not there.
+        // Without memory the packet is lost, as these transports permit: the peer must not make this process ask for
+        // memory that does not exist.
         if bytes.try_reserve_exact(len as usize).is_err() || qp.unreliable.backlog.try_reserve(1).is_err() {
             qp.counts.counters.dropped += 1;
             return false;
@@ -60,13 +60,14 @@ impl<P: Env> Engine<P> {
         }
         qp.unreliable.backlog.push_back(Held { packet: *packet, bytes, since: now });
         if qp.unreliable.backlog.len() == 1 && qp.same_host.exported.is_some() {
-            // What comes behind it waits, too. Before the packet is given back, so that no peer takes it for executed.
+            // Packets behind it wait, too. The state is published before the packet is given back, so that no peer
+            // takes it for executed.
             self.publish_qp(qp);
         }
         true
     }
 
-    /// Receives were posted: what waits for them is delivered.
+    /// Delivers waiting packets after receives were posted.
     #[inline]
     pub(crate) fn feed(&mut self, now: Nanos) {
         if !self.starving.is_empty() {

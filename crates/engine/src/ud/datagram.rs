@@ -23,7 +23,7 @@ impl<P: Env> Engine<P> {
         if e.len > limits::MAX_DATAGRAM {
             return Err(WcStatus::LocLenErr);
         }
-        // The entry may have been patched since the post: the handle is of this domain, or of no use.
+        // The entry may have been patched since the post: the handle belongs to this domain, or is of no use.
         self.ahs.get(ah).filter(|ah| Some(ah.pd) == qp.init.pd).ok_or(WcStatus::LocQpOpErr)?;
         self.spans.clear();
         if e.flags.contains(verbs::SendFlags::INLINE) {
@@ -35,8 +35,8 @@ impl<P: Env> Engine<P> {
         })
     }
 
-    /// Sends the datagram at the cursor; it is done when it has left. One that has nowhere to go is lost, as on a
-    /// wire; one that finds the link full waits a while.
+    /// Sends the datagram at the cursor; the request is done when the datagram has left. A datagram without a
+    /// destination is lost, as on a wire. A datagram that finds the link full waits a while.
     pub(crate) fn send_datagram(&mut self, qp: &mut Qp, at: usize, now: Nanos) -> Result<(), NoRoom> {
         let e = &qp.inflight[at];
         if let Err(status) = self.check_datagram(qp, e) {
@@ -72,7 +72,7 @@ impl<P: Env> Engine<P> {
         }
         let mut links = std::mem::take(&mut self.links);
         links.clear();
-        // Where it had to wait, it goes to those that it has not gone to.
+        // A datagram that had to wait goes to the links that it has not gone to.
         let waited = !qp.unreliable.full_links.is_empty();
         match to {
             _ if waited => links.append(&mut qp.unreliable.full_links),
@@ -100,7 +100,7 @@ impl<P: Env> Engine<P> {
         }
         if let Some(&link) = qp.unreliable.full_links.first() {
             if self.waits_for_room(qp, now) {
-                qp.link = Some(link); // where it waits
+                qp.link = Some(link); // the link that the datagram waits for
                 return Err(NoRoom);
             }
             self.give_links_up(qp);
@@ -111,10 +111,10 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// A datagram has waited long enough for room on some links: it is lost there, and so is what follows until they
-    /// take something again. What goes elsewhere does not wait for them any more.
+    /// Gives up links where a datagram has waited long enough for room. The datagram is lost there, and so are later
+    /// ones until the link takes a packet again. Datagrams to other links do not wait for these any more.
     fn give_links_up(&mut self, qp: &mut Qp) {
-        qp.unreliable.lossy = false; // that is for connections
+        qp.unreliable.lossy = false; // the flag is for connections
         qp.counts.counters.no_room += qp.unreliable.full_links.len() as u64;
         let env = &self.env;
         qp.unreliable.lossy_links.retain(|link| env.lives(*link));
@@ -140,7 +140,7 @@ impl<P: Env> Engine<P> {
         true
     }
 
-    /// A datagram has come.
+    /// Takes a datagram that has come.
     pub(crate) fn datagram(&mut self, packet: &Packet, rx: Source<P::Rx>, now: Nanos) {
         let len = self.payload_len(rx);
         if len < GIDS || len - GIDS != packet.len || packet.len > limits::MAX_DATAGRAM {
@@ -178,11 +178,11 @@ impl<P: Env> Engine<P> {
             return;
         }
         if matches!(rx, Source::Wire(_)) && !qp.unreliable.backlog.is_empty() {
-            self.hold(qp, packet, rx, now); // behind what already waits
+            self.hold(qp, packet, rx, now); // behind the packets that already wait
             return;
         }
-        // 9.9.3, class D: one that is longer than the receive is dropped silently, and takes none. Else any sender
-        // could stop a queue pair.
+        // 9.9.3, class D: a datagram that is longer than the receive is dropped silently, and takes none. Otherwise any
+        // sender could stop a queue pair.
         let next = match qp.init.srq {
             None => qp.rq.wqes.front(),
             Some(id) => self.srqs.get(id).and_then(|srq| srq.queue.wqes.front()),
@@ -196,7 +196,7 @@ impl<P: Env> Engine<P> {
             None => match qp.rq.wqes.pop_front() {
                 Some(wqe) => (wqe, None),
                 None => {
-                    self.hold(qp, packet, rx, now); // 9.8.3.2: dropped, if it cannot wait
+                    self.hold(qp, packet, rx, now); // 9.8.3.2: dropped, if the datagram cannot wait
                     return;
                 }
             },
@@ -270,7 +270,7 @@ impl<P: Env> Engine<P> {
         let checked = self.mem.local_spans(pd, sges, limits::GRH_BYTES, packet.len, true, &mut data);
         self.remote_spans = data;
         checked.map_err(status)?;
-        // 11.4.2.1: without a GRH the room for it stays as it is.
+        // 11.4.2.1: without a GRH the room for the GRH stays as it is.
         if let Some(grh) = &network.header {
             self.store_spans(grh).map_err(|_| WcStatus::LocProtErr)?;
         }

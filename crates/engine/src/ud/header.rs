@@ -1,11 +1,11 @@
-//! What the network's headers say of a datagram: on the way in two words of its packet, and at its end in the 40 bytes
-//! in front of the data and in the completion.
+//! The network's headers of a datagram: on the way in two words of its packet, and at its end in the 40 bytes in front
+//! of the data and in the completion.
 
 use verbs::{AhAttr, Gid, LinkLayer};
 use wire::{Packet, packet_flags as flag};
 
-/// In the first word, whose lowest bytes are service level, traffic class and hop limit: there is no GRH. Bits 32 to 47
-/// are the source LID.
+/// Bit of the first word that says that there is no GRH. The lowest bytes of that word are service level, traffic class
+/// and hop limit. Bits 32 to 47 are the source LID.
 const NO_GRH: u64 = 1 << 24;
 
 /// The words `swap` and `compare` of a datagram sent from a port with this LID.
@@ -17,17 +17,17 @@ pub(crate) fn pack(to: &AhAttr, lid: u16) -> (u64, u64) {
     (first | u64::from(lid) << 32, u64::from(to.flow_label))
 }
 
-/// What the receiver is told.
+/// The network's headers as the receiver gets them.
 pub(crate) struct Network {
     /// The 40 bytes in front of the data; `None` when there is no GRH.
     pub header: Option<[u8; 40]>,
-    /// Of the completion.
+    /// Service level in the completion.
     pub sl: u8,
-    /// Of the completion.
+    /// Source LID in the completion.
     pub slid: u16,
 }
 
-/// Reads what [`pack`] wrote, and whatever a stranger did, for a port of this link layer.
+/// Reads the words of [`pack`], or any words that a foreign process sent, for a port of this link layer.
 pub(crate) fn network(link_layer: LinkLayer, packet: &Packet, source: &Gid, dest: &Gid) -> Network {
     match link_layer {
         LinkLayer::Ethernet => {
@@ -51,9 +51,9 @@ const GRH_NEXT_IBA: u8 = 0x1b;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Which header is in front of the data. Annex A17.4.5.1 wants the completion to tell, and names no field; there is no
-/// service level on Ethernet, and ConnectX adapters tell it in `sl`: bit 3 for RoCE v2, then 1 for IPv6 and 2 for IPv4.
-/// Programs rely on it (UCX).
+/// The kind of header in front of the data. Annex A17.4.5.1 wants the completion to tell the kind, and names no field.
+/// There is no service level on Ethernet, and ConnectX adapters tell the kind in `sl`: bit 3 for RoCE v2, then 1 for
+/// IPv6 and 2 for IPv4. Programs rely on that (UCX).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Header {
     Ipv6 = 0x9,

@@ -1,4 +1,4 @@
-//! What a queue pair of an unreliable service loses and holds back.
+//! Losses and waiting packets of a queue pair of an unreliable service.
 
 use std::collections::VecDeque;
 
@@ -15,17 +15,17 @@ pub(crate) struct Held {
 /// The state of UC and UD beside their queues.
 #[derive(Debug, Default)]
 pub(crate) struct Unreliable {
-    /// UC: what finds no room on the link is lost at once, until something goes through.
+    /// UC: packets that find no room on the link are lost at once, until one goes through.
     pub lossy: bool,
-    /// UD: links that the datagram at the cursor waits for, since they are full.
+    /// UD: full links that the datagram at the cursor waits for.
     pub full_links: Vec<LinkId>,
-    /// UD: links that were full for too long: nothing waits for them until they take something.
+    /// UD: links that were full for too long. No datagram waits for such a link until it takes one.
     pub lossy_links: Vec<LinkId>,
-    /// UC and UD: until when the present packet waits for room.
+    /// UC and UD: the time until which the present packet waits for room.
     pub give_up_at: Option<Nanos>,
-    /// UC: what was sent over a link that is gone may still be received.
+    /// UC: packets that were sent over a link that is gone may still be received.
     pub astray: bool,
-    /// UC: the rest of a message whose beginning was lost is dropped.
+    /// UC: the rest of a message that lost its beginning is dropped.
     pub dropping: bool,
     /// UC and UD: packets that wait for a receive, and when the last receive was taken.
     pub backlog: VecDeque<Held>,
@@ -33,7 +33,7 @@ pub(crate) struct Unreliable {
 }
 
 impl Unreliable {
-    /// Forgets all that was held back or lost.
+    /// Forgets all waiting packets and all losses.
     pub fn clear(&mut self) {
         (self.lossy, self.give_up_at) = (false, None);
         (self.astray, self.dropping) = (false, false);

@@ -22,7 +22,7 @@ const fn wc_opcode(opcode: Opcode) -> WcOpcode {
     }
 }
 
-/// What a failed send request says of its program (IBTA vol. 1, 11.6.2).
+/// The rule that a failed send request shows broken by its program (IBTA vol. 1, 11.6.2).
 const fn send_rule(status: WcStatus) -> &'static str {
     match status {
         WcStatus::LocLenErr => {
@@ -70,11 +70,11 @@ pub(crate) fn sent(qp: &Qp, number: u64, wr_id: u64) -> Cqe {
 impl<P: Env> Engine<P> {
     // ---- completion ----
 
-    /// Completes what is finished, oldest first.
+    /// Completes finished requests, oldest first.
     pub(crate) fn retire(&mut self, qp: &mut Qp, now: Nanos) {
         while let Some(e) = qp.inflight.front() {
             if let Some(status) = e.error {
-                self.revoke(qp); // before its program hears of it
+                self.revoke(qp); // before the program hears of the failure
                 self.complete_send(qp, status, now);
                 if matches!(qp.init.qp_type, QpType::Uc | QpType::Ud) {
                     // 10.3.1.6: the send queue is in error, receives go on
@@ -140,7 +140,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// A completion was lost: the queue pair cannot go on (IBTA vol. 1, C10-91, 11.6.3.2).
+    /// Ends a queue pair after the loss of a completion (IBTA vol. 1, C10-91, 11.6.3.2).
     pub(crate) fn overrun(&mut self, qp: &mut Qp, now: Nanos) {
         if qp.state != QpState::Err {
             self.done.async_event(qp.ctx, EventKind::QpFatal, EventSource::Qp(qp.id), qp.user);
@@ -151,7 +151,8 @@ impl<P: Env> Engine<P> {
     /// Completes all send requests with a flush error, in order (10.3.1.7: also those that were not signaled).
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp, now: Nanos) {
         self.revoke(qp);
-        // Also what was executed already behind something that was not: nothing completes well behind a failure.
+        // A request that was executed behind one that was not is flushed, too: no request completes well behind a
+        // failure.
         while !qp.inflight.is_empty() {
             self.complete_send(qp, WcStatus::WrFlushErr, now);
         }
@@ -177,27 +178,27 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// Goes to the error state: everything that is posted is flushed, sends first (10.3.1.7).
+    /// Goes to the error state: all posted requests are flushed, sends first (10.3.1.7).
     pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
         qp.state = QpState::Err;
         self.hide_qp(qp);
-        // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So what is
-        // owed for those goes out before it: without its result, an earlier READ or atomic would be tried until it
-        // fails. Where there is none, for those that need no more of this queue pair: the peer would try what has been
-        // executed until it fails.
+        // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So the
+        // responses that are owed for those requests go out before the NAK: without its result, an earlier READ or
+        // atomic would be tried until it fails. Without a NAK, the responses go out that need no more of this queue
+        // pair: the peer would try the executed requests until they fail.
         let refused =
             qp.rc.responses.iter().rposition(|r| matches!(r, Response::Nak { .. })).map_or(0, |last| last + 1);
         let short = |r: &&Response| matches!(r, Response::Ack { .. } | Response::Atomic { .. });
         let executed = qp.rc.responses.iter().take_while(short).count();
         qp.rc.responses.truncate(refused.max(executed));
         if qp.parked && qp.rc.responses.is_empty() {
-            self.unpark_one(qp); // it has nothing to find room for
+            self.unpark_one(qp); // the queue pair has nothing to find room for
         }
         qp.rc.write = None;
         self.flush_sends(qp, now);
         self.flush_recvs(qp, now);
         if qp.init.srq.is_some() && !qp.last_wqe_told {
-            // 10.3.1.7, 11.6.3.1: from now on it takes nothing from the shared queue
+            // 10.3.1.7, 11.6.3.1: from now on the queue pair takes nothing from the shared queue
             qp.last_wqe_told = true;
             self.done.async_event(qp.ctx, EventKind::QpLastWqeReached, EventSource::Qp(qp.id), qp.user);
         }

@@ -8,10 +8,10 @@ use wire::Nanos;
 use crate::slab::Slab;
 use crate::wq::in_place_ring::InPlaceRing;
 
-/// What the engine tells the process, to be delivered outside.
+/// A notice of the engine to the process, to be delivered outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// An armed completion queue has something.
+    /// An armed completion queue has a completion.
     Completion {
         /// The queue.
         cq: CqId,
@@ -22,9 +22,9 @@ pub enum Notice {
     Async {
         /// The context it belongs to.
         ctx: CtxId,
-        /// What.
+        /// The kind of event.
         kind: EventKind,
-        /// Of which object.
+        /// The object of the event.
         source: EventSource,
         /// The token of that object.
         user: u64,
@@ -33,11 +33,11 @@ pub enum Notice {
     Broken {
         /// The queue pair.
         qpn: verbs::Qpn,
-        /// Its work request, if one was concerned.
+        /// The work request of the queue pair, if one was concerned.
         wr_id: Option<u64>,
-        /// How that ended.
+        /// The status of the request.
         status: WcStatus,
-        /// Which rule, in words.
+        /// The broken rule, in words.
         rule: &'static str,
     },
 }
@@ -47,11 +47,11 @@ pub enum Notice {
 pub struct CqOpts {
     /// A full queue overwrites its oldest entry instead of failing.
     pub ignore_overrun: bool,
-    /// Only one thread will use it. No meaning here.
+    /// Only one thread will use the queue. No meaning here.
     pub single_threaded: bool,
 }
 
-/// Which place a polled completion frees.
+/// The place that a polled completion frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Frees {
     /// All entries of the send queue below this count.
@@ -94,18 +94,18 @@ pub(crate) struct Cq {
     overrun: bool,
     moderate_count: u16,
     moderate_period: Nanos,
-    /// An event is owed: completions since, and when it is due at the latest.
+    /// The event that is owed: completions since, and when the event is due at the latest.
     owed: Option<(u16, Nanos)>,
-    /// Completions it ever got, but for those below.
+    /// Completions that the queue ever got, without those of `handed`.
     pushed: u64,
-    /// What that was when the last event was raised: those up to there were covered by an event, whether they were
-    /// polled or not.
+    /// The value of `pushed` when the last event was raised. An event covered the completions up to there, whether they
+    /// were polled or not.
     covered: u64,
-    /// What that was after the last completion that counts as solicited.
+    /// The value of `pushed` after the last completion that counts as solicited.
     solicited: u64,
-    /// Looks for a completion so far, but for those that got one of these.
+    /// Polls of the queue so far, without those that found a completion of `handed`.
     polls: u64,
-    /// Completions of queue pairs that are gone that were handed to a poll ([`crate::qp::Qp::handed`]).
+    /// Completions that were handed to a poll, of queue pairs that are gone ([`crate::qp::Qp::handed`]).
     handed: u64,
 }
 
@@ -121,8 +121,8 @@ impl Cq {
         let covered = self.ring.len() - fresh;
         let stays = self.ring.iter().skip(covered).filter(|cqe| cqe.qp != qp).count();
         self.ring.retain(|cqe| cqe.qp != qp);
-        // Those that stay have other numbers now. Which of them is solicited is not known any more: an event too many
-        // is none too few.
+        // The remaining completions have other numbers now, and which of them is solicited is not known any more. An
+        // event too many does no harm.
         self.covered = self.pushed - stays as u64;
         self.solicited = if solicited && stays > 0 { self.pushed } else { self.covered };
     }
@@ -136,7 +136,7 @@ pub(crate) struct Completions {
     pub owing: Vec<CqId>,
     /// Completions that a full queue lost on demand: their places are still to be freed.
     pub overwritten: Vec<Cqe>,
-    /// Broken rules are told.
+    /// Broken rules are reported.
     pub diagnose: bool,
 }
 
@@ -183,8 +183,8 @@ impl Completions {
         }
     }
 
-    /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it
-    /// (IBTA vol. 1, 10.10.2.3: the affiliated error event; C10-91).
+    /// Adds a completion. False when the queue has overrun: the completion is lost, and the queue pair with it (IBTA
+    /// vol. 1, 10.10.2.3: the affiliated error event; C10-91).
     #[inline]
     #[must_use]
     pub fn push(&mut self, id: CqId, cqe: Cqe, solicited: bool, now: Nanos) -> bool {
@@ -203,7 +203,7 @@ impl Completions {
         may
     }
 
-    /// So many were, by a queue pair that goes.
+    /// Adds completions that were handed over for a queue pair that goes.
     pub fn handed_over(&mut self, id: CqId, n: u64) {
         if let Some(cq) = self.cqs.get_mut(id) {
             cq.handed += n;
@@ -242,11 +242,12 @@ impl Completions {
         true
     }
 
-    /// Lets a queue grow, or lose its oldest entry if it was made so. False if it has overrun.
+    /// Lets a queue grow, or drops its oldest entry if the queue was created so. False if the queue has overrun.
     #[cold]
     fn make_room(&mut self, id: CqId) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return true };
-        // The ring grows with what ever waited at one time. Without memory for one more, the queue is as good as full.
+        // The ring grows with the most completions that ever waited at one time. Without memory for one more, the queue
+        // is as good as full.
         let stuck = cq.ring.try_reserve(1).is_err();
         if cq.ring.len() < cq.capacity as usize && !stuck {
             return true;
@@ -263,7 +264,7 @@ impl Completions {
         false
     }
 
-    /// Raises the event that is asked for, since there is a completion.
+    /// Raises the event that is asked for, after a completion.
     fn announce(&mut self, id: CqId, solicited: bool, now: Nanos) {
         let Some(cq) = self.cqs.get_mut(id) else { return };
         if cq.armed == Armed::Solicited && !solicited {
@@ -307,10 +308,10 @@ impl Completions {
         next
     }
 
-    /// Asks for an event. It comes at once if a completion waits that would have given one, and that no event has
-    /// covered: a program that has read an event need not poll once more after asking for the next one, and an adapter,
-    /// which is given the consumer's index with the request, does not lose such a completion either. What an event has
-    /// covered gives no other one, though it was not polled.
+    /// Asks for an event. The event comes at once if a completion waits that would have raised one, and that no event
+    /// has covered. So a program that has read an event need not poll once more after asking for the next one. An
+    /// adapter, which is given the consumer's index with the request, does not lose such a completion either.
+    /// Completions that an event has covered raise no other one, though they were not polled.
     pub fn arm(&mut self, id: CqId, solicited_only: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return false };
         // 11.4.2.2: asking for any completion is not weakened by asking for solicited ones later
@@ -322,7 +323,7 @@ impl Completions {
             Armed::Any => fresh > 0,
             _ => cq.solicited > cq.pushed - fresh as u64,
         };
-        // A moderated event that is owed already comes when it is due.
+        // An owed moderated event comes when it is due anyway.
         if !matches || cq.owed.is_some() {
             return true;
         }
@@ -343,7 +344,7 @@ impl Completions {
         true
     }
 
-    /// A look for a completion.
+    /// Counts a poll, and gives the ring.
     #[inline]
     pub fn look(&mut self, id: CqId) -> Option<&mut InPlaceRing<Cqe>> {
         let cq = self.cqs.get_mut(id)?;
@@ -351,7 +352,7 @@ impl Completions {
         Some(&mut cq.ring)
     }
 
-    /// What a queue tells about itself, to which so many completions of queue pairs that live were handed over.
+    /// Facts about a queue. So many completions of living queue pairs were handed over from it.
     pub fn facts(id: CqId, cq: &Cq, handed: u64, now: Nanos) -> report::facts::Cq {
         let handed = cq.handed + handed;
         report::facts::Cq {
@@ -382,7 +383,7 @@ impl Completions {
         self.cqs.get(id).is_none_or(|cq| cq.ring.is_empty())
     }
 
-    /// A poll found nothing.
+    /// Counts a poll that found nothing.
     pub fn count_poll(&mut self, id: CqId) {
         if let Some(cq) = self.cqs.get_mut(id) {
             cq.polls += 1;
@@ -412,7 +413,7 @@ impl Completions {
         if let Some(cq) = self.cqs.get_mut(id) {
             cq.forget(qp);
         }
-        // Their places are those of the queues before.
+        // The places of their completions belong to the queues before.
         self.overwritten.retain(|cqe| cqe.qp != qp);
     }
 }

@@ -1,9 +1,9 @@
-//! A queue whose places stay where they are: they are written and read in place.
+//! A queue with fixed places: entries are written and read in place.
 //!
-//! Receives and completions are put into such queues, also by the fast path of a message. A `VecDeque` wants an entry
-//! made elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward
-//! such stores; it waits until they, and all before them, have left its store buffer: also the one to the ring, whose
-//! cache line has to come from another core.
+//! The fast path of a message, too, puts receives and completions into such queues. A `VecDeque` wants an entry made
+//! elsewhere and moved in, by loads that are wider than the stores just before them. A processor cannot forward such
+//! stores. It waits until they, and all before them, have left its store buffer. One of these stores goes to the ring,
+//! and the ring's cache line has to come from another core.
 
 use std::collections::TryReserveError;
 use std::hint::cold_path;
@@ -12,8 +12,8 @@ use std::ops::{Index, IndexMut};
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct InPlaceRing<T> {
-    /// Its places, as far as they were ever used; behind the last that fits comes the first. What is in those that are
-    /// not in use is of no interest.
+    /// The places of the queue, as far as they were ever used; behind the last place comes the first. The contents of
+    /// places that are not in use do not matter.
     places: Vec<T>,
     /// The oldest entry's place.
     head: usize,
@@ -27,12 +27,12 @@ impl<T> Default for InPlaceRing<T> {
 }
 
 impl<T: Default> InPlaceRing<T> {
-    /// An empty one with room for so many.
+    /// An empty queue with room for so many entries.
     pub fn with_capacity(capacity: usize) -> Self {
         InPlaceRing { places: Vec::with_capacity(capacity), ..InPlaceRing::default() }
     }
 
-    /// How many fit before it must grow.
+    /// Number of entries that fit before the queue must grow.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.places.capacity()
@@ -48,7 +48,7 @@ impl<T: Default> InPlaceRing<T> {
         self.len == 0
     }
 
-    /// True if it must grow before one more fits.
+    /// True if the queue must grow before one more fits.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.len == self.capacity()
@@ -60,7 +60,7 @@ impl<T: Default> InPlaceRing<T> {
         if at >= self.capacity() { at - self.capacity() } else { at }
     }
 
-    /// Makes room for so many more; it grows by more than it must.
+    /// Makes room for so many more; the queue grows by more than it must.
     pub fn try_reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
         if more <= self.capacity() - self.len {
             return Ok(());
@@ -77,8 +77,8 @@ impl<T: Default> InPlaceRing<T> {
         self.places.truncate(self.len);
     }
 
-    /// A place for one more at the end, with what was in it. It counts as an entry from now on. `None` if it must grow
-    /// first.
+    /// A place for one more entry at the end, with its old contents. The place counts as an entry from now on. `None`
+    /// if the queue must grow first.
     #[inline(always)]
     pub fn place(&mut self) -> Option<&mut T> {
         if self.is_full() {
@@ -99,7 +99,7 @@ impl<T: Default> InPlaceRing<T> {
         self.places.resize_with(at + 1, T::default);
     }
 
-    /// Adds one at the end.
+    /// Adds an entry at the end.
     pub fn push_back(&mut self, value: T) {
         if self.is_full() {
             self.unwrap_around();
@@ -110,7 +110,7 @@ impl<T: Default> InPlaceRing<T> {
         }
     }
 
-    /// Adds one at the front: what was taken is put back.
+    /// Adds an entry at the front: puts back an entry that was taken.
     pub fn push_front(&mut self, value: T) {
         if self.is_full() || self.head == 0 && self.places.len() < self.capacity() {
             // The place before the first is behind all others, and was never used, or there is none.
@@ -123,27 +123,29 @@ impl<T: Default> InPlaceRing<T> {
         self.len += 1;
     }
 
-    /// The oldest.
+    /// The oldest entry.
     #[inline]
     pub fn front(&self) -> Option<&T> {
         if self.len == 0 { None } else { self.places.get(self.head) }
     }
 
-    /// One of them: the oldest is number 0.
+    /// An entry; the oldest is number 0.
     #[inline]
     pub fn get(&self, i: usize) -> Option<&T> {
         if i < self.len { self.places.get(self.at(i)) } else { None }
     }
 
-    /// Removes the oldest, so many, or all there are. What they hold is let go of when their places are used again.
+    /// Removes so many of the oldest entries, or all that there are. Their contents are dropped when their places are
+    /// used again.
     #[inline]
     pub fn drop_front(&mut self, n: usize) {
-        // An empty one begins anew: who has one entry at a time always uses the same place, which stays in the cache.
+        // An empty queue begins anew. A queue with one entry at a time always uses the same place, which stays in the
+        // cache.
         self.head = if n >= self.len { 0 } else { self.at(n) };
         self.len = self.len.saturating_sub(n);
     }
 
-    /// Removes the oldest, if there is one.
+    /// Removes the oldest entry, if there is one.
     #[inline(always)]
     pub fn drop_first(&mut self) {
         let next = self.head + 1;
@@ -151,7 +153,7 @@ impl<T: Default> InPlaceRing<T> {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Takes the oldest out.
+    /// Takes the oldest entry out.
     pub fn pop_front(&mut self) -> Option<T> {
         if self.len == 0 {
             return None;
@@ -166,7 +168,7 @@ impl<T: Default> InPlaceRing<T> {
         (self.head, self.len) = (0, 0);
     }
 
-    /// Where the entries lie: the older ones, and what follows at the front.
+    /// The places of the entries: the older ones, and those that follow at the front.
     fn halves(&self) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         let behind = (self.head + self.len).saturating_sub(self.capacity());
         (self.head..self.head + self.len - behind, 0..behind)
@@ -183,7 +185,7 @@ impl<T: Default> InPlaceRing<T> {
         back[..older.len()].iter_mut().chain(&mut front[younger])
     }
 
-    /// Keeps those of which this is true.
+    /// Keeps the entries for which `keep` is true.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         let mut kept = 0;
         for i in 0..self.len {

@@ -22,13 +22,13 @@ pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
 }
 
 impl<P: Env> Engine<P> {
-    /// What [`Engine::post_send`] would say to a request, but for the room in the queue ([`Engine::send_room`]): so
-    /// that several can be posted together or not at all.
+    /// Checks a request as [`Engine::post_send`] would, except for the room in the queue ([`Engine::send_room`]), so
+    /// that several requests can be posted together or not at all.
     pub fn check_send(&self, id: QpId, wr: &SendWr<'_>) -> Result<()> {
         Self::check(self.qps.get(id).ok_or(Errno::EINVAL)?, &self.ahs, wr).map(|_| ())
     }
 
-    /// How many send requests can be posted now.
+    /// Number of send requests that can be posted now.
     pub fn send_room(&self, id: QpId) -> Result<u32> {
         self.qps.get(id).map(|qp| qp.sq.room()).ok_or(Errno::EINVAL)
     }
@@ -88,7 +88,7 @@ impl<P: Env> Engine<P> {
         }
         if let SendBody::Datagram { ah, .. } = *wr.body
             && ahs.get(ah).is_none()
-        // one of another domain is found when the request is executed (C10-10)
+        // a handle of another domain is found when the request is executed (C10-10)
         {
             return Err(Errno::EINVAL);
         }
@@ -118,10 +118,10 @@ impl<P: Env> Engine<P> {
         self.post_slow(id, wr, now)
     }
 
-    // Apart, so that the fast path pays nothing for it.
+    // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn post_slow(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
-        // Who posts until there is no more room does not have all that is under way listed for the answer.
+        // A program that posts until the queue is full gets its answer without a listing of all requests under way.
         let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
         if qp.sq.is_full() {
             Self::check(qp, &self.ahs, wr)?;
@@ -164,8 +164,8 @@ impl<P: Env> Engine<P> {
         Ok(())
     }
 
-    /// [`Engine::post_recv`], if there is nothing else to do. If not (also for any error), nothing was done, and that
-    /// is to be asked.
+    /// Does the work of [`Engine::post_recv`], if nothing else is to be done. If not (also for any error), nothing was
+    /// done, and the caller calls that.
     #[inline(always)]
     pub fn post_recv_fast(&mut self, id: QpId, wr: &RecvWr<'_>) -> bool {
         if !self.done.overwritten.is_empty() || !self.starving.is_empty() {

@@ -31,7 +31,7 @@ pub(crate) fn received(qp: &Qp, head: impl Head, wr_id: u64, opcode: WcOpcode, b
 }
 
 impl<P: Env> Engine<P> {
-    /// Takes the receive for a message out of the queue that it comes to.
+    /// Takes the receive for a message out of the message's queue.
     pub(crate) fn take_recv(&mut self, qp: &mut Qp, packet: &Packet) -> Result<RecvProgress, Refused> {
         if qp.init.qp_type.is_reliable() && self.env.withholds_receive(packet) {
             return Err(Refused::NotReady);
@@ -65,12 +65,12 @@ impl<P: Env> Engine<P> {
         (qp.init.xrcd == Some(xrcd)).then_some(id)
     }
 
-    /// An unused receive goes back to the head of its queue. Not that of a shared queue while a peer that was to help
-    /// may still copy to it, which it will have done when it sends the message again: until then nobody else may have
-    /// it.
+    /// Gives an unused receive back to the head of its queue. A receive of a shared queue is kept while a peer that was
+    /// to help may still copy to it. The peer will have done so when it sends the message again: until then no other
+    /// queue pair may have the receive.
     pub(crate) fn give_back_recv(&mut self, qp: &mut Qp) {
         let Some(progress) = qp.recv.take() else { return };
-        // What is not reliable never went by reference.
+        // Unreliable messages never went by reference.
         let by_ref = qp.init.qp_type.is_reliable() && progress.srq.is_some();
         if by_ref && self.env.has_late_writer(self.arrival) {
             self.give_back_kept(qp);
@@ -80,7 +80,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// The receive that was kept for the next message goes back, too.
+    /// Gives back the receive that was kept for the next message.
     pub(crate) fn give_back_kept(&mut self, qp: &mut Qp) {
         if let Some(kept) = qp.same_host.kept.take() {
             self.give_back(qp, kept);
@@ -92,7 +92,7 @@ impl<P: Env> Engine<P> {
             qp.rq.wqes.push_front(progress.wqe);
             return;
         };
-        // It may be gone: XRC targets do not hold theirs.
+        // The queue may be gone: XRC targets do not hold theirs.
         if let Some(srq) = self.srqs.get_mut(id) {
             srq.queue.held += 1;
             srq.queue.wqes.push_front(progress.wqe);

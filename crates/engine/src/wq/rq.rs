@@ -15,9 +15,9 @@ pub(crate) struct RecvWqe {
     pub sges: SmallVec<[Sge; 2]>,
 }
 
-/// Puts a scatter/gather list where another was. Mostly both have one entry: that is written member by member, for
-/// it may have been written just now, and a load that is wider than the stores before it waits for them
-/// ([`crate::wq::in_place_ring`]).
+/// Puts a scatter/gather list in the place of another. Mostly both have one entry. That entry is written member by
+/// member, for the list may have been written just before, and a load that is wider than the stores before it waits for
+/// them ([`crate::wq::in_place_ring`]).
 #[inline(always)]
 pub(crate) fn set_list(list: &mut SmallVec<[Sge; 2]>, from: &[Sge]) {
     match (list.as_mut_slice(), from) {
@@ -35,9 +35,9 @@ pub(crate) struct RecvQueue {
     pub wqes: InPlaceRing<RecvWqe>,
     pub depth: u32,
     pub max_sge: u32,
-    /// Posted and not yet polled: they hold their places.
+    /// Receives that are posted and not yet polled: they hold their places.
     pub held: u32,
-    /// Posted since it was made.
+    /// Receives posted since the queue was made.
     pub total: u64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct RecvProgress {
 }
 
 impl RecvQueue {
-    /// ENOMEM without memory for so many: posting must not fail for that.
+    /// A new queue; ENOMEM without memory for so many receives, as a post must not fail for that.
     pub fn new(depth: u32, max_sge: u32) -> Result<Self> {
         let mut wqes = InPlaceRing::default();
         wqes.try_reserve(depth as usize).map_err(|_| Errno::ENOMEM)?;
@@ -65,7 +65,7 @@ impl RecvQueue {
         if self.held >= self.depth {
             return Err(Errno::ENOMEM);
         }
-        // There is room for as many as may be held.
+        // The queue has room for as many as may be held.
         let wqe = self.wqes.place().ok_or(Errno::ENOMEM)?;
         wqe.wr_id = wr.wr_id;
         set_list(&mut wqe.sges, wr.sges);
@@ -74,7 +74,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// ENOMEM without memory for so many.
+    /// Resizes the queue; ENOMEM without memory for so many receives.
     pub fn resize(&mut self, depth: u32) -> Result<()> {
         let more = (depth as usize).saturating_sub(self.wqes.len());
         self.wqes.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
@@ -94,15 +94,15 @@ pub(crate) struct Srq {
     pub pd: PdId,
     pub number: u32,
     pub queue: RecvQueue,
-    /// The event is due when fewer remain; 0: disarmed.
+    /// Number of receives below which the event is due; 0: disarmed.
     pub limit: u32,
     pub xrc: Option<(XrcdId, CqId)>,
-    /// Queue pairs that take from it.
+    /// Queue pairs that take from the queue.
     pub users: u32,
 }
 
 impl Srq {
-    /// Takes the next receive. True beside it when the limit event is due.
+    /// Takes the next receive. The second value is true when the limit event is due.
     pub fn take(&mut self) -> Option<(RecvWqe, bool)> {
         let wqe = self.queue.wqes.pop_front()?;
         self.queue.held -= 1;

@@ -20,8 +20,8 @@
 //!
 //! BIND_MW has in 48..64: window index, window generation, region generation, and whether there is a region.
 //!
-//! Of a request that is executed at its post (`fast`) no copy is kept: what is asked for until it completes is read
-//! here. A write over one that is under way changes what its completion says, and what would be sent again.
+//! No copy is kept of a request that is executed at its post (`fast`): its attributes are read here until it completes.
+//! A write over a request under way changes its completion, and the packet of a repetition.
 //!
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
@@ -41,7 +41,7 @@ const HEAD: usize = 48;
 #[repr(C, align(64))]
 struct Entry([AtomicU64; WORDS]);
 
-/// A work request as it was copied out of the array.
+/// A work request that was copied out of the array.
 #[derive(Clone, Debug)]
 pub(crate) struct Wqe {
     pub wr_id: u64,
@@ -80,7 +80,7 @@ pub(crate) struct SendQueue {
     stride: usize,
     /// Number of places, less 1.
     mask: u64,
-    /// Requests it holds.
+    /// Requests that the queue holds.
     pub depth: u32,
     pub max_sge: u32,
     pub max_inline: u32,
@@ -88,7 +88,7 @@ pub(crate) struct SendQueue {
     pub posted: u64,
     /// Requests fetched for execution.
     pub fetched: u64,
-    /// Requests whose place is free again: a completion behind them was polled.
+    /// Requests with a free place again: a completion behind them was polled.
     pub retired: u64,
     /// Requests posted before the last reset.
     before: u64,
@@ -100,7 +100,7 @@ fn first_word(opcode: Opcode, flags: SendFlags, sges: u16, imm: u32) -> u64 {
 }
 
 impl SendQueue {
-    /// ENOMEM without memory for so many.
+    /// A new queue; ENOMEM without memory for so many requests.
     pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Result<Self> {
         let data = (max_sge as usize * 16).max(max_inline as usize);
         let stride = 1 + data.saturating_sub(64 - HEAD).div_ceil(64);
@@ -232,8 +232,8 @@ impl SendQueue {
         total as u32
     }
 
-    /// Writes a small request behind the last one that has one scatter/gather entry and is executed now. The producer
-    /// index stays.
+    /// Writes a small request behind the last one. The request has one scatter/gather entry and is executed now. The
+    /// producer index stays.
     #[inline(always)]
     pub fn write_sge(&self, first: Executed, sge: &Sge) {
         let entry = self.write_executed(first, 1);
@@ -263,7 +263,7 @@ impl SendQueue {
         entry
     }
 
-    /// What is asked for of such a request when it completes: `wr_id`, flags, bytes.
+    /// The fields of such a request for its completion: `wr_id`, flags, bytes.
     #[inline(always)]
     pub fn executed(&self, number: u64) -> (u64, SendFlags, u32) {
         let entry = &self.entries[self.base(number) / WORDS].0;
@@ -273,7 +273,7 @@ impl SendQueue {
         (word(1), flags, len as u32)
     }
 
-    /// The whole of it, and when its execution began; `None` when it makes no sense (it was overwritten).
+    /// The whole request, and when its execution began; `None` when the entry makes no sense (it was overwritten).
     pub fn executed_whole(&self, number: u64) -> Option<(Wqe, Nanos)> {
         let wqe = self.read(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
         Some((wqe, self.get(self.base(number) + 2)))
@@ -317,7 +317,7 @@ impl SendQueue {
         self.get(self.base(number) + 1)
     }
 
-    /// Requests posted since it was made.
+    /// Requests posted since the queue was made.
     pub fn total(&self) -> u64 {
         self.before + self.posted
     }
@@ -383,7 +383,7 @@ impl SendQueue {
         self.put(at % (self.entries.len() * WORDS), value);
     }
 
-    /// Everything is forgotten (RESET).
+    /// Forgets everything (RESET).
     pub fn reset(&mut self) {
         self.before += self.posted;
         (self.posted, self.fetched, self.retired) = (0, 0, 0);

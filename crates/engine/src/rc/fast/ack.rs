@@ -15,16 +15,16 @@ use crate::rc::state::Response;
 use crate::run::arm;
 use crate::wq::complete::sent;
 
-/// What an acknowledgement asks of the oldest request under way.
+/// The attributes of the oldest request under way that an acknowledgement needs.
 struct Oldest {
     number: u64,
     wr_id: u64,
     flags: SendFlags,
     /// Bytes of the message.
     len: u32,
-    /// The request ends when this is acknowledged.
+    /// The acknowledgement of this number ends the request.
     last: Psn,
-    /// A small SEND; how others end is left to the slow path.
+    /// The request is a small SEND; the slow path ends others.
     small: bool,
 }
 
@@ -32,9 +32,9 @@ impl Qp {
     #[inline(always)]
     fn oldest(&self) -> Option<Oldest> {
         if let Some(e) = self.inflight.front() {
-            // What is done, or has no sequence number, ends with what was before it.
+            // A request that is done, or has no sequence number, ends with the request before it.
             let ends = e.psns == 0 || e.done || e.error.is_some();
-            // Long ones are timed, by reference or not.
+            // Long requests are timed, by reference or not.
             let small = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) && !e.by_ref && e.len < SHORTEST;
             return Some(Oldest {
                 number: e.number,
@@ -122,7 +122,7 @@ impl<P: Env> Engine<P> {
         } else if rest {
             self.finish(id, now, |engine, qp, now| engine.acknowledged(qp, psn, now));
         } else if waits && let Some(timeout) = timeout_nanos(qp.attr.timeout) {
-            // The oldest of what is left waits for an answer.
+            // The oldest of the remaining requests waits for an answer.
             qp.rc.ack_deadline = Some(now + timeout);
             arm(&mut self.timed, &mut self.timers, qp, now + timeout);
         }
@@ -132,8 +132,8 @@ impl<P: Env> Engine<P> {
         if handed { Fast::Completed { expects } } else { Fast::Taken }
     }
 
-    /// Acknowledges a message up to this PSN, with this MSN: at once, if each packet is acknowledged by itself
-    /// (`prompt`) and that is all there is to be sent. True if it was; else it is owed.
+    /// Acknowledges a message up to this PSN, with this MSN. The acknowledgement goes out at once, if each packet is
+    /// acknowledged by itself (`prompt`) and nothing else is to be sent. True if it went out; else it is owed.
     #[inline(always)]
     pub(super) fn acknowledge_fast(
         env: &mut P,
@@ -174,8 +174,8 @@ impl<P: Env> Engine<P> {
         true
     }
 
-    /// Sends an acknowledgement behind whatever else was sent to the peer: over our own link, which may be another than
-    /// the peer's.
+    /// Sends an acknowledgement behind all other packets to the peer: over our own link, which may differ from the
+    /// peer's.
     #[inline(always)]
     fn send_ack(env: &mut P, qp: &mut Qp, psn: Psn, msn: u32) -> bool {
         let Some(link) = qp.gate_of_answers() else { return false };

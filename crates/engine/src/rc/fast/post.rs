@@ -17,21 +17,21 @@ use crate::wq::sq::Executed;
 /// No longer than the shortest MTU, in bytes: one packet on every connection.
 const SHORT: u32 = 256;
 
-/// What a request sends.
+/// The data of a request.
 #[derive(Clone, Copy)]
 enum Data<'a> {
     Inline(&'a [u8]),
     Listed(Sge),
 }
 
-/// Nothing was done.
+/// The outcome of a call that did nothing.
 #[inline(always)]
 fn refused() -> bool {
     cold_path();
     false
 }
 
-/// Whether a message is one packet, and the wire has its data in that and nowhere else. (No segment is shorter than an
+/// True if a message is one packet, and the wire takes its data in that packet only. (No segment is shorter than an
 /// MTU.)
 #[inline(always)]
 fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
@@ -40,11 +40,11 @@ fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool)
 }
 
 impl<P: Env> Engine<P> {
-    /// Posts a request and sends it, if that is all there is to do. What the post's checks would refuse, and what would
-    /// find no place in the queue, is left to the slow path.
+    /// Posts a request and sends it, if nothing else is to be done. The slow path takes requests that the post's checks
+    /// would refuse, and requests that would find no place in the queue.
     #[inline(always)]
     pub(crate) fn post_fast(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
-        // One for each kind: what it need not ask and keep is not asked and kept.
+        // One call for each kind, so that each is compiled without the checks and values of the others.
         match wr.data {
             SendData::Sges(&[sge]) => self.send_fast(id, wr, Data::Listed(sge), now),
             SendData::Inline([piece]) => self.send_fast(id, wr, Data::Inline(piece), now),
@@ -77,8 +77,8 @@ impl<P: Env> Engine<P> {
         if qp.init.sq_sig_all {
             flags.insert(SendFlags::SIGNALED);
         }
-        // Each by itself: what is put together in memory is read by wider loads than it was written, and these wait for
-        // all stores before them, the last packet's to a cache line that the peer has included.
+        // Separate variables: a structure in memory is read by wider loads than it was written. Such loads wait for all
+        // stores before them, which include the last packet's to a cache line that the peer holds.
         let (mut addr, mut guarded) = (0, false);
         let (len, inline, fits) = match data {
             Data::Inline(bytes) => {
@@ -107,17 +107,17 @@ impl<P: Env> Engine<P> {
             bits |= flag::IMM;
         }
         let (dst, src, imm) = (Qpn::new(qp.attr.dest_qp_num), qp.qpn, wr.imm_or_rkey);
-        // For each that sends a packet of its own: most need it in registers only.
+        // A closure for each kind that sends a packet of its own: most kinds need the packet in registers only.
         let packet = || {
             let mut packet = Packet::new(PacketOp::Send, dst, src, psn);
             (packet.flags, packet.imm, packet.len, packet.dma_len) = (bits, imm, len, len);
             packet
         };
-        // The packet first: while its cache line is on its way, there is time for the rest.
+        // The packet comes first: while its cache line is on its way, there is time for the rest.
         let (env, span) = (&mut self.env, Span { addr, len, guarded });
         let sent = match data {
             Data::Inline(bytes) if len <= 8 => env.send_short(link, &packet(), bytes),
-            // Apart, because what is known to be 8 bytes long is one load.
+            // A case of its own, because data known to be 8 bytes long are one load.
             Data::Listed(_) if len == 8 => {
                 let mut word = [0; 8];
                 let loaded = env.load(addr, guarded, &mut word).is_ok();

@@ -12,9 +12,9 @@ use crate::wq::receive::received;
 /// The payload of a packet that comes in.
 #[derive(Clone, Copy)]
 enum Body<Rx> {
-    /// Where the wire has it.
+    /// In the place where the wire has it.
     Rx(Rx),
-    /// Here, in the order of memory, and how many bytes of it.
+    /// In this word, in the order of memory; and the number of bytes.
     Word(u64, u32),
 }
 
@@ -27,12 +27,12 @@ impl<Rx: Copy> Body<Rx> {
         }
     }
 
-    /// Copies it to memory. False if that is not there.
+    /// Copies the payload to memory. False if the memory is not there.
     #[inline(always)]
     fn put(self, env: &mut impl Env<Rx = Rx>, span: &Span) -> bool {
         let stored = match self {
             Body::Rx(rx) => env.rx_scatter(rx, 0, std::slice::from_ref(span)),
-            // Apart, because what is known to be 8 bytes long is one store.
+            // A case of its own, because a word known to be 8 bytes long is one store.
             Body::Word(word, 8) => env.store(span.addr, span.guarded, &word.to_ne_bytes()),
             Body::Word(word, len) => {
                 let bytes = word.to_ne_bytes();
@@ -44,7 +44,7 @@ impl<Rx: Copy> Body<Rx> {
 }
 
 impl<P: Env> Engine<P> {
-    /// [`Engine::receive`] of a SEND or of an acknowledgement. True if that was all there was to do.
+    /// Handles [`Engine::receive`] of a SEND or of an acknowledgement. True if nothing else was to be done.
     #[inline]
     pub(crate) fn receive_fast(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
         if !may(self.has_fast_path) {
@@ -53,7 +53,7 @@ impl<P: Env> Engine<P> {
         let outcome = match packet.op {
             PacketOp::Send => {
                 if self.prompt {
-                    self.env.expect_send(link); // the link that answers go over is mostly this one
+                    self.env.expect_send(link); // answers mostly go over this link
                 }
                 self.take_sends(id, link, (packet, Body::Rx(rx)), now, None, (&mut NoPoll, |_| None))
             }
@@ -63,10 +63,10 @@ impl<P: Env> Engine<P> {
         outcome != Fast::Refused
     }
 
-    /// A short packet has come over a link while this queue is polled, for so many completions at most (but for one at
-    /// least). What completes there is handed out, if the queue is one that hands over ([`Engine::hands_over`]); other
-    /// completions go into their queues. SENDs that lie behind the first one, for the same queue pair, are taken, too.
-    /// [`Fast::Refused`]: nothing was done, and [`Engine::receive`] is to be asked.
+    /// Takes a short packet that has come over a link while this queue is polled, for so many completions at most (but
+    /// for one at least). Its completions are handed out, if the queue is one that hands over ([`Engine::hands_over`]);
+    /// other completions go into their queues. SENDs that lie behind the first one, for the same queue pair, are taken,
+    /// too. [`Fast::Refused`]: nothing was done, and the caller calls [`Engine::receive`].
     #[inline(always)]
     pub fn receive_short(
         &mut self,
@@ -90,7 +90,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// Takes a SEND, and those behind it that come to the same queue pair, if the poll is handed their completions and
-    /// wants more. What they change together is written once.
+    /// wants more. Fields that all of them change are written once.
     #[inline(always)]
     fn take_sends<H: Head>(
         &mut self,
@@ -108,8 +108,8 @@ impl<P: Env> Engine<P> {
         let Some(cq) = qp.init.recv_cq else { return refused() };
         let most = polled.map_or(1, |(_, most)| most);
         let hands_over = polled.is_some_and(|(polled, _)| polled == cq);
-        // So many have been taken, of so many bytes; the acknowledgement that is owed, of the message with which
-        // number; the last one's receive, while it has no completion and its place on the link is not freed.
+        // The number of packets taken, and of their bytes; the acknowledgement that is owed, with the number of its
+        // message; the last packet's receive, while it has no completion and its place on the link is not freed.
         let (mut n, mut bytes, mut owed, mut last, mut lost) = (0, 0, None, None, false);
         loop {
             let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
@@ -136,7 +136,7 @@ impl<P: Env> Engine<P> {
             if packet.has(flag::ACK_REQ) {
                 owed = Some((packet.psn(), n as u32));
             }
-            // (Who wants one is known to when this is compiled, and has no loop then.)
+            // A caller that wants one completion is known at compile time, and its code has no loop then.
             if !hands_over || most == 1 || n >= most {
                 last = Some(wr_id);
                 break;
@@ -160,8 +160,8 @@ impl<P: Env> Engine<P> {
             };
             lost = !self.done.push_with(cq, packet.has(flag::SOLICITED), now, fill);
         }
-        // Before a completion is made that is handed over: who sends one message after the other waits for the
-        // acknowledgement.
+        // The acknowledgement goes out before a completion is handed over: a peer that sends one message after the
+        // other waits for it.
         if let (Some(owed), false) = (owed, lost) {
             let _sent = Self::acknowledge_fast(&mut self.env, &mut self.ready, self.prompt, qp, owed);
             #[cfg(test)]
