@@ -44,7 +44,7 @@ fn what_is_given_back_is_forgotten() {
     assert_eq!(std::hint::black_box(&mut back), &[0; 16]);
 }
 
-/// Every length and alignment up to some words, and lists of pieces.
+/// Copies of every length and alignment up to some words, and of lists of pieces.
 #[test]
 fn bytes_arrive_where_they_should() {
     let (mut arena, peer) = both();

@@ -1,5 +1,5 @@
-//! Where a window's bytes lie. A memfd shared between processes of one host, the heap (a process's link to itself,
-//! tests, miri); later a PCI BAR.
+//! The memory in which a window's bytes lie: a memfd shared between processes of one host, or the heap (a process's
+//! link to itself, tests, miri). Later it may be a PCI BAR.
 
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

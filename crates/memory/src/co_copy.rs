@@ -27,7 +27,7 @@ use wire::{SingleCopyError, TicketRef};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What is claimed is a multiple of so many bytes.
+/// The unit of claims, in bytes.
 const UNIT: u32 = 16 << 10;
 /// The least that is claimed at once, in units: a system call for less would take as long as its copy.
 const LEAST: u16 = 2;
@@ -52,7 +52,7 @@ pub struct Words<'a> {
     pub terms: [&'a AtomicU64; 5],
 }
 
-/// What is to be copied.
+/// The terms of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The request's ticket, of the follower.
@@ -118,7 +118,7 @@ pub struct Leader {
     slow: u32,
 }
 
-/// Why a copy came to no good end.
+/// The reason why a copy failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// An own copy failed.
@@ -256,7 +256,7 @@ impl Leader {
     }
 }
 
-/// What the follower says of this copy: how many units it has done, and whether some failed.
+/// The follower's word on this copy: the number of units that it has done, and whether some failed.
 fn done(words: &Words<'_>, number: u32) -> Option<(u16, bool)> {
     // Acquire: what it has copied is there.
     let raw = words.followed.load(Ordering::Acquire);
@@ -284,7 +284,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// What there is to help with.
+    /// The copy to help with, if there is one.
     #[inline]
     pub fn offer(words: &Words<'_>) -> Option<Offer> {
         // Acquire: with the store in `lead`.

@@ -147,7 +147,7 @@ fn who_was_slow_is_asked_again_after_some_copies() {
     assert!(leader.asks());
 }
 
-/// It comes to its end just when it is given up.
+/// The follower comes to its end just when it is given up.
 #[test]
 fn who_ends_at_the_last_moment_has_ended() {
     let (shared, mut leader) = (Shared::default(), Leader::default());
@@ -159,7 +159,7 @@ fn who_ends_at_the_last_moment_has_ended() {
     assert!(leader.asks());
 }
 
-/// Whatever the other side writes: an end, and nothing outside.
+/// Whatever the other side writes, a copy comes to an end, and touches nothing outside of its memory.
 #[test]
 fn nonsense_harms_nobody() {
     let mut seed = 88172645463325252u64;
@@ -198,7 +198,7 @@ fn nonsense_harms_nobody() {
     }
 }
 
-/// Two threads, and every byte of many copies.
+/// Two threads make many copies, and every byte is checked.
 #[test]
 #[cfg_attr(miri, ignore = "long; the model under loom has the orders")]
 fn two_threads_make_it_together() {

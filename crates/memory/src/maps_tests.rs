@@ -51,7 +51,7 @@ fn flags() {
 
 #[test]
 fn both_lists_are_read_whole() {
-    // Of other threads' mappings any may come and go; these stay.
+    // The mappings of other threads may come and go. These stay.
     let places = [both_lists_are_read_whole as fn() as usize as u64, USUAL[0].as_ptr().addr() as u64];
     for detail in [Detail::Places, Detail::All] {
         let (mut found, mut last, mut usual) = (0, 0, 0);

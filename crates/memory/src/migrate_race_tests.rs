@@ -43,7 +43,7 @@ fn no_update_is_lost() {
                     let mut turn = 0u64;
                     while !stop.load(Ordering::Relaxed) {
                         for page in 0..64 {
-                            // A word of its own, not in one step, and one that both count up.
+                            // Each thread counts up a word of its own, not in one step, and a word that both count up.
                             let own = area.word(page * 512 + 1 + thread);
                             let seen = own.load(Ordering::Relaxed);
                             assert_eq!(seen, turn, "page {page}, thread {thread}");
@@ -82,7 +82,7 @@ fn system_calls_wait() {
         let got = unsafe { libc::pread(source.as_raw_fd(), place(area.base), area.len, 0) };
         usize::try_from(got).map_err(|_| std::io::Error::last_os_error().raw_os_error())
     };
-    // Those that meet the protection,
+    // This system call meets the protection, and waits.
     std::thread::scope(|scope| {
         let held = Protection::new(area.base, area.len).unwrap();
         let (done, finished) = mpsc::channel();
@@ -90,14 +90,14 @@ fn system_calls_wait() {
         assert!(finished.recv_timeout(Duration::from_millis(100)).is_err(), "it did not wait");
         drop(held);
         assert_eq!(finished.recv().unwrap(), Ok(area.len));
-        // and what happens otherwise.
+        // Where the kernel's writes do not wait, it fails.
         UNPRIVILEGED.set(true);
         let held = Protection::new(area.base, area.len).unwrap();
         UNPRIVILEGED.set(false);
         assert_eq!(scope.spawn(read).join().unwrap(), Err(Some(libc::EFAULT)));
         drop(held);
     });
-    // Those that are under way when the memory is replaced.
+    // These system calls are under way when the memory is replaced.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut content = vec![0u8; area.len];

@@ -134,7 +134,7 @@ fn there_and_back() {
     let words = |n: usize| u64::from_ne_bytes(bytes[8 * n..][..8].try_into().unwrap());
     // The area's page 1 is the file's page 2.
     assert!((1024..4096).all(|n| words(n) == (n as u64 - 512) * 3));
-    // What another process would have.
+    // This mapping stands for that of another process.
     // SAFETY: a new mapping at a place of the kernel's choice.
     let other = unsafe { rustix::mm::mmap(ptr::null_mut(), 16 * PAGE, RW, MapFlags::SHARED, &file, 0) }.unwrap();
     let at = |n: usize| word(other.expose_provenance() as u64 + 8 * n as u64);
@@ -236,13 +236,13 @@ fn what_is_not_plain_is_refused() {
     ] {
         assert_eq!(migrate(target.as_fd(), offset, addr, len), Err(Errno::EINVAL), "{offset} {addr:x} {len}");
     }
-    // Not before the memory has been made unwritable.
+    // This move fails when the memory has already been made unwritable: the file cannot be written to.
     let sealed = file(4);
     rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
     assert_eq!(migrate(sealed.as_fd(), 0, area.base, area.len), Err(Errno::EPERM));
     area.fill(10);
     assert!(area.filled(10) && pages_of(&area) == [PRIVATE; 4]);
-    // Nor after it has been copied: this descriptor can be written to, but not mapped.
+    // This move fails after the memory has been copied: this descriptor can be written to, but not mapped.
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let unmappable = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     assert_eq!(migrate(unmappable.as_fd(), 0, area.base, area.len), Err(Errno::EACCES));

@@ -77,7 +77,7 @@ impl Drop for ReceivedFd {
     }
 }
 
-/// What one message brought.
+/// The content of one message.
 pub struct Heard {
     /// Bytes of it that were stored. None: the end, or an empty message.
     pub len: usize,

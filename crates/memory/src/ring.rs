@@ -96,7 +96,7 @@ pub trait RingMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// Why a record could not be appended.
+/// The reason why a record could not be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// No room. The consumer will ring when there is, unless it need not ([`Producer::call_for_room`]).
@@ -141,7 +141,7 @@ impl Stamp {
     }
 }
 
-/// Where in the ring a side stands: the count of records so far, and the lap of the slot they have come to.
+/// The position of a side in the ring: the count of records so far, and the lap of the slot they have come to.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     count: u64,

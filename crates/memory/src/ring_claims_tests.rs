@@ -96,8 +96,8 @@ fn claimed_bulk_has_been_read() {
     }
 }
 
-/// To the line: with a full area of which so many bytes were read at its beginning, one line is written, and those
-/// behind it are claimed if all of them have been read.
+/// The claims are right to the line: with a full area of which so many bytes were read at its beginning, one line is
+/// written, and those behind it are claimed if all of them have been read.
 #[test]
 fn no_line_too_many_is_claimed() {
     for (read, claims) in [(512, 0), (576, 8)] {

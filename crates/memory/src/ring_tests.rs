@@ -138,7 +138,7 @@ fn who_looks_for_room_himself_is_not_rung() {
     };
     let again = |producer: &mut Producer<Half>| producer.push(&[1; 7], 3, &Payload::default()).is_ok();
     let look = |producer: &mut Producer<Half>| producer.has_room() == Ok(true);
-    // From the push before, which was the first in vain.
+    // This wait is from the push before, which was the first in vain.
     assert_eq!(rings_when_full(false, again), 1);
     assert_eq!(rings_when_full(false, again), 0);
     assert_eq!(rings_when_full(false, look), 0);

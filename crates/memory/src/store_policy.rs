@@ -6,7 +6,7 @@
 
 use trial::AbTrial;
 
-/// How a payload is written.
+/// The way in which a payload is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
     /// By plain stores.
@@ -17,7 +17,7 @@ pub enum Stores {
 
 /// Shorter payloads are written by plain stores: the reader may wait for them, and they are no stream.
 const SHORTEST: u32 = 8 << 10;
-/// What is timed at once, in bytes: four times what there is room for. The first of that takes only the writer's time,
+/// The bytes that are timed at once: four times what there is room for. The first of that takes only the writer's time,
 /// if the reader has caught up before.
 const STRETCH: u32 = 1 << 20;
 /// Stretches between two trials.
@@ -54,7 +54,7 @@ impl StorePolicy {
         if self.ab_trial.second() { Stores::Around } else { Stores::Through }
     }
 
-    /// A stretch is over.
+    /// Ends a stretch.
     #[cold]
     fn next(&mut self, now: u64) {
         let took = (self.began != 0).then(|| now.saturating_sub(self.began));
@@ -96,7 +96,7 @@ mod tests {
         let fast_line = by(500, 1000);
         let parts = stream(100_000, 10_000, |_, stores| fast_line(stores));
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");
-        // As good as alike: nothing is changed.
+        // Both ways are nearly alike: nothing is changed.
         let alike = by(1000, 950);
         let parts = stream(100_000, 10_000, |_, stores| alike(stores));
         assert!(parts.iter().all(|part| *part < 60), "{parts:?}");

@@ -30,7 +30,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Which way the bytes of a direction go. Only the sender changes it.
+/// The way by which the bytes of a direction go. Only the sender changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Another way (TCP), and never yet by the ring.
@@ -98,7 +98,7 @@ pub struct Stream<M>(pub M);
 const TRIES: u32 = 1 << 16;
 
 impl<M: StreamMemory> Stream<M> {
-    /// Which way bytes go.
+    /// The way by which bytes go.
     ///
     /// # Errors
     /// [`Broken`].

@@ -1,4 +1,4 @@
-//! What the biased mutex needs of the system: the number of this thread, barriers in other threads, waiting.
+//! The parts of the system that the biased mutex needs: the number of this thread, barriers in other threads, waiting.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::Until;
 
 pub use parking_lot::RawMutex as Inner;
 
-/// The thread where threads are not known; nothing ever leans to it.
+/// The number of a thread where threads are not known. No mutex ever leans to it.
 pub const ANONYMOUS: usize = usize::MAX;
 
-/// Longer than any store waits in a processor's buffer: that is a matter of a cache line's way.
+/// A time longer than any store waits in a processor's buffer. A store waits there only until its cache line arrives.
 const DRAINED: Duration = Duration::from_millis(10);
 
 /// The thread pointer: an address in the thread's own memory. Not by `thread_local!`, which calls a function in a

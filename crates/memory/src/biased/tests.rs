@@ -9,7 +9,7 @@ use parking_lot::lock_api::{RawMutex, RawMutexTimed};
 
 use super::*;
 
-/// More than a row needs, at first.
+/// More calls than a row needs at first.
 const ROW: u32 = 2 * NEEDED_LEAST + 2;
 const SHORT: Duration = Duration::from_millis(2);
 
@@ -36,7 +36,7 @@ fn tried(mutex: &RawBiased) -> bool {
     held
 }
 
-/// What another thread finds.
+/// The result of a function on another thread.
 fn elsewhere<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(run).join().expect("no panic"))
 }
@@ -93,7 +93,7 @@ fn it_is_harder_to_earn_where_others_come_soon_and_easier_where_they_do_not() {
     }
 }
 
-/// As in a signal handler.
+/// A thread takes a mutex that it holds itself, as in a signal handler.
 #[test]
 fn what_is_held_cannot_be_taken_again() {
     for row in [0, ROW] {

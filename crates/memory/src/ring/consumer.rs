@@ -5,7 +5,7 @@ use std::hint::cold_path;
 use super::{BODY, Broken, GRAIN, HEADER_WORDS, Position, RingMemory, Stamp, lower, raise, round_up};
 use crate::sync::{Ordering, fence};
 
-/// Where a record's payload is.
+/// The place of a record's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the body that [`Record`] holds, from this byte on.
@@ -167,8 +167,8 @@ impl<M: RingMemory> Consumer<M> {
     }
 
     /// The next record, if it is there and short: a header of 3 or 4 words, and at most 8 bytes of payload in the word
-    /// behind it. What else there may be (also nothing, or nonsense), [`Consumer::peek`] tells. To be followed by
-    /// [`Consumer::release_short`], or not: then it is still there.
+    /// behind it. [`Consumer::peek`] tells what else there may be (also nothing, or nonsense).
+    /// [`Consumer::release_short`] may follow. Otherwise the record is still there.
     #[inline(always)]
     pub fn peek_short(&self) -> Option<Short> {
         // Acquire: pairs with the producer's release of the stamp.

@@ -29,7 +29,7 @@ pub struct Producer<M> {
     /// See [`Producer::call_for_room`].
     calls: bool,
     broken: bool,
-    /// How payloads are best written to the bulk area.
+    /// The stores by which payloads are best written to the bulk area.
     store_policy: StorePolicy,
 }
 
