@@ -38,7 +38,7 @@ fn claim(env: &mut WindowEnv) -> Qpn {
     Qpn::new(env.claim_block().unwrap())
 }
 
-/// A packet from one to the other over a link of the first; true if the other finds one.
+/// Sends a packet from one to the other over a link of the first. True if the other finds one.
 fn arrives(from: &mut WindowEnv, over: LinkId, to: &mut WindowEnv, link: LinkId) -> bool {
     let packet = Packet::new(PacketOp::Send, Qpn::new(9), Qpn::new(8), Psn::new(0));
     from.send(over, &packet, Payload::default()).unwrap();
@@ -141,7 +141,7 @@ fn what_is_copied_does_not_help() {
         .unwrap();
     assert!(!a.same_peer(own, forged) && a.peek(forged).is_none());
     assert!(a.link(forged).unwrap().state == State::Held);
-    // Nor does the victim's peer take it for the victim.
+    // The victim's peer does not take it for the victim either.
     assert!(b.links()[1..].iter().all(|&link| b.same_peer(b.links()[1], link)));
 }
 
@@ -191,7 +191,7 @@ fn visitor_without_a_link_back(a: &mut WindowEnv, b: &mut WindowEnv) -> (LinkId,
     let (ours, theirs) = (claim(a), claim(b));
     let block = (theirs.get() >> 12) as u16;
     let at = monotonic() + PATIENCE / 2;
-    // As after an attempt that has failed for want of a descriptor.
+    // This is the state after an attempt that has failed for want of a descriptor.
     a.routes.insert(block, Route::Retry { at, pause: FIRST_PAUSE, met: false });
     b.resolve(&localhost(), ours).unwrap();
     settle(&mut [a, b]);

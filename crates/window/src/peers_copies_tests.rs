@@ -192,7 +192,7 @@ fn a_copy_is_made_by_both() {
         assert!(follower.join().unwrap() > 0, "400 times");
         assert!(right);
     });
-    // What is not there is told by the leader, and short copies are made alone.
+    // The leader tells which memory is not there, and short copies are made alone.
     let nowhere = Span { len: LEN as u32, ..NOWHERE };
     assert_eq!(target.pull(there, ticket, &[nowhere], &[to_span]), Err(SingleCopyError::Remote));
     assert_eq!(target.pull(there, ticket, &[from_span], &[nowhere]), Err(SingleCopyError::Local));
@@ -245,7 +245,7 @@ fn who_does_not_end_his_part_is_given_up() {
     });
     assert_eq!(target.offence_of(std::process::id()), Some(crate::quiet::Offence::Follower), "remembered");
     assert!(target.has_late_writer(there));
-    // Alone, from now on.
+    // Copies are made alone from now on.
     assert_eq!(target.pull(there, ticket, &from, &to), Ok(()));
     assert_eq!(initiator.offered(link), None);
     // A region that no peer was shown.

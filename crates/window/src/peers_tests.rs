@@ -14,7 +14,7 @@ use crate::Config;
 use crate::rendezvous::Greeting;
 use crate::stream_detector::StreamDetector;
 
-/// What a peer says that knows nothing.
+/// The greeting of a peer that knows nothing.
 fn greeting() -> Greeting {
     Greeting { instance: [1; 16], nonce_addr: 0, single_copy: true, secret: [0; rendezvous::SECRET], block: 0 }
 }
@@ -23,7 +23,8 @@ fn env() -> WindowEnv {
     WindowEnv::new(Config::default()).unwrap()
 }
 
-/// Two, and the first one's link to the second, which has this number. They know of one another what there is to know.
+/// Two devices, and the first one's link to the second, which has this number. Both have heard all that the other sends
+/// on meeting.
 fn linked() -> (WindowEnv, WindowEnv, LinkId, Qpn) {
     let (mut env, mut other) = (env(), env());
     let qpn = Qpn::new(other.claim_block().unwrap());
@@ -56,7 +57,7 @@ fn several_hundred_blocks() {
             assert_eq!(env.resolve(&gid("127.0.0.1"), Qpn::new(qpn)), Some(LinkId::LOOPBACK));
         }
     }
-    // What is freed can be claimed again, by others only then.
+    // A block that is freed can be claimed again, by others only then.
     let block = (*claimed.iter().next().unwrap() >> 12) as u16;
     assert_eq!(names::claim(&rendezvous::block_name(block), 1, false).err(), Some(Errno::EADDRINUSE));
     drop(env);
@@ -80,7 +81,7 @@ fn only_local_addresses_and_numbers_that_exist() {
 #[test]
 fn a_block_that_nobody_answers_for_is_tried_again_but_not_too_often() {
     let (mut env, mut other) = (env(), env());
-    // Free with certainty: claimed and given back.
+    // The block is free with certainty: it was claimed and given back.
     let first = other.claim_block().unwrap();
     other.own_blocks.clear();
     let qpn = Qpn::new(first);
@@ -313,7 +314,7 @@ fn it_may_move_to_the_thread_that_holds_the_lock() {
     is_send::<WindowEnv>();
 }
 
-/// As when descriptors run out between the acceptance and its arrival.
+/// The descriptors of TABLE are lost, as when the process has no more between the acceptance and the arrival of TABLE.
 #[test]
 fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     let table = Message::Table { export_table: true };
@@ -330,7 +331,7 @@ fn a_table_whose_descriptors_are_cut_off_ends_no_link() {
     assert!(env.obey(link, &table, None));
     let remote = env.link(link).unwrap().remote.as_ref().unwrap();
     assert!(remote.instance == Some([1; 16]) && remote.doorbell.is_none() && remote.export_table.is_none());
-    // Once.
+    // TABLE is accepted once.
     assert!(!env.obey(link, &table, None));
 }
 
@@ -519,7 +520,7 @@ fn maps_that_cover_everything() {
     assert!(!covers("") && !covers("0 1000 1\n") && !covers("65534 1000 1\n") && !covers("0 0 4294967294"));
 }
 
-/// One process gets a few links, and leaves the program descriptors.
+/// One process gets a few links, and leaves descriptors to the program.
 #[test]
 fn no_process_takes_all_descriptors() {
     let (mut env, mut other, link, _) = linked();

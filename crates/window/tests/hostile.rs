@@ -54,7 +54,7 @@ fn hello() -> Vec<u8> {
 struct Proven {
     socket: OwnedFd,
     window: OwnedFd,
-    /// What rings the victim.
+    /// The eventfd that rings the victim.
     bell: OwnedFd,
 }
 
@@ -92,7 +92,7 @@ fn read_nonce(greeting: &Greeting) -> [u8; NONCE] {
     nonce
 }
 
-/// What the victim says next, and the descriptors.
+/// The next message of the victim, and its descriptors.
 fn receive(socket: &OwnedFd) -> (Option<Message>, Vec<OwnedFd>) {
     let mut bytes = [0; 200];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -162,7 +162,7 @@ fn closed(socket: &OwnedFd) -> bool {
 fn hostile_peers() {
     let mut node = Node::new();
     let mut honest = Node::new();
-    // It has something to show, so its own export table counts with what was open before.
+    // The victim has something to show, so its own export table counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
     let ctx = CtxId { index: 0, generation: 0 };
     node.env.publish(&Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
@@ -316,13 +316,13 @@ fn silence(node: &mut Node) {
     for _ in 0..10 {
         node.env.handle_events(1_000_000_000);
     }
-    // Only so many are kept waiting, the oldest go first.
+    // Only so many connections are kept waiting. The oldest go first.
     assert_eq!(sockets.iter().filter(|s| !closed(s)).count(), 64);
     assert!(closed(&sockets[0]) && !closed(&sockets[299]));
     assert_eq!(node.env.deadline(), Some(6_000_000_000));
     node.env.handle_events(5_999_999_999);
     assert!(!closed(&sockets[299]));
-    // One that speaks in time is heard.
+    // A connection that speaks in time is heard.
     let (_window, fd) = Memfd::create(Half::WINDOW).unwrap();
     assert!(send(&sockets[299], &hello(), &[fd.as_fd()]));
     node.env.handle_events(5_999_999_999);
@@ -357,7 +357,7 @@ fn nonsense_after_hello(node: &mut Node) {
         assert_eq!(peers(node), 1);
         let (Some(Message::Welcome(its)), fds_then) = receive(&socket) else { panic!("no WELCOME") };
         assert!(fds_then.is_empty());
-        // These are fine. It says that it can copy from us, and has not read what is to be read.
+        // These messages are well formed. The peer says that it can copy from us, and has not read what is to be read.
         assert!(send(&socket, &rendezvous::emit(&Message::Ring), &[]));
         let echo = Message::Echo { secret: [7; rendezvous::SECRET], block: 1 };
         assert!(send(&socket, &rendezvous::emit(&echo), &[]));
@@ -379,7 +379,7 @@ fn nonsense_after_hello(node: &mut Node) {
     }
 }
 
-/// What lies where a nonce was, if anything does.
+/// The bytes that lie where a nonce was, if any do.
 fn read_nonce_or_zeros(greeting: &Greeting) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     let _ = memory::single_copy::peek(std::process::id(), greeting.nonce_addr, &mut nonce);
@@ -406,7 +406,7 @@ fn a_doorbell_that_is_none(node: &mut Node) {
     peer.give(&tx, None);
     assert_eq!(peers(node), 1);
     ring(node, &peer);
-    // By the socket.
+    // The ring comes by the socket.
     assert_eq!(receive(&peer.socket).0, Some(Message::Ring));
     drop((rx, tx, peer));
     node.until("the end", |node| node.env.stats().links == 1);
@@ -447,7 +447,7 @@ fn a_thief_of_rings(node: &mut Node, honest: &mut Node) {
         let p = packet(node.qpn, honest.qpn, n, 0);
         honest.env.send(link, &p, Payload::default()).unwrap();
         honest.env.ring_doorbells();
-        // What there is to steal.
+        // The thief looks for a ring to steal.
         let mut none = [rustix::event::PollFd::new(&thief.bell, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut none, Some(&now)), Ok(0), "the ring of another peer");
@@ -564,7 +564,7 @@ fn foreign_answers() {
         node.until("the end", |node| node.dead == [link]);
         node.dead.clear();
     }
-    // A good one, twice.
+    // A good message, twice.
     let link = node.resolve(qpn);
     let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).unwrap();
     let welcome = rendezvous::emit(&Message::Welcome(welcome()));

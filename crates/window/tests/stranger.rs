@@ -1,4 +1,4 @@
-//! Another user at the door.
+//! Connections of another user.
 
 mod common;
 

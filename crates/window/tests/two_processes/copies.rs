@@ -9,7 +9,7 @@ pub fn ticket_in(addr: u64) -> TicketRef {
 
 #[test]
 fn single_copies() {
-    // Set, not inherited: the whole suite also runs where the environment forbids them.
+    // The setting is set, not inherited: the whole suite also runs where the environment forbids single copies.
     let mut other = Other::start_with("memory", &[("SOFTRNIC_SINGLE_COPY", "1")]);
     let peer = Qpn::new(other.hear_number() as u32);
     let theirs = other.hear_number();
@@ -65,7 +65,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     let word_at = std::ptr::from_ref(word).expose_provenance() as u64;
     other.tell(&format!("{word_at} {}", span(&mut memory).addr));
     for value in 0..300 {
-        // It has begun to push for this ticket, and goes on until the ticket is void.
+        // The other process has begun to push for this ticket, and goes on until the ticket is void.
         hear(&mut node, value);
         word.store(u64::from(value) + 1, std::sync::atomic::Ordering::SeqCst);
         node.env.quiesce(Some(link));
@@ -97,7 +97,7 @@ fn memory_that_is_taken_back_stays_as_it_is() {
     other.process.wait().unwrap();
     let before = memory_of(&memory);
     assert!(memory_of(&memory) == before);
-    // Told without having looked at any event.
+    // The death is told without a look at any event.
     assert!(!node.env.lives(link) && node.env.lives(LinkId::LOOPBACK));
 }
 
@@ -159,7 +159,7 @@ fn requests_executed_by_the_initiator() {
     assert_eq!(node.env.one_sided(link, &request(OneSidedOp::Read, 4096, into)).map(|reached| reached.epoch), Some(99));
     assert!(bytes == new);
 
-    // What does not fit exactly is left to the peer.
+    // A request that does not fit exactly is left to the peer.
     let good = request(OneSidedOp::Read, 4096, into);
     let wrong = [
         OneSided { service: QpType::Uc, ..good },
