@@ -12,7 +12,7 @@ mod field {
 
 header!("ACK extended transport header", 4);
 
-/// What an ACK extended transport header says.
+/// The fields of an ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The syndrome as it is on the wire; [`Repr::meaning`] decodes it.
@@ -46,7 +46,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: a reserved syndrome is for the requester to ignore (9.7.5.2.8).
@@ -62,7 +62,7 @@ impl Repr {
         out
     }
 
-    /// What the syndrome means; `None` if it is reserved.
+    /// The meaning of the syndrome; `None` if it is reserved.
     pub const fn meaning(&self) -> Option<Syndrome> {
         let value = self.syndrome & 0x1f;
         match self.syndrome >> 5 {

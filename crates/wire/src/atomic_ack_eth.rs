@@ -11,7 +11,7 @@ mod field {
 
 header!("atomic ACK extended transport header", 8);
 
-/// What an atomic ACK extended transport header says.
+/// The fields of an atomic ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The value before the operation.
@@ -26,7 +26,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

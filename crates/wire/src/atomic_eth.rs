@@ -16,16 +16,16 @@ mod field {
 
 header!("atomic extended transport header", 28);
 
-/// What an atomic extended transport header says.
+/// The fields of an atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Virtual address in the responder. That it is a multiple of 8 is for the responder to check (9.4.5).
     pub remote_addr: u64,
     /// Key of the region or window.
     pub rkey: RKey,
-    /// What is to be put there, or added.
+    /// The operand: the value to be stored, or added.
     pub swap_add: u64,
-    /// What must be there; unused by fetch-and-add.
+    /// The value that the memory must hold; unused by fetch-and-add.
     pub compare: u64,
 }
 
@@ -52,7 +52,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

@@ -26,10 +26,10 @@ header!("base transport header", 12);
 /// The only version of the transport (9.2.5).
 const VERSION: u8 = 0;
 
-/// What a base transport header says.
+/// The fields of a base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the packet is.
+    /// The kind of the packet.
     pub opcode: Opcode,
     /// The receive completion is solicited.
     pub solicited: bool,
@@ -109,7 +109,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// A receiver drops packets of another version and of a reserved opcode (9.6.1): [`Error::Version`],

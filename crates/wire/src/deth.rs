@@ -15,7 +15,7 @@ mod field {
 
 header!("datagram extended transport header", 8);
 
-/// What a datagram extended transport header says.
+/// The fields of a datagram extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Must be that of the destination queue pair, which checks it (9.6.1.5).
@@ -37,7 +37,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

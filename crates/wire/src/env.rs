@@ -1,11 +1,11 @@
-//! What an engine asks of its surroundings, divided by what they are. Time is no part of it: it is an argument.
+//! The surroundings of an engine, divided into traits by kind. Time is no part of them: it is an argument.
 //!
 //! | trait | what it stands for | where it is |
 //! |---|---|---|
 //! | [`Memory`] | memory of this process | every process |
 //! | [`Entropy`] | random numbers | every process |
 //! | [`PacketWire`] | links, and packets on them | every wire that carries packets |
-//! | [`SameHost`] | what processes of one host do for each other | the wire of one host; absent by default |
+//! | [`SameHost`] | services of processes of one host for each other | the wire of one host; absent by default |
 //! | [`Observer`] | captures and faults | middleware; absent by default |
 //!
 //! An implementation is single-threaded, like the engine itself: the process wraps both in one lock.
@@ -51,7 +51,7 @@ pub trait PacketWire {
     fn announce_multicast(&mut self, gid: &Gid, attached: bool) -> Result<(), verbs::Errno>;
     /// True if both links lead to the same process: two that connect to each other at once keep a link each.
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
-    /// What this link can do.
+    /// The capabilities of this link.
     fn caps(&self, link: LinkId) -> LinkCaps;
 
     // ---- packets ----
@@ -104,7 +104,7 @@ pub trait PacketWire {
     fn rx_scatter(&mut self, rx: Self::Rx, offset: u32, spans: &[Span]) -> Result<(), Fault>;
 }
 
-/// What processes of one host do for each other. The defaults are those of a wire that leads to other hosts.
+/// The services of processes of one host for each other. The defaults are those of a wire that leads to other hosts.
 ///
 /// A wire has all of a group or nothing: [`SameHost::is_same_host`], `pull`, `push` and `quiesce`; `offered`,
 /// `co_copy`, `has_late_writer` and `wait_for_late_writers`; `publish`, `retract` and `one_sided`. A wire that copies

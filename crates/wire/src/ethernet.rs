@@ -18,7 +18,7 @@ pub const IPV4: u16 = 0x0800;
 /// IPv6 follows.
 pub const IPV6: u16 = 0x86dd;
 
-/// What an Ethernet header says.
+/// The fields of an Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The receiving station.
@@ -47,7 +47,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: the type is for the caller to judge.

@@ -12,7 +12,7 @@ mod field {
 
 header!("FLUSH extended transport header", 4);
 
-/// What a FLUSH extended transport header says.
+/// The fields of a FLUSH extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Placement type, 4 bits: 1 global visibility, 2 persistence.
@@ -34,7 +34,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: what is reserved is an invalid request, which the responder answers with a NAK.

@@ -11,7 +11,7 @@ pub const NEXT_IBA: u8 = 0x1b;
 
 /// A global route header in place.
 pub type View<'a> = version6::View<'a, Gid>;
-/// What a global route header says. Its payload reaches to the variant CRC (8.3.3), and its version is 6 (8.3.1).
+/// The fields of a global route header. Its payload reaches to the variant CRC (8.3.3), and its version is 6 (8.3.1).
 pub type Repr = version6::Repr<Gid>;
 
 impl Address for Gid {

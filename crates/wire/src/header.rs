@@ -23,7 +23,7 @@ macro_rules! header {
         }
 
         impl Repr {
-            /// What the header at the start of these bytes means, and what follows it.
+            /// Parses the header at the start of these bytes. Gives its fields, and the bytes behind it.
             ///
             /// # Errors
             /// [`Error::Truncated`](crate::Error::Truncated), and those of [`Repr::parse`].
@@ -60,7 +60,7 @@ macro_rules! immediate {
         }
 
         impl Repr {
-            /// What a header means.
+            /// Parses a header.
             ///
             /// # Errors
             /// None: every value has a meaning.

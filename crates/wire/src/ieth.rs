@@ -13,7 +13,7 @@ mod field {
 
 header!("invalidate extended transport header", 4);
 
-/// What an invalidate extended transport header says.
+/// The fields of an invalidate extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The key that the responder invalidates.
@@ -28,7 +28,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

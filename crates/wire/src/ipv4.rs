@@ -29,7 +29,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 /// More fragments, or an offset.
 const FRAGMENTED: u16 = 0x3fff;
 
-/// What an IPv4 header says.
+/// The fields of an IPv4 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Differentiated services and congestion marks (RFC 2474, RFC 3168).
@@ -103,7 +103,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Version`] for another version or options, [`Error::Checksum`], [`Error::Length`] for a total length

@@ -9,7 +9,8 @@ pub use crate::version6::LEN;
 
 /// An IPv6 header in place.
 pub type View<'a> = version6::View<'a, Ipv6Addr>;
-/// What an IPv6 header says. Its traffic class has differentiated services and congestion marks (RFC 2474, RFC 3168).
+/// The fields of an IPv6 header. Its traffic class has differentiated services and congestion marks (RFC 2474, RFC
+/// 3168).
 pub type Repr = version6::Repr<Ipv6Addr>;
 
 impl Address for Ipv6Addr {

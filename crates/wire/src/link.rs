@@ -1,4 +1,4 @@
-//! Links between processes or hosts: what they are called, what they can do, and what travels on them.
+//! Links between processes or hosts: their names, their capabilities, and the payloads on them.
 
 use verbs::{Gid, QpType, Qpn};
 
@@ -40,7 +40,7 @@ impl LinkId {
     pub const LOOPBACK: LinkId = LinkId(0);
 }
 
-/// What a link can do.
+/// The capabilities of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkCaps {
     /// Most payload bytes in one packet; a multiple of 4096.

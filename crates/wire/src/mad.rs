@@ -30,7 +30,7 @@ pub const DATAGRAM_LEN: usize = 256;
 /// The only base version (13.4.3).
 const BASE_VERSION: u8 = 1;
 
-/// What a common management datagram header says.
+/// The fields of a common management datagram header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Management class.
@@ -45,7 +45,7 @@ pub struct Repr {
     pub class_specific: u16,
     /// Tells which request an answer belongs to.
     pub transaction: u64,
-    /// What is to be got, set or sent.
+    /// The attribute to be got, set or sent.
     pub attribute: u16,
     /// More of the attribute.
     pub modifier: u32,
@@ -99,7 +99,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Version`] for another base version (13.4.4: status "bad version").

@@ -66,7 +66,7 @@ pub enum Extension {
     Ieth,
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// A packet of a transport service.

@@ -2,8 +2,8 @@
 
 use verbs::{Psn, Qpn};
 
-/// What a packet is (the names of the base transport header's operations, IBTA vol. 1, 9.2; segmentation is in the
-/// flags).
+/// The operation of a packet (the names of the base transport header's operations, IBTA vol. 1, 9.2; segmentation is in
+/// the flags).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are the specification's
@@ -144,7 +144,7 @@ impl Packet {
     }
 }
 
-/// What small SENDs and acknowledgements say in their headers. [`Packet`] has the meaning of each field.
+/// The header fields of small SENDs and acknowledgements. [`Packet`] has the meaning of each field.
 #[allow(missing_docs)]
 #[allow(clippy::len_without_is_empty)] // a field of the header, not a container
 pub trait Head: Copy {

@@ -15,7 +15,7 @@ mod field {
 
 header!("RDMA extended transport header", 16);
 
-/// What an RDMA extended transport header says.
+/// The fields of an RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Virtual address in the responder.
@@ -45,7 +45,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

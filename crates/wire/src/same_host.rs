@@ -48,7 +48,7 @@ pub struct Offer {
     pub to_us: bool,
 }
 
-/// What peers of the same user may know, so that they can execute RDMA requests by themselves.
+/// Memory and queue pairs that peers of the same user may know, so that they can execute RDMA requests by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
     /// A region with remote rights.
@@ -89,12 +89,12 @@ pub enum Export {
     },
 }
 
-/// Names what is [`Export`].
+/// Names an [`Export`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExportId {
-    /// By rkey.
+    /// A region, by rkey.
     Region(u32),
-    /// By number.
+    /// A queue pair, by number.
     Qp(Qpn),
 }
 
@@ -108,7 +108,7 @@ impl Export {
     }
 }
 
-/// What the initiator is to execute by itself.
+/// An operation that the initiator is to execute by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OneSidedOp {
     /// RDMA WRITE.
@@ -124,7 +124,7 @@ pub enum OneSidedOp {
 pub struct OneSidedDone {
     /// The connection's epoch.
     pub epoch: u64,
-    /// What was there before an atomic operation; else 0.
+    /// The value before an atomic operation; else 0.
     pub before: u64,
 }
 

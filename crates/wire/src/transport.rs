@@ -66,7 +66,8 @@ impl Repr {
         }
     }
 
-    /// What the headers at the start of these bytes mean, and what follows them: payload and padding.
+    /// Parses the headers at the start of these bytes. Gives their fields, and the bytes behind them: payload and
+    /// padding.
     ///
     /// # Errors
     /// Those of the headers.

@@ -17,7 +17,7 @@ header!("UDP header", 8);
 /// UDP's number as a protocol of IPv4 and as a next header of IPv6.
 pub const PROTOCOL: u8 = 17;
 
-/// What a UDP header says.
+/// The fields of a UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The sender's port.
@@ -26,7 +26,7 @@ pub struct Repr {
     pub dest: u16,
     /// Bytes behind the header, at most 65527: a longer payload is emitted as that.
     pub payload_len: u16,
-    /// Over pseudo header, header and payload; 0 is none.
+    /// Checksum over pseudo header, header and payload; 0 is none.
     pub checksum: u16,
 }
 
@@ -58,7 +58,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means. The caller verifies the checksum, as the caller knows the pseudo header.
+    /// Parses a header. The caller verifies the checksum, as the caller knows the pseudo header.
     ///
     /// # Errors
     /// [`Error::Length`] for a length that is shorter than the header.

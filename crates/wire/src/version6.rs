@@ -35,7 +35,7 @@ pub trait Address: Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a, A>(&'a [u8; LEN], PhantomData<A>);
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<A> {
     /// The class of service from end to end.
@@ -106,7 +106,7 @@ impl<'a, A: Address> View<'a, A> {
 }
 
 impl<A: Address> Repr<A> {
-    /// What the header at the start of these bytes means, and what follows it.
+    /// Parses the header at the start of these bytes. Gives its fields, and the bytes behind it.
     ///
     /// # Errors
     /// [`Error::Truncated`], and those of [`Repr::parse`].
@@ -115,7 +115,7 @@ impl<A: Address> Repr<A> {
         Ok((Repr::parse(&view)?, rest))
     }
 
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Version`]: the version is 6.

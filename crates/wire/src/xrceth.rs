@@ -12,7 +12,7 @@ mod field {
 
 header!("XRC extended transport header", 4);
 
-/// What an XRC extended transport header says.
+/// The fields of an XRC extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Number of the shared receive queue; 24 bits.
@@ -27,7 +27,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

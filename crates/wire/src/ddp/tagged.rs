@@ -18,12 +18,12 @@ mod field {
 
 header!("tagged header", 14);
 
-/// What a tagged header says.
+/// The fields of a tagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The message's last segment.
     pub last: bool,
-    /// What RDMAP has in the header: its [control byte](crate::rdmap::control).
+    /// The byte of RDMAP in the header: its [control byte](crate::rdmap::control).
     pub upper: u8,
     /// Steering tag: names the receiver's region. A segment without payload may have any (RFC 5040, 5.1).
     pub stag: RKey,
@@ -54,7 +54,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for an untagged header; [`Error::Version`](crate::Error::Version).

@@ -19,12 +19,12 @@ mod field {
 
 header!("untagged header", 18);
 
-/// What an untagged header says.
+/// The fields of an untagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The message's last segment.
     pub last: bool,
-    /// What RDMAP has in the header: its [control byte](crate::rdmap::control).
+    /// The byte of RDMAP in the header: its [control byte](crate::rdmap::control).
     pub upper: u8,
     /// The rest that RDMAP has in the header: the steering tag that a SEND invalidates, 0 in other messages.
     pub invalidate: u32,
@@ -69,7 +69,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means. Queue, message and offset are for the receiver to check against what it expects (7.1).
+    /// Parses a header. The receiver checks queue, message and offset against those that it expects (7.1).
     ///
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for a tagged header; [`Error::Version`](crate::Error::Version).

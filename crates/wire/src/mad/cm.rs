@@ -28,8 +28,8 @@ macro_rules! message {
         }
 
         impl<'a> Repr<'a> {
-            /// What the message at the start of these bytes means, and what follows it. Data have the length of their
-            /// field.
+            /// Parses the message at the start of these bytes. Gives its fields, and the bytes behind it. Data have the
+            /// length of their field.
             ///
             /// # Errors
             /// [`Error::Truncated`](crate::Error::Truncated), and those of [`Repr::parse`].
@@ -99,7 +99,7 @@ macro_rules! ids_and_data {
         }
 
         impl<'a> Repr<'a> {
-            /// What a message means.
+            /// Parses a message.
             ///
             /// # Errors
             /// None: what a value without meaning is answered with is the connection manager's to say.
@@ -269,7 +269,7 @@ impl<'a> Message<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// What a datagram means.
+    /// Parses a datagram.
     ///
     /// # Errors
     /// [`Error::Length`] if it has not [`DATAGRAM_LEN`] bytes; [`Error::Opcode`] for another class, method or

@@ -18,7 +18,7 @@ header!("header of enhanced connection establishment", 4);
 /// In a depth: the program negotiates it itself.
 pub const LEFT_TO_PROGRAM: u16 = 0x3fff;
 
-/// What a header of enhanced connection establishment says.
+/// The fields of a header of enhanced connection establishment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Peer-to-peer model: the initiator sends a "ready to receive" message before all else.
@@ -48,7 +48,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: which values go together is the connection manager's to say.

@@ -19,7 +19,7 @@ pub const CRC_LEN: usize = 4;
 type Table = crc::Table<16>;
 const CRC32C: crc::Crc<u32, Table> = crc::Crc::<u32, Table>::new(&crc::CRC_32_ISCSI);
 
-/// What the header of an FPDU says.
+/// The fields of the header of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Bytes of the DDP segment: without this header, padding, CRC and markers.
@@ -34,7 +34,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: what is too short for DDP is an error of DDP.
@@ -72,7 +72,7 @@ impl fmt::Display for Repr {
 pub struct Crc(crc::Digest<'static, u32, Table>);
 
 impl Crc {
-    /// Of nothing.
+    /// The CRC of no bytes.
     pub fn new() -> Crc {
         const ALGORITHM: &crc::Crc<u32, Table> = &CRC32C;
         Crc(ALGORITHM.digest())

@@ -15,7 +15,7 @@ header!("marker", 4);
 /// Bytes from one marker's start to the next one's, counted from the first byte of full operation.
 pub const INTERVAL: u64 = 512;
 
-/// What a marker says.
+/// The fields of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Bytes from the start of the FPDU around it to the marker, a multiple of 4; 0 if an FPDU starts behind it.
@@ -30,7 +30,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a marker means. That it points to where an FPDU does start is for the receiver to check.
+    /// Parses a marker. The receiver checks that it points to where an FPDU does start.
     ///
     /// # Errors
     /// [`Error::Value`] for a distance that is no multiple of 4 (4.3: the low bits are zero, as FPDUs and markers are

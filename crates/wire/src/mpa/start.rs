@@ -21,10 +21,10 @@ pub const MAX_PRIVATE_DATA_LEN: u16 = 512;
 const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
 
-/// What a request or reply frame says. Its private data follow it.
+/// The fields of a request or reply frame. Its private data follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// It is a reply.
+    /// The frame is a reply.
     pub reply: bool,
     /// The sender wants markers in what it receives.
     pub markers: bool,
@@ -78,7 +78,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a frame means.
+    /// Parses a frame.
     ///
     /// # Errors
     /// A receiver closes the connection (7.1.1, 7.1.2) at another key, [`Error::Value`], or revision,

@@ -29,24 +29,24 @@ pub enum Operation {
     CompareSwap = 2,
 }
 
-/// What an atomic request header says.
+/// The fields of an atomic request header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
     /// Tells which request a response belongs to.
     pub request_id: u32,
     /// The responder's memory.
     pub stag: RKey,
-    /// Where in it. That it is a multiple of 8 is for the responder to check.
+    /// The offset in that memory. The responder checks that it is a multiple of 8.
     pub offset: u64,
-    /// What is to be put there, or added.
+    /// The operand: the value to be stored, or added.
     pub swap_add: u64,
-    /// Which bits of it are put; of an addition: which carries end a field.
+    /// The bits of `swap_add` that are stored; of an addition: the carries that end a field.
     pub swap_add_mask: u64,
-    /// What must be there; unused by fetch-and-add.
+    /// The value that the memory must hold; unused by fetch-and-add.
     pub compare: u64,
-    /// Which bits of it are compared.
+    /// The bits of `compare` that are compared.
     pub compare_mask: u64,
 }
 
@@ -93,7 +93,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Opcode`] for an operation that RFC 7306 does not define.

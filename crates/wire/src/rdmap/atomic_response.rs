@@ -13,7 +13,7 @@ mod field {
 
 header!("atomic response header", 12);
 
-/// What an atomic response header says.
+/// The fields of an atomic response header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// That of the request.
@@ -35,7 +35,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

@@ -15,7 +15,7 @@ header!("control byte", 1);
 /// The only version (4.1).
 const VERSION: u8 = 1;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are the specification's
@@ -34,10 +34,10 @@ pub enum Opcode {
     AtomicResponse = 11,
 }
 
-/// What a control byte says.
+/// The fields of a control byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the message is.
+    /// The kind of the message.
     pub opcode: Opcode,
 }
 
@@ -91,7 +91,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a control byte means.
+    /// Parses a control byte.
     ///
     /// # Errors
     /// [`Error::Version`], [`Error::Opcode`]: a receiver ends the stream with "remote operation error" (RFC 5040, 7.2).

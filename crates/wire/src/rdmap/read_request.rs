@@ -17,18 +17,19 @@ mod field {
 
 header!("READ request header", 28);
 
-/// What a READ request header says. The memory of a request of no bytes is not checked on either side (RFC 5040, 5.2).
+/// The fields of a READ request header. The memory of a request of no bytes is not checked on either side (RFC 5040,
+/// 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The requester's memory, which the response is to name.
     pub sink_stag: RKey,
-    /// Where in it.
+    /// The offset in that memory.
     pub sink_offset: u64,
     /// Bytes to read.
     pub size: u32,
     /// The responder's memory.
     pub source_stag: RKey,
-    /// Where in it.
+    /// The offset in that memory.
     pub source_offset: u64,
 }
 
@@ -60,7 +61,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// None: every value has a meaning.

@@ -34,7 +34,7 @@ pub enum Layer {
     Llp = 2,
 }
 
-/// What the control says.
+/// The fields of the control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The layer that found the error.
@@ -47,7 +47,7 @@ pub struct Repr {
     pub segment_len: bool,
     /// The DDP header of the segment that was wrong follows.
     pub ddp: bool,
-    /// What a READ request has behind that header follows.
+    /// The rest of a READ request's headers, behind that DDP header, follows.
     pub rdmap: bool,
 }
 
@@ -91,7 +91,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a control means.
+    /// Parses a control.
     ///
     /// # Errors
     /// [`Error::Value`] for a layer that is not defined.
@@ -119,7 +119,7 @@ impl Repr {
 }
 
 impl Payload {
-    /// What a payload means. What follows it is ignored.
+    /// Parses a payload. Bytes behind it are ignored.
     ///
     /// # Errors
     /// Those of the headers in it.

@@ -24,7 +24,7 @@ both_ids!();
 data!(info: field::INFO, INFO_LEN = 72, "additional information of the status");
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 148, "private data");
 
-/// What a APR says.
+/// The fields of an APR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

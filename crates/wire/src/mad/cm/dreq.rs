@@ -23,7 +23,7 @@ message!("DREQ");
 both_ids!();
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 220, "private data");
 
-/// What a DREQ says.
+/// The fields of a DREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

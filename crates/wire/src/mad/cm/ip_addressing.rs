@@ -20,7 +20,7 @@ mod field {
 
 header!("header of IP addressing", 36);
 
-/// What a header of IP addressing says.
+/// The fields of a header of IP addressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The port of the requesting end.
@@ -64,7 +64,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a header means.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Error::Version`] for another version than 0.0 (A11.4.1), [`Error::Value`] for neither IPv4 nor IPv6.

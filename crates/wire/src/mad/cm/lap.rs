@@ -39,7 +39,7 @@ message!("LAP");
 both_ids!();
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 168, "private data");
 
-/// What a LAP says.
+/// The fields of a LAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -144,7 +144,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

@@ -24,7 +24,7 @@ message!("MRA");
 both_ids!();
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 222, "private data");
 
-/// What a MRA says.
+/// The fields of an MRA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

@@ -29,7 +29,7 @@ header!("description of a path", 44);
 /// The permissive LID, which stands where LIDs have no meaning: behind routers, and in RoCE.
 pub const PERMISSIVE_LID: u16 = 0xffff;
 
-/// What a description of a path says.
+/// The fields of a description of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
     /// The sender's LID.
@@ -114,7 +114,7 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// What a description means.
+    /// Parses a description.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

@@ -27,7 +27,7 @@ both_ids!();
 data!(info: field::INFO, INFO_LEN = 72, "additional information of the reason");
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 148, "private data");
 
-/// What a REJ says.
+/// The fields of a REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -64,7 +64,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

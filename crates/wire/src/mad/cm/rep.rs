@@ -36,7 +36,7 @@ message!("REP");
 both_ids!();
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 196, "private data");
 
-/// What a REP says.
+/// The fields of a REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -142,7 +142,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

@@ -45,7 +45,7 @@ data!(
     "private data; of a service of IP it starts with its addresses ([`super::ip_addressing`])"
 );
 
-/// What a REQ says.
+/// The fields of a REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Communication id of the sender.
@@ -230,7 +230,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

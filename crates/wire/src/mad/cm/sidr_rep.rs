@@ -27,7 +27,7 @@ message!("SIDR REP");
 data!(info: field::INFO, INFO_LEN = 72, "additional information of the status");
 data!(private_data: field::PRIVATE_DATA, PRIVATE_DATA_LEN = 136, "private data");
 
-/// What a SIDR REP says.
+/// The fields of a SIDR REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// That of the request.
@@ -81,7 +81,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.

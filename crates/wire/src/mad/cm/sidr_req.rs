@@ -24,7 +24,7 @@ data!(
     "private data; of a service of IP it starts with its addresses ([`super::ip_addressing`])"
 );
 
-/// What a SIDR REQ says.
+/// The fields of a SIDR REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr<'a> {
     /// Names the request.
@@ -55,7 +55,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// What a message means.
+    /// Parses a message.
     ///
     /// # Errors
     /// None: what a value without meaning is answered with is the connection manager's to say.
