@@ -54,7 +54,7 @@ pub(crate) fn seeds(count: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) 
     }
 }
 
-/// What an initiator has agreed upon: markers and CRCs in both directions, or not.
+/// The agreement of an initiator: markers and CRCs in both directions, or not.
 pub(crate) fn agreed(markers: bool, crc: bool) -> Agreed {
     Agreed {
         role: Role::Initiator,

@@ -17,7 +17,7 @@ pub enum TagFault {
     NotInvalidated,
 }
 
-/// What is wrong with a segment.
+/// An error in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The segment is too short for its header.

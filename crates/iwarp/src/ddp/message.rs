@@ -5,7 +5,7 @@ use core::ops::Range;
 use verbs::RKey;
 use wire::ddp::{tagged, untagged};
 
-/// Where a message goes at the receiver.
+/// The destination of a message at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
     /// Into a region, from this offset on.
@@ -48,7 +48,7 @@ pub struct Header {
 pub struct Segment {
     /// Its header.
     pub header: Header,
-    /// Which part of the message follows.
+    /// The part of the message that follows.
     pub range: Range<usize>,
     /// The segment is the last one of its message.
     pub last: bool,

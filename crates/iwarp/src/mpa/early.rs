@@ -8,9 +8,9 @@ use super::receive::Receiver;
 /// A valid FPDU inside a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it starts in the stream, with the marker in front of it.
+    /// Start of the FPDU in the stream, with the marker in front of it.
     pub begin: u64,
-    /// Where the next one starts.
+    /// Start of the next FPDU.
     pub end: u64,
 }
 

@@ -41,7 +41,7 @@ impl Outgoing {
         Ok(out)
     }
 
-    /// What is still to be sent.
+    /// The bytes that are still to be sent.
     pub(super) fn rest(&self) -> &[u8] {
         self.bytes.get(self.sent..self.len).unwrap_or_default()
     }

@@ -17,7 +17,7 @@ pub struct Initiator {
     over: bool,
 }
 
-/// What input has brought about.
+/// The effect of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The reply is not whole yet.

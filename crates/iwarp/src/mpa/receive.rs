@@ -20,7 +20,7 @@ pub enum Fault {
     Marker,
 }
 
-/// What the stream brings next.
+/// The next event of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// An FPDU starts, with a segment of this length.
@@ -34,7 +34,7 @@ pub enum Event<'a> {
     End,
 }
 
-/// Where in an FPDU the stream is.
+/// The part of an FPDU that the stream is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Length,
@@ -195,8 +195,8 @@ impl Receiver {
         self.got += len;
     }
 
-    /// What the next bytes bring, and how many of them that took. `None`: more input is needed; what was not taken
-    /// then has to be given again.
+    /// The event of the next bytes, and the number of bytes that it took. `None`: more input is needed; the bytes that
+    /// were not taken have to be given again then.
     ///
     /// # Errors
     /// The stream is over: no later byte of it can be understood.

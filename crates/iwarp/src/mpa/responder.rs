@@ -27,7 +27,7 @@ enum State {
     Failed,
 }
 
-/// What a request asks for.
+/// The wishes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// READ requests that the initiator takes at a time; `None` if it does not say.

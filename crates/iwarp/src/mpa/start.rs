@@ -23,7 +23,7 @@ pub const REPLY_TIMEOUT: Nanos = 10 * SECOND;
 /// How long a responder waits for the request, and for the message that says "ready to receive".
 pub const REQUEST_TIMEOUT: Nanos = 5 * SECOND;
 
-/// Which side of a connection this is. Only the initiator may send the first FPDU.
+/// A side of a connection. Only the initiator may send the first FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the specification's
 pub enum Role {
@@ -48,7 +48,7 @@ pub enum Ready {
     Read,
 }
 
-/// Which of these messages a side sends or takes.
+/// The kinds of these messages that a side sends or takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ReadyKinds {
@@ -74,7 +74,7 @@ impl ReadyKinds {
     }
 }
 
-/// What one side wants of a connection.
+/// The wishes of one side for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
     /// Initiator: the revision of the request. Responder: the highest revision that is answered.
@@ -118,16 +118,16 @@ impl Wishes {
     }
 }
 
-/// What both sides know when the frames have been exchanged.
+/// The terms that both sides know when the frames have been exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Which side this is.
+    /// The side that this is.
     pub role: Role,
     /// FPDUs have CRCs, in both directions.
     pub crc: bool,
-    /// What arrives here has markers.
+    /// FPDUs that arrive here have markers.
     pub markers_in: bool,
-    /// What is sent from here has markers.
+    /// FPDUs that are sent from here have markers.
     pub markers_out: bool,
     /// READ requests that this side takes at a time.
     pub ird: u16,
@@ -157,7 +157,7 @@ pub enum Failure {
     Timeout,
     /// The TCP connection ended first.
     Closed,
-    /// What came is no frame, or one of the same side.
+    /// The bytes that came are no frame, or a frame of the same side.
     Key,
     /// A revision that this side does not speak, or a reply with another one than the request.
     Revision,

@@ -8,12 +8,12 @@ use crate::ddp::{self, TagFault};
 use crate::mpa::receive::Fault as MpaFault;
 use crate::mpa::start::Unmet;
 
-/// What ended a stream from this side.
+/// The cause for which this side ended a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The stream of FPDUs.
     Mpa(MpaFault),
-    /// What the responder has accepted cannot be met.
+    /// The terms that the responder has accepted cannot be met.
     Start(Unmet),
     /// A segment.
     Ddp(ddp::Fault),
@@ -41,7 +41,7 @@ pub struct Reason {
     pub code: u8,
 }
 
-/// What of a segment a Terminate message repeats (RFC 5040, section 4.8).
+/// The part of a segment that a Terminate message repeats (RFC 5040, section 4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeats {
     Nothing,
@@ -50,7 +50,7 @@ pub(super) enum Repeats {
 }
 
 impl Fault {
-    /// How a Terminate message names it.
+    /// The name of the fault in a Terminate message.
     pub const fn reason(self) -> Reason {
         let (layer, (kind, code)) = match self {
             Fault::Mpa(MpaFault::Crc) => (Layer::Llp, (0, 2)),
@@ -82,7 +82,7 @@ impl Fault {
 }
 
 impl Reason {
-    /// What the specifications call it; nothing if they do not define it.
+    /// The error's name in the specifications; empty if they do not define it.
     pub const fn name(&self) -> &'static str {
         match (self.layer, self.kind, self.code) {
             (Layer::Rdmap, 0, _) => "local catastrophic error",

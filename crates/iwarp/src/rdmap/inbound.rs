@@ -22,7 +22,7 @@ pub(super) struct Incoming {
     done: usize,
 }
 
-/// Where a segment's payload goes.
+/// The destination of a segment's payload.
 #[derive(Clone, Copy, Debug)]
 enum Route {
     /// The header is not whole.
@@ -54,7 +54,7 @@ impl Incoming {
     }
 }
 
-/// What a DDP header and the control byte in it mean.
+/// Parses a DDP header and the control byte in it.
 ///
 /// # Errors
 /// Another version, or no opcode.

@@ -27,7 +27,7 @@ pub enum Work {
     Write {
         /// The receiver's region.
         stag: RKey,
-        /// Where in it.
+        /// The offset in the region.
         offset: u64,
         /// Its bytes.
         len: u32,
@@ -57,7 +57,7 @@ pub enum Refused {
     NotAsked,
 }
 
-/// What is being sent.
+/// The messages that are being sent.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     /// The message that says "ready to receive", until it is sent.

@@ -27,7 +27,7 @@ pub(super) struct Reads {
     most: usize,
 }
 
-/// What a response's last segment has completed.
+/// The kind of READ that a response's last segment has completed, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,

@@ -20,7 +20,7 @@ use crate::ddp::{Queue, TagFault};
 use crate::mpa::start::REQUEST_TIMEOUT;
 use crate::mpa::{Agreed, Receiver, Role, Sender};
 
-/// What a stream is told of its surroundings.
+/// Facts about a stream's surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Bytes of TCP's segments, or more for longer FPDUs.
@@ -242,13 +242,14 @@ impl Stream {
         self.fault(Fault::Tag(why), Some(&headers.with_request(&request)));
     }
 
-    /// What was agreed upon at the start.
+    /// The terms that were agreed upon at the start.
     pub fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 }
 
-/// What a message that says "ready to receive" names: nothing (RFC 6581, section 9.2). Linux has this number, too.
+/// The steering tag in a message that says "ready to receive": it names no region (RFC 6581, section 9.2). Linux has
+/// this number, too.
 pub(super) const READY_STAG: RKey = RKey(1);
 
 const _: () = assert!(SMALL >= wire::rdmap::terminate::MAX_LEN);

@@ -6,7 +6,7 @@ use wire::rdmap::read_request;
 use super::terminate::Terminated;
 use crate::ddp::TagFault;
 
-/// Where bytes go.
+/// The place of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A region of this side: a WRITE of the peer, or what the peer answers to a READ.
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// What the peer's messages have brought about, in the order in which they were sent.
+/// An effect of the peer's messages. Effects are delivered in the order in which the messages were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// A SEND is whole, in the receive that was taken for it.
@@ -58,7 +58,7 @@ pub enum Delivery {
     Request {
         /// The number of the request, for [`Stream::refuse`](super::Stream::refuse).
         message: u32,
-        /// What is asked for.
+        /// The request.
         request: read_request::Repr,
     },
     /// The peer has ended the stream.

@@ -13,7 +13,7 @@ use super::fault::{Fault, Reason, Repeats};
 /// Bytes of a segment's headers as they came: those of DDP, and what a READ request has behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
-    /// Of the whole segment.
+    /// Length of the whole segment.
     pub(super) segment_len: u16,
     bytes: [u8; MAX_HEADERS],
     len: usize,
@@ -62,7 +62,7 @@ impl Headers {
         self.bytes.get(..self.ddp_len).filter(|header| !header.is_empty())
     }
 
-    /// With what a READ request has behind the DDP header.
+    /// These headers, with those of a READ request behind the DDP header.
     pub(super) fn with_request(mut self, request: &read_request::Repr) -> Headers {
         self.len = self.ddp_len;
         self.take(&request.emit(), self.ddp_len + read_request::LEN);
@@ -78,7 +78,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// What is told of a fault, found in a segment with these headers.
+    /// The payload for a fault that was found in a segment with these headers.
     pub(super) fn new(fault: Fault, headers: Option<&Headers>) -> Bytes {
         let Reason { layer, kind, code } = fault.reason();
         let headers = headers.filter(|headers| fault.repeats() == Repeats::Headers && headers.ddp().is_some());
@@ -110,7 +110,7 @@ impl core::ops::Deref for Bytes {
     }
 }
 
-/// What the peer's Terminate message says.
+/// The contents of the peer's Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminated {
     /// Why the peer ends the stream; `None` if the message names no layer that there is.
@@ -121,12 +121,12 @@ pub struct Terminated {
     pub segment_len: Option<u16>,
     /// DDP header of that segment.
     pub ddp: Option<ddp::Header>,
-    /// What a READ request has behind that header.
+    /// The headers of a READ request behind that DDP header.
     pub request: Option<read_request::Repr>,
 }
 
 impl Terminated {
-    /// What a payload says, as far as it can be understood: a peer that sends nonsense has ended the stream, too.
+    /// Parses a payload, as far as it can be understood: a peer that sends nonsense has ended the stream, too.
     pub fn read(payload: &[u8]) -> Terminated {
         let mut said = Terminated { reason: None, swapped: false, segment_len: None, ddp: None, request: None };
         let Some((&[first, code, included, _], rest)) = payload.split_first_chunk() else { return said };

@@ -25,7 +25,7 @@ pub(crate) struct Memory {
     pub(crate) receives: VecDeque<usize>,
     /// The receive that was taken last.
     pub(crate) taken: Vec<u8>,
-    /// What was delivered, with the bytes of SENDs.
+    /// The deliveries, with the bytes of SENDs.
     pub(crate) delivered: Vec<(Delivery, Vec<u8>)>,
     /// Bytes that were placed.
     pub(crate) placed: usize,

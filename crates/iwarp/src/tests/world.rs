@@ -22,7 +22,7 @@ pub(crate) const SINK: u32 = 0x1100;
 /// The first offset of each region.
 pub(crate) const BASE: u64 = 0x10_0000;
 
-/// What a program posts. Places are offsets from [`BASE`].
+/// A request that a program posts. Places are offsets from [`BASE`].
 #[derive(Clone, Debug)]
 pub(crate) enum Post {
     Send { bytes: Vec<u8>, solicited: bool },
@@ -174,7 +174,7 @@ impl Side {
         }
     }
 
-    /// What is there in order.
+    /// Takes the bytes that are there in order.
     fn take(&mut self, now: Nanos, random: &mut Random) {
         match &mut self.phase {
             Phase::Asks(side) => {
@@ -233,7 +233,7 @@ impl Side {
         self.seen = self.memory.delivered.len();
     }
 
-    /// What can be sent now; each item is one frame or FPDU.
+    /// The output that can be sent now; each item is one frame or FPDU.
     fn output(&mut self, now: Nanos) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         match &mut self.phase {
