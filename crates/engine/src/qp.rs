@@ -197,12 +197,12 @@ pub(crate) struct Qp {
     pub recv: Option<RecvProgress>,
     pub last_wqe_told: bool,
 
-    // ---- what the transport, the host and the service add ----
+    // ---- state of the transport, the host and the service ----
     /// Sequence numbers, retries and responses of the connected services.
     pub rc: RcState,
-    /// What processes of one host do for each other.
+    /// State for the services of one host.
     pub same_host: SameHostState,
-    /// What unreliable services lose and hold back.
+    /// Losses and waiting packets of unreliable services.
     pub unreliable: Unreliable,
 
     // ---- scheduling ----

@@ -33,7 +33,7 @@ impl Hasher for KeyHasher {
 
 pub(crate) type KeyMap<V> = HashMap<u32, V, BuildHasherDefault<KeyHasher>>;
 
-/// What lies behind a region's addresses.
+/// The memory behind a region's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Backing {
     /// Memory that was there at registration.
@@ -121,7 +121,7 @@ const fn place(key: u32) -> usize {
     (key >> 8) as usize % RECENT
 }
 
-/// What is asked of a remembered region, with the answers ready.
+/// The checked attributes of a remembered region, ready for use.
 #[derive(Clone, Copy)]
 struct Recent {
     /// The region's lkey; 0, which is no lkey, if no region is remembered here.

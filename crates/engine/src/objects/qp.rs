@@ -29,7 +29,7 @@ impl<P: Env> Engine<P> {
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
-        // They begin at random: what another process has at the same address is not taken for one.
+        // They begin at random, so that another process's word at the same address does not pass for one.
         let first = self.env.random();
         let ticket = self.tickets.pop().unwrap_or_else(|| Box::leak(Box::new((first >> 16).into())));
         let id = self
