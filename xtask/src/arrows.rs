@@ -48,6 +48,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-hooks",  &["softrnic-sys", "softrnic-view", "softrnic-netlink"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
+    // Extended sockets: their protocol, and sockets on verbs.
+    ("softrnic-exs",    &[]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its

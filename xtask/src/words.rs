@@ -68,6 +68,7 @@ mod tests {
         "crates/conformance/",
         "crates/dropin/",
         "crates/engine/",
+        "crates/exs/",
         "crates/hooks/",
         "crates/iwarp/",
         "crates/limits/",
