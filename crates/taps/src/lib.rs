@@ -503,6 +503,10 @@ impl<W: Wire> SameHost for Tapped<W> {
     }
 
     #[inline]
+    fn may_follow(&self, link: LinkId, mark: u64, queues: bool) -> bool {
+        self.wire.may_follow(link, mark, queues)
+    }
+
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         !self.tapped() && self.wire.shares(link, rkey, addr, len)
     }

@@ -178,6 +178,12 @@ pub trait SameHost {
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         None
     }
+    /// True if the peer has taken all that was sent on this link up to this mark, so that a request of an unreliable
+    /// connection may be executed behind it ([`PacketWire::taken`]). It may be false where [`SameHost::one_sided`]
+    /// would refuse the request anyway. `queues`: as in [`OneSided::queues`].
+    fn may_follow(&self, _link: LinkId, _mark: u64, _queues: bool) -> bool {
+        false
+    }
     /// True if [`SameHost::one_sided`] is by far the best way to these bytes of the peer's region with this key, so
     /// that it is worth while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {

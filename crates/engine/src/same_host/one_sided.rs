@@ -47,7 +47,7 @@ impl<P: Env> Engine<P> {
         let Some(link) = qp.link else { return false };
         let in_order = match qp.init.qp_type {
             QpType::Rc | QpType::XrcIni => qp.same_host.proven,
-            QpType::Uc => !qp.unreliable.astray && self.env.taken(link, qp.rc.sent_mark),
+            QpType::Uc => !qp.unreliable.astray && self.env.may_follow(link, qp.rc.sent_mark, e.queued),
             _ => false,
         };
         in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())

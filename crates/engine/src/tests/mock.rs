@@ -380,6 +380,10 @@ impl SameHost for Mock {
         Some(OneSidedDone { epoch: found.1, before })
     }
 
+    fn may_follow(&self, link: LinkId, mark: u64, _: bool) -> bool {
+        self.taken(link, mark)
+    }
+
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
     }

@@ -9,6 +9,7 @@ use wire::{
 };
 
 use super::WindowEnv;
+use crate::export_table::coarse_time;
 use crate::link::Link;
 use crate::quiet::Offence;
 
@@ -77,6 +78,13 @@ impl SameHost for WindowEnv {
     }
 
     #[inline]
+    fn may_follow(&self, link: LinkId, mark: u64, queues: bool) -> bool {
+        // Of a stream the peer does its part. Asking what it has taken would fetch a cache line that it writes to all
+        // the time.
+        let streams = |link: &Link| link.streams_until != 0 && coarse_time() <= link.streams_until;
+        !(queues && self.link(link).is_some_and(streams)) && self.taken(link, mark)
+    }
+
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         self.region_is_shared(link, rkey, addr, len)
     }
