@@ -507,6 +507,10 @@ impl<W: Wire> SameHost for Tapped<W> {
         self.wire.may_follow(link, mark, queues)
     }
 
+    fn maps_peer(&mut self, link: LinkId) -> bool {
+        self.wire.maps_peer(link)
+    }
+
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
         !self.tapped() && self.wire.shares(link, rkey, addr, len)
     }

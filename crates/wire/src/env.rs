@@ -184,6 +184,10 @@ pub trait SameHost {
     fn may_follow(&self, _link: LinkId, _mark: u64, _queues: bool) -> bool {
         false
     }
+    /// True if this process maps memory of the peer, or can: atomic operations are executed there only.
+    fn maps_peer(&mut self, _link: LinkId) -> bool {
+        false
+    }
     /// True if [`SameHost::one_sided`] is by far the best way to these bytes of the peer's region with this key, so
     /// that it is worth while to wait until it can be taken.
     fn shares(&mut self, _link: LinkId, _rkey: RKey, _addr: u64, _len: u32) -> bool {

@@ -40,11 +40,12 @@ impl<P: Env> Engine<P> {
     }
 
     /// True if a request may be executed here, as far as our side goes. The request has been admitted before.
-    pub(crate) fn may_go_one_sided(&self, qp: &Qp, e: &Inflight) -> bool {
-        if e.len == 0 || operation(e.opcode, &e.body).is_none() {
+    pub(crate) fn may_go_one_sided(&mut self, qp: &Qp, e: &Inflight) -> bool {
+        let Some((op, ..)) = operation(e.opcode, &e.body).filter(|_| e.len > 0) else { return false };
+        let Some(link) = qp.link else { return false };
+        if matches!(op, OneSidedOp::Atomic(_)) && !self.env.maps_peer(link) {
             return false;
         }
-        let Some(link) = qp.link else { return false };
         let in_order = match qp.init.qp_type {
             QpType::Rc | QpType::XrcIni => qp.same_host.proven,
             QpType::Uc => !qp.unreliable.astray && self.env.may_follow(link, qp.rc.sent_mark, e.queued),

@@ -384,6 +384,10 @@ impl SameHost for Mock {
         self.taken(link, mark)
     }
 
+    fn maps_peer(&mut self, _: LinkId) -> bool {
+        true
+    }
+
     fn shares(&mut self, _: LinkId, _: RKey, _: u64, _: u32) -> bool {
         self.net.borrow().shares
     }

@@ -10,7 +10,7 @@ use wire::{
 
 use super::WindowEnv;
 use crate::export_table::coarse_time;
-use crate::link::Link;
+use crate::link::{Link, Remote};
 use crate::quiet::Offence;
 
 impl WindowEnv {
@@ -83,6 +83,10 @@ impl SameHost for WindowEnv {
         // the time.
         let streams = |link: &Link| link.streams_until != 0 && coarse_time() <= link.streams_until;
         !(queues && self.link(link).is_some_and(streams)) && self.taken(link, mark)
+    }
+
+    fn maps_peer(&mut self, link: LinkId) -> bool {
+        self.link_mut(link).and_then(|link| link.remote.as_mut()).is_some_and(Remote::shares)
     }
 
     fn shares(&mut self, link: LinkId, rkey: RKey, addr: u64, len: u32) -> bool {
