@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // Extended sockets: their protocol, and sockets on verbs.
-    ("softrnic-exs",    &[]),
+    ("softrnic-exs",    &["softrnic-rdma"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its
@@ -68,7 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Development dependencies that may point elsewhere: tests may use crates below.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     // A test that forges messages and windows takes their formats from where they are defined.
-    ("softrnic-conformance", &["softrnic-memory", "softrnic-window"]),
+    ("softrnic-conformance", &["softrnic-memory", "softrnic-window", "softrnic-exs"]),
 ];
 
 /// True if arrows lead from the first crate to the second one, those of tests included.

@@ -128,6 +128,7 @@ const KNOW_NO_WINDOW: &[&str] = &[
     "softrnic-hooks",
     "softrnic-dropin",
     "softrnic-limits",
+    "softrnic-exs",
     "xtask",
 ];
 

@@ -10,4 +10,4 @@ mod wire;
 
 pub use connection::{Connection, Output, Read};
 pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
-pub use wire::{HEADER, HELLO, Hello, HelloError, Kind, MAX_LEN, Malformed, Message, Settings, VERSION};
+pub use wire::{HEADER, HELLO, Hello, HelloError, Kind, MAX_LEN, MAX_SMALL, Malformed, Message, Settings, VERSION};

@@ -282,14 +282,15 @@ impl Connection {
         }
     }
 
-    /// Take a message in. True: the slot stays in use until [`Output::Free`]; false: it is to be posted now.
+    /// Take a message in, which a SEND of `len` bytes has brought into a slot, the header first. True: the slot stays
+    /// in use until [`Output::Free`]; false: it is to be posted now.
     ///
     /// An error is a breach of the protocol. The caller ends the connection, then calls [`Connection::reset`].
-    pub fn arrived(&mut self, slot: u32, bytes: &[u8]) -> Result<bool, Reset> {
+    pub fn arrived(&mut self, slot: u32, header: &[u8; HEADER], len: usize) -> Result<bool, Reset> {
         if self.dead.is_some() {
             return Ok(false);
         }
-        let message = Message::parse(bytes)?;
+        let message = Message::parse(header, len)?;
         match message {
             Message::Advert { seq, addr, rkey, len } => {
                 // The READ would run past the end of the peer's addresses.
@@ -297,7 +298,6 @@ impl Connection {
                 self.advertisement(seq, len, Source::Memory(Remote { addr, rkey }))?;
             }
             Message::Small { seq, len } => {
-                debug_assert_eq!(bytes.len(), HEADER + len as usize);
                 if len > self.ours.small {
                     return Err(Reset::Protocol);
                 }

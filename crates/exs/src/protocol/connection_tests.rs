@@ -112,6 +112,11 @@ impl End {
     }
 }
 
+/// Give an end the bytes of a SEND.
+fn arrive(connection: &mut Connection, slot: u32, bytes: &[u8]) -> Result<bool, Reset> {
+    connection.arrived(slot, bytes.first_chunk().expect("a header"), bytes.len())
+}
+
 struct World {
     ends: [End; 2],
     kind: Kind,
@@ -236,7 +241,7 @@ impl World {
         let peer = &mut self.ends[1 - i];
         let slot = peer.posted.pop_front().expect("a message always finds a receive");
         peer.slots[slot as usize] = Some(bytes.clone());
-        if !peer.connection.arrived(slot, &bytes).expect("the protocol is kept") {
+        if !arrive(&mut peer.connection, slot, &bytes).expect("the protocol is kept") {
             peer.slots[slot as usize] = None;
             peer.posted.push_back(slot);
         }
@@ -444,12 +449,12 @@ fn a_hostile_peer_is_found_out() {
         let mut connection = end(Kind::SeqPacket);
         connection.send(Op(1), buffer(100), PLACE_0).expect("room");
         for message in before {
-            connection.arrived(0, &message).expect(what);
+            arrive(&mut connection, 0, &message).expect(what);
         }
-        assert_eq!(connection.arrived(1, &last), Err(Reset::Protocol), "{what}");
+        assert_eq!(arrive(&mut connection, 1, &last), Err(Reset::Protocol), "{what}");
     }
     let empty = Message::Advert { seq: 0, addr: 0, rkey: 0, len: 0 }.emit();
-    assert_eq!(end(Kind::Stream).arrived(0, &empty), Err(Reset::Protocol), "nothing, on a stream");
+    assert_eq!(arrive(&mut end(Kind::Stream), 0, &empty), Err(Reset::Protocol), "nothing, on a stream");
 }
 
 #[test]
@@ -468,7 +473,7 @@ fn calls_are_refused_by_their_reason() {
     connection.shutdown();
     assert_eq!(connection.poll(), None, "FIN comes after the data");
     assert_eq!(connection.send(Op(5), buffer(9), PLACE_0), Err(Refused::Shut));
-    connection.arrived(0, &Message::Ack { seq: 1 }.emit()).expect("an ACK");
+    arrive(&mut connection, 0, &Message::Ack { seq: 1 }.emit()).expect("an ACK");
     let fin = std::iter::from_fn(|| connection.poll()).last();
     assert_eq!(fin, Some(Output::Send(Message::Fin { seq: 4 }, None)));
     let other = Settings { kind: Kind::SeqPacket, ..connection.ours };
@@ -478,7 +483,7 @@ fn calls_are_refused_by_their_reason() {
 #[test]
 fn a_receive_at_the_end_of_a_dead_connection_sees_the_end() {
     let mut connection = end(Kind::Stream);
-    connection.arrived(0, &Message::Fin { seq: 0 }.emit()).expect("FIN");
+    arrive(&mut connection, 0, &Message::Fin { seq: 0 }.emit()).expect("FIN");
     connection.reset(Reset::Peer);
     connection.receive(Op(1), buffer(8), false).expect("the end");
     let outcome = Outcome::Received { len: 0, truncated: false, end: true };
@@ -500,9 +505,9 @@ fn every_slot_can_be_needed() {
     connection.cancel(Op(1));
     connection.shutdown();
     connection.receive(Op(2), buffer(9), false).expect("room");
-    connection.arrived(0, &Message::Advert { seq: 0, addr: 0, rkey: 1, len: 9 }.emit()).expect("an advertisement");
+    arrive(&mut connection, 0, &Message::Advert { seq: 0, addr: 0, rkey: 1, len: 9 }.emit()).expect("an advertisement");
     connection.read_done();
-    connection.arrived(0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
+    arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
     let sent = messages(&mut connection);
     assert_eq!(sent.len() as u32, Connection::slots(&settings, settings.credits), "{sent:?}");
 }
@@ -513,7 +518,7 @@ fn a_receive_of_a_stream_waits_for_all_only_if_asked() {
         let mut connection = end(Kind::Stream);
         connection.receive(Op(1), buffer(9), wait_all).expect("room");
         let small = [&Message::Small { seq: 0, len: 3 }.emit()[..], b"abc"].concat();
-        assert_eq!(connection.arrived(0, &small), Ok(true));
+        assert_eq!(arrive(&mut connection, 0, &small), Ok(true));
         let outputs: Vec<_> = std::iter::from_fn(|| connection.poll()).collect();
         let outcome = Outcome::Received { len: 3, truncated: false, end: false };
         assert_eq!(outputs.contains(&Output::Done(Done { op: Op(1), outcome })), done, "MSG_WAITALL: {wait_all}");

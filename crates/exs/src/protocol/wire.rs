@@ -37,7 +37,8 @@ pub const MAX_LEN: u64 = 1 << 31;
 
 const MAGIC: [u8; 4] = *b"exs!";
 const MAX_CREDITS: u16 = 1024;
-const MAX_SMALL: u32 = 65536;
+/// The most small data of an advertisement.
+pub const MAX_SMALL: u32 = 65536;
 
 /// The kind of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,10 +183,9 @@ impl Message {
         out
     }
 
-    /// A message from the bytes of its SEND. The only accepted bytes are those that [`Message::emit`] makes, with the
-    /// data of SMALL behind them.
-    pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
-        let (header, data) = bytes.split_first_chunk::<HEADER>().ok_or(Malformed)?;
+    /// A message from its header and the length of its SEND, header included. The only accepted headers are those that
+    /// [`Message::emit`] makes, and only SMALL has data behind it.
+    pub fn parse(header: &[u8; HEADER], sent: usize) -> Result<Message, Malformed> {
         let (seq, len) = (be32(header, 4), be64(header, 16));
         let message = match header[0] {
             1 => Message::Advert { seq, addr: be64(header, 8), rkey: be32(header, 24), len },
@@ -197,7 +197,7 @@ impl Message {
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
-        if message.emit() != *header || data.len() != data_len || len > MAX_LEN {
+        if message.emit() != *header || sent != HEADER + data_len || len > MAX_LEN {
             return Err(Malformed);
         }
         Ok(message)
@@ -265,12 +265,12 @@ mod tests {
             Message::Fin { seq: u32::MAX },
         ];
         for message in all {
-            assert_eq!(Message::parse(&message.emit()), Ok(message));
-            assert_eq!(Message::parse(&[&message.emit()[..], b"x"].concat()), Err(Malformed), "{message:?}");
+            assert_eq!(Message::parse(&message.emit(), HEADER), Ok(message));
+            assert_eq!(Message::parse(&message.emit(), HEADER + 1), Err(Malformed), "{message:?}");
         }
         let small = Message::Small { seq: 9, len: 3 };
-        assert_eq!(Message::parse(&[&small.emit()[..], b"abc"].concat()), Ok(small));
-        assert_eq!(Message::parse(&[&small.emit()[..], b"ab"].concat()), Err(Malformed));
+        assert_eq!(Message::parse(&small.emit(), HEADER + 3), Ok(small));
+        assert_eq!(Message::parse(&small.emit(), HEADER + 2), Err(Malformed));
     }
 
     #[test]
@@ -282,14 +282,16 @@ mod tests {
                 let mut bytes = [0; HEADER];
                 bytes[0] = kind;
                 bytes[at] = 2;
-                assert_eq!(Message::parse(&bytes), Err(Malformed), "message {kind}, byte {at}");
+                assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
             }
         }
         for kind in [0, 7, 255] {
-            assert_eq!(Message::parse(&[&[kind][..], &[0; HEADER - 1]].concat()), Err(Malformed));
+            let mut bytes = [0; HEADER];
+            bytes[0] = kind;
+            assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));
         }
         let long = Message::Advert { seq: 0, addr: 0, rkey: 0, len: MAX_LEN + 1 };
-        assert_eq!(Message::parse(&long.emit()), Err(Malformed));
-        assert_eq!(Message::parse(&[1; HEADER - 1]), Err(Malformed));
+        assert_eq!(Message::parse(&long.emit(), HEADER), Err(Malformed));
+        assert_eq!(Message::parse(&Message::Ack { seq: 0 }.emit(), HEADER - 1), Err(Malformed));
     }
 }

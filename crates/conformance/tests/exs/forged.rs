@@ -1,0 +1,119 @@
+//! A peer that forges messages: the connection ends, and no byte of it reaches the program.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use conformance::{collect, library};
+use exs::protocol::{Hello, Kind, Message};
+use exs::socket::{EventKind, Exs, Options};
+use rdma::sys::cma::*;
+use rdma::{Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Qp, QpCap, QpOptions, QpType, SendOp, SendWr};
+
+use super::common::{expect, local, one};
+
+/// A peer that knows the protocol and does not keep to it.
+struct Forger {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    mr: Arc<Mr>,
+    id: Arc<CmId>,
+}
+
+impl Forger {
+    /// Ask for a connection with these private data; [`Forger::finish`] goes on when it was accepted.
+    fn ask(events: &Arc<EventChannel>, to: SocketAddr, private_data: &[u8]) -> Forger {
+        let id = events.create_id(0).expect("an id");
+        id.resolve_addr(to, 2000).expect("it begins");
+        id.expect(RDMA_CM_EVENT_ADDR_RESOLVED).expect("an address");
+        id.resolve_route(2000).expect("it begins");
+        id.expect(RDMA_CM_EVENT_ROUTE_RESOLVED).expect("a route");
+        let context = id.context().expect("a device");
+        let pd = context.alloc_pd().expect("a domain");
+        let cq = context.create_cq(16, None, 0).expect("a queue");
+        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (Some(&cq), Some(&cq));
+        let options = QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
+        let qp = pd.create_qp(&options).expect("a queue pair");
+        id.init_qp(&qp, Access::REMOTE_READ).expect("INIT");
+        let mr = pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).expect("memory");
+        id.connect(&qp, &CmParam { private_data, ..Self::param() }).expect("it begins");
+        Forger { qp, cq, mr, id }
+    }
+
+    fn param() -> CmParam<'static> {
+        CmParam { responder_resources: 4, initiator_depth: 4, ..CmParam::default() }
+    }
+
+    fn finish(&self) {
+        self.id.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).expect("an answer");
+        self.id.establish(&self.qp, &Self::param()).expect("RTS");
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.mr.write(0, bytes);
+        let data = Data::Sges(&[self.mr.sge(0, bytes.len())]);
+        self.qp.post_send(&SendWr::new(1, SendOp::Send, data)).expect("a SEND");
+        collect(&self.cq, 1);
+    }
+}
+
+#[test]
+fn a_breach_ends_the_connection() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(8).expect("a queue");
+    let memory = exs.memory(4096).expect("memory");
+    let options = Options { small: 256, ..Options::new(Kind::SeqPacket) };
+    let listener = exs.listen(local(), 8, options).expect("an address");
+    let to = listener.local_addr().expect("it is bound");
+    let events = library().create_event_channel().expect("a channel");
+    let hello = Hello(exs::protocol::Settings { kind: Kind::SeqPacket, credits: 4, small: 256 }).emit();
+    // What is sent, from the forger's memory and key, and how the receive ends.
+    type Forge = fn(u64, u32) -> Vec<u8>;
+    let cases: [(&str, Forge, i32); 5] = [
+        (
+            "a key that is not one",
+            |addr, rkey| Message::Advert { seq: 0, addr, rkey: rkey ^ 0x5555_5500, len: 64 }.emit().to_vec(),
+            libc::ECONNRESET,
+        ),
+        (
+            "more than the region has",
+            |addr, rkey| Message::Advert { seq: 0, addr: addr + 4090, rkey, len: 64 }.emit().to_vec(),
+            libc::ECONNRESET,
+        ),
+        ("no message", |_, _| vec![0xff; 40], libc::EPROTO),
+        ("less than a header", |_, _| vec![2; 8], libc::EPROTO),
+        ("SMALL without its data", |_, _| Message::Small { seq: 0, len: 9 }.emit().to_vec(), libc::EPROTO),
+    ];
+    for (what, forge, errno) in cases {
+        listener.accept(&queue, 1).expect("a place");
+        let forger = Forger::ask(&events, to, &hello);
+        forger.finish();
+        let socket = expect(&queue, EventKind::Accept, 1).socket.expect("a connection");
+        memory.bytes().write(0, &[9; 64]);
+        socket.receive(&memory, 0..64, false, &queue, 2).expect("a receive");
+        forger.send(&forge(forger.mr.addr(), forger.mr.rkey()));
+        assert_eq!(one(&queue).result, Err(Errno(errno)), "{what}");
+        let mut bytes = [0; 64];
+        memory.bytes().read(0, &mut bytes);
+        assert_eq!(bytes, [9; 64], "{what}");
+        assert_eq!(socket.receive(&memory, 0..1, false, &queue, 3), Err(Errno(libc::ECONNRESET)), "{what}");
+        socket.close(&queue, 4).expect("close");
+        expect(&queue, EventKind::Close, 4);
+    }
+}
+
+#[test]
+fn strangers_are_refused_at_once() {
+    let exs = Exs::new(&library()).expect("a device");
+    let listener = exs.listen(local(), 8, Options::new(Kind::Stream)).expect("an address");
+    let to = listener.local_addr().expect("it is bound");
+    let events = library().create_event_channel().expect("a channel");
+    let mut other = Hello(exs::protocol::Settings { kind: Kind::Stream, credits: 4, small: 256 }).emit();
+    other[4] = 2;
+    // No accept waits: the refusal comes from the private data alone.
+    for private_data in [&b""[..], b"hello, this is something else", &other] {
+        let forger = Forger::ask(&events, to, private_data);
+        let refused = forger.id.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).err().map(|error| error.errno);
+        assert_eq!(refused, Some(Errno(libc::ECONNREFUSED)), "{private_data:?}");
+    }
+}

@@ -1,0 +1,6 @@
+//! Extended sockets (`crates/exs`) between two processes, over the device.
+
+mod common;
+mod data;
+mod ends;
+mod forged;

@@ -1,0 +1,326 @@
+//! Sockets with registered memory and event queues, over `crates/rdma`.
+//!
+//! [`Exs`] is the beginning: it makes queues, memory, listeners and connections. Every operation is asynchronous. It is
+//! given a [`Queue`] and a number, and brings one [`Event`]. A call that fails brings none.
+//!
+//! Bytes move in [`Queue::dequeue`], and in one thread of [`Exs`], which sleeps until something comes while no program
+//! thread looks.
+
+mod end;
+mod queue;
+mod shared;
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma::{Access, CmId, Errno, Library, Mr};
+
+use crate::protocol::{Kind, MAX_SMALL, Reset, Settings};
+use end::{End, Part};
+pub use queue::{Event, EventKind, Queue};
+use shared::Shared;
+
+/// What a socket asks for before it is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The kind; both ends have the same.
+    pub kind: Kind,
+    /// Advertisements that this end holds at a time, 1 to 1024. It uses no more of the peer's.
+    pub credits: u16,
+    /// Bytes up to which a send goes within its advertisement, at most 65536; the smaller one of both ends counts.
+    pub small: u32,
+    /// READs that may be outstanding, at most; the adapters agree.
+    pub reads: u8,
+    /// Pending sends, and pending receives.
+    pub places: usize,
+}
+
+impl Options {
+    /// The defaults for a kind.
+    pub fn new(kind: Kind) -> Options {
+        Options { kind, credits: 16, small: 256, reads: 8, places: 128 }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings { kind: self.kind, credits: self.credits, small: self.small }
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        let sound = (1..=1024).contains(&self.credits) && self.small <= MAX_SMALL && self.reads > 0 && self.places > 0;
+        if sound { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    }
+}
+
+/// Registered memory. It stays registered while an operation uses it.
+pub struct Memory {
+    mr: Arc<Mr>,
+}
+
+impl Memory {
+    /// The bytes: [`Mr::read`] and [`Mr::write`] copy them.
+    pub fn bytes(&self) -> &Mr {
+        &self.mr
+    }
+}
+
+/// EXS over one verbs library, and one device of it: the one of 127.0.0.1.
+pub struct Exs {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Exs {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.abandon();
+    }
+}
+
+impl Exs {
+    /// Begin. ENODEV: the library has no device at 127.0.0.1.
+    pub fn new(library: &Arc<Library>) -> Result<Exs, Errno> {
+        let shared = Arc::new(Shared::new(library)?);
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new().name("exs".into()).spawn(move || of_thread.run());
+        let thread = thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        Ok(Exs { shared, thread: Some(thread) })
+    }
+
+    /// Make a queue of `depth` places (exs_qcreate). EINVAL: 0.
+    pub fn queue(&self, depth: usize) -> Result<Arc<Queue>, Errno> {
+        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(&self.shared, depth))) }
+    }
+
+    /// Allocate `len` bytes and register them. EINVAL: 0.
+    pub fn memory(&self, len: usize) -> Result<Arc<Memory>, Errno> {
+        if len == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let mr = self.shared.device.pd.reg_mr(len, access).map_err(|error| error.errno)?;
+        Ok(Arc::new(Memory { mr }))
+    }
+
+    /// Listen at an address; `backlog` connections may wait for an accept.
+    pub fn listen(&self, at: SocketAddr, backlog: u16, options: Options) -> Result<Arc<Listener>, Errno> {
+        options.check()?;
+        self.shared.listen(at, backlog, options).map_err(|error| error.errno)
+    }
+
+    /// Begin a connection; a CONNECT event tells how it ends. ECONNREFUSED: nothing listens there, or no EXS of this
+    /// version, or the other kind of socket.
+    pub fn connect(
+        &self,
+        to: SocketAddr,
+        options: Options,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<Arc<Socket>, Errno> {
+        options.check()?;
+        queue.reserve()?;
+        self.shared.connect(to, options, (queue.clone(), handle)).map_err(|error| {
+            queue.release();
+            error.errno
+        })
+    }
+}
+
+/// A queue and the number of the operation.
+type To = (Arc<Queue>, u64);
+
+/// A listener.
+pub struct Listener {
+    id: Arc<CmId>,
+    state: Mutex<Waiting>,
+    backlog: usize,
+    options: Options,
+    shared: std::sync::Weak<Shared>,
+}
+
+/// Either is empty.
+#[derive(Default)]
+struct Waiting {
+    requests: std::collections::VecDeque<rdma::CmEvent>,
+    accepts: std::collections::VecDeque<To>,
+}
+
+impl Listener {
+    /// The address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    fn state(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accept a connection, the next one if none waits; an ACCEPT event brings it. Several may be posted.
+    pub fn accept(&self, queue: &Arc<Queue>, handle: u64) -> Result<(), Errno> {
+        let shared = self.shared.upgrade().ok_or(Errno(libc::EBADF))?;
+        queue.reserve()?;
+        let mut state = self.state();
+        state.accepts.push_back((queue.clone(), handle));
+        drop(state);
+        shared.match_up(self);
+        Ok(())
+    }
+}
+
+/// How far a connection is.
+enum Stage {
+    /// An address, then a route is looked for, then the peer is asked.
+    Connecting(To),
+    /// The peer was answered, and its last word is missing.
+    Accepting(To),
+    Up,
+    /// CLOSE follows as soon as all that was sent has arrived, or with the end of the connection.
+    Closing(To),
+    /// The connection is gone; [`Socket::close`] was not called yet.
+    Gone,
+    Closed,
+}
+
+struct Inner {
+    stage: Stage,
+    /// None: no route yet, or closed.
+    end: Option<End>,
+}
+
+/// A connection. [`Socket::close`] ends it; without it, it lives as long as its [`Exs`].
+pub struct Socket {
+    number: u64,
+    options: Options,
+    inner: Mutex<Inner>,
+    // Behind `inner`: the queue pair goes before the id.
+    id: Arc<CmId>,
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Socket({})", self.number)
+    }
+}
+
+impl Socket {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(
+        &self,
+        kind: EventKind,
+        memory: &Arc<Memory>,
+        part: Range<usize>,
+        wait_all: bool,
+        to: (&Arc<Queue>, u64),
+    ) -> Result<u64, Errno> {
+        if part.start > part.end || part.end > memory.mr.len() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let part = Part { offset: part.start, len: part.end - part.start, wait_all };
+        to.0.reserve()?;
+        let mut inner = self.inner();
+        let begun = match (&inner.stage, &inner.end) {
+            (Stage::Connecting(_) | Stage::Accepting(_), _) => Err(Errno(libc::ENOTCONN)),
+            (Stage::Closing(_) | Stage::Closed, _) | (_, None) => Err(Errno(libc::EBADF)),
+            _ => inner.end.as_mut().map_or(Err(Errno(libc::EBADF)), |end| end.begin(kind, memory, part, to)),
+        };
+        if begun.is_err() {
+            to.0.release();
+        }
+        begun
+    }
+
+    /// Send a part of a memory, which belongs to the connection until the event. The result is the operation's number,
+    /// for [`Socket::cancel`].
+    ///
+    /// EAGAIN: too many are pending, or the queue is full. EINVAL: the part is not inside the memory, or is empty on a
+    /// stream. EMSGSIZE: more than 2^31 bytes. EPIPE: after [`Socket::shutdown`]. ENOTCONN, ECONNRESET, EBADF.
+    pub fn send(
+        &self,
+        memory: &Arc<Memory>,
+        part: Range<usize>,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<u64, Errno> {
+        self.begin(EventKind::Send, memory, part, false, (queue, handle))
+    }
+
+    /// Receive into a part of a memory. `wait_all` is MSG_WAITALL of a stream. Errors as those of [`Socket::send`].
+    pub fn receive(
+        &self,
+        memory: &Arc<Memory>,
+        part: Range<usize>,
+        wait_all: bool,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<u64, Errno> {
+        self.begin(EventKind::Receive, memory, part, wait_all, (queue, handle))
+    }
+
+    /// Ask for the end of an operation. True: its event will come, with ECANCELED if it was not too late. False: it is
+    /// too late.
+    pub fn cancel(&self, operation: u64) -> bool {
+        self.inner().end.as_mut().is_some_and(|end| end.cancel(operation))
+    }
+
+    /// Send nothing more, after what is pending (SHUT_WR). ENOTCONN: there is no connection.
+    pub fn shutdown(&self) -> Result<(), Errno> {
+        self.inner().end.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown()
+    }
+
+    /// Close. Pending operations end with ECANCELED, then the CLOSE event comes. EBADF: it is closed. EALREADY: it is
+    /// being connected.
+    pub fn close(&self, queue: &Arc<Queue>, handle: u64) -> Result<(), Errno> {
+        queue.reserve()?;
+        let mut inner = self.inner();
+        let errno = match inner.stage {
+            Stage::Connecting(_) | Stage::Accepting(_) => Some(libc::EALREADY),
+            Stage::Closing(_) | Stage::Closed => Some(libc::EBADF),
+            Stage::Up | Stage::Gone => None,
+        };
+        if let Some(errno) = errno {
+            queue.release();
+            return Err(Errno(errno));
+        }
+        inner.stage = Stage::Closing((queue.clone(), handle));
+        if let Some(end) = &mut inner.end {
+            // The peer sees the end of the data if it has all of them; else a reset.
+            if end.has_sends() || end.shutdown().is_err() {
+                end.reset(Reset::Closed);
+            }
+        }
+        self.step(&mut inner);
+        Ok(())
+    }
+
+    /// Move bytes, and go on with what waits for it. True if something came.
+    fn step(&self, inner: &mut Inner) -> bool {
+        let Some(end) = &mut inner.end else { return false };
+        let any = end.progress();
+        if matches!(inner.stage, Stage::Closing(_)) && end.is_quiet() {
+            end.reset(Reset::Closed);
+            // READs that are under way end before their receives do, and those before CLOSE.
+            if end.is_done() {
+                self.finish(inner);
+            }
+        }
+        any
+    }
+
+    /// Leave the connection, and tell the program if it has closed.
+    fn finish(&self, inner: &mut Inner) {
+        if let Some(end) = inner.end.take() {
+            // It fails if the peer has disconnected before.
+            let _ = self.id.disconnect(&end.qp);
+        }
+        match std::mem::replace(&mut inner.stage, Stage::Closed) {
+            Stage::Closing((queue, handle)) => queue.put(Event::new(EventKind::Close, handle, Ok(0))),
+            stage => inner.stage = stage,
+        }
+    }
+}

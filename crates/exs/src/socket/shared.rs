@@ -1,0 +1,350 @@
+//! What all sockets of an [`super::Exs`] have in common: the device, the events of connections, and the thread.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma::sys::cma::*;
+use rdma::{CmEvent, CmId, CmParam, CompChannel, Context, Errno, EventChannel, Library, Pd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
+
+use super::end::End;
+use super::queue::{Event, EventKind};
+use super::{Inner, Listener, Options, Socket, Stage, To, Waiting};
+use crate::protocol::{Connection, Hello, Reset};
+
+/// For each step of resolving an address, in milliseconds.
+const RESOLVE: u16 = 2000;
+
+/// A device with what is made of it once.
+pub(super) struct Device {
+    pub context: Arc<Context>,
+    pub pd: Arc<Pd>,
+    pub completions: Arc<CompChannel>,
+}
+
+pub(super) struct Shared {
+    pub device: Device,
+    channel: Arc<EventChannel>,
+    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
+    listeners: Mutex<HashMap<u64, Arc<Listener>>>,
+    /// The cookie of the next socket or listener.
+    next: AtomicU64,
+    /// Threads of the program that look at the wire.
+    polls: AtomicUsize,
+    stopped: AtomicBool,
+    wake: OwnedFd,
+}
+
+/// A thread looks at the wire as long as this lives.
+pub(super) struct Polls<'a>(&'a Shared);
+
+impl Drop for Polls<'_> {
+    fn drop(&mut self) {
+        if self.0.polls.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
+            self.0.progress(true);
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(library: &Arc<Library>) -> Result<Shared, Errno> {
+        let start = || -> rdma::Result<_> {
+            let channel = library.create_event_channel()?;
+            channel.set_nonblocking()?;
+            let id = channel.create_id(0)?;
+            id.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+            let context = id.context()?;
+            let (pd, completions) = (context.alloc_pd()?, context.create_comp_channel()?);
+            completions.set_nonblocking()?;
+            Ok((channel, Device { context, pd, completions }))
+        };
+        let (channel, device) = start().map_err(|error| error.errno)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|errno| Errno(errno.raw_os_error()))?;
+        Ok(Shared {
+            device,
+            channel,
+            sockets: Mutex::default(),
+            listeners: Mutex::default(),
+            next: AtomicU64::new(1),
+            polls: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            wake,
+        })
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Wait for the wire, and serve it while no thread of the program does.
+    pub fn run(&self) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            let mut fds = [
+                PollFd::new(&self.wake, PollFlags::IN),
+                PollFd::new(&self.channel, PollFlags::IN),
+                PollFd::new(&self.device.completions, PollFlags::IN),
+            ];
+            if poll(&mut fds, None).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+                return;
+            }
+            while let Ok(Some(_)) = self.device.completions.try_event() {}
+            while let Ok(Some(event)) = self.channel.try_event() {
+                self.event(event);
+            }
+            self.progress(self.polls.load(Ordering::SeqCst) == 0);
+        }
+    }
+
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// End all connections and listeners, after [`Shared::run`] has ended.
+    pub fn abandon(&self) {
+        let sockets: Vec<_> = lock(&self.sockets).drain().map(|(_, socket)| socket).collect();
+        for socket in sockets {
+            let mut inner = socket.inner();
+            if let Some(end) = &mut inner.end {
+                end.reset(Reset::Closed);
+            }
+            socket.finish(&mut inner);
+        }
+        lock(&self.listeners).clear();
+    }
+
+    pub fn begin_poll(&self) -> Polls<'_> {
+        self.polls.fetch_add(1, Ordering::SeqCst);
+        Polls(self)
+    }
+
+    /// Move bytes of all connections. With `arm` the thread is woken by the next completion of each.
+    pub fn progress(&self, arm: bool) {
+        let mut closed = Vec::new();
+        for socket in lock(&self.sockets).values() {
+            let Ok(mut inner) = socket.inner.try_lock() else {
+                // Another thread moves its bytes. One that arms must not pass it over.
+                if arm {
+                    let mut inner = socket.inner();
+                    Self::step(socket, &mut inner, arm);
+                }
+                continue;
+            };
+            Self::step(socket, &mut inner, arm);
+            if matches!(inner.stage, Stage::Closed) {
+                closed.push(socket.number);
+            }
+        }
+        for number in closed {
+            lock(&self.sockets).remove(&number);
+        }
+    }
+
+    fn step(socket: &Socket, inner: &mut Inner, arm: bool) {
+        // Arms first, then looks: what comes between would wake no thread.
+        if let (true, Some(end)) = (arm, &inner.end) {
+            end.arm();
+        }
+        socket.step(inner);
+    }
+
+    pub fn listen(self: &Arc<Self>, at: SocketAddr, backlog: u16, options: Options) -> rdma::Result<Arc<Listener>> {
+        let number = self.number();
+        let id = self.channel.create_id(number)?;
+        id.bind(at)?;
+        let listener = Arc::new(Listener {
+            id: id.clone(),
+            state: Mutex::default(),
+            backlog: backlog.into(),
+            options,
+            shared: Arc::downgrade(self),
+        });
+        lock(&self.listeners).insert(number, listener.clone());
+        if let Err(error) = id.listen(backlog) {
+            lock(&self.listeners).remove(&number);
+            return Err(error);
+        }
+        Ok(listener)
+    }
+
+    pub fn connect(&self, to: SocketAddr, options: Options, tell: To) -> rdma::Result<Arc<Socket>> {
+        let number = self.number();
+        let id = self.channel.create_id(number)?;
+        let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None });
+        let socket = Arc::new(Socket { number, options, inner, id });
+        lock(&self.sockets).insert(number, socket.clone());
+        if let Err(error) = socket.id.resolve_addr(to, RESOLVE) {
+            lock(&self.sockets).remove(&number);
+            return Err(error);
+        }
+        Ok(socket)
+    }
+
+    /// Take an event of rdma_cm(7) in.
+    fn event(&self, event: CmEvent) {
+        if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+            let listener = lock(&self.listeners).get(&event.cookie).cloned();
+            if let Some(listener) = listener {
+                let mut state = listener.state();
+                if state.requests.len() < listener.backlog.max(1) && settings(&event, &listener.options).is_some() {
+                    state.requests.push_back(event);
+                } else if let Some(id) = event.id {
+                    let _ = id.reject(&[]);
+                }
+                drop(state);
+                self.match_up(&listener);
+            }
+            return;
+        }
+        let Some(socket) = lock(&self.sockets).get(&event.cookie).cloned() else { return };
+        let mut inner = socket.inner();
+        let failed = match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => socket.id.resolve_route(RESOLVE).err().map(|error| error.errno),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => self.ask(&socket, &mut inner).err().map(|error| error.errno),
+            RDMA_CM_EVENT_CONNECT_RESPONSE => self.answered(&socket, &mut inner, &event).err(),
+            RDMA_CM_EVENT_ESTABLISHED => {
+                if let Stage::Accepting((queue, handle)) = std::mem::replace(&mut inner.stage, Stage::Up) {
+                    let mut event = Event::new(EventKind::Accept, handle, Ok(0));
+                    event.socket = Some(socket.clone());
+                    queue.put(event);
+                }
+                None
+            }
+            RDMA_CM_EVENT_REJECTED => Some(Errno(libc::ECONNREFUSED)),
+            RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
+                Some(Errno(if event.status < 0 { -event.status } else { libc::EHOSTUNREACH }))
+            }
+            RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                Some(Errno(libc::ECONNRESET))
+            }
+            _ => None,
+        };
+        if let Some(errno) = failed {
+            self.lost(&socket, &mut inner, errno);
+        }
+    }
+
+    /// Ask the peer.
+    fn ask(&self, socket: &Socket, inner: &mut Inner) -> rdma::Result<()> {
+        let end = End::new(&self.device, &socket.id, &socket.options, socket.number)?;
+        let hello = Hello(socket.options.settings()).emit();
+        let reads = socket.options.reads;
+        let param =
+            CmParam { private_data: &hello, responder_resources: reads, initiator_depth: reads, ..CmParam::default() };
+        socket.id.connect(&end.qp, &param)?;
+        inner.end = Some(end);
+        Ok(())
+    }
+
+    /// The peer has accepted.
+    fn answered(&self, socket: &Arc<Socket>, inner: &mut Inner, event: &CmEvent) -> Result<(), Errno> {
+        let refused = Errno(libc::ECONNREFUSED);
+        let (protocol, param) = settings(event, &socket.options).ok_or(refused)?;
+        let end = inner.end.as_mut().ok_or(refused)?;
+        let start = end.start(protocol).and_then(|()| socket.id.establish(&end.qp, &param));
+        start.map_err(|error| error.errno)?;
+        if let Stage::Connecting((queue, handle)) = std::mem::replace(&mut inner.stage, Stage::Up) {
+            queue.put(Event::new(EventKind::Connect, handle, Ok(0)));
+        }
+        Ok(())
+    }
+
+    /// The connection is gone, or was never made.
+    fn lost(&self, socket: &Arc<Socket>, inner: &mut Inner, errno: Errno) {
+        if let Some(end) = &mut inner.end {
+            // What the peer has sent before it went is there.
+            end.progress();
+            end.reset(Reset::Peer);
+            end.progress();
+        }
+        match std::mem::replace(&mut inner.stage, Stage::Gone) {
+            Stage::Connecting((queue, handle)) => {
+                inner.stage = Stage::Closed;
+                socket.finish(inner);
+                queue.put(Event::new(EventKind::Connect, handle, Err(errno)));
+            }
+            Stage::Accepting((queue, handle)) => {
+                inner.stage = Stage::Closed;
+                socket.finish(inner);
+                queue.put(Event::new(EventKind::Accept, handle, Err(errno)));
+            }
+            stage @ (Stage::Closing(_) | Stage::Closed) => {
+                inner.stage = stage;
+                socket.step(inner);
+            }
+            Stage::Up | Stage::Gone => {}
+        }
+    }
+
+    /// Give waiting connections to waiting accepts.
+    pub fn match_up(&self, listener: &Listener) {
+        loop {
+            let mut state = listener.state();
+            let Waiting { requests, accepts } = &mut *state;
+            if requests.is_empty() {
+                return;
+            }
+            let Some(to) = accepts.pop_front() else { return };
+            let Some(event) = requests.pop_front() else { return };
+            drop(state);
+            // A peer that has gone meanwhile costs no accept.
+            if self.accept(listener, &event, to.clone()).is_err() {
+                listener.state().accepts.push_front(to);
+            }
+        }
+    }
+
+    fn accept(&self, listener: &Listener, event: &CmEvent, to: To) -> Result<(), Errno> {
+        let errno = |error: rdma::Error| error.errno;
+        let id: Arc<CmId> = event.id.clone().ok_or(Errno(libc::EPROTO))?;
+        let options = listener.options;
+        let (protocol, param) = settings(event, &options).ok_or(Errno(libc::ECONNREFUSED))?;
+        let number = self.number();
+        let mut end = End::new(&self.device, &id, &options, number).map_err(errno)?;
+        id.set_cookie(number);
+        let hello = Hello(options.settings()).emit();
+        let inner = Mutex::new(Inner { stage: Stage::Accepting(to), end: None });
+        let socket = Arc::new(Socket { number, options, inner, id });
+        let mut inner = socket.inner();
+        // Its events may come as soon as the peer is answered.
+        lock(&self.sockets).insert(number, socket.clone());
+        let accepted = end
+            .start(protocol)
+            .and_then(|()| socket.id.accept(&end.qp, &CmParam { private_data: &hello, ..param }))
+            .map_err(errno);
+        match accepted {
+            Ok(()) => inner.end = Some(end),
+            Err(_) => {
+                // The table is locked before a socket, never behind it.
+                drop(inner);
+                lock(&self.sockets).remove(&number);
+            }
+        }
+        accepted
+    }
+}
+
+/// The protocol and the parameters of a connection, by what the peer says in its request or its answer. `None`: it is
+/// no EXS of this version, or cannot be read from.
+fn settings(event: &CmEvent, options: &Options) -> Option<(Connection, CmParam<'static>)> {
+    let Hello(mut theirs) = Hello::parse(&event.private_data).ok()?;
+    let ours = options.settings();
+    // This end has posted receives for the answers to that many.
+    theirs.credits = theirs.credits.min(ours.credits);
+    let initiator_depth = options.reads.min(event.initiator_depth);
+    let responder_resources = options.reads.min(event.responder_resources);
+    if initiator_depth == 0 || responder_resources == 0 {
+        return None;
+    }
+    let protocol = Connection::new(ours, theirs, initiator_depth.into(), options.places)?;
+    Some((protocol, CmParam { initiator_depth, responder_resources, ..CmParam::default() }))
+}
