@@ -134,7 +134,10 @@ type To = (Arc<Queue>, u64);
 
 /// A listener.
 pub struct Listener {
-    id: Arc<CmId>,
+    number: u64,
+    addr: Option<SocketAddr>,
+    /// None: closed.
+    id: Mutex<Option<Arc<CmId>>>,
     state: Mutex<Waiting>,
     backlog: usize,
     options: Options,
@@ -151,21 +154,48 @@ struct Waiting {
 impl Listener {
     /// The address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.id.local_addr()
+        self.addr
+    }
+
+    fn id(&self) -> MutexGuard<'_, Option<Arc<CmId>>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accept a connection, the next one if none waits; an ACCEPT event brings it. Several may be posted.
+    /// Accept a connection, the next one if none waits; an ACCEPT event brings it. Several may be posted. EBADF: the
+    /// listener is closed.
     pub fn accept(&self, queue: &Arc<Queue>, handle: u64) -> Result<(), Errno> {
         let shared = self.shared.upgrade().ok_or(Errno(libc::EBADF))?;
+        // Held until the accept is in its place: a close ends it, or comes before.
+        let id = self.id();
+        if id.is_none() {
+            return Err(Errno(libc::EBADF));
+        }
         queue.reserve()?;
-        let mut state = self.state();
-        state.accepts.push_back((queue.clone(), handle));
-        drop(state);
+        self.state().accepts.push_back((queue.clone(), handle));
+        drop(id);
         shared.match_up(self);
+        Ok(())
+    }
+
+    /// Listen no more: posted accepts end with ECANCELED, and connections that wait are refused. EBADF: it is closed.
+    pub fn close(&self) -> Result<(), Errno> {
+        let id = self.id().take().ok_or(Errno(libc::EBADF))?;
+        if let Some(shared) = self.shared.upgrade() {
+            shared.forget(self.number);
+        }
+        let Waiting { requests, accepts } = std::mem::take(&mut *self.state());
+        for id in requests.into_iter().filter_map(|event| event.id) {
+            // It fails if the peer is gone.
+            let _ = id.reject(&[]);
+        }
+        drop(id);
+        for (queue, handle) in accepts {
+            queue.put(Event::new(EventKind::Accept, handle, Err(Errno(libc::ECANCELED))));
+        }
         Ok(())
     }
 }
@@ -302,6 +332,11 @@ impl Socket {
     fn step(&self, inner: &mut Inner) -> bool {
         let Some(end) = &mut inner.end else { return false };
         let any = end.progress();
+        if matches!(inner.stage, Stage::Up) && end.is_dead() {
+            // The peer hears of it now, not with the close. It fails if the peer is gone.
+            let _ = self.id.disconnect(&end.qp);
+            inner.stage = Stage::Gone;
+        }
         if matches!(inner.stage, Stage::Closing(_)) && end.is_quiet() {
             end.reset(Reset::Closed);
             // READs that are under way end before their receives do, and those before CLOSE.

@@ -37,7 +37,7 @@ pub struct CmParam<'a> {
     pub initiator_depth: u8,
     /// Retries after no answer, 0 to 7; the active side's counts.
     pub retry_count: u8,
-    /// Retries after RNR NAKs, 0 to 7; 7 means for ever.
+    /// Retries after RNR NAKs, 0 to 7; 7 means for ever. It is sent to the peer, and limits the peer's number here.
     pub rnr_retry_count: u8,
     /// The access of the peer to this side's memory.
     pub access: Access,
@@ -214,7 +214,12 @@ impl CmId {
             attr.qp_access_flags |= param.access.bits();
             attr.max_dest_rd_atomic = param.responder_resources;
         })?;
-        self.modify(qp, QpState::Rts, |attr| attr.max_rd_atomic = param.initiator_depth)
+        self.modify(qp, QpState::Rts, |attr| {
+            attr.max_rd_atomic = param.initiator_depth;
+            // rdma_accept(3) and rdma_connect(3): each side's number is for the sends of the other one. A peer that
+            // says "for ever" does not bind this side.
+            attr.rnr_retry = attr.rnr_retry.min(param.rnr_retry_count);
+        })
     }
 
     /// Move a queue pair in state INIT to RTS and answer a request (rdma_accept(3)); ESTABLISHED follows.

@@ -97,9 +97,46 @@ fn a_breach_ends_the_connection() {
         memory.bytes().read(0, &mut bytes);
         assert_eq!(bytes, [9; 64], "{what}");
         assert_eq!(socket.receive(&memory, 0..1, false, &queue, 3), Err(Errno(libc::ECONNRESET)), "{what}");
+        // The forger is told before this end closes.
+        forger.id.expect(RDMA_CM_EVENT_DISCONNECTED).expect("a DISCONNECTED");
         socket.close(&queue, 4).expect("close");
         expect(&queue, EventKind::Close, 4);
     }
+}
+
+#[test]
+fn a_peer_that_posts_no_receive_blocks_nothing() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(8).expect("a queue");
+    let memory = exs.memory(4096).expect("memory");
+    let listener = exs.listen(local(), 8, Options::new(Kind::Stream)).expect("an address");
+    listener.accept(&queue, 1).expect("a place");
+    let events = library().create_event_channel().expect("a channel");
+    let hello = Hello(exs::protocol::Settings { kind: Kind::Stream, credits: 4, small: 256 }).emit();
+    let forger = Forger::ask(&events, listener.local_addr().expect("it is bound"), &hello);
+    forger.finish();
+    let socket = expect(&queue, EventKind::Accept, 1).socket.expect("a connection");
+    socket.send(&memory, 0..8, &queue, 2).expect("a send");
+    assert_eq!(expect(&queue, EventKind::Send, 2).result, Err(Errno(libc::ECONNRESET)));
+    socket.close(&queue, 3).expect("close");
+    expect(&queue, EventKind::Close, 3);
+}
+
+#[test]
+fn a_listener_closes() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(8).expect("a queue");
+    let options = Options::new(Kind::Stream);
+    let listener = exs.listen(local(), 8, options).expect("an address");
+    let to = listener.local_addr().expect("it is bound");
+    listener.accept(&queue, 1).expect("a place");
+    listener.close().expect("it is open");
+    assert_eq!(expect(&queue, EventKind::Accept, 1).result, Err(Errno(libc::ECANCELED)));
+    assert_eq!(listener.accept(&queue, 2), Err(Errno(libc::EBADF)));
+    assert_eq!(listener.close(), Err(Errno(libc::EBADF)));
+    exs.connect(to, options, &queue, 3).expect("it begins");
+    assert_eq!(expect(&queue, EventKind::Connect, 3).result, Err(Errno(libc::ECONNREFUSED)));
+    exs.listen(to, 8, options).expect("the address is free again");
 }
 
 #[test]

@@ -160,6 +160,11 @@ impl End {
         self.protocol.as_ref().is_none_or(flushed)
     }
 
+    /// True if the connection ended by [`End::reset`].
+    pub fn is_dead(&self) -> bool {
+        self.protocol.as_ref().is_some_and(|protocol| protocol.dead().is_some())
+    }
+
     /// True if no operation is pending.
     pub fn is_done(&self) -> bool {
         self.pending.is_empty()

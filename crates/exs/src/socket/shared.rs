@@ -15,6 +15,8 @@ use super::queue::{Event, EventKind};
 use super::{Inner, Listener, Options, Socket, Stage, To, Waiting};
 use crate::protocol::{Connection, Hello, Reset};
 
+/// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
+const RNR_RETRIES: u8 = 2;
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
 
@@ -162,7 +164,9 @@ impl Shared {
         let id = self.channel.create_id(number)?;
         id.bind(at)?;
         let listener = Arc::new(Listener {
-            id: id.clone(),
+            number,
+            addr: id.local_addr(),
+            id: Mutex::new(Some(id.clone())),
             state: Mutex::default(),
             backlog: backlog.into(),
             options,
@@ -174,6 +178,11 @@ impl Shared {
             return Err(error);
         }
         Ok(listener)
+    }
+
+    /// Leave a listener that has closed.
+    pub fn forget(&self, listener: u64) {
+        lock(&self.listeners).remove(&listener);
     }
 
     pub fn connect(&self, to: SocketAddr, options: Options, tell: To) -> rdma::Result<Arc<Socket>> {
@@ -238,8 +247,13 @@ impl Shared {
         let end = End::new(&self.device, &socket.id, &socket.options, socket.number)?;
         let hello = Hello(socket.options.settings()).emit();
         let reads = socket.options.reads;
-        let param =
-            CmParam { private_data: &hello, responder_resources: reads, initiator_depth: reads, ..CmParam::default() };
+        let param = CmParam {
+            private_data: &hello,
+            responder_resources: reads,
+            initiator_depth: reads,
+            rnr_retry_count: RNR_RETRIES,
+            ..CmParam::default()
+        };
         socket.id.connect(&end.qp, &param)?;
         inner.end = Some(end);
         Ok(())
@@ -346,5 +360,6 @@ fn settings(event: &CmEvent, options: &Options) -> Option<(Connection, CmParam<'
         return None;
     }
     let protocol = Connection::new(ours, theirs, initiator_depth.into(), options.places)?;
-    Some((protocol, CmParam { initiator_depth, responder_resources, ..CmParam::default() }))
+    let rnr_retry_count = RNR_RETRIES;
+    Some((protocol, CmParam { initiator_depth, responder_resources, rnr_retry_count, ..CmParam::default() }))
 }
