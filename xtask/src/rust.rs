@@ -316,6 +316,7 @@ const FUZZ_RUNS: &[(&str, u32)] = &[
     ("export_table", 2_500_000),
     ("wire", 1_000_000),
     ("iwarp", 300_000),
+    ("exs", 300_000),
 ];
 
 /// Run every fuzz target in `fuzz/` for a short time. libFuzzer needs the coverage instrumentation, which the pinned

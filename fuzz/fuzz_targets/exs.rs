@@ -1,0 +1,190 @@
+//! A peer of an extended socket that sends what it likes: bytes of any kind, and messages with numbers and lengths near
+//! those that are right, between calls of the program.
+//!
+//! Data go into pending receives only, and come from slots and advertisements that have them; a slot is free once; an
+//! operation ends once; there are never more READs than agreed.
+#![no_main]
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use exs::protocol::{Buffer, Connection, HEADER, Hello, Kind, Message, Op, Output, Remote, Reset, Settings};
+use libfuzzer_sys::fuzz_target;
+
+const READS: usize = 2;
+const PLACES: usize = 4;
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    /// A number near zero, in both directions; seldom another one.
+    fn near(&mut self) -> u32 {
+        match self.byte() {
+            0xff => u32::from_ne_bytes([self.byte(), self.byte(), self.byte(), self.byte()]),
+            byte => u32::from(byte % 16).wrapping_sub(4),
+        }
+    }
+}
+
+#[derive(Default)]
+struct World {
+    /// Buffers of pending operations.
+    receives: HashMap<u64, u64>,
+    sends: HashSet<u64>,
+    /// Lengths of the data in slots that are in use.
+    slots: HashMap<u32, u64>,
+    /// Advertised addresses, first and behind the last.
+    adverts: Vec<(u64, u64)>,
+    reads: VecDeque<u64>,
+    reset: bool,
+}
+
+impl World {
+    fn writes(&self, to: Buffer) {
+        let len = self.receives.get(&to.region).expect("a pending receive");
+        assert!(to.len > 0 && to.offset.checked_add(to.len).is_some_and(|end| end <= *len));
+    }
+
+    fn act(&mut self, connection: &mut Connection, at_most: usize) {
+        for _ in 0..at_most {
+            let Some(output) = connection.poll() else { return };
+            match output {
+                Output::Send(message, data) => {
+                    assert!(!self.reset);
+                    assert!(data.is_none_or(|data| self.sends.contains(&data.region)));
+                    assert_eq!(data.is_some(), matches!(message, Message::Small { .. }));
+                }
+                Output::Read(read) => {
+                    assert!(!self.reset);
+                    self.writes(read.to);
+                    let inside = |(first, end): &(u64, u64)| {
+                        read.from.addr >= *first && read.from.addr.checked_add(read.to.len).is_some_and(|e| e <= *end)
+                    };
+                    assert!(self.adverts.iter().any(inside), "{read:?}");
+                    self.reads.push_back(read.to.region);
+                    assert!(self.reads.len() <= READS);
+                }
+                Output::Copy { slot, skip, to } => {
+                    self.writes(to);
+                    assert!(skip + to.len <= self.slots[&slot]);
+                }
+                Output::Free { slot } => assert!(self.slots.remove(&slot).is_some()),
+                Output::Done(done) => {
+                    let known = self.sends.remove(&done.op.0) || self.receives.remove(&done.op.0).is_some();
+                    assert!(known, "{done:?}");
+                    assert!(!self.reads.contains(&done.op.0), "a READ still writes there");
+                }
+            }
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let kind = if input.byte() & 1 == 0 { Kind::SeqPacket } else { Kind::Stream };
+    let ours = Settings { kind, credits: 3, small: 8 };
+    // What the peer says of itself.
+    let mut hello = Hello(Settings { kind, credits: 2, small: 16 }).emit();
+    let at = usize::from(input.byte()) % 32;
+    if let Some(byte) = hello.get_mut(at) {
+        *byte = input.byte();
+    }
+    let Ok(Hello(theirs)) = Hello::parse(&hello) else { return };
+    let Some(mut connection) = Connection::new(ours, theirs, READS, PLACES) else { return };
+    let mut world = World::default();
+    let mut expected = 0u32;
+    let (mut op, mut slot) = (0, 0);
+    while !input.0.is_empty() && !world.reset {
+        op += 1;
+        let len = u64::from(input.near() % 64);
+        let buffer = Buffer { region: op, offset: 0, len };
+        match input.byte() % 12 {
+            0 => {
+                if connection.send(Op(op), buffer, Remote { addr: 0, rkey: 0 }).is_ok() {
+                    world.sends.insert(op);
+                }
+            }
+            1 | 2 => {
+                world.receives.insert(op, len);
+                if connection.receive(Op(op), buffer, input.byte() & 1 == 1).is_err() {
+                    world.receives.remove(&op);
+                }
+            }
+            3 => {
+                connection.cancel(Op(op.wrapping_sub(u64::from(input.byte() % 8))));
+            }
+            4 if input.byte() == 7 => connection.shutdown(),
+            5 => world.act(&mut connection, 1 + usize::from(input.byte() % 8)),
+            6 if !world.reads.is_empty() => {
+                world.reads.pop_front();
+                connection.read_done();
+            }
+            _ => {
+                let seq = match input.byte() % 8 {
+                    0 => input.near(),
+                    _ => expected,
+                };
+                let addr = u64::MAX - u64::from(input.byte());
+                let mut sent = HEADER;
+                let message = match input.byte() % 8 {
+                    0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len },
+                    2 => Message::Advert { seq, addr, rkey: 1, len },
+                    3 | 4 => Message::Small { seq, len: len as u32 % 12 },
+                    5 => Message::Ack { seq: input.near() },
+                    6 => Message::Withdraw { seq: input.near() },
+                    _ if input.byte() & 1 == 0 => Message::Fin { seq },
+                    _ => Message::Withdrawn { seq: input.near(), dropped: input.byte() & 1 == 0 },
+                };
+                match message {
+                    Message::Advert { addr, len, .. } => world.adverts.push((addr, addr.saturating_add(len))),
+                    Message::Small { len, .. } => {
+                        sent += len as usize;
+                        world.slots.insert(slot, len.into());
+                    }
+                    _ => {}
+                }
+                let mut header = message.emit();
+                if input.byte() == 0xff {
+                    header[usize::from(input.byte()) % HEADER] = input.byte();
+                    sent = sent.wrapping_add(input.near() as usize % 4);
+                }
+                match connection.arrived(slot, &header, sent) {
+                    Ok(kept) => {
+                        if !kept {
+                            world.slots.remove(&slot);
+                        } else {
+                            assert!(world.slots.contains_key(&slot) || header != message.emit());
+                            world.slots.insert(slot, (sent - HEADER) as u64);
+                        }
+                        if matches!(Message::parse(&header, sent), Ok(Message::Advert { .. } | Message::Small { .. })) {
+                            expected = expected.wrapping_add(1);
+                        }
+                        if let Ok(Message::Advert { addr, len, .. }) = Message::parse(&header, sent) {
+                            world.adverts.push((addr, addr + len));
+                        }
+                    }
+                    Err(why) => {
+                        assert_eq!(why, Reset::Protocol);
+                        connection.reset(why);
+                        world.reset = true;
+                    }
+                }
+                slot += 1;
+            }
+        }
+    }
+    // At the end every operation ends, READs first.
+    if !world.reset {
+        connection.reset(Reset::Peer);
+        world.reset = true;
+    }
+    world.act(&mut connection, usize::MAX);
+    while world.reads.pop_front().is_some() {
+        connection.read_done();
+        world.act(&mut connection, usize::MAX);
+    }
+    assert!(world.sends.is_empty() && world.receives.is_empty(), "every operation ends");
+});
