@@ -166,6 +166,11 @@ impl Adversary {
         if rustix::net::connect(&socket, &address(&self.target.doors[door])).is_err() {
             return;
         }
+        // In a network namespace of its own it may hold the name itself, and visit itself.
+        let listener = rustix::net::sockopt::socket_peercred(&socket).map(|who| who.pid);
+        if listener.is_ok_and(|pid| pid == rustix::process::getpid()) {
+            return;
+        }
         self.spoils.connected += 1;
         let (fds, window, kept) = self.received_fd();
         let mut hello = rendezvous::emit(&Message::Hello(Greeting {
