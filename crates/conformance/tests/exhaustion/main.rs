@@ -174,8 +174,8 @@ fn all(cases: impl IntoIterator<Item = (Case, &'static [i32])>) -> Vec<Report> {
                 }
                 reports.push(outcome.report);
             }
-            // The C library ends a process that cannot register a thread's destructors, or has no memory for the thread's
-            // own variables of a library that was opened; the library under test cannot prevent that.
+            // The C library ends a process that cannot register a thread's destructors, or has no memory for the
+            // thread's own variables of a library that was opened; the library under test cannot prevent that.
             Err(error)
                 if ["Fatal glibc error", "cannot allocate memory for thread-local data"]
                     .iter()
