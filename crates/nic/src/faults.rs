@@ -30,7 +30,12 @@ static SETUP: OnceLock<Result<Option<Setup>>> = OnceLock::new();
 /// # Errors
 /// EINVAL: the specification has an error. The first call says on stderr which.
 pub fn setup() -> Result<Option<&'static Setup>> {
-    match SETUP.get_or_init(read) {
+    // Read outside of the initialization: a child that is forked in the middle of one would wait for it for ever.
+    let setup = SETUP.get().unwrap_or_else(|| {
+        let read = read();
+        SETUP.get_or_init(|| read)
+    });
+    match setup {
         Ok(setup) => Ok(setup.as_ref()),
         Err(errno) => Err(*errno),
     }

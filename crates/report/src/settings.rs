@@ -113,9 +113,12 @@ impl Settings {
     /// chooses such a program's environment, and would choose the files that it writes.
     pub fn of_process() -> &'static Settings {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
-        SETTINGS.get_or_init(|| {
-            if is_privileged() { Settings::default() } else { Self::from_lookup(|name| std::env::var_os(name)) }
-        })
+        if let Some(settings) = SETTINGS.get() {
+            return settings;
+        }
+        // Read outside of the initialization: a child that is forked in the middle of one would wait for it for ever.
+        let read = if is_privileged() { Settings::default() } else { Self::from_lookup(|name| std::env::var_os(name)) };
+        SETTINGS.get_or_init(|| read)
     }
 
     /// The settings of an environment in which `get` finds the values of variables.
