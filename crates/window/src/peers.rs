@@ -582,7 +582,8 @@ impl WindowEnv {
                 let half = self.half_open.remove(index);
                 unwatch(&self.epoll, &half.socket);
                 match heard {
-                    Received::Message(Message::Hello(hello), fds) => {
+                    // Others of the same process may have got links since this one connected.
+                    Received::Message(Message::Hello(hello), fds) if !self.has_enough(half.who) => {
                         self.welcome(half.socket, half.who, half.at, &hello, fds);
                     }
                     Received::Cut(_) => self.tell_visitors("a peer's descriptors could not be taken"),
