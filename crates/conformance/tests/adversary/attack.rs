@@ -98,6 +98,9 @@ pub fn run(mut wire: Wire, scenario: Scenario) {
         borrowed: None,
     };
     it.take_names();
+    if scenario.after == After::Floods {
+        it.visits_silently(0);
+    }
     let count = if scenario.after == After::Floods { FLOOD } else { FEW };
     for n in 0..count {
         it.visits(n % it.target.doors.len());
@@ -162,16 +165,31 @@ impl Adversary {
 
     /// Connect, and send something.
     fn visits(&mut self, door: usize) {
-        let socket = seqpacket();
-        if rustix::net::connect(&socket, &address(&self.target.doors[door])).is_err() {
-            return;
+        if let Some(socket) = self.arrive(door) {
+            self.greet(door, socket);
         }
+    }
+
+    /// Connect several times before any of the connections says HELLO: the limit of links holds for these as well.
+    fn visits_silently(&mut self, door: usize) {
+        let silent: Vec<_> = (0..12).filter_map(|_| self.arrive(door)).collect();
+        std::thread::sleep(Duration::from_millis(50));
+        silent.into_iter().for_each(|socket| self.greet(door, socket));
+    }
+
+    fn arrive(&mut self, door: usize) -> Option<OwnedFd> {
+        let socket = seqpacket();
+        rustix::net::connect(&socket, &address(&self.target.doors[door])).ok()?;
         // In a network namespace of its own it may hold the name itself, and visit itself.
         let listener = rustix::net::sockopt::socket_peercred(&socket).map(|who| who.pid);
         if listener.is_ok_and(|pid| pid == rustix::process::getpid()) {
-            return;
+            return None;
         }
         self.spoils.connected += 1;
+        Some(socket)
+    }
+
+    fn greet(&mut self, door: usize, socket: OwnedFd) {
         let (fds, window, kept) = self.received_fd();
         let mut hello = rendezvous::emit(&Message::Hello(Greeting {
             instance: self.borrowed.unwrap_or([7; 16]),
