@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memory::backing::Memfd;
@@ -93,19 +93,20 @@ fn look_for_other_end(fd: i32) -> Option<()> {
         return None;
     };
     slot.listener.store(listener, Ordering::Relaxed);
+    slot.has_come.store(0, Ordering::Relaxed);
     slot.calls.store(0, Ordering::Relaxed);
     slot.first.store(u32::from(first), Ordering::Relaxed);
     table::set_tag(fd, Tag::Waiting(number));
     Some(())
 }
 
-fn is_of_this_user(socket: &OwnedFd) -> bool {
+fn is_of_this_user(socket: BorrowedFd<'_>) -> bool {
     let user = memory::fds::peer_credentials(socket).map(|(_, user)| user);
     user == Ok(rustix::process::geteuid().as_raw())
 }
 
 fn join(fd: i32, socket: &OwnedFd, hello: Hello, first: bool) -> Option<()> {
-    if !is_of_this_user(socket) {
+    if !is_of_this_user(socket.as_fd()) {
         return None;
     }
     let (memory, file) = Memfd::create(Pair::<Memfd>::LEN).ok()?;
@@ -127,20 +128,25 @@ fn join(fd: i32, socket: &OwnedFd, hello: Hello, first: bool) -> Option<()> {
 /// Looks whether the other end has come. `None`: it will not, or is not to be believed.
 fn see_who_came(fd: i32, number: usize, calls: u32) -> Option<()> {
     let slot = table::slot(number);
-    let listener = borrow(slot.listener.load(Ordering::Relaxed));
-    let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(socket) => socket,
-        Err(rustix::io::Errno::AGAIN) if calls < MANY => return Some(()),
-        Err(_) => return None,
-    };
+    let fd_there = || borrow(slot.listener.load(Ordering::Relaxed));
+    let has_not_come = |error| error == rustix::io::Errno::AGAIN && calls < MANY;
+    if slot.has_come.load(Ordering::Relaxed) == 0 {
+        let socket = match rustix::net::accept_with(fd_there(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => out_of_the_way(socket)?,
+            Err(error) => return has_not_come(error).then_some(()),
+        };
+        descriptors::close_own(&slot.listener);
+        slot.listener.store(socket, Ordering::Relaxed);
+        slot.has_come.store(1, Ordering::Relaxed);
+    }
     let mut bytes = [0u8; hello::LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+    let got = match rustix::net::recvmsg(fd_there(), &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
         Ok(got) => got.bytes,
-        // It has connected and not sent yet: what it sends now would be lost, so both stay.
-        Err(_) => return None,
+        // The other end sends in the moment after it has connected: a later call looks again.
+        Err(error) => return has_not_come(error).then_some(()),
     };
     let mut files = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
@@ -151,7 +157,7 @@ fn see_who_came(fd: i32, number: usize, calls: u32) -> Option<()> {
     let said = Hello::parse(bytes.get(..got)?)?;
     let (local, remote) = addresses(fd)?;
     let is_other_end = (said.local, said.remote) == (hello::canonical(remote), hello::canonical(local));
-    if !is_other_end || !is_of_this_user(&socket) || !is_bell(&mine) || !is_bell(&theirs) {
+    if !is_other_end || !is_of_this_user(fd_there()) || !is_bell(&mine) || !is_bell(&theirs) {
         return None;
     }
     let memory = Memfd::open(&file, Pair::<Memfd>::LEN).ok()?;

@@ -166,6 +166,8 @@ pub struct Slot {
     pub their_bell: AtomicI32,
     /// Where the other end is waited for, and how many calls have been made meanwhile.
     pub listener: AtomicI32,
+    /// 1: `listener` is the connection of the end that came there.
+    pub has_come: AtomicU32,
     pub calls: AtomicU32,
     /// 1: this end sends by the first stream.
     pub first: AtomicU32,
@@ -190,6 +192,7 @@ static TABLE: [Slot; SLOTS] = [const {
         bell: AtomicI32::new(-1),
         their_bell: AtomicI32::new(-1),
         listener: AtomicI32::new(-1),
+        has_come: AtomicU32::new(0),
         calls: AtomicU32::new(0),
         first: AtomicU32::new(0),
         cookie: AtomicU64::new(0),

@@ -262,8 +262,14 @@ fn survivor(mut stream: TcpStream, moves: bool) {
     assert_eq!(rest, [9; 1000]);
     // The first write is answered by a reset, so that a later one finds the pipe broken.
     stream.write_all(b"x").unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    let error = stream.write_all(b"x").unwrap_err();
+    let until = Instant::now() + Duration::from_secs(30);
+    let error = loop {
+        match stream.write_all(b"x") {
+            Ok(()) => assert!(Instant::now() < until, "the reset does not come"),
+            Err(error) => break error,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
