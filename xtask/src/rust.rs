@@ -117,6 +117,7 @@ const NEEDS_SINGLE_COPY: &str = "who_only_watches_its_memory_is_reached";
 const KNOW_NO_WINDOW: &[&str] = &[
     "softrnic-verbs",
     "softrnic-wire",
+    "softrnic-exs",
     "softrnic-trial",
     "softrnic-iwarp",
     "softrnic-sock",
