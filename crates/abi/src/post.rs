@@ -103,12 +103,44 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
     }
 }
 
+/// The data of a SEND of 8 inline bytes over a connection: the smallest message of most programs.
+///
+/// # Safety
+/// As [`body`].
+#[inline(always)]
+unsafe fn word(qp: &Qp, wr: &ibv_send_wr) -> Option<[u8; 8]> {
+    let inline = wr.send_flags & sys::IBV_SEND_INLINE != 0;
+    if wr.opcode != sys::IBV_WR_SEND || wr.num_sge != 1 || !inline || qp.ty == QpType::Ud {
+        return None;
+    }
+    // SAFETY: the list has one entry (caller).
+    let sge = unsafe { wr.sg_list.as_ref() }.filter(|sge| sge.length == 8)?;
+    // SAFETY: it names 8 readable bytes (caller).
+    Some(unsafe { (sge.addr as usize as *const [u8; 8]).read_unaligned() })
+}
+
 /// Post one request.
 ///
 /// # Safety
 /// As [`body`].
 #[inline(always)]
 unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Result<()> {
+    // A call of its own: with a request of constants, and data in a register, the compiler keeps the request out of
+    // memory (a tenth of the time of such a message).
+    // SAFETY: the caller's promise.
+    if let Some(word) = unsafe { word(qp, wr) } {
+        let request = SendWr {
+            wr_id: wr.wr_id,
+            opcode: Opcode::Send,
+            flags: SendFlags::from_bits_truncate(wr.send_flags),
+            imm_or_rkey: 0,
+            // SAFETY: the only member; ignored for other services than XRC.
+            remote_srqn: unsafe { wr.qp_type.xrc.remote_srqn },
+            body: &SendBody::Plain,
+            data: SendData::Inline(&[&word]),
+        };
+        return core.post_send_here(qp.id, &request, now);
+    }
     let opcode = Opcode::from_raw(wr.opcode).ok_or(Errno::EINVAL)?;
     let mut pieces: Pieces = [MaybeUninit::uninit(); limits::MAX_SGE as usize];
     // SAFETY: the caller's promise.
