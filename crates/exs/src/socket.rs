@@ -14,11 +14,11 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma::{Access, CmId, Errno, Library, Mr};
+use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
 use crate::protocol::{Kind, MAX_SMALL, Reset, Settings};
 use end::{End, Part};
-pub use queue::{Event, EventKind, Queue};
+pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
 use shared::Shared;
 
 /// What a socket asks for before it is connected.
@@ -52,12 +52,26 @@ impl Options {
     }
 }
 
+/// The rights with which memory is registered for [`Memory::adopt`].
+pub const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
+
 /// Registered memory. It stays registered while an operation uses it.
 pub struct Memory {
     mr: Arc<Mr>,
 }
 
 impl Memory {
+    /// Memory that the caller has registered in [`Exs::domain`], with [`ACCESS`].
+    pub fn adopt(mr: Arc<Mr>) -> Arc<Memory> {
+        Arc::new(Memory { mr })
+    }
+
+    /// Deregister. EBUSY: an operation uses it, or it has another holder; it is given back.
+    pub fn deregister(memory: Arc<Memory>) -> Result<(), (Arc<Memory>, Errno)> {
+        let Memory { mr } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
+        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr }), error.errno))
+    }
+
     /// The bytes: [`Mr::read`] and [`Mr::write`] copy them.
     pub fn bytes(&self) -> &Mr {
         &self.mr
@@ -92,7 +106,8 @@ impl Exs {
 
     /// Make a queue of `depth` places (exs_qcreate). EINVAL: 0.
     pub fn queue(&self, depth: usize) -> Result<Arc<Queue>, Errno> {
-        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(&self.shared, depth))) }
+        let shared = Arc::downgrade(&self.shared);
+        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(shared, depth))) }
     }
 
     /// Allocate `len` bytes and register them. EINVAL: 0.
@@ -100,13 +115,33 @@ impl Exs {
         if len == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        let mr = self.shared.device.pd.reg_mr(len, access).map_err(|error| error.errno)?;
+        let mr = self.shared.device.pd.reg_mr(len, ACCESS).map_err(|error| error.errno)?;
         Ok(Arc::new(Memory { mr }))
+    }
+
+    /// The protection domain of the device.
+    pub fn domain(&self) -> &Arc<Pd> {
+        &self.shared.device.pd
+    }
+
+    /// Take an address, for [`Exs::listen_at`] or [`Exs::connect_from`]. EADDRINUSE, EADDRNOTAVAIL, EINVAL.
+    pub fn bind(&self, at: SocketAddr) -> Result<Bound, Errno> {
+        let bind = || {
+            let bound = self.shared.id()?;
+            bound.id.bind(at)?;
+            Ok(bound)
+        };
+        bind().map_err(|error: rdma::Error| error.errno)
     }
 
     /// Listen at an address; `backlog` connections may wait for an accept.
     pub fn listen(&self, at: SocketAddr, backlog: u16, options: Options) -> Result<Arc<Listener>, Errno> {
+        options.check()?;
+        self.listen_at(self.bind(at)?, backlog, options)
+    }
+
+    /// As [`Exs::listen`], at an address that is taken.
+    pub fn listen_at(&self, at: Bound, backlog: u16, options: Options) -> Result<Arc<Listener>, Errno> {
         options.check()?;
         self.shared.listen(at, backlog, options).map_err(|error| error.errno)
     }
@@ -120,12 +155,37 @@ impl Exs {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<Arc<Socket>, Errno> {
+        self.connect_from(None, to, options, queue, handle)
+    }
+
+    /// As [`Exs::connect`], from an address that is taken.
+    pub fn connect_from(
+        &self,
+        from: Option<Bound>,
+        to: SocketAddr,
+        options: Options,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<Arc<Socket>, Errno> {
         options.check()?;
         queue.reserve()?;
-        self.shared.connect(to, options, (queue.clone(), handle)).map_err(|error| {
+        self.shared.connect(from, to, options, (queue.clone(), handle)).map_err(|error| {
             queue.release();
             error.errno
         })
+    }
+}
+
+/// An address that is taken.
+pub struct Bound {
+    number: u64,
+    id: Arc<CmId>,
+}
+
+impl Bound {
+    /// The address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
     }
 }
 
@@ -179,6 +239,25 @@ impl Listener {
         drop(id);
         shared.match_up(self);
         Ok(())
+    }
+
+    /// Connections that wait for an accept.
+    pub fn waiting(&self) -> usize {
+        self.state().requests.len()
+    }
+
+    /// End the accepts that were posted with this queue and handle, with ECANCELED; how many.
+    pub fn cancel(&self, queue: &Arc<Queue>, handle: u64) -> usize {
+        let wanted = |(of, number): &To| Arc::ptr_eq(of, queue) && *number == handle;
+        let mut state = self.state();
+        let before = state.accepts.len();
+        state.accepts.retain(|accept| !wanted(accept));
+        let ended = before - state.accepts.len();
+        drop(state);
+        for _ in 0..ended {
+            queue.put(Event::new(EventKind::Accept, handle, Err(Errno(libc::ECANCELED))));
+        }
+        ended
     }
 
     /// Listen no more: posted accepts end with ECANCELED, and connections that wait are refused. EBADF: it is closed.
@@ -265,6 +344,16 @@ impl Socket {
         begun
     }
 
+    /// The address of this end; `None` before there is a route.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
+
     /// Send a part of a memory, which belongs to the connection until the event. The result is the operation's number,
     /// for [`Socket::cancel`].
     ///
@@ -303,21 +392,20 @@ impl Socket {
         self.inner().end.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown()
     }
 
-    /// Close. Pending operations end with ECANCELED, then the CLOSE event comes. EBADF: it is closed. EALREADY: it is
-    /// being connected.
+    /// Close. Pending operations end with ECANCELED, then the CLOSE event comes. EBADF: it is closed.
     pub fn close(&self, queue: &Arc<Queue>, handle: u64) -> Result<(), Errno> {
         queue.reserve()?;
         let mut inner = self.inner();
-        let errno = match inner.stage {
-            Stage::Connecting(_) | Stage::Accepting(_) => Some(libc::EALREADY),
-            Stage::Closing(_) | Stage::Closed => Some(libc::EBADF),
-            Stage::Up | Stage::Gone => None,
-        };
-        if let Some(errno) = errno {
+        if matches!(inner.stage, Stage::Accepting(_) | Stage::Closing(_) | Stage::Closed) {
             queue.release();
-            return Err(Errno(errno));
+            return Err(Errno(libc::EBADF));
         }
-        inner.stage = Stage::Closing((queue.clone(), handle));
+        let closing = Stage::Closing((queue.clone(), handle));
+        if let Stage::Connecting((queue, handle)) = std::mem::replace(&mut inner.stage, closing) {
+            queue.put(Event::new(EventKind::Connect, handle, Err(Errno(libc::ECANCELED))));
+            self.finish(&mut inner);
+            return Ok(());
+        }
         if let Some(end) = &mut inner.end {
             // The peer sees the end of the data if it has all of them; else a reset.
             if end.has_sends() || end.shutdown().is_err() {

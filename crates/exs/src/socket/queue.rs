@@ -1,16 +1,22 @@
 //! Event queues.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rdma::Errno;
+use rustix::thread::futex;
+use rustix::time::Timespec;
 
 use super::Socket;
 use super::shared::Shared;
 
 /// The time for which a thread that waits looks at the wire itself before it sleeps.
 const LOOK: Duration = Duration::from_micros(50);
+/// The longest sleep. A sleep with a limit ends at every signal that has a handler; one without goes on if the handler
+/// has SA_RESTART (signal(7), futex(2)).
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The kind of operation that an event ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +31,8 @@ pub enum EventKind {
     Receive,
     /// EXS_EVT_CLOSE.
     Close,
+    /// An operation of the holder of the queue ([`Queue::put`]), which knows its kind by the handle.
+    Other,
 }
 
 /// The end of an operation.
@@ -45,29 +53,74 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(kind: EventKind, handle: u64, result: Result<u64, Errno>) -> Event {
+    /// An event of an operation with this handle, without a mark and without a connection.
+    pub fn new(kind: EventKind, handle: u64, result: Result<u64, Errno>) -> Event {
         Event { kind, handle, result, truncated: false, end: false, socket: None }
     }
 }
+
+/// How a thread waits for events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WaitMode {
+    /// Look at the wire for a short time, then sleep.
+    #[default]
+    Adaptive,
+    /// Sleep at once.
+    Notify,
+    /// Look at the wire until the wait is over.
+    BusyPoll,
+}
+
+/// A function that is told of a change: true when as many events wait as [`Queue::set_bell`] says, false when fewer do.
+/// It is called with the queue's lock, and must not call the queue.
+pub type Bell = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
     events: VecDeque<Event>,
     /// Operations that will bring an event, and events that are there.
     places: usize,
+    depth: usize,
+    /// Threads that sleep.
+    sleepers: usize,
+    waiting: WaitMode,
+    bell: Option<Bell>,
+    /// The number of events at which the bell rings.
+    threshold: usize,
+    /// The last word of the bell.
+    rung: bool,
+}
+
+impl State {
+    /// Tell the bell of a change. `again`: events were taken, and it rings for those that are left.
+    fn ring(&mut self, again: bool) {
+        let due = self.events.len() >= self.threshold;
+        if due != self.rung || due && again {
+            self.rung = due;
+            if let Some(bell) = &self.bell {
+                bell(due);
+            }
+        }
+    }
 }
 
 /// A queue of events. An operation reserves a place, so no event is lost.
 pub struct Queue {
     shared: Weak<Shared>,
-    depth: usize,
     state: Mutex<State>,
-    came: Condvar,
+    /// Changes with every event: the word on which threads sleep.
+    came: AtomicU32,
 }
 
 impl Queue {
-    pub(super) fn new(shared: &Arc<Shared>, depth: usize) -> Queue {
-        Queue { shared: Arc::downgrade(shared), depth, state: Mutex::default(), came: Condvar::new() }
+    pub(super) fn new(shared: Weak<Shared>, depth: usize) -> Queue {
+        let state = State { depth, threshold: 1, ..State::default() };
+        Queue { shared, state: Mutex::new(state), came: AtomicU32::new(0) }
+    }
+
+    /// A queue for operations of the holder alone, which moves no bytes. EINVAL: a depth of 0.
+    pub fn alone(depth: usize) -> Result<Arc<Queue>, Errno> {
+        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(Weak::new(), depth))) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -75,9 +128,9 @@ impl Queue {
     }
 
     /// Take a place. EAGAIN: there is none.
-    pub(super) fn reserve(&self) -> Result<(), Errno> {
+    pub fn reserve(&self) -> Result<(), Errno> {
         let mut state = self.state();
-        if state.places >= self.depth {
+        if state.places >= state.depth {
             return Err(Errno(libc::EAGAIN));
         }
         state.places += 1;
@@ -85,14 +138,57 @@ impl Queue {
     }
 
     /// Give a place back whose operation was refused.
-    pub(super) fn release(&self) {
+    pub fn release(&self) {
         self.state().places -= 1;
     }
 
-    /// Put an event into its place.
-    pub(super) fn put(&self, event: Event) {
-        self.state().events.push_back(event);
-        self.came.notify_all();
+    /// Put an event into the place that its operation has reserved.
+    pub fn put(&self, event: Event) {
+        let mut state = self.state();
+        state.events.push_back(event);
+        state.ring(false);
+        self.came.fetch_add(1, Ordering::Relaxed);
+        if state.sleepers > 0 {
+            drop(state);
+            // It fails for no word that is mapped.
+            let _ = futex::wake(&self.came, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+
+    /// Change the depth. EINVAL: 0. EBUSY: more places are in use.
+    pub fn set_depth(&self, depth: usize) -> Result<(), Errno> {
+        let mut state = self.state();
+        if depth == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if state.places > depth {
+            return Err(Errno(libc::EBUSY));
+        }
+        state.depth = depth;
+        Ok(())
+    }
+
+    /// The number of places.
+    pub fn depth(&self) -> usize {
+        self.state().depth
+    }
+
+    /// Places in use: operations that are pending, and events that wait.
+    pub fn in_use(&self) -> usize {
+        self.state().places
+    }
+
+    /// Change how threads wait that come from now on.
+    pub fn set_waiting(&self, waiting: WaitMode) {
+        self.state().waiting = waiting;
+    }
+
+    /// Have a bell rung when `threshold` events are there (0 counts as 1), and silenced when fewer are. After a call
+    /// that takes events and leaves as many, it rings again.
+    pub fn set_bell(&self, threshold: usize, bell: Option<Bell>) {
+        let mut state = self.state();
+        (state.threshold, state.bell, state.rung) = (threshold.max(1), bell, false);
+        state.ring(false);
     }
 
     /// Events that wait.
@@ -106,16 +202,31 @@ impl Queue {
     }
 
     /// Wait until `least` events are there or the time is over (`None`: for ever), and take up to `most`. Without
-    /// `least` the call does not wait.
+    /// `least` the call does not wait. A signal does not end the wait.
     pub fn dequeue(&self, most: usize, least: usize, timeout: Option<Duration>) -> Vec<Event> {
         let since = Instant::now();
+        loop {
+            let left = timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
+            if let Ok(events) = self.take(most, least, left) {
+                return events;
+            }
+        }
+    }
+
+    /// As [`Queue::dequeue`]. EINTR: a signal has ended the sleep before there were enough events, and none is taken.
+    pub fn take(&self, most: usize, least: usize, timeout: Option<Duration>) -> Result<Vec<Event>, Errno> {
+        let since = Instant::now();
         let least = least.min(most);
-        let shared = self.shared.upgrade();
-        if let Some(shared) = &shared {
+        let look = match self.state().waiting {
+            WaitMode::Adaptive => Some(timeout.map_or(LOOK, |timeout| timeout.min(LOOK))),
+            WaitMode::Notify => Some(Duration::ZERO),
+            WaitMode::BusyPoll => timeout,
+        };
+        if let Some(shared) = self.shared.upgrade() {
             let _polls = shared.begin_poll();
             loop {
                 shared.progress(false);
-                if self.len() >= least || since.elapsed() >= timeout.unwrap_or(LOOK).min(LOOK) {
+                if self.len() >= least || look.is_some_and(|look| since.elapsed() >= look) {
                     break;
                 }
                 std::hint::spin_loop();
@@ -123,17 +234,27 @@ impl Queue {
         }
         let mut state = self.state();
         while state.events.len() < least {
-            let left = timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
-            if left == Some(Duration::ZERO) {
+            let left = timeout.map_or(LONGEST, |timeout| timeout.saturating_sub(since.elapsed()).min(LONGEST));
+            if left.is_zero() {
                 break;
             }
-            state = match left {
-                None => self.came.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => self.came.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
+            let seen = self.came.load(Ordering::Relaxed);
+            state.sleepers += 1;
+            drop(state);
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let slept = futex::wait(&self.came, futex::Flags::PRIVATE, seen, Some(&left));
+            state = self.state();
+            state.sleepers -= 1;
+            if slept == Err(rustix::io::Errno::INTR) && state.events.len() < least {
+                return Err(Errno(libc::EINTR));
+            }
         }
         let count = most.min(state.events.len());
         state.places -= count;
-        state.events.drain(..count).collect()
+        let events = state.events.drain(..count).collect();
+        if count > 0 {
+            state.ring(true);
+        }
+        Ok(events)
     }
 }

@@ -12,7 +12,7 @@ use rustix::fd::OwnedFd;
 
 use super::end::End;
 use super::queue::{Event, EventKind};
-use super::{Inner, Listener, Options, Socket, Stage, To, Waiting};
+use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting};
 use crate::protocol::{Connection, Hello, Reset};
 
 /// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
@@ -159,10 +159,14 @@ impl Shared {
         socket.step(inner);
     }
 
-    pub fn listen(self: &Arc<Self>, at: SocketAddr, backlog: u16, options: Options) -> rdma::Result<Arc<Listener>> {
+    /// A new id, with the number that its events will have.
+    pub fn id(&self) -> rdma::Result<Bound> {
         let number = self.number();
-        let id = self.channel.create_id(number)?;
-        id.bind(at)?;
+        Ok(Bound { number, id: self.channel.create_id(number)? })
+    }
+
+    pub fn listen(self: &Arc<Self>, at: Bound, backlog: u16, options: Options) -> rdma::Result<Arc<Listener>> {
+        let Bound { number, id } = at;
         let listener = Arc::new(Listener {
             number,
             addr: id.local_addr(),
@@ -185,9 +189,14 @@ impl Shared {
         lock(&self.listeners).remove(&listener);
     }
 
-    pub fn connect(&self, to: SocketAddr, options: Options, tell: To) -> rdma::Result<Arc<Socket>> {
-        let number = self.number();
-        let id = self.channel.create_id(number)?;
+    pub fn connect(
+        &self,
+        from: Option<Bound>,
+        to: SocketAddr,
+        options: Options,
+        tell: To,
+    ) -> rdma::Result<Arc<Socket>> {
+        let Bound { number, id } = from.map_or_else(|| self.id(), Ok)?;
         let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None });
         let socket = Arc::new(Socket { number, options, inner, id });
         lock(&self.sockets).insert(number, socket.clone());
@@ -242,8 +251,12 @@ impl Shared {
         }
     }
 
-    /// Ask the peer.
+    /// Ask the peer, now that there is a route.
     fn ask(&self, socket: &Socket, inner: &mut Inner) -> rdma::Result<()> {
+        if !matches!(inner.stage, Stage::Connecting(_)) {
+            // The program has closed it meanwhile.
+            return Ok(());
+        }
         let end = End::new(&self.device, &socket.id, &socket.options, socket.number)?;
         let hello = Hello(socket.options.settings()).emit();
         let reads = socket.options.reads;
