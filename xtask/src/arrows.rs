@@ -50,6 +50,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // Extended sockets: their protocol, and sockets on verbs.
     ("softrnic-exs",    &["softrnic-rdma"]),
+    // Their C ABI, thin: libexs.so.
+    ("softrnic-exs-abi", &["softrnic-rdma", "softrnic-exs"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its

@@ -124,6 +124,12 @@ impl Exs {
         &self.shared.device.pd
     }
 
+    /// Have a function called when [`Socket::ready`] or [`Listener::waiting`] may have changed. There is one, for good;
+    /// it is called with locks, and must not call this crate.
+    pub fn watch(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.shared.changed.set(changed);
+    }
+
     /// Take an address, for [`Exs::listen_at`] or [`Exs::connect_from`]. EADDRINUSE, EADDRNOTAVAIL, EINVAL.
     pub fn bind(&self, at: SocketAddr) -> Result<Bound, Errno> {
         let bind = || {
@@ -299,6 +305,17 @@ struct Inner {
     end: Option<End>,
 }
 
+/// What a connection is ready for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ready {
+    /// A receive would not wait for the peer.
+    pub readable: bool,
+    /// A send would not be EAGAIN.
+    pub writable: bool,
+    /// The connection has ended.
+    pub gone: bool,
+}
+
 /// A connection. [`Socket::close`] ends it; without it, it lives as long as its [`Exs`].
 pub struct Socket {
     number: u64,
@@ -352,6 +369,17 @@ impl Socket {
     /// The address of the peer.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.peer_addr()
+    }
+
+    /// What the connection is ready for.
+    pub fn ready(&self) -> Ready {
+        let inner = self.inner();
+        let (readable, writable) = inner.end.as_ref().map_or((false, false), End::ready);
+        match inner.stage {
+            Stage::Connecting(_) | Stage::Accepting(_) => Ready::default(),
+            Stage::Up => Ready { readable, writable, gone: false },
+            Stage::Gone | Stage::Closing(_) | Stage::Closed => Ready { readable: true, writable: false, gone: true },
+        }
     }
 
     /// Send a part of a memory, which belongs to the connection until the event. The result is the operation's number,

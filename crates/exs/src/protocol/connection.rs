@@ -180,6 +180,16 @@ impl Connection {
         self.dead
     }
 
+    /// True if a receive would have an end: data that no receive takes are there, or no more will come.
+    pub fn is_readable(&self) -> bool {
+        self.dead.is_some() || self.peer_fin || self.incoming.iter().any(|incoming| !incoming.closed)
+    }
+
+    /// True if a send would be taken.
+    pub fn is_writable(&self) -> bool {
+        self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
+    }
+
     /// READs that are not completed.
     pub fn reads_in_flight(&self) -> usize {
         self.flights.len()

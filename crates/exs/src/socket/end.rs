@@ -165,6 +165,11 @@ impl End {
         self.protocol.as_ref().is_some_and(|protocol| protocol.dead().is_some())
     }
 
+    /// What could be done now: a receive, a send.
+    pub fn ready(&self) -> (bool, bool) {
+        self.protocol.as_ref().map_or((false, false), |protocol| (protocol.is_readable(), protocol.is_writable()))
+    }
+
     /// True if no operation is pending.
     pub fn is_done(&self) -> bool {
         self.pending.is_empty()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rdma::sys::cma::*;
 use rdma::{CmEvent, CmId, CmParam, CompChannel, Context, Errno, EventChannel, Library, Pd};
@@ -38,6 +38,8 @@ pub(super) struct Shared {
     polls: AtomicUsize,
     stopped: AtomicBool,
     wake: OwnedFd,
+    /// See [`super::Exs::watch`].
+    pub changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// A thread looks at the wire as long as this lives.
@@ -80,6 +82,7 @@ impl Shared {
             polls: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             wake,
+            changed: OnceLock::new(),
         })
     }
 
@@ -101,6 +104,7 @@ impl Shared {
             while let Ok(Some(_)) = self.device.completions.try_event() {}
             while let Ok(Some(event)) = self.channel.try_event() {
                 self.event(event);
+                self.tell_of_change();
             }
             self.progress(self.polls.load(Ordering::SeqCst) == 0);
         }
@@ -137,11 +141,11 @@ impl Shared {
                 // Another thread moves its bytes. One that arms must not pass it over.
                 if arm {
                     let mut inner = socket.inner();
-                    Self::step(socket, &mut inner, arm);
+                    self.step(socket, &mut inner, arm);
                 }
                 continue;
             };
-            Self::step(socket, &mut inner, arm);
+            self.step(socket, &mut inner, arm);
             if matches!(inner.stage, Stage::Closed) {
                 closed.push(socket.number);
             }
@@ -151,12 +155,20 @@ impl Shared {
         }
     }
 
-    fn step(socket: &Socket, inner: &mut Inner, arm: bool) {
+    fn tell_of_change(&self) {
+        if let Some(changed) = self.changed.get() {
+            changed();
+        }
+    }
+
+    fn step(&self, socket: &Socket, inner: &mut Inner, arm: bool) {
         // Arms first, then looks: what comes between would wake no thread.
         if let (true, Some(end)) = (arm, &inner.end) {
             end.arm();
         }
-        socket.step(inner);
+        if socket.step(inner) {
+            self.tell_of_change();
+        }
     }
 
     /// A new id, with the number that its events will have.

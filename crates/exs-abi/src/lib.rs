@@ -1,0 +1,27 @@
+//! libexs.so: the functions of `sys/exs.h` over the crate `exs`, and over TCP for descriptors of socket(2).
+//!
+//! The functions translate, call, and set errno. Arguments are untrusted: numbers are checked, structures are copied
+//! once, and the copy is used. A pointer that is null where there must be one is EFAULT; any other bad pointer is the
+//! program's fault, as with every function of the C library.
+//!
+//! An operation of the program is an [`queue::Op`] in the table of its queue. The crate `exs` and the TCP side know
+//! only its key, and the event is made when the program takes it ([`queue::Queue::take`]).
+
+mod address;
+mod close;
+mod connect;
+mod ctypes;
+mod device;
+mod entry;
+mod file;
+mod init;
+mod memory;
+mod options;
+mod poll;
+mod queue;
+mod service;
+mod slab;
+mod socket;
+mod tcp;
+mod tcp_calls;
+mod transfer;
