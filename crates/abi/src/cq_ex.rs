@@ -53,7 +53,11 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<CqInit> {
         user: attr.cq_context,
         channel: attr.channel,
         vector: attr.comp_vector.into(),
-        opts: CqOpts { ignore_overrun: flags & overrun != 0, single_threaded: flags & single != 0 },
+        opts: CqOpts {
+            ignore_overrun: flags & overrun != 0,
+            single_threaded: flags & single != 0,
+            ..CqOpts::default()
+        },
         parent_domain: if domain { attr.parent_domain } else { core::ptr::null_mut() },
     })
 }

@@ -85,6 +85,11 @@ impl Memory {
         self.range(offset, length)
     }
 
+    /// The start and the bytes of the whole pages.
+    pub fn whole(&self) -> (*mut c_void, usize) {
+        (self.start, self.mapped)
+    }
+
     /// Address of `[offset, offset + length)`; EINVAL beyond the end.
     pub fn range(&self, offset: u64, length: usize) -> Result<*mut c_void> {
         let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;

@@ -28,6 +28,7 @@ mod cq_ex;
 mod device;
 mod dm;
 mod dv;
+mod dv_queues;
 mod entry;
 mod events;
 // A test program is no cdylib: it has no version map, and exports nothing.

@@ -99,6 +99,8 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
             }
             // The structure has no members for it; it is posted with ibv_wr_flush.
             Opcode::Flush => return Err(Errno::EINVAL),
+            // No `enum ibv_wr_opcode` has their numbers; they are posted with softrnic_dv_post_task.
+            Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn => return Err(Errno::EINVAL),
         })
     }
 }

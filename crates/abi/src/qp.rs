@@ -3,9 +3,10 @@
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use libc::{c_int, c_void};
-use nic::Nic;
+use nic::{Managed, Nic};
 use parking_lot::Mutex;
 use sys::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wr_opcode};
 use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
@@ -13,6 +14,8 @@ use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
 use crate::attr;
 use crate::context::{Context, alive};
 use crate::cq::Cq;
+use crate::dm::Memory;
+use crate::dv_queues::Wanted;
 use crate::entry::{Handled, Zeroed, argument, by_handle_if_any, looked_up, number, object, output, pointer};
 use crate::pd::Pd;
 use crate::per_nic::PerNic;
@@ -35,6 +38,9 @@ pub struct Qp {
     /// The real sizes.
     pub cap: QpCap,
     sq_sig_all: bool,
+    /// The memory of the entries of a managed send queue. The device has it, too, and must not be the last to let go:
+    /// it would do so under its lock, which giving memory back takes.
+    pub array: Option<Arc<Memory>>,
     /// The operations that `ibv_wr_*` may build (`enum ibv_qp_create_send_ops_flags`); `None`: made without that
     /// interface.
     pub send_ops: Option<u64>,
@@ -57,6 +63,9 @@ static TARGETS: PerNic<Mutex<HashMap<QpId, Target>>> = PerNic::new();
 struct Extra {
     xrcd: Option<verbs::XrcdId>,
     send_ops: Option<u64>,
+    is_managed: bool,
+    managed: Managed,
+    array: Option<Arc<Memory>>,
 }
 
 impl Handled for Qp {
@@ -121,6 +130,7 @@ impl Qp {
             ty,
             cap: QpCap::default(),
             sq_sig_all,
+            array: None,
             send_ops,
             batch: Batch::default(),
         }))
@@ -165,7 +175,12 @@ impl Qp {
         let nobody = QpId { index: u32::MAX, generation: 0 };
         let qp = Self::new(nic, ctx.c(), nobody, ty, extra.send_ops, init.sq_sig_all != 0);
         // The token of its events is the address of its structure.
-        let (id, created) = match nic.create_qp(ctx.id(), &request, qp as u64) {
+        let made = if extra.is_managed {
+            nic.lock_for_qp().and_then(|mut core| core.create_managed_qp(ctx.id(), &request, qp as u64, &extra.managed))
+        } else {
+            nic.create_qp(ctx.id(), &request, qp as u64)
+        };
+        let (id, created) = match made {
             Ok(made) => made,
             Err(errno) => {
                 // SAFETY: made above; no other thread has it.
@@ -178,6 +193,7 @@ impl Qp {
         unsafe {
             (*qp).id = id;
             (*qp).cap = created.cap;
+            (*qp).array = extra.array;
             let base = &mut (*(*qp).c.get()).qp_base;
             base.context = ctx.c();
             base.qp_context = init.qp_context;
@@ -193,6 +209,17 @@ impl Qp {
             TARGETS.of(nic).lock().insert(id, target);
         }
         Ok(qp.cast())
+    }
+
+    /// Make a queue pair that takes tasks (`dv_queues`).
+    pub fn create_managed(
+        ctx: &Context,
+        pd: *mut ibv_pd,
+        init: &mut ibv_qp_init_attr,
+        wanted: &Wanted,
+    ) -> Result<*mut ibv_qp> {
+        let (managed, array) = wanted.queues(ctx.nic()?, &attr::cap(&init.cap))?;
+        Self::create(ctx, pd, init, Extra { is_managed: true, managed, array, ..Extra::default() })
     }
 
     /// Make another handle of an XRC target.

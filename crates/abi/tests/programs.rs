@@ -81,4 +81,6 @@ macro_rules! programs {
     };
 }
 
-programs!(badargs cancel child cqx disconnect dlvsym files handles ignored infiniband link share shared tables wr);
+programs!(
+    badargs cancel child cqx disconnect dlvsym files handles ignored infiniband link queues share shared tables wr
+);

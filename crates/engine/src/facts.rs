@@ -194,7 +194,7 @@ fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
         held,
         held_signaled,
         executing: qp.inflight.iter().filter(|e| !e.done).count() as u32,
-        waiting: (qp.sq.posted - qp.sq.fetched) as u32,
+        waiting: qp.sq.unfetched() as u32,
         head,
         next_psn: qp.rc.next_psn.get(),
         unacked_psn: qp.rc.unacked.get(),

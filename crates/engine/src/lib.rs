@@ -52,10 +52,12 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use verbs::{AhAttr, AhId, CtxId, Gid, LinkLayer, PdId, QpId, SrqId, XrcdId};
 use wire::{Env, LinkId, Span};
 
+pub use objects::managed::{QueueState, Side};
 pub use qpn::BLOCK as QPN_BLOCK;
 pub use rc::fast::{Fast, Poller};
 pub use region::{MrInfo, MwKind};
 pub use wq::cq::{CqOpts, Notice};
+pub use wq::managed::{Managed, SendRules, array_bytes};
 
 use qpn::QpnTable;
 use qps::Qps;
@@ -140,6 +142,8 @@ pub struct Engine<P: Env> {
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
     turn: u64,
+    /// Tasks executed under this hold of the lock.
+    tasks: u32,
     /// Payload of a packet that had waited and is being received now.
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
@@ -195,6 +199,7 @@ impl<P: Env> Engine<P> {
             fast_paths: [0; 4],
             moved: 0,
             turn: 0,
+            tasks: 0,
             held: Vec::new(),
             starving: Vec::new(),
             strangers: 0,

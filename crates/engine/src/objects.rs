@@ -3,6 +3,7 @@
 
 mod ah;
 mod cq;
+pub(crate) mod managed;
 mod mcast;
 mod mr;
 mod pd;

@@ -211,6 +211,9 @@ pub(crate) struct Qp {
 
     pub counts: Counts,
     pub handed: Handed,
+
+    /// WAIT and ENABLE may be posted (`wq::managed`).
+    pub cross_channel: bool,
 }
 
 impl Qp {
@@ -314,29 +317,33 @@ impl Qp {
         // The fast path owes nothing but one acknowledgement.
         let owes_little =
             matches!((self.rc.responses.len(), self.rc.responses.front()), (0, _) | (1, Some(Response::Ack { .. })));
-        let all_out = self.cursor == self.inflight.len() && self.sq.fetched == self.sq.posted;
+        // Requests that are held back wait for no acknowledgement, but nothing posted may overtake them.
+        let idle = self.cursor == self.inflight.len() && !self.sq.is_runnable();
+        let all_out = idle && self.sq.unfetched() == 0;
+        let managed = self.sq.managed.is_some();
         let receives = (sends || self.state == QpState::Rtr && self.rc.comm_est)
             && owes_little
             && self.recv.is_none()
             && self.rc.write.is_none()
-            && self.init.srq.is_none();
+            && self.init.srq.is_none()
+            && self.rq.managed.is_none();
         let over = |link: Option<LinkId>, open: bool| link.filter(|_| rc && open).unwrap_or(NOWHERE);
         Gates {
-            out: over(self.link, sends && all_out && !self.halted && self.rc.rnr_until.is_none()),
+            out: over(self.link, sends && all_out && !managed && !self.halted && self.rc.rnr_until.is_none()),
             sends: over(self.from, receives),
-            acks: over(self.from, sends && all_out && owes_little && self.rc.rnr_until.is_none()),
-            answers: self.link.filter(|_| connected && all_out).unwrap_or(NOWHERE),
+            acks: over(self.from, sends && idle && !managed && owes_little && self.rc.rnr_until.is_none()),
+            answers: self.link.filter(|_| connected && idle).unwrap_or(NOWHERE),
         }
     }
 
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
-        !self.rc.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.fetched < self.sq.posted
+        !self.rc.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.is_runnable()
     }
 
     /// True if a completion of a send is still to come.
     pub fn expects_sends(&self) -> bool {
-        !self.inflight.is_empty() || self.unlisted > 0 || self.sq.fetched < self.sq.posted
+        !self.inflight.is_empty() || self.unlisted > 0 || self.sq.is_runnable()
     }
 
     /// The sequence number of the oldest request that is not listed.

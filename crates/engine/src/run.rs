@@ -138,6 +138,9 @@ impl<P: Env> Engine<P> {
     pub fn run(&mut self, now: Nanos) {
         self.unpark();
         self.moved = 0;
+        // Completions that are never polled are overwritten again and again.
+        self.free_overwritten();
+        self.wake_due();
         while self.acknowledge_first() {}
         // A queue pair that has had a piece executed comes behind those that wait for theirs.
         let mut last = None;
@@ -177,6 +180,7 @@ impl<P: Env> Engine<P> {
                 self.ready.push_back(id);
             }
             self.qps.put_back(id, qp);
+            self.wake_due();
         }
         self.ready.append(&mut self.for_next_hold);
         self.ready.extend(last);
@@ -236,7 +240,7 @@ impl<P: Env> Engine<P> {
 
     /// True if [`Engine::run`] has something to do.
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.done.due.is_empty()
     }
 
     /// Corrects timers after the clock was read. The clock is so much later than the time last passed in: `now` in the
@@ -339,7 +343,7 @@ impl<P: Env> Engine<P> {
 /// True if a request waits for its turn, or for room, without a timer that would tell that its peer is gone (IBTA vol.
 /// 1, 9.7.6.1.3).
 fn lacks_timer(qp: &Qp) -> bool {
-    let waits = qp.cursor < qp.inflight.len() || qp.state == QpState::Rts && qp.sq.fetched < qp.sq.posted;
+    let waits = qp.cursor < qp.inflight.len() || qp.state == QpState::Rts && qp.sq.is_runnable();
     waits
         && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
         && timeout_nanos(qp.attr.timeout).is_some()

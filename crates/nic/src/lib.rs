@@ -37,13 +37,14 @@ use window::WindowEnv;
 pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
-pub use engine::{CqOpts, MrInfo, MwKind};
+pub use engine::{CqOpts, Managed, MrInfo, MwKind, QueueState, SendRules, Side, array_bytes};
 /// For sections of the C interface that mostly one thread enters.
 pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
 pub use window::Mapped;
+pub use wire::EntryArray;
 
 /// A row of the GID table.
 #[derive(Clone, Debug)]

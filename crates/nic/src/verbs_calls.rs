@@ -145,12 +145,20 @@ impl Nic {
     /// # Errors
     /// EINVAL: attributes; ENOMEM: limits.
     pub fn create_qp(&self, ctx: CtxId, init: &QpInit, user: u64) -> Result<(QpId, QpCreated)> {
+        self.lock_for_qp()?.create_qp(ctx, init, user)
+    }
+
+    /// Take the lock, and see to it that there is a number for a new queue pair.
+    ///
+    /// # Errors
+    /// ENOMEM: none is left on this host.
+    pub fn lock_for_qp(&self) -> Result<Guard<'_>> {
         let mut core = self.lock();
         if core.free_qpns() == 0 {
             let first = core.env_mut().claim_block()?;
             core.add_qpns(first);
         }
-        core.create_qp(ctx, init, user)
+        Ok(core)
     }
 
     /// `ibv_modify_qp(3)`.

@@ -9,11 +9,14 @@ use std::sync::Arc;
 use sys::cma::*;
 use sys::*;
 
+use crate::dv::DvApi;
+
 /// A loaded verbs library. It stays loaded for the life of the process: adapters' libraries leave threads and exit
 /// handlers behind.
 pub struct Library {
     pub(crate) api: Api,
     cm: Result<CmApi, String>,
+    pub(crate) dv: Option<DvApi>,
     path: String,
 }
 
@@ -183,7 +186,9 @@ impl Library {
             Err(_) if system => open(c"librdmacm.so.1").and_then(|handle| unsafe { CmApi::look_up(handle) }),
             own => own,
         };
-        Ok(Arc::new(Library { api, cm, path }))
+        // SAFETY: likewise for `softrnic_dv_*` and softrnic/dv_queues.h.
+        let dv = unsafe { DvApi::look_up(|name| symbol(handle, name)) };
+        Ok(Arc::new(Library { api, cm, dv, path }))
     }
 
     /// The functions of connections. ENOSYS: there is no librdmacm, or it is too old.

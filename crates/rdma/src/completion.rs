@@ -290,14 +290,23 @@ impl Context {
         let size = i32::try_from(cqe).unwrap_or(i32::MAX);
         // SAFETY: a live context and channel; the cookie is only handed back.
         let raw = unsafe { (self.library().api.create_cq)(self.raw(), size, cookie as *mut _, raw_channel, 0) };
-        let raw = pointer("ibv_create_cq", raw)?;
-        // SAFETY: the tables of a live context; every provider has this function.
-        let poll = unsafe { (*self.raw()).ops.poll_cq }.expect("poll_cq");
-        Ok(Arc::new(Cq { context: self.clone(), raw, poll, channel: channel.cloned() }))
+        Ok(Cq::wrap(self, pointer("ibv_create_cq", raw)?, channel))
     }
 }
 
 impl Cq {
+    /// The value for a queue that was just created.
+    pub(crate) fn wrap(context: &Arc<Context>, raw: NonNull<ibv_cq>, channel: Option<&Arc<CompChannel>>) -> Arc<Cq> {
+        // SAFETY: the tables of a live context; every provider has this function.
+        let poll = unsafe { (*context.raw()).ops.poll_cq }.expect("poll_cq");
+        Arc::new(Cq { context: context.clone(), raw, poll, channel: channel.cloned() })
+    }
+
+    /// The context that it belongs to.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
         self.raw.as_ptr()
     }

@@ -28,6 +28,7 @@
 //! | requests: one, several, prepared | [`Qp::post_send`], [`Qp::post_sends`], [`SendList`], [`RecvList`] |
 //! | requests of `ibv_wr_post(3)` | [`Qp::build`] |
 //! | completions, waiting for them | [`Cq`], [`CompChannel`] |
+//! | queues that run by themselves (softrnic only) | [`dv`] |
 //! | what the device may not have | EOPNOTSUPP ([`Error`]) |
 //!
 //! # Rules
@@ -49,6 +50,7 @@ mod cm;
 mod completion;
 mod device;
 mod dm;
+pub mod dv;
 mod error;
 mod memory;
 #[cfg(doctest)]

@@ -248,20 +248,43 @@ impl Pd {
                 (create(context.raw(), &mut init), init.cap, call)
             }
         } else {
-            let mut init = ibv_qp_init_attr {
-                qp_context: null_mut(),
-                send_cq: cq(options.send_cq),
-                recv_cq: cq(options.recv_cq),
-                srq,
-                cap: raw_cap(&options.cap),
-                qp_type: options.qp_type as u32,
-                sq_sig_all: options.sq_sig_all.into(),
-            };
-            // SAFETY: a live domain and attributes that name live objects.
-            let raw = unsafe { (context.library().api.create_qp)(self.raw.as_ptr(), &mut init) };
-            (raw, init.cap, "ibv_create_qp")
+            return self.create_plain(options, "ibv_create_qp", |pd, init| {
+                // SAFETY: a live domain and attributes that name live objects.
+                unsafe { (context.library().api.create_qp)(pd, init) }
+            });
         };
-        let raw = pointer(call, raw)?;
+        Ok(self.wrap(pointer(call, raw)?, &cap, options, operations))
+    }
+
+    /// A queue pair that `create` makes from the plain attributes.
+    pub(crate) fn create_plain(
+        self: &Arc<Self>,
+        options: &QpOptions<'_>,
+        call: &'static str,
+        create: impl FnOnce(*mut ibv_pd, &mut ibv_qp_init_attr) -> *mut ibv_qp,
+    ) -> Result<Arc<Qp>> {
+        let cq = |cq: Option<&Arc<Cq>>| cq.map_or(null_mut(), |cq| cq.as_ptr());
+        let mut init = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: cq(options.send_cq),
+            recv_cq: cq(options.recv_cq),
+            srq: options.srq.map_or(null_mut(), |srq| srq.as_ptr()),
+            cap: raw_cap(&options.cap),
+            qp_type: options.qp_type as u32,
+            sq_sig_all: options.sq_sig_all.into(),
+        };
+        let raw = pointer(call, create(self.raw.as_ptr(), &mut init))?;
+        Ok(self.wrap(raw, &init.cap, options, None))
+    }
+
+    fn wrap(
+        self: &Arc<Self>,
+        raw: NonNull<ibv_qp>,
+        cap: &ibv_qp_cap,
+        options: &QpOptions<'_>,
+        operations: Option<u32>,
+    ) -> Arc<Qp> {
+        let context = &self.context;
         let extended = match (operations, context.library().api.qp_to_qp_ex) {
             // SAFETY: a live queue pair.
             (Some(_), Some(extended)) => NonNull::new(unsafe { extended(raw.as_ptr()) }),
@@ -269,18 +292,18 @@ impl Pd {
         };
         // SAFETY: the tables of a live context; every provider has these functions.
         let ops = unsafe { &(*context.raw()).ops };
-        Ok(Arc::new(Qp {
+        Arc::new(Qp {
             context: context.clone(),
             raw,
             extended,
             post_send_fn: ops.post_send.expect("post_send"),
             post_recv_fn: ops.post_recv.expect("post_recv"),
-            cap: our_cap(&cap),
+            cap: our_cap(cap),
             _pd: options.xrcd.is_none().then(|| self.clone()),
             _cqs: [options.send_cq.cloned(), options.recv_cq.cloned()],
             _srq: options.srq.cloned(),
             _xrcd: options.xrcd.cloned(),
-        }))
+        })
     }
 
     /// `ibv_create_ah(3)`.

@@ -49,6 +49,8 @@ pub enum WcOpcode {
     AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
+    /// `IBV_WC_DRIVER1`: NOP, WAIT, SEND_EN, RECV_EN.
+    Task = 135,
 }
 
 /// One completion. Which fields are valid depends on status and opcode, as `ibv_poll_cq(3)` says: after an error only

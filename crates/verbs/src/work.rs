@@ -1,6 +1,6 @@
 //! Work requests, as a program posts them.
 
-use crate::{Access, AhId, LKey, MrId, MwId, Qpn, RKey, SendFlags};
+use crate::{Access, AhId, CqId, LKey, MrId, MwId, QpId, Qpn, RKey, SendFlags};
 
 /// Operation of a send work request (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
@@ -20,10 +20,14 @@ pub enum Opcode {
     SendWithInv = 9,
     Flush = 14,
     AtomicWrite = 15,
+    Nop = 0x80,
+    Wait = 0x81,
+    SendEn = 0x82,
+    RecvEn = 0x83,
 }
 
 impl Opcode {
-    /// The operation with this number, if this device knows it.
+    /// The operation with this number of `enum ibv_wr_opcode`, if this device knows it.
     pub const fn from_raw(raw: u32) -> Option<Opcode> {
         Some(match raw {
             0 => Opcode::RdmaWrite,
@@ -41,6 +45,44 @@ impl Opcode {
             _ => return None,
         })
     }
+
+    /// The operation of an entry of a send queue: one of [`Opcode::from_raw`], or a task. Tasks have numbers that no
+    /// `enum ibv_wr_opcode` has.
+    pub const fn from_entry(raw: u8) -> Option<Opcode> {
+        Some(match raw {
+            0x80 => Opcode::Nop,
+            0x81 => Opcode::Wait,
+            0x82 => Opcode::SendEn,
+            0x83 => Opcode::RecvEn,
+            other => return Opcode::from_raw(other as u32),
+        })
+    }
+
+    /// True for operations on the queues of the device itself, which send nothing: NOP, WAIT, SEND_EN, RECV_EN.
+    pub const fn is_task(self) -> bool {
+        matches!(self, Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn)
+    }
+
+    /// The bit of the operation in a set of operations.
+    pub const fn bit(self) -> u64 {
+        let raw = self as u32;
+        1 << if raw < 0x80 { raw } else { raw - 0x80 + 48 }
+    }
+}
+
+/// The count that a WAIT or an ENABLE names. Counts of completions and of entries have 64 bits, and never wrap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Count {
+    /// So many from the count on that the last request with `last` left behind. All requests since then begin at one
+    /// place; one with `last` moves that place on to the greatest of their counts.
+    Relative {
+        /// How many. An ENABLE of 0 enables all that is posted.
+        count: u32,
+        /// Whether the place moves on.
+        last: bool,
+    },
+    /// This count since the object was made, or since the queue pair was last reset.
+    Absolute(u64),
 }
 
 /// A scatter/gather entry. `length` counts bytes; 0 means 0 here (the C ABI has replaced the special cases).
@@ -114,6 +156,24 @@ pub enum SendBody {
         placement: u8,
         /// 0: the range; 1: the whole region.
         level: u8,
+    },
+    /// Hold back the entries behind this one until a completion queue has had so many completions.
+    Wait {
+        /// The completion queue.
+        cq: CqId,
+        /// The count.
+        count: Count,
+        /// Added to the count in the entry whenever the entry has been executed: for queues that run in a circle.
+        step: u32,
+    },
+    /// Enable the entries of a managed queue up to a count.
+    Enable {
+        /// The queue pair.
+        qp: QpId,
+        /// The count.
+        count: Count,
+        /// As for [`SendBody::Wait`].
+        step: u32,
     },
 }
 

@@ -11,6 +11,7 @@
 //! An implementation is single-threaded, like the engine itself: the process wraps both in one lock.
 
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 
 use verbs::{Gid, Qpn, RKey};
 
@@ -209,6 +210,16 @@ pub trait Observer {
     fn withholds_receive(&mut self, _packet: &Packet) -> bool {
         false
     }
+}
+
+/// Memory for the entries of a managed queue: words that programs and peers may read and write at any time, through
+/// regions upon them. The memory stays where it is, and stays mapped, while the value lives.
+pub trait EntryArray: Send + Sync {
+    /// The words, a multiple of 8 of them. The first is at the beginning of a page.
+    fn words(&self) -> &[AtomicU64];
+
+    /// The address of the first word in this process.
+    fn addr(&self) -> u64;
 }
 
 /// All that an engine asks of its surroundings.

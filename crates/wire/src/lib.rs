@@ -76,7 +76,7 @@ pub mod udp;
 pub mod version6;
 pub mod xrceth;
 
-pub use env::{Entropy, Env, Memory, Observer, PacketWire, SameHost};
+pub use env::{Entropy, EntryArray, Env, Memory, Observer, PacketWire, SameHost};
 pub use error::{Error, Result};
 pub use link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Path, Payload, SendError, SingleCopyCaps, Span};
 pub use packet::{Head, Packet, PacketOp, packet_flags};

@@ -13,6 +13,7 @@
 
 #include <stddef.h>
 #include <infiniband/verbs.h>
+#include "dv_queues.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -75,6 +75,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         }
     }
     tree.file("include/softrnic/dv.h", include_bytes!("../../../abi/include/softrnic/dv.h"))?;
+    tree.file("include/softrnic/dv_queues.h", include_bytes!("../../../abi/include/softrnic/dv_queues.h"))?;
     for (path, content) in texts::pages_and_completions()? {
         tree.file(&path, &content)?;
     }

@@ -34,9 +34,12 @@ impl<P: Env> Engine<P> {
         if self.done.moderate(cq, count, period_us) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// `ibv_destroy_cq(3)`: EBUSY while queue pairs or shared receive queues complete here.
+    /// `ibv_destroy_cq(3)`: EBUSY while queue pairs or shared receive queues complete here, or a WAIT waits for it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
         if self.done.cqs.get(cq).ok_or(Errno::EINVAL)?.users > 0 {
+            return Err(Errno::EBUSY);
+        }
+        if self.is_waited_on(cq) {
             return Err(Errno::EBUSY);
         }
         self.done.cqs.remove(cq);

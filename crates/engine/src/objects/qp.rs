@@ -66,6 +66,7 @@ impl<P: Env> Engine<P> {
                     queued: false,
                     parked: false,
                     counts: Counts::default(),
+                    cross_channel: false,
                 })
             })
             .ok_or(Errno::ENOMEM)?;
@@ -140,10 +141,15 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// `ibv_destroy_qp(3)`: EBUSY while it is attached to a multicast group. Its completions vanish from the queues.
+    /// `ibv_destroy_qp(3)`: EBUSY while it is attached to a multicast group, or a region lies upon its entries. Its
+    /// completions vanish from the queues.
     pub fn destroy_qp(&mut self, id: QpId) -> Result<()> {
-        self.qps.get(id).ok_or(Errno::EINVAL)?;
+        let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
         if self.groups.values().any(|qps| qps.contains(&id)) {
+            return Err(Errno::EBUSY);
+        }
+        let sq = &qp.sq;
+        if sq.array().is_some_and(|(addr, stride)| self.has_region_at(addr, u64::from(stride) * u64::from(sq.depth))) {
             return Err(Errno::EBUSY);
         }
         self.drop_qp(id);
@@ -169,6 +175,7 @@ impl<P: Env> Engine<P> {
         if qp.parked {
             self.unpark_one(&mut qp);
         }
+        self.stop_waiting(&mut qp);
         self.hide_qp(&mut qp);
         self.release_single_copy(&mut qp);
         self.give_back_kept(&mut qp);

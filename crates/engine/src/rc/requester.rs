@@ -5,13 +5,19 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
 use crate::Engine;
+use crate::objects::managed::Met;
 use crate::qp::{Carrier, Inflight, Qp};
 use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
+use crate::wq::sq::Wqe;
 
 /// Sequence numbers that may be outstanding: numbers further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
+
+/// Tasks (NOP, WAIT, ENABLE) that are executed under one hold of the device's lock: queues that enable each other, or
+/// themselves, for ever, leave their turns to others.
+const TASKS: u32 = 64;
 
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
@@ -70,6 +76,9 @@ impl<P: Env> Engine<P> {
     /// Takes the next entry out of the send queue, if it may begin.
     fn fetch(&mut self, qp: &mut Qp, now: Nanos) -> Fetched {
         let Some(next) = qp.sq.peek() else { return Fetched::No };
+        if qp.cross_channel && !self.may_begin(qp, next.as_ref(), now) {
+            return Fetched::No;
+        }
         if let Some(wqe) = &next {
             let read_like = matches!(
                 wqe.opcode,
@@ -105,6 +114,9 @@ impl<P: Env> Engine<P> {
         let number = qp.sq.advance();
         let Some(wqe) = next else {
             // The entry was overwritten, and is no request any more.
+            if let Some(rule) = qp.sq.broken(number) {
+                self.done.broken(qp.qpn, None, WcStatus::LocQpOpErr, rule);
+            }
             let wr_id = qp.sq.wr_id(number);
             qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, qp.rc.next_psn));
             qp.halted = true;
@@ -127,12 +139,50 @@ impl<P: Env> Engine<P> {
         Fetched::Yes
     }
 
+    /// True if the next entry of a queue pair with tasks may begin: a task within the budget of this hold of the lock,
+    /// a WAIT that is met, an entry whose place the request a circle before has left.
+    fn may_begin(&mut self, qp: &mut Qp, next: Option<&Wqe>, now: Nanos) -> bool {
+        let over =
+            |qp: &Qp| qp.inflight.front().is_some_and(|oldest| qp.sq.fetched - oldest.number >= u64::from(qp.sq.depth));
+        if over(qp) {
+            self.retire(qp, now);
+            if over(qp) {
+                return false; // a response runs the queue pair again
+            }
+        }
+        // An entry that makes no sense fails, and so does a WAIT that names no queue.
+        let Some(next) = next.filter(|wqe| wqe.opcode.is_task()) else { return true };
+        if self.tasks >= TASKS {
+            (self.goes_on, self.is_in_pieces) = (true, true);
+            return false;
+        }
+        self.tasks += 1;
+        next.opcode != Opcode::Wait || !matches!(self.try_wait(qp, &next.body), Met::No)
+    }
+
+    /// Executes a task. False if this queue pair cannot.
+    fn execute_task(&mut self, qp: &mut Qp, e: &Inflight) -> bool {
+        let (done, step) = match e.body {
+            SendBody::Wait { step, .. } => (matches!(self.try_wait(qp, &e.body), Met::Yes), step),
+            SendBody::Enable { step, .. } => (self.execute_enable(qp, e), step),
+            _ => (true, 0),
+        };
+        if done {
+            qp.sq.count_on(e.number, step);
+        }
+        done && qp.cross_channel
+    }
+
     /// Checks a fetched request, and executes it if it is local.
     fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
         if !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
         }
         match e.opcode {
+            Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn => {
+                (e.out, e.done) = (true, true);
+                return if self.execute_task(qp, e) { Ok(()) } else { Err(WcStatus::LocQpOpErr) };
+            }
             Opcode::LocalInv => {
                 (e.out, e.done) = (true, true);
                 self.env.wait_for_late_writers();
@@ -184,6 +234,7 @@ impl<P: Env> Engine<P> {
     pub(crate) fn number(qp: &mut Qp, e: &mut Inflight) {
         e.psns = match e.opcode {
             Opcode::LocalInv | Opcode::BindMw => 0,
+            _ if e.opcode.is_task() => 0,
             Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
             _ if qp.init.qp_type == QpType::Ud => 1,
             _ => qp.psns(e.len - e.executed),

@@ -28,7 +28,7 @@ impl<P: Env> Engine<P> {
     /// Begins a hold of the adapter's lock, or a new one after other threads could have the lock.
     #[inline]
     pub fn next_hold(&mut self) {
-        (self.executed, self.is_in_pieces) = (0, false);
+        (self.executed, self.tasks, self.is_in_pieces) = (0, 0, false);
     }
 
     /// True if requests that are executed here wait for the next hold of the lock: the caller that lets go of it shall

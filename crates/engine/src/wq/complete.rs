@@ -19,6 +19,7 @@ const fn wc_opcode(opcode: Opcode) -> WcOpcode {
         Opcode::BindMw => WcOpcode::BindMw,
         Opcode::Flush => WcOpcode::Flush,
         Opcode::AtomicWrite => WcOpcode::AtomicWrite,
+        Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn => WcOpcode::Task,
     }
 }
 
@@ -109,6 +110,7 @@ impl<P: Env> Engine<P> {
             self.time_copy(link, e, qp.inflight.len() == 1, now);
         }
         qp.inflight.drop_front(1);
+        qp.sq.completed(number);
         if silent {
             return;
         }
@@ -135,6 +137,9 @@ impl<P: Env> Engine<P> {
         let mut cqe = sent(qp, number, wr_id);
         (cqe.wc.status, cqe.wc.opcode, cqe.wc.byte_len) = (status, opcode, byte_len);
         cqe.wc.vendor_err = if status == WcStatus::Success { 0 } else { status as u32 };
+        if qp.sq.managed.is_some() {
+            cqe.frees = Frees::Nothing; // the place was freed when the request completed
+        }
         if !self.done.push(cq, cqe, false, now) {
             self.overrun(qp, now);
         }
@@ -157,6 +162,7 @@ impl<P: Env> Engine<P> {
             self.complete_send(qp, WcStatus::WrFlushErr, now);
         }
         (qp.cursor, qp.rc.reads_out, qp.halted) = (0, 0, false);
+        self.stop_waiting(qp);
         qp.unreliable.full_links.clear();
         (qp.rc.ack_deadline, qp.rc.rnr_until) = (None, None);
         while let Some((number, wqe)) = qp.sq.fetch() {

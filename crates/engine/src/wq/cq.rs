@@ -7,6 +7,7 @@ use wire::Nanos;
 
 use crate::slab::Slab;
 use crate::wq::in_place_ring::InPlaceRing;
+use crate::wq::managed::Base;
 
 /// A notice of the engine to the process, to be delivered outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +50,10 @@ pub struct CqOpts {
     pub ignore_overrun: bool,
     /// Only one thread will use the queue. No meaning here.
     pub single_threaded: bool,
+    /// Send queues may wait for the queue's count of completions.
+    pub cross_channel: bool,
+    /// The count of completions to begin with.
+    pub first_count: u64,
 }
 
 /// The place that a polled completion frees.
@@ -91,6 +96,13 @@ pub(crate) struct Cq {
     pub users: u32,
     ring: InPlaceRing<Cqe>,
     armed: Armed,
+    /// True if each completion has to be announced: an event is asked for, or send queues may wait for the count. No
+    /// completion is handed to a poll then.
+    is_watched: bool,
+    /// Send queues that wait for a count, also of queue pairs that are gone ([`crate::wq::managed`]).
+    pub waiters: Vec<(QpId, u64)>,
+    /// The counts of WAITs.
+    pub base: Base,
     overrun: bool,
     moderate_count: u16,
     moderate_period: Nanos,
@@ -110,6 +122,12 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
+    /// The count of completions that a WAIT compares with. It has every completion of a queue that send queues may wait
+    /// for, lost ones, too: none is handed over.
+    pub fn count(&self) -> u64 {
+        self.opts.first_count + self.pushed
+    }
+
     /// Completions that wait and that no event has covered: the youngest ones.
     fn fresh(&self) -> usize {
         usize::try_from(self.pushed - self.covered).map_or(self.ring.len(), |n| n.min(self.ring.len()))
@@ -136,6 +154,8 @@ pub(crate) struct Completions {
     pub owing: Vec<CqId>,
     /// Completions that a full queue lost on demand: their places are still to be freed.
     pub overwritten: Vec<Cqe>,
+    /// Send queues whose WAIT is met.
+    pub due: Vec<QpId>,
     /// Broken rules are reported.
     pub diagnose: bool,
 }
@@ -147,6 +167,7 @@ impl Completions {
             notices: Vec::new(),
             owing: Vec::new(),
             overwritten: Vec::new(),
+            due: Vec::new(),
             diagnose: false,
         }
     }
@@ -160,6 +181,9 @@ impl Completions {
             users: 0,
             ring: InPlaceRing::default(),
             armed: Armed::No,
+            is_watched: opts.cross_channel,
+            waiters: Vec::new(),
+            base: Base::new(opts.first_count),
             overrun: false,
             moderate_count: 0,
             moderate_period: 0,
@@ -196,7 +220,7 @@ impl Completions {
     /// [`crate::Engine::hands_over`].
     #[inline(always)]
     pub fn hands_over(&self, id: CqId) -> bool {
-        let may = self.cqs.get(id).is_some_and(|cq| cq.armed == Armed::No && cq.ring.is_empty());
+        let may = self.cqs.get(id).is_some_and(|cq| !cq.is_watched && cq.ring.is_empty());
         if !may {
             cold_path();
         }
@@ -235,7 +259,7 @@ impl Completions {
         if solicited {
             cq.solicited = cq.pushed;
         }
-        if cq.armed != Armed::No {
+        if cq.is_watched {
             cold_path();
             self.announce(id, solicited, now);
         }
@@ -267,7 +291,17 @@ impl Completions {
     /// Raises the event that is asked for, after a completion.
     fn announce(&mut self, id: CqId, solicited: bool, now: Nanos) {
         let Some(cq) = self.cqs.get_mut(id) else { return };
-        if cq.armed == Armed::Solicited && !solicited {
+        if !cq.waiters.is_empty() {
+            let (count, due) = (cq.count(), &mut self.due);
+            cq.waiters.retain(|&(qp, wanted)| {
+                let waits = wanted > count;
+                if !waits {
+                    due.push(qp);
+                }
+                waits
+            });
+        }
+        if cq.armed == Armed::No || cq.armed == Armed::Solicited && !solicited {
             return;
         }
         if cq.moderate_count > 1 && cq.moderate_period > 0 {
@@ -285,7 +319,7 @@ impl Completions {
     }
 
     fn fire(cq: &mut Cq, id: CqId, notices: &mut Vec<Notice>) {
-        cq.armed = Armed::No;
+        (cq.armed, cq.is_watched) = (Armed::No, cq.opts.cross_channel);
         cq.owed = None;
         cq.covered = cq.pushed;
         notices.push(Notice::Completion { cq: id, user: cq.user });
@@ -318,6 +352,7 @@ impl Completions {
         if !(solicited_only && cq.armed == Armed::Any) {
             cq.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
+        cq.is_watched = true;
         let fresh = cq.fresh();
         let matches = match cq.armed {
             Armed::Any => fresh > 0,

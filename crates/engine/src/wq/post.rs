@@ -14,7 +14,8 @@ use crate::{Ah, Engine};
 pub(crate) fn legal(ty: QpType, opcode: Opcode) -> bool {
     use Opcode::*;
     match ty {
-        QpType::Rc | QpType::XrcIni => true,
+        QpType::Rc => true,
+        QpType::XrcIni => !opcode.is_task(),
         QpType::Uc => matches!(opcode, Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | BindMw | LocalInv),
         QpType::Ud => matches!(opcode, Send | SendWithImm),
         QpType::XrcTgt => false,
@@ -76,8 +77,12 @@ impl<P: Env> Engine<P> {
             Opcode::CmpAndSwp | Opcode::FetchAndAdd => matches!(wr.body, SendBody::Atomic { .. }),
             Opcode::BindMw => matches!(wr.body, SendBody::BindMw { .. }),
             Opcode::Flush => matches!(wr.body, SendBody::Flush { .. }),
+            Opcode::Nop => qp.cross_channel && matches!(wr.body, SendBody::Plain),
+            Opcode::Wait => qp.cross_channel && matches!(wr.body, SendBody::Wait { .. }),
+            Opcode::SendEn | Opcode::RecvEn => qp.cross_channel && matches!(wr.body, SendBody::Enable { .. }),
         };
-        if !fits || flags.contains(SendFlags::IP_CSUM) {
+        let carries_data = !matches!(wr.data, SendData::Sges([]));
+        if !fits || flags.contains(SendFlags::IP_CSUM) || wr.opcode.is_task() && carries_data {
             return Err(Errno::EINVAL);
         }
         if wr.opcode == Opcode::RdmaRead
@@ -136,7 +141,12 @@ impl<P: Env> Engine<P> {
     #[inline]
     fn enqueue(&mut self, qp: &mut Qp, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         let flags = Self::check(qp, &self.ahs, wr)?;
-        qp.sq.push(wr, flags);
+        if wr.opcode.is_task() {
+            let body = self.resolve_task(qp, wr)?;
+            qp.sq.push(&SendWr { body: &body, ..*wr }, flags);
+        } else {
+            qp.sq.push(wr, flags);
+        }
         if qp.state == QpState::Err || qp.state == QpState::Sqe {
             // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
             self.flush_sends(qp, now);

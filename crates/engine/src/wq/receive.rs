@@ -46,7 +46,7 @@ impl<P: Env> Engine<P> {
             None => {}
         }
         let Some(id) = srq else {
-            let wqe = qp.rq.wqes.pop_front().ok_or(Refused::NotReady)?;
+            let wqe = qp.rq.take().ok_or(Refused::NotReady)?;
             return Ok(RecvProgress { wqe, srq: None, offset: 0 });
         };
         let queue = self.srqs.get_mut(id).ok_or(INVALID)?;
@@ -89,7 +89,7 @@ impl<P: Env> Engine<P> {
 
     fn give_back(&mut self, qp: &mut Qp, progress: RecvProgress) {
         let Some(id) = progress.srq else {
-            qp.rq.wqes.push_front(progress.wqe);
+            qp.rq.untake(progress.wqe);
             return;
         };
         // The queue may be gone: XRC targets do not hold theirs.

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, SrqId, XrcdId};
 
 use crate::wq::in_place_ring::InPlaceRing;
+use crate::wq::managed::ManagedRecv;
 
 /// A posted receive, copied at the post. One with up to two entries lies in one cache line.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +40,7 @@ pub(crate) struct RecvQueue {
     pub held: u32,
     /// Receives posted since the queue was made.
     pub total: u64,
+    pub managed: Option<ManagedRecv>,
 }
 
 /// A message being received into a receive request.
@@ -54,7 +56,7 @@ impl RecvQueue {
     pub fn new(depth: u32, max_sge: u32) -> Result<Self> {
         let mut wqes = InPlaceRing::default();
         wqes.try_reserve(depth as usize).map_err(|_| Errno::ENOMEM)?;
-        Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0 })
+        Ok(RecvQueue { wqes, depth, max_sge, held: 0, total: 0, managed: None })
     }
 
     #[inline(always)]
@@ -62,7 +64,7 @@ impl RecvQueue {
         if wr.sges.len() > self.max_sge as usize {
             return Err(Errno::EINVAL);
         }
-        if self.held >= self.depth {
+        if self.held >= self.depth || self.wqes.len() >= self.depth as usize {
             return Err(Errno::ENOMEM);
         }
         // The queue has room for as many as may be held.
@@ -85,6 +87,52 @@ impl RecvQueue {
     pub fn reset(&mut self) {
         self.wqes.clear();
         self.held = 0;
+        if let Some(ManagedRecv { cyclic, .. }) = self.managed {
+            self.managed = Some(ManagedRecv { cyclic, ..ManagedRecv::default() });
+            self.total = 0;
+        }
+    }
+
+    /// Takes the next receive, if it is enabled.
+    pub fn take(&mut self) -> Option<RecvWqe> {
+        let Some(managed) = &mut self.managed else { return self.wqes.pop_front() };
+        if managed.taken >= managed.enabled {
+            return None;
+        }
+        let wqe = if managed.cyclic {
+            // The receives stay where they are. A circle of none has none enabled.
+            let at = managed.taken % (self.wqes.len().max(1) as u64);
+            self.wqes.get(at as usize)?.clone()
+        } else {
+            self.wqes.pop_front()?
+        };
+        managed.taken += 1;
+        Some(wqe)
+    }
+
+    /// Puts back the receive that was taken last.
+    pub fn untake(&mut self, wqe: RecvWqe) {
+        if let Some(managed) = &mut self.managed {
+            managed.taken -= 1;
+            if managed.cyclic {
+                return;
+            }
+        }
+        self.wqes.push_front(wqe);
+    }
+
+    /// Enables the receives below this count.
+    ///
+    /// # Errors
+    /// EINVAL: the queue is not managed, or has no receives that far.
+    pub fn enable(&mut self, count: u64) -> Result<()> {
+        let full = self.wqes.len() >= self.depth as usize;
+        let managed = self.managed.as_mut().ok_or(Errno::EINVAL)?;
+        if count > self.total && !(managed.cyclic && full) || count >> 63 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        managed.enabled = managed.enabled.max(count);
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | bytes | first entry |
 //! |---|---|
-//! | 0 | opcode (`enum ibv_wr_opcode`) |
+//! | 0 | opcode (`enum ibv_wr_opcode`; tasks: 0x80 NOP, 0x81 WAIT, 0x82 SEND_EN, 0x83 RECV_EN) |
 //! | 1 | flags (`enum ibv_send_flags`) |
 //! | 2..4 | number of scatter/gather entries |
 //! | 4..8 | immediate value (network order) or rkey to invalidate |
@@ -17,6 +17,9 @@
 //! | 32..40 | compare or add; datagrams: remote QP; BIND_MW: length; FLUSH: placement, level << 8; XRC: SRQ number |
 //! | 40..48 | swap; BIND_MW: access rights, region index << 32 |
 //! | 48..64 | first SGE (address u64, length u32, lkey u32), or inline data; BIND_MW: see below |
+//!
+//! WAIT and ENABLE ([`crate::wq::managed`]) have the count in 16..24, what is added to it in 28..32, and in 32..40 the
+//! completion queue or the queue pair: index, generation << 32.
 //!
 //! BIND_MW has in 48..64: window index, window generation, region generation, and whether there is a region.
 //!
@@ -30,9 +33,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use verbs::{
-    Access, AhId, Errno, LKey, MrId, MwId, Opcode, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge,
+    Access, AhId, Count, CqId, Errno, LKey, MrId, MwId, Opcode, QpId, Qpn, RKey, Result, SendBody, SendData, SendFlags,
+    SendWr, Sge,
 };
 use wire::Nanos;
+
+use crate::wq::managed::{self, Managed, ManagedSend, Waiting};
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.
@@ -92,11 +98,25 @@ pub(crate) struct SendQueue {
     pub retired: u64,
     /// Requests posted before the last reset.
     before: u64,
+    /// `posted` less this (modulo 2^64) is where fetching ends: 0, but for requests that are not enabled, and behind a
+    /// WAIT.
+    held_back: u64,
+    /// What the WAIT at the head waits for.
+    waiting: Option<Waiting>,
+    pub managed: Option<Box<ManagedSend>>,
 }
 
 /// The first word of an entry.
 fn first_word(opcode: Opcode, flags: SendFlags, sges: u16, imm: u32) -> u64 {
     u64::from(opcode as u8) | u64::from(flags.bits() as u8) << 8 | u64::from(sges) << 16 | u64::from(imm) << 32
+}
+
+/// The count that a task's entry holds. A post has made it absolute.
+fn absolute(count: Count) -> u64 {
+    match count {
+        Count::Absolute(count) => count,
+        Count::Relative { count, .. } => count.into(),
+    }
 }
 
 impl SendQueue {
@@ -122,7 +142,25 @@ impl SendQueue {
             fetched: 0,
             retired: 0,
             before: 0,
+            held_back: 0,
+            waiting: None,
+            managed: None,
         })
+    }
+
+    /// A managed queue. Its depth is a power of two. It takes no inline data: they would be read from the array when a
+    /// packet is sent again, and the entry may have been patched for its next turn then.
+    ///
+    /// # Errors
+    /// As [`ManagedSend::new`].
+    pub fn new_managed(depth: u32, max_sge: u32, managed: &Managed) -> Result<Option<Self>> {
+        let Some((array, rules)) = &managed.send else { return Ok(None) };
+        let mut queue = SendQueue::new(0, max_sge, 0)?;
+        queue.stride = managed::stride(max_sge);
+        (queue.depth, queue.mask) = (depth, u64::from(depth) - 1);
+        let words = depth as usize * queue.stride * WORDS;
+        queue.managed = Some(Box::new(ManagedSend::new(array.clone(), *rules, words)?));
+        Ok(Some(queue))
     }
 
     pub fn room(&self) -> u32 {
@@ -138,7 +176,17 @@ impl SendQueue {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        &self.entries[at / WORDS].0[at % WORDS]
+        match &self.managed {
+            None => &self.entries[at / WORDS].0[at % WORDS],
+            Some(managed) => &managed.array.words()[at],
+        }
+    }
+
+    /// A copy of the words of a request.
+    fn words(&self, base: usize) -> SmallVec<[u64; 4 * WORDS]> {
+        // All entries that a patch concerns are in memory before the entry is enabled, or its WAIT is met: what does
+        // either orders these loads behind it.
+        (base..base + self.stride * WORDS).map(|at| self.get(at)).collect()
     }
 
     fn put(&self, at: usize, value: u64) {
@@ -176,6 +224,11 @@ impl SendQueue {
                 (w2, key, extra) = (remote_addr, rkey.0, length);
                 w4 = u64::from(placement) | u64::from(level) << 8;
             }
+            SendBody::Wait { cq: CqId { index, generation }, count, step }
+            | SendBody::Enable { qp: QpId { index, generation }, count, step } => {
+                (w2, extra) = (absolute(count), step);
+                w4 = u64::from(index) | u64::from(generation) << 32;
+            }
         }
         let mut sges = 0;
         let data = base + HEAD / 8;
@@ -200,7 +253,88 @@ impl SendQueue {
         self.put(base + 3, u64::from(key) | u64::from(extra) << 32);
         self.put(base + 4, w4);
         self.put(base + 5, w5);
+        if let Some(managed) = &mut self.managed {
+            managed.keep(base, self.stride * WORDS);
+        }
         self.posted += 1;
+        self.settle();
+    }
+
+    /// Finds anew where fetching ends.
+    fn settle(&mut self) {
+        let end = match (&self.waiting, &self.managed) {
+            (Some(_), _) => self.fetched,
+            (None, Some(managed)) => managed.enabled,
+            (None, None) => self.posted,
+        };
+        self.held_back = self.posted.wrapping_sub(end);
+    }
+
+    /// True if there is an entry that may be fetched.
+    #[inline(always)]
+    pub fn is_runnable(&self) -> bool {
+        self.fetched != self.posted.wrapping_sub(self.held_back)
+    }
+
+    /// Holds back the entry at the head, which is a WAIT, and all behind it.
+    pub fn wait(&mut self, waiting: Waiting) {
+        self.waiting = Some(waiting);
+        self.settle();
+    }
+
+    /// Lets the entry at the head be tried again; what it waited for.
+    pub fn end_wait(&mut self) -> Option<Waiting> {
+        let waiting = self.waiting.take()?;
+        self.settle();
+        Some(waiting)
+    }
+
+    /// What the WAIT at the head waits for.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.waiting
+    }
+
+    /// Enables the entries below this count.
+    ///
+    /// # Errors
+    /// EINVAL: the queue is not managed, or has no entries that far.
+    pub fn enable(&mut self, count: u64) -> Result<()> {
+        let posted = self.posted;
+        let full = posted >= u64::from(self.depth);
+        let managed = self.managed.as_mut().ok_or(Errno::EINVAL)?;
+        // No count comes near 2^63 by executing entries: comparisons of counts need no wrap.
+        if count > posted && !(managed.rules.cyclic && full) || count >> 63 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        managed.enabled = managed.enabled.max(count);
+        self.settle();
+        Ok(())
+    }
+
+    /// The rule that the next entry breaks.
+    pub fn broken(&self, number: u64) -> Option<&'static str> {
+        let base = self.base(number);
+        self.managed.as_ref()?.broken(base, &self.words(base))
+    }
+
+    /// Adds to the count of an executed task, for the next turn of the circle.
+    pub fn count_on(&mut self, number: u64, step: u32) {
+        let at = self.base(number) + 2;
+        if let Some(managed) = self.managed.as_mut().filter(|_| step > 0) {
+            managed.count_on(at, step);
+        }
+    }
+
+    /// Frees the places of a completed request of a managed queue. A cyclic queue is filled once.
+    pub fn completed(&mut self, number: u64) {
+        if self.managed.as_ref().is_some_and(|managed| !managed.rules.cyclic) {
+            self.retired = self.retired.max(number + 1);
+        }
+    }
+
+    /// Address and bytes of the entries of a request, for a managed queue.
+    pub fn array(&self) -> Option<(u64, u32)> {
+        self.managed.as_ref().map(|managed| (managed.array.addr(), (self.stride * 64) as u32))
     }
 
     fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
@@ -292,12 +426,13 @@ impl SendQueue {
     }
 
     /// Copies the next request out; `None` in the number's place when the entry makes no sense (it was overwritten).
+    ///
+    /// This takes entries that are held back, too.
     pub fn fetch(&mut self) -> Option<(u64, Option<Wqe>)> {
-        if self.fetched == self.posted {
+        if self.fetched >= self.posted {
             return None;
         }
-        let number = self.fetched;
-        self.fetched += 1;
+        let number = self.advance();
         Some((number, self.read(number)))
     }
 
@@ -307,9 +442,14 @@ impl SendQueue {
         self.fetched - 1
     }
 
-    /// The request that [`SendQueue::fetch`] would give, without taking it.
+    /// Requests that have not begun.
+    pub fn unfetched(&self) -> u64 {
+        self.posted.saturating_sub(self.fetched)
+    }
+
+    /// The next request that may be fetched, without taking it.
     pub fn peek(&self) -> Option<Option<Wqe>> {
-        (self.fetched < self.posted).then(|| self.read(self.fetched))
+        self.is_runnable().then(|| self.read(self.fetched))
     }
 
     /// `wr_id` of a request, also of one that is not understood.
@@ -331,8 +471,15 @@ impl SendQueue {
 
     fn read(&self, number: u64) -> Option<Wqe> {
         let base = self.base(number);
-        let w: [u64; WORDS] = std::array::from_fn(|i| self.get(base + i));
-        let opcode = Opcode::from_raw(w[0] as u32 & 0xff)?;
+        // What is checked is used: all words of a managed queue's entry are copied first.
+        let copied = self.managed.as_ref().map(|managed| (managed, self.words(base)));
+        if copied.as_ref().is_some_and(|(managed, words)| managed.broken(base, words).is_some()) {
+            return None;
+        }
+        let copied = copied.map(|(_, words)| words);
+        let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
+        let w: [u64; WORDS] = std::array::from_fn(word);
+        let opcode = Opcode::from_entry(w[0] as u8)?;
         let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
         let count = (w[0] >> 16) as u16 as usize;
         let (key, extra) = (RKey(w[3] as u32), (w[3] >> 32) as u32);
@@ -362,6 +509,17 @@ impl SendQueue {
                 placement: w[4] as u8,
                 level: (w[4] >> 8) as u8,
             },
+            Opcode::Nop => SendBody::Plain,
+            Opcode::Wait => SendBody::Wait {
+                cq: CqId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
+                count: Count::Absolute(w[2]),
+                step: extra,
+            },
+            Opcode::SendEn | Opcode::RecvEn => SendBody::Enable {
+                qp: QpId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
+                count: Count::Absolute(w[2]),
+                step: extra,
+            },
             Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv | Opcode::LocalInv => SendBody::Datagram {
                 ah: AhId { index: w[2] as u32, generation: (w[2] >> 32) as u32 },
                 remote_qpn: Qpn::new(w[4] as u32),
@@ -370,9 +528,9 @@ impl SendQueue {
         };
         let mut sges = SmallVec::new();
         for i in 0..count {
-            let at = base + HEAD / 8 + 2 * i;
-            let second = self.get(at + 1);
-            sges.push(Sge { addr: self.get(at), length: second as u32, lkey: LKey((second >> 32) as u32) });
+            let at = HEAD / 8 + 2 * i;
+            let second = word(at + 1);
+            sges.push(Sge { addr: word(at), length: second as u32, lkey: LKey((second >> 32) as u32) });
         }
         Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
@@ -387,5 +545,10 @@ impl SendQueue {
     pub fn reset(&mut self) {
         self.before += self.posted;
         (self.posted, self.fetched, self.retired) = (0, 0, 0);
+        self.waiting = None;
+        if let Some(managed) = &mut self.managed {
+            (managed.enabled, managed.base) = (0, Default::default());
+        }
+        self.settle();
     }
 }
