@@ -54,7 +54,7 @@
 //!   begins when entry `n - count` has completed.
 //! * A managed send queue has a power of two of places ([`Qp::cap`]) and takes no inline data. Fill the rest of a
 //!   circle with NOPs, or choose the number of places by the entries of a round.
-//! * Completions that nobody polls: make the completion queue with `ignore_overrun`. It counts on.
+//! * Completions that are never polled: make the completion queue with `ignore_overrun`. It counts on.
 //! * READs and atomics need `max_rd_atomic` of at least 1.
 //!
 //! # Example: a hop that passes on what it gets
@@ -77,8 +77,8 @@
 //! let next = pd.create_managed_qp(options, &rules)?; // max_send_wr: 2
 //! // ... connect ...
 //! next.post_task(&Task::wait(arrivals, Count::Absolute(1)).step(1))?;
-//! let op = SendOp::Write { data: Data::Sges(&[data.sge(0, 1024)]), remote_addr: 0, rkey: 0, imm: None };
-//! next.post_send(&SendWr { wr_id: 1, op, flags: SendFlags::empty() })?;
+//! let (op, list) = (SendOp::Write { addr: 0, rkey: 0 }, [data.sge(0, 1024)]);
+//! next.post_send(&SendWr { flags: SendFlags::empty(), ..SendWr::new(1, op, Data::Sges(&list)) })?;
 //! let entries = next.reg_queue(Access::LOCAL_WRITE)?;
 //! // The receive scatters 8 bytes into the address and 4 bytes into the key of entry 1.
 //! let into = [entries.sge(1, field::ADDR), entries.sge(1, field::RKEY)];
@@ -371,7 +371,7 @@ pub struct Queue {
 
 impl Context {
     /// A completion queue that WAITs may wait for, with at least `cqe` entries. With `ignore_overrun`, completions that
-    /// nobody polls are dropped when it is full, oldest first, and it counts on.
+    /// are never polled are dropped when it is full, oldest first, and it counts on.
     pub fn create_counting_cq(self: &Arc<Self>, cqe: u32, ignore_overrun: bool) -> Result<Arc<Cq>> {
         self.create_counting_cq_from(cqe, ignore_overrun, 0)
     }

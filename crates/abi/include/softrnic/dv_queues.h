@@ -48,8 +48,8 @@ struct softrnic_dv_sge {
  * behind it the other scatter/gather entries. Request n is at (n % count) * stride.
  *
  * An entry is copied when it is executed, and not before. It is checked then against the queue's rules, and like any
- * request: keys, bounds, domain. Whoever patches it must be done before it is enabled, or before the WAIT in front of
- * it is met. A message that arrives is in memory before its completion is counted. An entry that breaks a rule completes
+ * request: keys, bounds, domain. A patch must be complete before the entry is enabled, or before the WAIT in front of it
+ * is met. A message that arrives is in memory before its completion is counted. An entry that breaks a rule completes
  * with IBV_WC_LOC_QP_OP_ERR, and its queue pair is in error.
  */
 struct softrnic_dv_entry {

@@ -11,9 +11,9 @@
 //! | RECV_EN | enables receives of a managed receive queue, up to a count |
 //!
 //! **Rules for a patched entry.** An entry is copied once, when it is executed, and checked like one that a stranger
-//! wrote: against the queue's [`SendRules`], then as any request is (list, keys, bounds, domain). Whoever patches an
-//! entry must be done before the entry is enabled, or before the WAIT in front of it is met: a message that arrives is
-//! in memory before its completion is counted.
+//! wrote: against the queue's [`SendRules`], then as any request is (list, keys, bounds, domain). A patch must
+//! be complete before the entry is enabled, or before the WAIT in front of it is met: a message that arrives is in
+//! memory before its completion is counted.
 //!
 //! **A cyclic queue** is filled once, and runs in a circle: entry `n` is executed from place `n % depth`, and an ENABLE
 //! may name any count. Entry `n` begins when entry `n - depth` has completed. Counts in tasks are absolute, so each
