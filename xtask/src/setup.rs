@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::interop::siw;
 use crate::run::find;
 use crate::{miri, rdmacore};
 
@@ -92,6 +93,9 @@ pub fn setup() -> Result<(), String> {
     // Later steps may have no network. Without the package its suite is left out.
     if let Err(missing) = rdmacore::fetch() {
         println!("setup: a newer rdma-core could not be had: {missing:?}");
+    }
+    if let Err(missing) = siw::fetch() {
+        println!("setup: a guest with Linux's siw could not be had: {missing}");
     }
     match (packages, miri()) {
         (Err(packages), Err(miri)) => Err(format!("{packages}\n{miri}")),

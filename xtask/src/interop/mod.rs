@@ -18,6 +18,7 @@ mod rdmacm;
 mod rdmacore;
 mod sandbox;
 mod sanitized;
+pub mod siw;
 mod ucx;
 
 use std::path::{Path, PathBuf};

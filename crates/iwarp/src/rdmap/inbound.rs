@@ -11,6 +11,7 @@ use super::stream::{End, Phase, SMALL, Stream};
 use super::target::{Delivery, Place, Target};
 use super::terminate::{Headers, Terminated};
 use crate::ddp::{Fault as DdpFault, TagFault};
+use crate::mpa::Role;
 use crate::mpa::receive::Event;
 
 /// The segment that is coming in.
@@ -206,6 +207,7 @@ impl Stream {
 
     /// Ends a segment that is whole, in a valid FPDU.
     fn segment(&mut self, target: &mut impl Target) {
+        let is_first = self.agreed.role == Role::Responder && !self.heard;
         self.hear();
         let Some(incoming) = self.incoming.take() else { return };
         let len = incoming.done as u32;
@@ -217,7 +219,7 @@ impl Stream {
                 Ok(())
             }
             Route::To(opcode, ddp::Header::Untagged(header), _) => {
-                self.untagged(opcode, &header, len, &incoming.headers, target)
+                self.untagged(opcode, &header, len, &incoming.headers, is_first, target)
             }
         };
         if let Err(fault) = delivered {
@@ -244,6 +246,7 @@ impl Stream {
         header: &ddp::untagged::Repr,
         len: u32,
         headers: &Headers,
+        is_first: bool,
         target: &mut impl Target,
     ) -> Result<(), Fault> {
         let queue = match opcode {
@@ -265,7 +268,7 @@ impl Stream {
             }
             Opcode::Terminate => {
                 // RFC 5040, section 5.4: nothing follows a Terminate message, and nothing answers it.
-                let said = Terminated::read(small);
+                let said = Terminated::read(small, is_first);
                 self.set_end(End::Terminated(said));
                 target.deliver(Delivery::Terminated(said));
             }

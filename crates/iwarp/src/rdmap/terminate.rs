@@ -127,12 +127,13 @@ pub struct Terminated {
 
 impl Terminated {
     /// Parses a payload, as far as it can be understood: a peer that sends nonsense has ended the stream, too.
-    pub fn read(payload: &[u8]) -> Terminated {
+    /// `is_first`: an initiator's first message, which may be about the terms of the connection.
+    pub fn read(payload: &[u8], is_first: bool) -> Terminated {
         let mut said = Terminated { reason: None, swapped: false, segment_len: None, ddp: None, request: None };
         let Some((&[first, code, included, _], rest)) = payload.split_first_chunk() else { return said };
         // The length valid, a DDP header, a READ request: at the high end by the RFC, in rising order in siw's form.
         let (high, low) = (included >> 5, included & 7);
-        said.swapped = if high == 0 && low == 0 { is_swapped(first) } else { high == 0 };
+        said.swapped = if high == 0 && low == 0 { is_swapped(first, code, is_first) } else { high == 0 };
         let (length, header, request) =
             if high == 0 { (low & 1, low & 2, low & 4) } else { (high & 4, high & 2, high & 1) };
         let first = if said.swapped { first.rotate_left(4) } else { first };
@@ -164,9 +165,15 @@ fn reason(first: u8, code: u8) -> Option<Reason> {
 }
 
 /// True if a message without headers has its layer in the low half: the errors of the RFC that have no headers are
-/// those of this side and of the layer below, 0 0 and 2 0.
-fn is_swapped(first: u8) -> bool {
-    matches!(first, 0x02 | 0x21) || (first >> 4 > 2 && first & 0x0f <= 2)
+/// those of this side and of the layer below, 0 0 and 2 0. Layer 2, type 0, with the codes of RFC 6581 section 8 comes
+/// from an initiator that cannot meet the responder's terms, before it sends anything else. Later, or from a
+/// responder, siw means layer 0, type 2.
+fn is_swapped(first: u8, code: u8, is_first: bool) -> bool {
+    match first {
+        0x20 => code > 4 && !(is_first && code <= 7),
+        0x02 | 0x21 => true,
+        _ => first >> 4 > 2 && first & 0x0f <= 2,
+    }
 }
 
 impl fmt::Display for Terminated {

@@ -363,7 +363,7 @@ fn a_terminate_message_is_delivered_and_not_answered() {
 #[test]
 fn the_terminate_messages_of_siw() {
     let read = |text: &str| {
-        let said = Terminated::read(&hex(text));
+        let said = Terminated::read(&hex(text), false);
         (said.reason.map(|reason| (reason.layer as u8, reason.kind, reason.code)), said.swapped, said.ddp.is_some())
     };
     // Seen: a WRITE to a bad STag.
@@ -377,9 +377,14 @@ fn the_terminate_messages_of_siw() {
     assert_eq!(read("12 02 c0 00 0016 4143 00000000 00000000 00000001 00000000"), (Some((1, 2, 2)), false, true));
     assert_eq!(read("f0 02 80 00 0000"), (None, false, false));
     assert_eq!(read("12 02 c0"), (None, false, false));
+    // Seen: another version of RDMAP, an opcode that is not defined. The first message of an initiator is about terms.
+    assert_eq!(read("20 05 00 00"), (Some((0, 2, 5)), true, false));
+    assert_eq!(read("20 06 00 00"), (Some((0, 2, 6)), true, false));
+    let first = Terminated::read(&hex("20 06 00 00"), true);
+    assert_eq!((first.reason.map(|reason| reason.layer), first.swapped), (Some(Layer::Llp), false));
     let request = "01 00 e0 00 002e 4141 00000000 00000001 00000001 00000000 \
                    00000011 0000000000000022 00000008 00000033 0000000000001000";
-    assert_eq!(Terminated::read(&hex(request)).request, Some(self::request(8, 0x33)));
+    assert_eq!(Terminated::read(&hex(request), false).request, Some(self::request(8, 0x33)));
 }
 
 #[test]
