@@ -3,6 +3,7 @@
 mod arrows;
 mod busy;
 mod circles;
+mod citations;
 mod ctests;
 mod environment;
 mod interop;

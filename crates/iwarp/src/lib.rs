@@ -1,4 +1,4 @@
-//! iWARP as state machines: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040). Bytes of a TCP stream and
+//! iWARP as state machines: MPA (RFC 5044; RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040). Bytes of a TCP stream and
 //! the time go in; bytes, placements, deliveries and deadlines come out. No socket, no thread, no clock, no std.
 //!
 //! The device does not use this crate yet: it is the protocol of a second wire, without a driver.
@@ -88,7 +88,14 @@
 //! * RFC 5044, section 6 has an FPDU checked before its segment is placed. [`rdmap::Config`] can have large segments
 //!   placed first and delivered after the check ([`mpa::receive`]).
 //! * RFC 5041, section 7.2 has no number for a region that may not be written: "invalid STag" stands for that.
+//! * RFC 5041, section 6.2.1 lets a side send after the other one's FIN. Here FIN ends the stream, as in Linux's siw.
+//! * RFC 5040, section 4.1 has version 0 for adapters of the RDMA Consortium, which have another MPA: it is refused.
 //! * A message is sent whole before the next one starts.
+//!
+//! # Citations
+//!
+//! A rule stands beside the code that fulfils it, always as `RFC` with its number, a comma, `section` with its number.
+//! A test of the development commands holds the form, and that the section is one of the RFC.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@ pub mod immediate;
 pub mod read_request;
 pub mod terminate;
 
-/// Numbers of the queues of untagged messages (RFC 5040, 5.2; RFC 7306, section 5).
+/// Numbers of the queues of untagged messages (RFC 5040, section 4.1; RFC 7306, section 4.1).
 pub mod queue {
     /// SENDs and immediate data.
     pub const SEND: u32 = 0;

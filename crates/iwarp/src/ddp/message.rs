@@ -78,9 +78,9 @@ impl Message {
         Message { model, upper, len, cut: 0, over: false }
     }
 
-    /// The next segment, of at most `mulpdu` bytes with its header; `None` after the last. RFC 5041, section 5.2: the
-    /// segments of a message are in rising order and without gaps, the last one says so, and a message without data is
-    /// one segment.
+    /// The next segment, of at most `mulpdu` bytes with its header; `None` after the last. RFC 5041, section 5.3:
+    /// the segments of a message are in rising order; RFC 5041, section 4.1: the last one says so;
+    /// RFC 5041, section 5.2: none is longer than the limit, and a message without data is one segment.
     pub fn next(&mut self, mulpdu: u16) -> Option<Segment> {
         if self.over {
             return None;

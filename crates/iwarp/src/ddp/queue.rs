@@ -45,6 +45,7 @@ impl Queue {
             None => buffer().ok_or(Fault::NoBuffer)?,
         };
         self.room = Some(room);
+        // RFC 5041, section 7.1: the end of the segment is inside of the buffer.
         match self.offset.checked_add(len) {
             Some(end) if end <= room => Ok(()),
             _ => Err(Fault::TooLong),
@@ -52,7 +53,7 @@ impl Queue {
     }
 
     /// Ends a segment that has been checked and is whole. Gives the length of the message if the segment was its last
-    /// one. RFC 5041, section 5.3: numbers rise by one and wrap through 0.
+    /// one. RFC 5041, section 4.3: numbers rise by one and wrap through 0.
     pub fn take(&mut self, len: u32, last: bool) -> Option<u32> {
         self.offset = self.offset.saturating_add(len);
         if !last {

@@ -20,7 +20,8 @@ impl Outgoing {
     pub(super) const EMPTY: Outgoing = Outgoing { bytes: [0; MAX_LEN], len: 0, sent: 0 };
 
     /// A frame with its enhanced data, if any, and the program's private data. The length of the private data in
-    /// `frame` does not matter. RFC 5044, section 7.1.1: at most 512 bytes; RFC 6581, section 6: enhanced data count.
+    /// `frame` does not matter. RFC 5044, section 7.1.1: at most 512 bytes; RFC 6581, section 6: enhanced data
+    /// count.
     pub(super) fn new(
         mut frame: start::Repr,
         enhanced: Option<enhanced::Repr>,

@@ -1,4 +1,4 @@
-//! FPDUs in both directions: the figures of RFC 5044, every segment size, every cut of the stream, every byte wrong.
+//! FPDUs in both directions: the figures of RFC 5044; every segment size, every cut of the stream, every byte wrong.
 
 use std::vec;
 use std::vec::Vec;
@@ -84,11 +84,12 @@ fn without_crcs_the_field_is_there_and_ignored() {
 
 #[test]
 fn an_fpdu_fits_into_a_tcp_segment_wherever_it_starts() {
-    assert_eq!([536, 1460, 8960, 65535].map(|emss| mulpdu(emss, false)), [530, 1454, 8954, 65526]);
-    assert_eq!([536, 1460, 8960, 1 << 20].map(|emss| mulpdu(emss, true)), [522, 1442, 8882, 65014]);
+    assert_eq!([536, 1460, 8960, 64776].map(|emss| mulpdu(emss, false)), [530, 1454, 8954, 64768]);
+    assert_eq!([536, 1460, 8960, 1 << 20].map(|emss| mulpdu(emss, true)), [522, 1442, 8882, 64768]);
     assert_eq!([0, 100, 134].map(|emss| mulpdu(emss, false)), [128; 3]);
-    assert_eq!(mulpdu(1 << 20, false), 65535);
-    for emss in (200..1600).chain([8960, 65532, 65535, 1 << 17]) {
+    // RFC 5044, section 3: the longest segment.
+    assert_eq!([65535, 1 << 20].map(|emss| mulpdu(emss, false)), [64768; 2]);
+    for emss in (200..1600).chain([8960, 64776, 65535, 1 << 17]) {
         for (markers, before) in [(false, 0), (true, 0), (true, 8), (true, 400), (true, 498)] {
             let mut sender = Sender::new(&agreed(markers, false), emss);
             let mut wire = Vec::new();
@@ -96,16 +97,22 @@ fn an_fpdu_fits_into_a_tcp_segment_wherever_it_starts() {
             let start = wire.len();
             frame(&mut sender, &vec![1; mulpdu(emss, markers).into()], &[], &mut wire);
             let len = wire.len() - start;
-            assert!(len <= emss || emss > 65535, "{len} bytes for {emss}, markers: {markers}, {before} before");
+            assert!(len <= emss, "{len} bytes for {emss}, markers: {markers}, {before} before");
             let longest = if markers { 12 + 4 } else { 8 };
-            assert!(emss > 65532 || len + longest > emss, "{len} bytes for {emss}: one more would fit");
+            assert!(
+                emss > 64776 || len + longest > emss || markers && emss == 64776,
+                "{len} bytes for {emss}: one more would fit"
+            );
         }
     }
-    let mut sender = Sender::new(&agreed(true, false), 1 << 20);
-    let mut sink = Vec::new();
-    let long = vec![0; 65015];
-    assert_eq!(sender.frame(&[], &long[..], 0..65015, &mut Gather { stream: &mut sink, payload: &long }), Err(TooLong));
-    assert_eq!((sink.len(), sender.position()), (0, 0));
+    for markers in [false, true] {
+        let mut sender = Sender::new(&agreed(markers, false), 1 << 20);
+        let mut sink = Vec::new();
+        let long = vec![0; 64769];
+        let mut gather = Gather { stream: &mut sink, payload: &long };
+        assert_eq!(sender.frame(&[], &long[..], 0..64769, &mut gather), Err(TooLong));
+        assert_eq!((sink.len(), sender.position()), (0, 0));
+    }
 }
 
 #[test]
@@ -215,10 +222,17 @@ fn markers_that_disagree_with_lengths() {
     let wire = stream(&mut Sender::new(&terms, 1460), &[vec![1; 300], vec![2; 900]]);
     let run = |wire: &[u8]| receive(&mut Receiver::new(&terms, WHOLE_ONLY), wire, || 1460).1;
     assert_eq!(run(&wire), Ok(()));
-    for (at, value) in [(3, 4), (515, wire[515] ^ 4), (515, wire[515] ^ 1), (514, 1)] {
+    for (at, value) in [(3, 4), (515, wire[515] ^ 4), (514, 1)] {
         let mut wrong = wire.clone();
         wrong[at] = value;
         assert_eq!(run(&wrong), Err(Fault::Marker), "byte {at}");
+    }
+    // RFC 5044, section 4.2: low bits and reserved bytes are ignored.
+    for at in [512, 513] {
+        let mut other = wire.clone();
+        other[at] = 0xff;
+        other[515] ^= 3;
+        assert_eq!(run(&other), Ok(()), "byte {at}");
     }
     let mut shorter = wire;
     shorter[5] ^= 4;

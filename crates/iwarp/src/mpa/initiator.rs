@@ -55,7 +55,7 @@ impl Initiator {
         })
     }
 
-    /// The enhanced data of the request. A READ that says "ready to receive" needs a place (RFC 6581, section 9.2).
+    /// The enhanced data of the request. A READ that says "ready to receive" needs a place (RFC 6581, section 9.1).
     fn offer(wishes: &Wishes) -> enhanced::Repr {
         let mut offer = wishes.enhanced();
         if offer.ready_by_read {
@@ -110,7 +110,7 @@ impl Initiator {
         if !frame.reply || !self.request.rest().is_empty() {
             return Err(Failure::Key);
         }
-        // RFC 6581, section 10: a reply has the revision of its request.
+        // RFC 5044, section 7.1.1: a revision that was not asked for cannot be spoken.
         if frame.revision != self.wishes.revision as u8 {
             return Err(Failure::Revision);
         }
@@ -151,8 +151,9 @@ impl Initiator {
             let theirs = ReadyKinds { send: said.ready_by_send, write: said.ready_by_write, read: said.ready_by_read };
             agreed.ready = ours.and(theirs).choose();
             match agreed.ready {
+                // RFC 6581, section 9.2: the end of the connection, with a message that says why.
                 None => agreed.unmet = agreed.unmet.or(Some(Unmet::Ready)),
-                // RFC 6581, section 9.2: a READ needs a place although the program wants none.
+                // RFC 6581, section 9.1: a READ needs a place although the program wants none.
                 Some(Ready::Read) => agreed.ord = agreed.ord.max(1),
                 Some(_) => {}
             }
@@ -164,6 +165,13 @@ impl Initiator {
     pub fn closed(&mut self) -> Failure {
         self.over = true;
         Failure::Closed
+    }
+
+    /// The depths of the reply, accepted or not: READ requests that the responder takes, and those that it wants to
+    /// have outstanding. RFC 6581, section 9.1: they are told to the program.
+    pub fn depths(&self) -> Option<(u16, u16)> {
+        let (said, _) = self.reply.data(self.frame.as_ref()?);
+        said.map(|said| (said.ird, said.ord))
     }
 
     /// The private data of the program at the other side, once the reply is there.

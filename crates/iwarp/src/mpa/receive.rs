@@ -1,4 +1,4 @@
-//! The TCP stream on its way in: where FPDUs start and end, their markers and CRCs (RFC 5044, sections 4 and 6).
+//! The TCP stream on its way in: where FPDUs start and end, their markers and CRCs (RFC 5044, section 4).
 //!
 //! Input comes in pieces of any size. RFC 5044, section 6 has an FPDU checked before its segment is passed on: an FPDU
 //! that is whole in the input is checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on
@@ -103,7 +103,7 @@ impl Receiver {
         self.position
     }
 
-    /// True if the stream is between two FPDUs. RFC 5044, section 7.2: a connection that ends elsewhere has lost data.
+    /// True if the stream is between two FPDUs: a connection that ends elsewhere has lost data (RFC 5044, section 8).
     pub fn is_between(&self) -> bool {
         self.part == Part::Length && self.got == 0 && !self.in_marker()
     }
@@ -304,6 +304,7 @@ impl Receiver {
         if self.in_marker() {
             return Ok(());
         }
+        // RFC 5044, section 8: a marker that points to another start of the FPDU than the lengths ends the connection.
         let (said, _) = marker::Repr::read(&self.marker).map_err(|_| Fault::Marker)?;
         let place = self.position - marker::LEN as u64;
         let distance = if self.part == Part::Length && self.got == 0 { 0 } else { place - self.start };

@@ -92,6 +92,7 @@ impl Responder {
         if frame.reply {
             return Err(Failure::Key);
         }
+        // RFC 5044, section 7.1.1, and RFC 6581, section 10: the connection is closed.
         if frame.revision > self.wishes.revision as u8 {
             return Err(Failure::Revision);
         }
@@ -140,9 +141,9 @@ impl Responder {
         if asked.ird != LEFT_TO_PROGRAM && agreed.ord != LEFT_TO_PROGRAM {
             agreed.ord = agreed.ord.min(asked.ird);
         }
-        let offered = ReadyKinds { send: asked.ready_by_send, write: asked.ready_by_write, read: asked.ready_by_read };
-        // RFC 6581, section 9.2: the reply has the peer-to-peer flag if the request has it and this side wants it.
-        let kinds = self.wishes.ready.filter(|_| asked.peer_to_peer).map(|ours| ours.and(offered));
+        let offered = offered(asked);
+        // RFC 6581, section 9.2: the reply has the peer-to-peer flag if and only if the request has it.
+        let kinds = asked.peer_to_peer.then(|| ReadyKinds::answer(self.wishes.ready, offered));
         agreed.awaits_ready = kinds.is_some();
         if kinds.is_some_and(|kinds| kinds.read) {
             agreed.ird = agreed.ird.max(1);
@@ -165,14 +166,19 @@ impl Responder {
     /// [`TooLong`]: at most 512 bytes, or 508 if the request has enhanced data.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<bool, TooLong> {
         let Some(frame) = self.frame.filter(|_| self.state == State::Asked) else { return Ok(false) };
-        let enhanced = self.request.data(&frame).0.map(|_| Wishes { ready: None, ..self.wishes }.enhanced());
+        let enhanced = self.request.data(&frame).0.map(|asked| {
+            // RFC 6581, section 9.1: the depths that this side would have wanted, whatever the initiator has.
+            let offered = offered(&asked);
+            let ready = asked.peer_to_peer.then(|| ReadyKinds::answer(self.wishes.ready, offered));
+            Wishes { ready, ..self.wishes }.enhanced()
+        });
         self.reply = Outgoing::new(self.reply_frame(&frame, true), enhanced, private_data)?;
         self.state = State::Answered;
         Ok(true)
     }
 
-    /// A reply to this request. RFC 6581, section 10: it has the request's revision, and enhanced data if the request
-    /// has.
+    /// A reply to this request. RFC 6581, section 10: it has enhanced data if and only if the request has. It has the
+    /// request's revision.
     fn reply_frame(&self, request: &wire_start::Repr, rejected: bool) -> wire_start::Repr {
         wire_start::Repr {
             reply: true,
@@ -200,4 +206,9 @@ impl Responder {
         self.state = State::Failed;
         Failure::Closed
     }
+}
+
+/// The messages that say "ready to receive" in enhanced data.
+fn offered(asked: &enhanced::Repr) -> ReadyKinds {
+    ReadyKinds { send: asked.ready_by_send, write: asked.ready_by_write, read: asked.ready_by_read }
 }

@@ -40,24 +40,21 @@ pub struct Sender {
     mulpdu: u16,
 }
 
-/// Smallest segment that DDP may count on (RFC 5044, section 4.5).
+/// Shortest limit of a segment that DDP may count on (RFC 5044, section 4.5).
 const MIN_MULPDU: usize = 128;
 
+/// Longest segment: what an IP datagram can hold with all headers (RFC 5044, section 3).
+const MAX_MULPDU: usize = 64768;
+
 /// The longest segment that makes an FPDU which fits into one TCP segment of `emss` bytes, with as many markers as it
-/// can get (RFC 5044, section 4.5). A larger `emss` than TCP's makes longer FPDUs, which is allowed; they end where a
-/// field does: the length of a segment, or the distance of a marker.
+/// can get (RFC 5044, section 4.5). A larger `emss` than TCP's makes longer FPDUs, which is allowed.
 pub const fn mulpdu(emss: usize, markers: bool) -> u16 {
-    let (most, lost) = if markers {
-        let emss = if emss > 0xfffc { 0xfffc } else { emss };
-        (emss, 6 + 4 * emss.div_ceil(marker::INTERVAL as usize) + emss % 4)
-    } else {
-        (emss, 6 + emss % 4)
-    };
-    let len = most.saturating_sub(lost);
+    let markers = if markers { 4 * emss.div_ceil(marker::INTERVAL as usize) } else { 0 };
+    let len = emss.saturating_sub(6 + markers + emss % 4);
     if len < MIN_MULPDU {
         MIN_MULPDU as u16
-    } else if len > u16::MAX as usize {
-        u16::MAX
+    } else if len > MAX_MULPDU {
+        MAX_MULPDU as u16
     } else {
         len as u16
     }
@@ -100,9 +97,8 @@ impl Sender {
         range: Range<usize>,
         sink: &mut impl Sink,
     ) -> Result<(), TooLong> {
-        // A longer FPDU would have markers with a distance that their field does not hold.
-        let most = if self.markers { mulpdu(usize::MAX, true) } else { u16::MAX };
-        let segment_len = u16::try_from(headers.len() + range.len()).ok().filter(|len| *len <= most).ok_or(TooLong)?;
+        let len = headers.len() + range.len();
+        let segment_len = u16::try_from(len).ok().filter(|_| len <= MAX_MULPDU).ok_or(TooLong)?;
         let frame = fpdu::Repr { segment_len };
         let mut fpdu = Fpdu { sender: self, crc: Crc::new(), start: None, sink };
         fpdu.own(&frame.emit());

@@ -17,10 +17,11 @@ pub const MAX_PRIVATE_DATA: usize = wire::mpa::start::MAX_PRIVATE_DATA_LEN as us
 /// A depth that the programs negotiate themselves (RFC 6581, section 9.1).
 pub const LEFT_TO_PROGRAM: u16 = enhanced::LEFT_TO_PROGRAM;
 
-/// How long an initiator waits for the reply. RFC 5044 leaves the time open; this is that of Linux.
+/// How long an initiator waits for the reply. RFC 5044, section 7.1.2 leaves the time open; this is that of Linux.
 pub const REPLY_TIMEOUT: Nanos = 10 * SECOND;
 
-/// How long a responder waits for the request, and for the message that says "ready to receive".
+/// How long a responder waits for the request, and for the message that says "ready to receive": some limit is asked
+/// for (RFC 5044, section 7.1.2).
 pub const REQUEST_TIMEOUT: Nanos = 5 * SECOND;
 
 /// A side of a connection. Only the initiator may send the first FPDU.
@@ -61,6 +62,16 @@ impl ReadyKinds {
     /// Those that need nothing of the receiver's program.
     pub const QUIET: ReadyKinds = ReadyKinds { send: false, write: true, read: true };
 
+    /// Those of a responder. RFC 6581, section 9.2: it takes at least one kind, and names at least one, also if none of
+    /// the offered ones is among them.
+    pub(super) fn answer(wishes: Option<ReadyKinds>, offered: ReadyKinds) -> ReadyKinds {
+        let ours = wishes.filter(|kinds| *kinds != ReadyKinds::default()).unwrap_or(ReadyKinds::QUIET);
+        match ours.and(offered) {
+            none if none == ReadyKinds::default() => ours,
+            both => both,
+        }
+    }
+
     /// Those that both have.
     pub(super) fn and(self, other: ReadyKinds) -> ReadyKinds {
         ReadyKinds { send: self.send && other.send, write: self.write && other.write, read: self.read && other.read }
@@ -87,8 +98,9 @@ pub struct Wishes {
     pub ird: u16,
     /// READ requests that this side wants to have outstanding, 14 bits, or [`LEFT_TO_PROGRAM`].
     pub ord: u16,
-    /// The peer-to-peer model, with the messages that this side sends or takes; `None`: the initiator's program sends
-    /// first.
+    /// The messages that say "ready to receive" that this side sends or takes. Initiator: `None` is the model of client
+    /// and server, in which its program sends first. Responder: `None` is [`ReadyKinds::QUIET`]; the initiator chooses
+    /// the model.
     pub ready: Option<ReadyKinds>,
     /// How long this side waits for the other one's frame.
     pub timeout: Nanos,

@@ -84,6 +84,15 @@ fn a_rejection_carries_data() {
     assert_eq!(side.input(responder.output()), Ok(Answer::Rejected));
     assert_eq!(side.private_data(), b"no");
     assert_eq!(side.deadline(), None);
+    assert_eq!(side.depths(), Some((1, 1)), "RFC 6581, section 9.1: also of a refusal");
+
+    let mut responder = asked(Wishes::new(Role::Responder, 3), &format!("{REQ} 10 02 0004 8001 8001"));
+    assert_eq!(responder.reject(b""), Ok(true));
+    assert_eq!(
+        responder.output(),
+        hex(&format!("{REP} 70 02 0004 8003 8003")),
+        "RFC 6581, section 9.2: the same model"
+    );
 }
 
 #[test]
@@ -183,7 +192,11 @@ fn a_message_that_says_ready_is_chosen() {
     };
     assert_eq!(answer(Some(ReadyKinds::QUIET), "c000 c000"), (hex("8001 c000"), true, 1));
     assert_eq!(answer(Some(ReadyKinds::QUIET), "8000 8000"), (hex("8000 8000"), true, 0));
-    assert_eq!(answer(None, "c000 c000"), (hex("0000 0000"), false, 0));
+    // RFC 6581, section 9.2: the responder takes up the initiator's model, and names a kind that it takes in any case.
+    assert_eq!(answer(None, "c000 c000"), (hex("8001 c000"), true, 1));
+    assert_eq!(answer(Some(ReadyKinds::default()), "c000 8000"), (hex("8000 8000"), true, 0));
+    assert_eq!(answer(Some(ReadyKinds::QUIET), "c000 0000"), (hex("8001 c000"), true, 1));
+    assert_eq!(answer(None, "4000 c000"), (hex("0000 0000"), false, 0), "kinds without the model are ignored");
     assert_eq!(answer(Some(ReadyKinds::QUIET), "0000 0000"), (hex("0000 0000"), false, 0));
 }
 
@@ -220,7 +233,7 @@ fn every_pair_of_wishes_in_every_segmentation() {
         assert_eq!((at_a.crc, at_a.crc), (at_b.crc, ours.crc || theirs.crc));
         assert_eq!((at_a.markers_in, at_a.markers_out), (at_b.markers_out, at_b.markers_in));
         assert_eq!((at_a.markers_in, at_a.markers_out), (ours.markers, theirs.markers));
-        let peer_to_peer = revision == Revision::Two && bit(3) && bit(6);
+        let peer_to_peer = revision == Revision::Two && bit(3);
         assert_eq!((at_a.ready.is_some(), at_b.awaits_ready), (peer_to_peer, peer_to_peer));
         if revision == Revision::Two {
             assert!(at_a.ord <= at_b.ird && at_b.ord <= at_a.ird);

@@ -1,5 +1,5 @@
-//! Segments that came before those in front of them: placed at once, delivered in their turn (RFC 5041, sections 5.3
-//! and 5.4; RFC 5044, section 6).
+//! Segments that came before those in front of them: placed at once (RFC 5041, section 5.3), delivered in their turn
+//! (RFC 5041, section 5.4).
 //!
 //! Only tagged segments are placed early: their header says all that is needed. What is wrong with an early segment is
 //! an error in its turn only, so it is left to its turn.

@@ -19,8 +19,8 @@ pub enum Fault {
     Ddp(ddp::Fault),
     /// Another version of RDMAP.
     Version,
-    /// An opcode that is not defined, not supported, or not expected: RFC 7306, section 8.2 has those of its messages
-    /// refused in this way by a side that does not support them.
+    /// An opcode that is not defined, not supported, or not expected (RFC 5040, section 7.2). RFC 7306, section 1.1: a
+    /// side that does not support the messages of that document refuses them in this way.
     Opcode,
     /// The region of a READ request, or one to be invalidated.
     Tag(TagFault),

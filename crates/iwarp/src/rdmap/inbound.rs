@@ -1,4 +1,4 @@
-//! Segments as they come: checked, placed, delivered (RFC 5040, sections 5 and 7.2; RFC 5041, section 7.1).
+//! Segments as they come: checked, placed, delivered (RFC 5040, section 7.2; RFC 5041, section 7.1).
 
 use verbs::RKey;
 use wire::rdmap::control::{self, Opcode};
@@ -76,13 +76,10 @@ pub(super) fn read_header(bytes: &[u8]) -> Result<(ddp::Header, Opcode), Fault> 
     }
 }
 
-/// RFC 5041, section 7.1: the end of a place must not wrap.
+/// RFC 5041, section 7.1: the sum of the offset and the length must not wrap, so the last byte below 2^64 cannot be
+/// reached.
 pub(super) fn check_wrap(offset: u64, len: u32) -> Result<(), TagFault> {
-    // The end of the last byte may be 2^64.
-    match len.checked_sub(1) {
-        Some(last) if offset.checked_add(last.into()).is_none() => Err(TagFault::Wrap),
-        _ => Ok(()),
-    }
+    offset.checked_add(len.into()).map(|_| ()).ok_or(TagFault::Wrap)
 }
 
 impl Stream {
@@ -158,7 +155,7 @@ impl Stream {
                 let tag_fault = |fault| Fault::Ddp(DdpFault::Tag(fault));
                 match opcode {
                     Opcode::Write => {
-                        // RFC 5040, section 5.1: where a WRITE of no bytes goes is not looked at.
+                        // RFC 5041, section 5.2: where a WRITE of no bytes goes is not looked at.
                         if len > 0 {
                             check_wrap(header.offset, len).map_err(tag_fault)?;
                             target.check_write(header.stag, header.offset, len).map_err(tag_fault)?;
@@ -171,13 +168,14 @@ impl Stream {
                             target.check_sink(header.stag, header.offset, len).map_err(tag_fault)?;
                         }
                     }
-                    // RFC 5040, section 7.2: a message in the wrong model is not expected.
+                    // RFC 5040, section 4.1: each message has its model.
                     _ => return Err(Fault::Opcode),
                 }
                 Dest::Program(Place::Tagged { stag: header.stag, offset: header.offset })
             }
             ddp::Header::Untagged(header) => {
                 let Some(queue) = opcode.queue() else { return Err(Fault::Opcode) };
+                // RFC 5041, section 7.1: the queue is one of this stream, and the message's own.
                 if queue != header.queue {
                     return Err(Fault::Ddp(DdpFault::Queue));
                 }
@@ -187,7 +185,7 @@ impl Stream {
                         (checked, Dest::Program(Place::Receive { offset: header.offset }))
                     }
                     Opcode::ReadRequest => {
-                        // RFC 5040, section 5.2.1: more requests than were agreed upon find no buffer.
+                        // RFC 5040, section 6.1: more requests than were agreed upon find no buffer.
                         let room = (self.asked < self.agreed.ird).then_some(read_request::LEN as u32);
                         (self.queues.request.check(header, len, || room), Dest::Small(header.offset as usize))
                     }
@@ -195,7 +193,7 @@ impl Stream {
                         let checked = self.queues.terminate.check(header, len, || Some(SMALL as u32));
                         (checked, Dest::Small(header.offset as usize))
                     }
-                    // RFC 7306, section 8.2: not supported here.
+                    // RFC 7306, section 1.1: not supported here.
                     _ => return Err(Fault::Opcode),
                 };
                 checked.map_err(Fault::Ddp)?;
@@ -230,6 +228,7 @@ impl Stream {
     /// Ends a tagged segment that is whole and next in the stream.
     pub(super) fn tagged(&mut self, opcode: Opcode, header: &ddp::tagged::Repr, len: u32, target: &mut impl Target) {
         if opcode == Opcode::ReadResponse {
+            // RFC 5040, section 5.5: a READ is complete when its answer is delivered.
             if self.reads.take(len, header.last) == Step::Read {
                 target.deliver(Delivery::Read);
             }
@@ -263,6 +262,7 @@ impl Stream {
                     self.fault(Fault::Tag(fault), Some(&headers.with_request(&request)));
                     return Ok(());
                 }
+                // RFC 5040, section 5.5: a READ is looked at when all before it has been placed.
                 self.asked += 1;
                 target.deliver(Delivery::Request { message: header.message, request });
             }
@@ -276,8 +276,12 @@ impl Stream {
                 let invalidates = matches!(opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate);
                 let invalidated = invalidates.then_some(RKey(header.invalidate));
                 if let Some(stag) = invalidated {
-                    // RFC 5040, section 5.3: a SEND is delivered after the invalidation.
-                    target.invalidate(stag).map_err(Fault::Tag)?;
+                    // RFC 5040, section 5.3: a SEND is delivered after the invalidation. For a region of another stream
+                    // the error has a code of its own.
+                    target.invalidate(stag).map_err(|fault| match fault {
+                        TagFault::Stream => Fault::Tag(TagFault::NotInvalidated),
+                        other => Fault::Tag(other),
+                    })?;
                 }
                 let solicited = matches!(opcode, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate);
                 target.deliver(Delivery::Send { len, solicited, invalidated });

@@ -34,7 +34,7 @@ pub enum Work {
     },
     /// A READ request; it has no payload.
     Read(read_request::Repr),
-    /// The answer to this request of the peer. RFC 5040, section 5.5: requests are answered in their order.
+    /// The answer to this request of the peer. RFC 5040, section 5.2.2: requests are answered in their order.
     Response(read_request::Repr),
 }
 
@@ -103,7 +103,7 @@ impl Outgoing {
                 self.next_request = self.next_request.wrapping_add(1);
                 Message::new(model, upper(Opcode::ReadRequest), 0)
             }
-            // RFC 5040, section 5.2.2: the response names the sink as the request does.
+            // RFC 5040, section 4.4: the response names the sink as the request does.
             Work::Response(read_request::Repr { sink_stag: stag, sink_offset: offset, size, .. }) => {
                 Message::new(Model::Tagged { stag, offset }, upper(Opcode::ReadResponse), size)
             }
@@ -138,7 +138,8 @@ impl Joined {
 }
 
 impl Stream {
-    /// Starts a message. [`Stream::send`] sends its segments, one after the other.
+    /// Starts a message. [`Stream::send`] sends its segments, one after the other. RFC 5040, section 5.5: messages are
+    /// sent in the order in which the program has posted them.
     ///
     /// # Errors
     /// Why it cannot be sent, now or at all.
@@ -162,7 +163,7 @@ impl Stream {
             Work::Read(request) => {
                 wraps(request.sink_offset, request.size)?;
                 wraps(request.source_offset, request.size)?;
-                // RFC 5040, section 5.2.1: no more than the responder takes.
+                // RFC 5040, section 6.1: no more than the responder takes.
                 if !self.reads.has_room() {
                     return Err(Refused::Depth);
                 }
@@ -200,11 +201,11 @@ impl Stream {
     }
 
     /// Sends what comes before all else, if anything does: a message that says "ready to receive"
-    /// (RFC 6581, section 9.2), or the Terminate message at the end. To be called whenever something may be sent.
+    /// (RFC 6581, section 5), or the Terminate message at the end. To be called whenever something may be sent.
     pub fn urgent(&mut self, sink: &mut impl Sink) -> bool {
         if let Phase::Ending(bytes) = self.phase {
             self.phase = Phase::Over;
-            // RFC 5040, section 4.8: message 1 of queue 2, one segment.
+            // RFC 5040, section 5.4: a message of queue 2, the only one, so its number is 1.
             let model = Model::Untagged { queue: queue::TERMINATE, message: 1, invalidate: 0 };
             return self.single(model, Opcode::Terminate, &bytes, sink);
         }

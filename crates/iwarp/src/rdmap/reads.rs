@@ -20,7 +20,7 @@ struct Read {
     quiet: bool,
 }
 
-/// READs under way, the oldest first. Responses come in the order of the requests (RFC 5040, section 5.5).
+/// READs under way, the oldest first. Responses come in the order of the requests (RFC 5040, section 5.2.2).
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     reads: VecDeque<Read>,
@@ -62,13 +62,14 @@ impl Reads {
         })
     }
 
-    /// Checks a segment that has come in order: it has to go on with the answer to the oldest READ.
+    /// Checks a segment that has come in order: it has to go on with the answer to the oldest READ. These checks are
+    /// permitted, not demanded (RFC 5040, section 5.2.2).
     pub(super) fn check(&self, header: &tagged::Repr, len: u32) -> Result<(), Fault> {
         // A response to nothing is a message that is not expected.
         let read = self.reads.front().ok_or(Fault::Opcode)?;
         let rest = read.len - read.got;
         let fault = |fault| Err(Fault::Ddp(DdpFault::Tag(fault)));
-        // RFC 5040, section 5.2: the sink of a READ of no bytes is not looked at.
+        // RFC 5041, section 5.2: the place of a tagged message of no bytes is not looked at.
         if read.len > 0 && header.stag != read.sink {
             return fault(TagFault::Invalid);
         }

@@ -48,7 +48,7 @@ pub enum End {
     Terminated(Terminated),
     /// The TCP connection was closed between two messages.
     Closed,
-    /// The TCP connection was closed inside of a message (RFC 5044, section 7.2).
+    /// The TCP connection was closed inside of a message (RFC 5041, section 6.2.2).
     Torn,
     /// The message that says "ready to receive" did not come in time.
     Timeout,
@@ -62,7 +62,7 @@ pub(super) enum Phase {
     Over,
 }
 
-/// The queues of untagged messages (RFC 5040, section 5.2, figure 4).
+/// The queues of untagged messages (RFC 5040, section 4.1).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
     pub(super) send: Queue,
@@ -178,8 +178,9 @@ impl Stream {
         self.deadline = None;
     }
 
-    /// Ends the stream for an error of the peer, or of this side. RFC 5040, section 7.1: nothing is placed, delivered
-    /// or sent any longer but a Terminate message.
+    /// Ends the stream for an error of the peer, or of this side. RFC 5041, section 7.1: nothing is placed or delivered
+    /// any longer. RFC 5040, section 5.4: nothing is sent any longer but a Terminate message. RFC 5040, section 7.1: it
+    /// is about the first error.
     pub(super) fn fault(&mut self, fault: Fault, headers: Option<&Headers>) {
         if self.phase != Phase::Open {
             return;
@@ -248,8 +249,8 @@ impl Stream {
     }
 }
 
-/// The steering tag in a message that says "ready to receive": it names no region (RFC 6581, section 9.2). Linux has
-/// this number, too.
+/// The steering tag in a message that says "ready to receive": it names no region, which is not
+/// looked at (RFC 5041, section 5.2). Linux has this number, too.
 pub(super) const READY_STAG: RKey = RKey(1);
 
 const _: () = assert!(SMALL >= wire::rdmap::terminate::MAX_LEN);

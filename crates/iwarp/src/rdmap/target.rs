@@ -45,7 +45,7 @@ pub enum Delivery {
         /// The region that has been invalidated.
         invalidated: Option<RKey>,
     },
-    /// A WRITE is whole. The verbs raise no completion for it (RFC 5040, section 5.5).
+    /// A WRITE is whole. The verbs raise no completion for it (RFC 5040, section 5.1).
     Write {
         /// The region of its last segment.
         stag: RKey,
@@ -68,7 +68,7 @@ pub enum Delivery {
 /// This side's memory and receives. All of it is asked and told in the order of the stream, but for WRITEs and answers
 /// to READs in TCP segments that came early.
 pub trait Target {
-    /// Checks whether the peer may write so many bytes there. Not asked for 0 bytes (RFC 5040, section 5.1).
+    /// Checks whether the peer may write so many bytes there. Not asked for 0 bytes (RFC 5041, section 5.2).
     ///
     /// # Errors
     /// Why the peer may not.

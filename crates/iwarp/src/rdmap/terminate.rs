@@ -165,7 +165,7 @@ fn reason(first: u8, code: u8) -> Option<Reason> {
 }
 
 /// True if a message without headers has its layer in the low half: the errors of the RFC that have no headers are
-/// those of this side and of the layer below, 0 0 and 2 0. Layer 2, type 0, with the codes of RFC 6581 section 8 comes
+/// those of this side and of the layer below, 0 0 and 2 0. Layer 2, type 0, with the codes of RFC 6581, section 8 comes
 /// from an initiator that cannot meet the responder's terms, before it sends anything else. Later, or from a
 /// responder, siw means layer 0, type 2.
 fn is_swapped(first: u8, code: u8, is_first: bool) -> bool {

@@ -107,7 +107,8 @@ fn what_cannot_be_sent() {
     let mut stream = plain();
     let write = |offset, len| Work::Write { stag: RKey(1), offset, len };
     assert_eq!(stream.start(write(u64::MAX, 2)), Err(Refused::Wrap));
-    assert_eq!(stream.start(write(u64::MAX, 1)), Ok(()));
+    assert_eq!(stream.start(write(u64::MAX, 1)), Err(Refused::Wrap));
+    assert_eq!(stream.start(write(u64::MAX - 1, 1)), Ok(()));
     assert_eq!(stream.start(write(0, 1)), Err(Refused::Busy));
     let mut stream = plain();
     for _ in 0..4 {
@@ -240,6 +241,8 @@ fn every_error_has_its_answer() {
         tagged(write("00000078 0000000000001000"), "1100"),
         tagged(write("00000079 0000000000001000"), "1102"),
         tagged(write("00000077 fffffffffffffff9"), "1103"),
+        tagged(write("00000077 fffffffffffffff8"), "1103"),
+        tagged(write("00000077 fffffffffffffff7"), "1101"),
         tagged(format!("c240{}", &write("00000077 0000000000001000")[4..]), "1104"),
         tagged(format!("c142{}", &write("00000077 0000000000001000")[4..]), "0206"),
         tagged(format!("c143{}", &write("00000077 0000000000001000")[4..]), "0206"),
@@ -253,6 +256,7 @@ fn every_error_has_its_answer() {
         untagged(format!("4043{}", &send("00000000 00000001 00000000 61")[4..]), "1206", "0013"),
         untagged(format!("4140{}", &send("00000000 00000001 00000000 61")[4..]), "0206", "0013"),
         untagged(format!("4144 00000055 {}", "00000000 00000001 00000000 61"), "0109", "0013"),
+        untagged(format!("4146 00000079 {}", "00000000 00000001 00000000 61"), "0109", "0013"),
         // RFC 7306: immediate data, an atomic request, an atomic response.
         untagged(send("00000000 00000001 00000000 0102030405060708").replace("4143", "4148"), "0206", "001a"),
         untagged(send("00000000 00000001 00000000 0102030405060708").replace("4143", "4149"), "0206", "001a"),
@@ -264,7 +268,7 @@ fn every_error_has_its_answer() {
         read_back(read("00000009 00000077 0000000000001000"), "0101"),
         read_back(read("00000008 00000078 0000000000001000"), "0102"),
         read_back(read("00000008 00000079 0000000000001000"), "0103"),
-        read_back(read("00000008 00000077 fffffffffffffff9"), "0104"),
+        read_back(read("00000008 00000077 fffffffffffffff8"), "0104"),
         ("41".into(), "1000 0000".into()),
         ("4143 00000000 00000000 00000001 000000".into(), "1000 0000".into()),
         (String::new(), "1000 0000".into()),

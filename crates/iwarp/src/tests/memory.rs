@@ -87,6 +87,9 @@ impl Target for Memory {
     }
 
     fn invalidate(&mut self, stag: RKey) -> Result<(), TagFault> {
+        if self.foreign == Some(stag) {
+            return Err(TagFault::Stream);
+        }
         let at = self.regions.iter().position(|region| region.stag == stag).ok_or(TagFault::NotInvalidated)?;
         self.regions.remove(at);
         Ok(())

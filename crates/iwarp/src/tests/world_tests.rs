@@ -68,7 +68,13 @@ fn world(seed: u64) -> (World, [Vec<Post>; 2]) {
     let configs = [config(), config()];
     let mut theirs = wishes(&mut random, Role::Responder);
     theirs.revision = start::Revision::Two;
-    let ours = wishes(&mut random, Role::Initiator);
+    let mut ours = wishes(&mut random, Role::Initiator);
+    if theirs.ready.is_none()
+        && let Some(kinds) = &mut ours.ready
+    {
+        // A responder without wishes takes WRITE and READ.
+        kinds.write |= !kinds.read;
+    }
     let posts = [posts(&mut random, 25, 6000), posts(&mut random, 25, 6000)];
     let mut world = World::new([ours, theirs], configs, net, LEN, random);
     for (side, posts) in world.sides.iter_mut().zip(&posts) {

@@ -1,4 +1,4 @@
-//! Header of a tagged segment: its place is in memory that the receiver has advertised (RFC 5041, 4.2).
+//! Header of a tagged segment: its place is in memory that the receiver has advertised (RFC 5041, section 4.2).
 
 use core::fmt;
 
@@ -25,7 +25,7 @@ pub struct Repr {
     pub last: bool,
     /// The byte of RDMAP in the header: its [control byte](crate::rdmap::control).
     pub upper: u8,
-    /// Steering tag: names the receiver's region. A segment without payload may have any (RFC 5040, 5.1).
+    /// Steering tag: names the receiver's region. A segment without payload may have any (RFC 5041, section 5.2).
     pub stag: RKey,
     /// Tagged offset: where in it.
     pub offset: u64,

@@ -1,4 +1,4 @@
-//! Header of an untagged segment: its place is in the next buffer of a queue of the receiver (RFC 5041, 4.3).
+//! Header of an untagged segment: its place is in the next buffer of a queue of the receiver (RFC 5041, section 4.3).
 
 use core::fmt;
 
@@ -69,7 +69,8 @@ impl View<'_> {
 }
 
 impl Repr {
-    /// Parses a header. The receiver checks queue, message and offset against those that it expects (7.1).
+    /// Parses a header. The receiver checks queue, message and offset against those that it expects
+    /// (RFC 5041, section 7.1).
     ///
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for a tagged header; [`Error::Version`](crate::Error::Version).

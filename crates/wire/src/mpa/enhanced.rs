@@ -1,5 +1,5 @@
-//! The data of enhanced connection establishment in front of the private data of a request or reply (RFC 6581, section
-//! 9): how many READs each side takes, and which side sends first.
+//! The data of enhanced connection establishment in front of the private data of a request or reply
+//! (RFC 6581, section 9): how many READs each side takes, and which side sends first.
 
 use core::fmt;
 

@@ -15,7 +15,7 @@ header!("header of an FPDU", 2);
 /// Bytes of the CRC.
 pub const CRC_LEN: usize = 4;
 
-/// CRC32c, as iSCSI has it (RFC 5044, 4.4). Sixteen tables: a step takes 16 bytes.
+/// CRC32c, as iSCSI has it (RFC 5044, section 4.4). Sixteen tables: a step takes 16 bytes.
 type Table = crc::Table<16>;
 const CRC32C: crc::Crc<u32, Table> = crc::Crc::<u32, Table>::new(&crc::CRC_32_ISCSI);
 
@@ -67,7 +67,7 @@ impl fmt::Display for Repr {
 }
 
 /// The CRC of an FPDU: over its header, segment, padding and every marker inside, in the order of the stream. A marker
-/// in front of the FPDU is part of it (4.4).
+/// in front of the FPDU is part of it (RFC 5044, section 4.4).
 #[derive(Clone)]
 pub struct Crc(crc::Digest<'static, u32, Table>);
 
@@ -85,7 +85,7 @@ impl Crc {
         self
     }
 
-    /// The bytes at the end of the FPDU. They are little-endian (4.4: the bit order of iSCSI).
+    /// The bytes at the end of the FPDU. They are little-endian: the bit order of iSCSI (RFC 5044, section 4.4).
     pub fn finish(self) -> [u8; CRC_LEN] {
         self.0.finalize().to_le_bytes()
     }

@@ -1,9 +1,9 @@
-//! Marker: says every 512 bytes of the TCP stream where an FPDU starts (RFC 5044, 4.3).
+//! Marker: says every 512 bytes of the TCP stream where an FPDU starts (RFC 5044, section 4.3).
 
 use core::fmt;
 
+use crate::Result;
 use crate::bytes::{put_u16, u16_at};
-use crate::{Error, Result};
 
 mod field {
     // Two reserved bytes.
@@ -33,11 +33,10 @@ impl Repr {
     /// Parses a marker. The receiver checks that it points to where an FPDU does start.
     ///
     /// # Errors
-    /// [`Error::Value`] for a distance that is no multiple of 4 (4.3: the low bits are zero, as FPDUs and markers are
-    /// aligned).
+    /// None: the two low bits are taken as zero, whatever they are (RFC 5044, section 4.2), and the reserved bytes are
+    /// ignored.
     pub fn parse(view: &View<'_>) -> Result<Repr> {
-        let distance = view.distance();
-        if distance.is_multiple_of(4) { Ok(Repr { distance }) } else { Err(Error::Value("FPDUPTR")) }
+        Ok(Repr { distance: view.distance() & !3 })
     }
 
     /// The bytes.
@@ -68,7 +67,7 @@ mod tests {
     fn literal_bytes() {
         assert_wire!(Repr { distance: 0x14 }, "0000 0014");
         assert_eq!(Repr::read(&hex("ffff 0014")), Ok((Repr { distance: 0x14 }, &[][..])), "reserved bits");
-        assert_eq!(Repr::read(&hex("0000 0015")), Err(Error::Value("FPDUPTR")));
+        assert_eq!(Repr::read(&hex("0000 0017")), Ok((Repr { distance: 0x14 }, &[][..])), "low bits");
         assert_eq!(std::format!("{}", Repr { distance: 20 }), "marker distance=20");
     }
 

@@ -1,4 +1,5 @@
-//! Request and reply frames, with which a connection starts (RFC 5044, 7.1; RFC 6581, section 6 for revision 2).
+//! Request and reply frames, with which a connection starts (RFC 5044, section 7.1.1; RFC 6581, section 6 for
+//! revision 2).
 
 use core::fmt;
 
@@ -15,7 +16,7 @@ mod field {
 
 header!("request or reply frame", 20);
 
-/// Most bytes of private data (7.1.1).
+/// Most bytes of private data (RFC 5044, section 7.1.1).
 pub const MAX_PRIVATE_DATA_LEN: u16 = 512;
 
 const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
@@ -81,9 +82,9 @@ impl Repr {
     /// Parses a frame.
     ///
     /// # Errors
-    /// A receiver closes the connection (7.1.1, 7.1.2) at another key, [`Error::Value`], or revision,
-    /// [`Error::Version`]; at more than 512 bytes of private data, or fewer than the enhanced data have (RFC 6581,
-    /// section 8), [`Error::Length`].
+    /// A receiver closes the connection (RFC 5044, section 7.1.1) at another key, [`Error::Value`], or revision,
+    /// [`Error::Version`]; at more than 512 bytes of private data, or fewer than the enhanced data have
+    /// (RFC 6581, section 6), [`Error::Length`].
     pub fn parse(view: &View<'_>) -> Result<Repr> {
         let reply = match &view.key() {
             REQUEST => false,

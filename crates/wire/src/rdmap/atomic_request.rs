@@ -1,4 +1,4 @@
-//! What an atomic request has behind its untagged header (RFC 7306, 5.2).
+//! What an atomic request has behind its untagged header (RFC 7306, section 5.2.1).
 
 use core::fmt;
 

@@ -1,5 +1,5 @@
-//! What an atomic response has behind its untagged header (RFC 7306, 5.2.2). The figure has these 12 bytes; section 4
-//! of the RFC speaks of 32, so what follows them is left to the caller to ignore.
+//! What an atomic response has behind its untagged header (RFC 7306, section 5.2.2). The figure has these 12 bytes; the
+//! text of RFC 7306, section 4 speaks of 32, so what follows them is left to the caller to ignore.
 
 use core::fmt;
 

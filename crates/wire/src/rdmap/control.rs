@@ -1,4 +1,4 @@
-//! Control byte of RDMAP (RFC 5040, 4.1; RFC 7306, section 4): what a message is.
+//! Control byte of RDMAP (RFC 5040, section 4.1; RFC 7306, section 4.1): what a message is.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ mod field {
 
 header!("control byte", 1);
 
-/// The only version (4.1).
+/// The only version (RFC 5040, section 4.1).
 const VERSION: u8 = 1;
 
 /// The kind of a message.
@@ -61,7 +61,7 @@ impl Opcode {
         })
     }
 
-    /// The queue of an untagged message; `None` for a tagged one (RFC 5040, figure 4).
+    /// The queue of an untagged message; `None` for a tagged one (RFC 5040, section 4.1).
     pub const fn queue(self) -> Option<u32> {
         Some(match self {
             Opcode::Write | Opcode::ReadResponse => return None,
@@ -94,7 +94,8 @@ impl Repr {
     /// Parses a control byte.
     ///
     /// # Errors
-    /// [`Error::Version`], [`Error::Opcode`]: a receiver ends the stream with "remote operation error" (RFC 5040, 7.2).
+    /// [`Error::Version`], [`Error::Opcode`]: a receiver ends the stream with "remote operation error"
+    /// (RFC 5040, section 7.2).
     pub fn parse(view: &View<'_>) -> Result<Repr> {
         if view.version() != VERSION {
             return Err(Error::Version);

@@ -1,5 +1,5 @@
-//! The payload of an immediate message: exactly eight bytes (RFC 7306, section 6). That nothing follows them is for the
-//! receiver to check.
+//! The payload of an immediate message: exactly eight bytes (RFC 7306, section 6.2). That nothing follows them is
+//! for the receiver to check.
 
 immediate!("payload of an immediate message", 8);
 

@@ -1,4 +1,4 @@
-//! What a READ request has behind its untagged header (RFC 5040, 4.4).
+//! What a READ request has behind its untagged header (RFC 5040, section 4.4).
 
 use core::fmt;
 
@@ -17,8 +17,8 @@ mod field {
 
 header!("READ request header", 28);
 
-/// The fields of a READ request header. The memory of a request of no bytes is not checked on either side (RFC 5040,
-/// 5.2).
+/// The fields of a READ request header. The memory of a request of no bytes is not checked: RFC 5040, section 5.2.1 at
+/// the responder, RFC 5041, section 5.2 at the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The requester's memory, which the response is to name.

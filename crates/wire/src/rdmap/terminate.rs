@@ -1,5 +1,5 @@
-//! The payload of a terminate message: why a stream ends (RFC 5040, 4.8): four bytes of control, and then what of the
-//! segment that was wrong the control says.
+//! The payload of a terminate message: why a stream ends (RFC 5040, section 4.8): four bytes of control, and then
+//! what of the segment that was wrong the control says.
 
 use core::fmt;
 
