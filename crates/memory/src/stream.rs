@@ -1,9 +1,10 @@
 //! A stream of bytes from one end of a connection to the other, over memory that both can write.
 //!
 //! ```text
-//!  sender    tail:     u64    bytes put into the ring
+//!  sender    tail:     u62    bytes put into the ring, and in the same word
+//!            mode:     u2     see [`Mode`]
 //!            switched: u64    bytes that had gone another way before the first one in the ring
-//!            mode:     u32    see [`Mode`]
+//!            finished: u32    the sender has shut its direction down, or closed: the kernel's FIN is on its way
 //!            wanting:  u32    set by the sender that found no room, taken by the receiver, which then rings
 //!  receiver  head:     u64    bytes taken out of the ring
 //!            ready:    u32    the receiver reads the ring
@@ -15,8 +16,12 @@
 //!
 //! **Several receivers.** An end may be held by several threads, and after fork(2) by several processes. A receiver
 //! copies first and then moves `head` by compare-and-exchange; one that lost copies again. So a receiver that is
-//! killed, or left by longjmp(3), in the middle has taken nothing, and no lock exists that it could keep. Senders
-//! exclude each other by a lock of the caller's.
+//! killed, or left by longjmp(3), in the middle has taken nothing, and no lock exists that it could keep.
+//!
+//! **Several senders.** They exclude each other by a lock of the caller's. A sender copies first, and publishes by a
+//! compare-and-exchange that fails if the mode is not [`Mode::Ring`] any more. So a thread that cannot have the lock,
+//! such as one in a signal's handler that has interrupted the lock's holder, may take the stream off the ring
+//! ([`Stream::leave`]): the interrupted sender then has sent nothing, and learns it.
 //!
 //! **Taking back.** The sender can take bytes out again that no receiver has read ([`Stream::take_back`]), as a
 //! receiver would. It changes the mode before; a receiver looks at the mode after `head`, so one that saw the old mode
@@ -44,14 +49,20 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn of(word: u32) -> Result<Mode, Broken> {
-        Ok(match word {
+    /// Bits of the word that has the tail and the mode.
+    const BITS: u32 = 2;
+
+    fn of(word: u64) -> Mode {
+        match word & 3 {
             0 => Mode::Before,
             1 => Mode::Ring,
             2 => Mode::Retracting,
-            3 => Mode::After,
-            _ => return Err(Broken),
-        })
+            _ => Mode::After,
+        }
+    }
+
+    fn with(self, tail: u64) -> u64 {
+        tail << Self::BITS | self as u64
     }
 }
 
@@ -65,7 +76,7 @@ pub struct Broken;
 pub struct Words {
     tail: AtomicU64,
     switched: AtomicU64,
-    mode: AtomicU32,
+    finished: AtomicU32,
     wanting: AtomicU32,
     _sender: [u64; 5],
     head: AtomicU64,
@@ -99,11 +110,22 @@ const TRIES: u32 = 1 << 16;
 
 impl<M: StreamMemory> Stream<M> {
     /// The way by which bytes go.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub fn mode(&self) -> Result<Mode, Broken> {
-        Mode::of(self.0.words().mode.load(Ordering::Acquire))
+    pub fn mode(&self) -> Mode {
+        Mode::of(self.0.words().tail.load(Ordering::Acquire))
+    }
+
+    /// Changes the mode, if it is still `from`.
+    fn change(&self, from: Mode, to: Mode) -> bool {
+        let word = &self.0.words().tail;
+        let mut old = word.load(Ordering::Relaxed);
+        while Mode::of(old) == from {
+            let new = to.with(old >> Mode::BITS);
+            match word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => old = other,
+            }
+        }
+        false
     }
 
     /// Head and tail, the mode as it was after the head was read.
@@ -111,8 +133,8 @@ impl<M: StreamMemory> Stream<M> {
         let words = self.0.words();
         for _ in 0..TRIES {
             let head = words.head.load(Ordering::Acquire);
-            let mode = self.mode()?;
-            let tail = words.tail.load(Ordering::Acquire);
+            let word = words.tail.load(Ordering::Acquire);
+            let (tail, mode) = (word >> Mode::BITS, Mode::of(word));
             if tail.wrapping_sub(head) <= M::ROOM {
                 return Ok((head, tail, mode));
             }
@@ -173,26 +195,31 @@ impl<M: StreamMemory> Stream<M> {
         self.0.load(0, second);
     }
 
-    /// Sender, under the senders' lock: copies as many bytes into the ring as there is room for.
+    /// Sender, under the senders' lock: copies as many bytes into the ring as there is room for. 0: there is none, or
+    /// the mode is not [`Mode::Ring`].
     ///
     /// # Errors
     /// [`Broken`].
     pub fn write(&self, from: &[u8]) -> Result<usize, Broken> {
-        let (head, tail, _) = self.counts()?;
+        let (head, tail, mode) = self.counts()?;
+        if mode != Mode::Ring {
+            return Ok(0);
+        }
         let some = from.len().min((M::ROOM - tail.wrapping_sub(head)) as usize);
         let at = (tail % M::ROOM) as usize;
         let from = from.get(..some).unwrap_or_default();
         let (first, second) = from.split_at(some.min(M::ROOM as usize - at));
         self.0.store(at, first);
         self.0.store(0, second);
-        self.0.words().tail.store(tail.wrapping_add(some as u64), Ordering::Release);
-        Ok(some)
+        let (old, new) = (Mode::Ring.with(tail), Mode::Ring.with(tail.wrapping_add(some as u64)));
+        let published = self.0.words().tail.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+        Ok(if published.is_ok() { some } else { 0 })
     }
 
     /// Sender, under the senders' lock: from now on bytes go by the ring; `before` have gone another way.
     pub fn switch(&self, before: u64) {
         self.0.words().switched.store(before, Ordering::Relaxed);
-        self.0.words().mode.store(1, Ordering::Release);
+        self.change(Mode::Before, Mode::Ring);
     }
 
     /// Receiver, once the mode is not [`Mode::Before`]: how many bytes go another way before the ring's first.
@@ -200,14 +227,24 @@ impl<M: StreamMemory> Stream<M> {
         self.0.words().switched.load(Ordering::Relaxed)
     }
 
-    /// Sender, under the senders' lock: from now on bytes go the other way again, behind those in the ring.
+    /// Sender: from now on bytes go the other way again, behind those in the ring. It needs no lock.
     pub fn leave(&self) {
-        self.0.words().mode.store(3, Ordering::Release);
+        self.change(Mode::Ring, Mode::After);
     }
 
     /// Sender, under the senders' lock: begins to take back what is in the ring.
     pub fn start_retracting(&self) {
-        self.0.words().mode.store(2, Ordering::Release);
+        self.change(Mode::Ring, Mode::Retracting);
+    }
+
+    /// Sender: its direction ends, and the kernel will say so, too.
+    pub fn set_finished(&self) {
+        self.0.words().finished.store(1, Ordering::Release);
+    }
+
+    /// Receiver: whether the kernel says, or is about to say, that the direction has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.words().finished.load(Ordering::Acquire) != 0
     }
 
     /// Sender, under the senders' lock, while the mode is [`Mode::Retracting`]: gives the next bytes of the ring to
@@ -220,7 +257,7 @@ impl<M: StreamMemory> Stream<M> {
             let (head, tail, _) = self.counts()?;
             let some = scratch.len().min(tail.wrapping_sub(head) as usize);
             if some == 0 {
-                self.leave();
+                self.change(Mode::Retracting, Mode::After);
                 return Ok(true);
             }
             let Some(bytes) = scratch.get_mut(..some) else { return Err(Broken) };
@@ -247,7 +284,12 @@ impl<M: StreamMemory> Stream<M> {
 
     /// Bytes that were ever put into the ring, if the sender is to be believed: another number is news.
     pub fn written(&self) -> u64 {
-        self.0.words().tail.load(Ordering::Acquire)
+        self.0.words().tail.load(Ordering::Acquire) >> Mode::BITS
+    }
+
+    /// Bytes that were ever taken out of the ring, if the receiver is to be believed: another number is a sign of life.
+    pub fn taken(&self) -> u64 {
+        self.0.words().head.load(Ordering::Relaxed)
     }
 
     /// Whether the receiver reads the ring.

@@ -12,7 +12,7 @@ fn bytes_come_out_as_they_went_in_around_the_end() {
     let memory = memory();
     let (sender, receiver) = (Stream(memory.way(false)), Stream(memory.way(false)));
     sender.switch(7);
-    assert_eq!((receiver.mode(), receiver.switched()), (Ok(Mode::Ring), 7));
+    assert_eq!((receiver.mode(), receiver.switched()), (Mode::Ring, 7));
     let data: Vec<u8> = (0..200_000u32).map(|n| (n * 7 % 251) as u8).collect();
     let mut got = vec![0; data.len()];
     for _ in 0..5 {
@@ -62,7 +62,7 @@ fn what_is_taken_back_is_whole_and_in_order() {
         .unwrap()
     {}
     assert!(away == data[1000..]);
-    assert_eq!(stream.mode(), Ok(Mode::After));
+    assert_eq!(stream.mode(), Mode::After);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn counts_that_make_no_sense_are_broken() {
     };
     let stream = Stream(memory.way(false));
     for (tail, head) in [(u64::MAX, 0), (0, 1), ((256 << 10) + 1, 0)] {
-        words(0, tail);
+        words(0, tail << 2 | 1);
         words(64, head);
         assert_eq!(stream.readable(), Err(Broken));
         assert_eq!(stream.read(&mut [0; 8], false), Err(Broken));
@@ -84,8 +84,6 @@ fn counts_that_make_no_sense_are_broken() {
     }
     words(0, 0);
     words(64, 0);
-    words(16, 77);
-    assert_eq!((stream.mode(), stream.read(&mut [0; 8], false)), (Err(Broken), Err(Broken)));
     assert!(Pair::new(Heap::new(4096)).is_none() && memory.way(false).words().ready.load(Ordering::Relaxed) == 0);
     assert!(!Heap::new(1).is_empty());
 }

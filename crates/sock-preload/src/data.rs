@@ -116,7 +116,7 @@ fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
             return Some(if got > 0 { got as isize } else { fail(error.0) });
         }
         if until.is_none() {
-            until = kernel::timeout(connection.fd, libc::SO_RCVTIMEO).map(|most| kernel::now() + most);
+            until = connection.most_wait(true).map(|most| kernel::now() + most);
         }
         let error = match connection.wait(true, until) {
             Ok(true) => continue,
@@ -135,16 +135,16 @@ fn receive_there_is(connection: &Use, pieces: &Pieces<'_>, skip: usize, flags: i
     }
     let mut got = 0;
     for (base, len) in pieces.from(skip) {
-        let mut scratch = [0u8; 4096];
-        let to = if discard {
+        let (received, whole) = if discard {
+            let mut scratch = [0u8; 4096];
             let len = len.min(scratch.len());
-            scratch.get_mut(..len).unwrap_or_default()
+            (connection.receive(scratch.get_mut(..len).unwrap_or_default(), peek, got == 0), len)
         } else {
             // SAFETY: the program has given this memory to the call, which writes to it until it returns.
-            unsafe { core::slice::from_raw_parts_mut(base, len) }
+            let to = unsafe { core::slice::from_raw_parts_mut(base, len) };
+            (connection.receive(to, peek, got == 0), len)
         };
-        let whole = to.len();
-        match connection.receive(to, peek, got == 0) {
+        match received {
             Ok(some) => {
                 got += some;
                 // A look takes nothing away, so a second piece would get the same bytes.
@@ -166,7 +166,7 @@ fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> 
         connection.demote(true, false, true);
         return None;
     }
-    if !connection.check() {
+    if !connection.check_before_sending() {
         return None;
     }
     let wanted = pieces.len();
@@ -198,7 +198,7 @@ fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> 
             Some(error) => break 'sending error.0,
         }
         if until.is_none() {
-            until = kernel::timeout(connection.fd, libc::SO_SNDTIMEO).map(|most| kernel::now() + most);
+            until = connection.most_wait(false).map(|most| kernel::now() + most);
         }
         match connection.wait(false, until) {
             Ok(true) => {}

@@ -104,6 +104,7 @@ fn before_close(fd: i32) {
         return;
     }
     finish_retracting(&connection);
+    connection.end().out.set_finished();
     // RFC 1122, 4.2.2.13: a close with data unread resets the connection. The kernel sees its own only.
     if connection.end().unread() > 0 {
         let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
@@ -184,7 +185,12 @@ unsafe extern "C" fn shutdown_known(fd: i32, how: i32) -> i32 {
         if write {
             finish_retracting(connection);
         }
-        work::locked(&connection.held().send, || connection.held().own.shut(read, write));
+        connection.as_sender(|| {
+            connection.held().own.shut(read, write);
+            if write {
+                connection.end().out.set_finished();
+            }
+        });
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::shutdown()(fd, how) };
@@ -255,6 +261,15 @@ unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
     result
 }
 
+/// What was remembered of a connection's flags and options is asked for again.
+fn options_changed(fd: i32) {
+    let error = next::errno();
+    if let Some(connection) = work::connection(fd) {
+        connection.forget_options();
+    }
+    next::set_errno(error);
+}
+
 unsafe extern "C" fn fcntl_known(fd: i32, command: i32, argument: usize) -> i32 {
     /// `linux/fcntl.h`.
     const F_SETSIG: i32 = 10;
@@ -267,6 +282,9 @@ unsafe extern "C" fn fcntl_known(fd: i32, command: i32, argument: usize) -> i32 
     }
     // SAFETY: the caller's arguments.
     let result = next::uncancelled(|| unsafe { next::fcntl()(fd, command, argument) });
+    if command == libc::F_SETFL {
+        options_changed(fd);
+    }
     if copies {
         copied(fd, result);
     }
@@ -280,6 +298,9 @@ unsafe extern "C" fn ioctl_known(fd: i32, request: u64, argument: usize) -> i32 
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { next::ioctl()(fd, request, argument) };
+    if request == libc::FIONBIO {
+        options_changed(fd);
+    }
     if result == 0
         && let Some(connection) = using(fd)
     {
@@ -310,7 +331,9 @@ unsafe extern "C" fn setsockopt_known(fd: i32, level: i32, name: i32, value: *co
         process::leave_to_tcp(fd);
     }
     // SAFETY: the caller's arguments.
-    unsafe { next::setsockopt()(fd, level, name, value, len) }
+    let result = unsafe { next::setsockopt()(fd, level, name, value, len) };
+    options_changed(fd);
+    result
 }
 
 #[unsafe(no_mangle)]

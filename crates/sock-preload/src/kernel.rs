@@ -1,11 +1,14 @@
 //! The kernel's socket under a connection, asked without this library's own entries and without waiting.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvFlags, SendFlags};
 use sock::end::Kernel;
 use verbs::Errno;
+
+use crate::table::Slot;
 
 /// A descriptor that the caller of this library has passed, or one of the library's own.
 pub fn borrow(fd: i32) -> BorrowedFd<'static> {
@@ -17,11 +20,19 @@ fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }
 
-/// The socket `fd`, and the eventfd that wakes the other end.
+/// The socket `fd` of a connection.
 pub struct Tcp {
     pub fd: i32,
-    pub their_bell: i32,
+    pub slot: &'static Slot,
 }
+
+/// Whether the kernel's socket was not looked at for so many nanoseconds.
+pub fn is_time(slot: &Slot, nanos: u64) -> bool {
+    now().saturating_sub(slot.looked.load(Ordering::Relaxed)) > nanos
+}
+
+/// How often a receiver that finds the ring empty looks at the socket, if nothing says that it should, in nanoseconds.
+const LOOK_EVERY: u64 = 1_000_000;
 
 /// `struct tcp_info` of `linux/tcp.h` as far as its fields are used, from Linux 4.19 on.
 const INFO: usize = 216;
@@ -84,7 +95,12 @@ impl Kernel for Tcp {
 
     fn ring(&self) {
         // Full: it wakes already.
-        let _ = rustix::io::write(borrow(self.their_bell), &1u64.to_ne_bytes());
+        let bell = self.slot.their_bell.load(Ordering::Relaxed);
+        let _ = rustix::io::write(borrow(bell), &1u64.to_ne_bytes());
+    }
+
+    fn is_due(&self) -> bool {
+        is_time(self.slot, LOOK_EVERY)
     }
 }
 

@@ -32,19 +32,27 @@ pub fn advance(fd: i32) {
     match table::tag(fd) {
         Tag::Fresh(count) if count < FEW => drop(table::change_tag(fd, Tag::Fresh(count), Tag::Fresh(count + 1))),
         Tag::Fresh(_) | Tag::Waiting(_) if !process::is_own() => {}
-        Tag::Fresh(_) => locked(&LOCK, || {
-            if matches!(table::tag(fd), Tag::Fresh(_)) && look_for_other_end(fd).is_none() {
-                descriptors::untrack(fd);
-            }
-        }),
+        Tag::Fresh(_) => locked(
+            &LOCK,
+            || {},
+            || {
+                if matches!(table::tag(fd), Tag::Fresh(_)) && look_for_other_end(fd).is_none() {
+                    descriptors::untrack(fd);
+                }
+            },
+        ),
         Tag::Waiting(number) => {
             let calls = table::slot(number).calls.fetch_add(1, Ordering::Relaxed);
             if calls < 16 || calls.is_power_of_two() {
-                locked(&LOCK, || {
-                    if table::tag(fd) == Tag::Waiting(number) && see_who_came(fd, number, calls).is_none() {
-                        descriptors::untrack(fd);
-                    }
-                });
+                locked(
+                    &LOCK,
+                    || {},
+                    || {
+                        if table::tag(fd) == Tag::Waiting(number) && see_who_came(fd, number, calls).is_none() {
+                            descriptors::untrack(fd);
+                        }
+                    },
+                );
             }
         }
         _ => {}
@@ -214,6 +222,7 @@ fn install(fd: i32, number: usize, memory: Memfd, mine: OwnedFd, theirs: OwnedFd
     slot.waiters.store(0, Ordering::Relaxed);
     slot.cookie.store(kernel::cookie(fd), Ordering::Relaxed);
     slot.looked.store(0, Ordering::Relaxed);
+    slot.taken.store(0, Ordering::Relaxed);
     table::set_tag(fd, Tag::Shared(number));
     epoll::attach(fd, number);
     Some(())

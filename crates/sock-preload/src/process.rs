@@ -6,7 +6,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{descriptors, rules};
+use crate::{descriptors, rules, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -37,6 +37,7 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     OWN.store(pid(), Ordering::Relaxed);
+    work::forget_thread();
     for number in 0..table::SLOTS {
         // Only this thread has come along.
         table::slot(number).users.store(0, Ordering::SeqCst);

@@ -129,6 +129,10 @@ pub struct Held {
     pub receive: AtomicU32,
     /// A process with this end has forked.
     pub forked: AtomicU32,
+    /// What [`crate::work::Use::blocks`] and [`crate::work::Use::most_wait`] have found; 0: not known.
+    pub blocking: AtomicU32,
+    pub receive_timeout: AtomicU64,
+    pub send_timeout: AtomicU64,
 }
 
 /// What epoll knows of a connection.
@@ -175,6 +179,8 @@ pub struct Slot {
     pub cookie: AtomicU64,
     /// When the kernel's socket was last looked at, in nanoseconds.
     pub looked: AtomicU64,
+    /// Bytes that the other end had taken out of the ring at the last write.
+    pub taken: AtomicU64,
     pub watch: Watch,
 }
 
@@ -197,6 +203,7 @@ static TABLE: [Slot; SLOTS] = [const {
         first: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
         looked: AtomicU64::new(0),
+        taken: AtomicU64::new(0),
         watch: Watch {
             set: AtomicI32::new(0),
             fd: AtomicI32::new(-1),

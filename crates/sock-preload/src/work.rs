@@ -1,5 +1,6 @@
 //! Working on a connection: who may, the locks, waiting.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memory::backing::Memfd;
@@ -36,9 +37,13 @@ pub fn using(fd: i32) -> Option<Use> {
 impl Use {
     /// Looks at the kernel's socket, if that was not done lately. False: it is another file by now.
     pub fn check(&self) -> bool {
-        let (slot, now) = (self.slot, kernel::now());
-        if now.saturating_sub(slot.looked.load(Ordering::Relaxed)) > LOOK_EVERY {
-            slot.looked.store(now, Ordering::Relaxed);
+        let slot = self.slot;
+        // By TCP the kernel must be asked in any case. By the ring, a wait shows the end, and a proper end is said in
+        // memory.
+        let end = self.end();
+        let often = !end.sends_by_ring() || end.incoming.is_finished() || end.own.has_ended();
+        if kernel::is_time(slot, if often { LOOK_OFTEN } else { LOOK_EVERY }) {
+            slot.looked.store(kernel::now(), Ordering::Relaxed);
             if kernel::cookie(self.fd) != slot.cookie.load(Ordering::Relaxed) {
                 // It was closed by somebody who passed this library by, and the number is another file's now.
                 descriptors::forget(self.fd);
@@ -50,8 +55,13 @@ impl Use {
     }
 }
 
-/// How often the kernel's socket is looked at while the connection is used, in nanoseconds.
-const LOOK_EVERY: u64 = 10_000;
+/// How often the kernel's socket is looked at while a connection is used, in nanoseconds.
+const LOOK_EVERY: u64 = 1_000_000;
+/// How often it is where the other end may have finished, or bytes go by TCP.
+const LOOK_OFTEN: u64 = 10_000;
+/// How long a thread waits for a lock of senders whose owner does not come on, before it takes the connection off the
+/// ring.
+const PATIENCE: u64 = 200_000_000;
 /// How long a wait may last where several wait for one bell, which wakes only one of them for certain.
 const SHARED_WAIT: u64 = 20_000_000;
 const PEER_GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
@@ -81,7 +91,7 @@ impl Use {
             out: Stream(pair.way(!first)),
             incoming: Stream(pair.way(first)),
             own: &self.held().own,
-            kernel: Tcp { fd: self.fd, their_bell: self.slot.their_bell.load(Ordering::Relaxed) },
+            kernel: Tcp { fd: self.fd, slot: self.slot },
         }
     }
 
@@ -92,9 +102,29 @@ impl Use {
         }
     }
 
+    /// Before bytes are sent: whether the descriptor is still this connection, and the other end is there. An
+    /// end that has taken bytes out of the ring since the last look was there.
+    pub fn check_before_sending(&self) -> bool {
+        let end = self.end();
+        if end.sends_by_ring_alone() {
+            let taken = end.out.taken();
+            if self.slot.taken.swap(taken, Ordering::Relaxed) != taken {
+                return true;
+            }
+        }
+        self.check()
+    }
+
     /// Sends some bytes without waiting.
     pub fn send(&self, from: &[u8]) -> Result<usize, verbs::Errno> {
-        let sent = locked(&self.held().send, || self.end().send(from, table::nobody_inside(self.fd)));
+        let end = self.end();
+        if end.sends_by_ring_alone() {
+            match locked_lightly(&self.held().send, || end.leave_ring(), || end.send_by_ring(from)) {
+                Ok(0) if !from.is_empty() => {}
+                outcome => return outcome,
+            }
+        }
+        let sent = self.as_sender(|| self.end().send(from, table::nobody_inside(self.fd)));
         if sent == Err(verbs::Errno::EAGAIN) {
             self.slot.watch.told_writable.store(0, Ordering::Relaxed);
         }
@@ -109,15 +139,20 @@ impl Use {
         }
         match end.incoming.is_drained() {
             true => end.receive(to, peek, look),
-            false => locked(&self.held().receive, || end.receive(to, peek, look)),
+            false => locked(&self.held().receive, || {}, || end.receive(to, peek, look)),
         }
+    }
+
+    /// Runs something under the lock of this end's senders, with all signals blocked.
+    pub fn as_sender<R>(&self, work: impl FnOnce() -> R) -> R {
+        locked(&self.held().send, || self.end().leave_ring(), work)
     }
 
     /// Does what the other end asks for.
     pub fn serve(&self) {
         let end = self.end();
         if end.needs_service() {
-            locked(&self.held().send, || end.serve());
+            self.as_sender(|| end.serve());
         }
     }
 
@@ -130,7 +165,7 @@ impl Use {
         }
         let until = kernel::now() + 1_000_000_000;
         loop {
-            let sent = !sends || locked(&self.held().send, || end.send_by_tcp());
+            let sent = !sends || self.as_sender(|| end.send_by_tcp());
             let received = if receives { end.is_received_by_tcp() } else { Some(true) };
             if received == Some(false) {
                 // What is left in the ring cannot be had by TCP: an error is better than a stream with a hole.
@@ -146,7 +181,44 @@ impl Use {
 
     /// Whether a call may wait.
     pub fn blocks(&self) -> bool {
-        !rustix::fs::fcntl_getfl(kernel::borrow(self.fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+        const BLOCKS: u32 = 1;
+        const BLOCKS_NOT: u32 = 2;
+        let known = &self.held().blocking;
+        match known.load(Ordering::Relaxed) {
+            BLOCKS => true,
+            BLOCKS_NOT => false,
+            _ => {
+                let flags = rustix::fs::fcntl_getfl(kernel::borrow(self.fd));
+                let blocks = !flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+                known.store(if blocks { BLOCKS } else { BLOCKS_NOT }, Ordering::Relaxed);
+                blocks
+            }
+        }
+    }
+
+    /// How long a call may wait, in nanoseconds, as SO_RCVTIMEO or SO_SNDTIMEO say.
+    pub fn most_wait(&self, for_reading: bool) -> Option<u64> {
+        let (known, option) = match for_reading {
+            true => (&self.held().receive_timeout, libc::SO_RCVTIMEO),
+            false => (&self.held().send_timeout, libc::SO_SNDTIMEO),
+        };
+        match known.load(Ordering::Relaxed) {
+            0 => {
+                let most = kernel::timeout(self.fd, option);
+                known.store(most.unwrap_or(0).saturating_add(1), Ordering::Relaxed);
+                most
+            }
+            1 => None,
+            more => Some(more - 1),
+        }
+    }
+
+    /// The program changes flags or options: they are asked for again.
+    pub fn forget_options(&self) {
+        let held = self.held();
+        held.blocking.store(0, Ordering::Relaxed);
+        held.receive_timeout.store(0, Ordering::Relaxed);
+        held.send_timeout.store(0, Ordering::Relaxed);
     }
 
     /// Most nanoseconds that a wait may last without a look; `None`: as long as it likes. `others`: other threads
@@ -182,7 +254,7 @@ impl Use {
             end.out.announce_want();
             end.writable() == Writable::Yes
         };
-        if there || end.needs_service() && end.out.mode() == Ok(memory::stream::Mode::Ring) {
+        if there || end.needs_service() && end.out.mode() == memory::stream::Mode::Ring {
             self.serve();
             return Ok(true);
         }
@@ -249,10 +321,72 @@ pub fn nap() {
     let _ = rustix::thread::nanosleep(&time);
 }
 
-/// Runs something under a lock, with all signals blocked. The lock of a thread that is gone is taken over.
-pub fn locked<R>(lock: &AtomicU32, work: impl FnOnce() -> R) -> R {
-    let me = rustix::thread::gettid();
-    let id = me.as_raw_nonzero().get().cast_unsigned();
+thread_local! {
+    /// This thread's number; 0: not asked for yet. It is initialized statically and has no destructor, and a library
+    /// that is preloaded has its place in every thread from the start: a signal's handler may look at it.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+fn thread() -> u32 {
+    THREAD.with(|number| {
+        if number.get() == 0 {
+            number.set(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+        }
+        number.get()
+    })
+}
+
+/// The child of fork(2) has the parent's memory, but is another thread.
+pub fn forget_thread() {
+    THREAD.with(|number| number.set(0));
+}
+
+/// In a lock's word: what its owner does may be overtaken.
+const LIGHT: u32 = 1 << 31;
+
+/// Runs something under a lock, with signals as they are, so without a system call. It must be such that it can be
+/// left at any instruction: a signal's handler may use the same lock, or leave by longjmp(3). `overtake` makes that
+/// what others run under this lock in the same way comes to nothing.
+fn locked_lightly<R>(lock: &AtomicU32, overtake: impl Fn(), work: impl FnOnce() -> R) -> R {
+    let id = thread() | LIGHT;
+    if lock.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        take(lock, id, overtake);
+    }
+    let result = work();
+    // What has overtaken this has taken the lock, too.
+    let _ = lock.compare_exchange(id, 0, Ordering::Release, Ordering::Relaxed);
+    result
+}
+
+/// Takes a lock. That of a thread that is gone is taken over; as is a light one that this very thread has, in a frame
+/// that a signal's handler has interrupted or left; and a light one whose owner does not come on.
+#[cold]
+fn take(lock: &AtomicU32, id: u32, overtake: impl Fn()) {
+    let (mut tries, mut until) = (0u32, u64::MAX);
+    while let Err(owner) = lock.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed) {
+        let owned_by = owner & !LIGHT;
+        let is_light = owner & LIGHT != 0;
+        if is_light && (owned_by == id & !LIGHT || kernel::now() > until) {
+            overtake();
+            if lock.compare_exchange(owner, id, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+        tries += 1;
+        if tries.is_multiple_of(64) {
+            let gone = rustix::process::Pid::from_raw(owned_by.cast_signed())
+                .is_some_and(|owner| rustix::process::test_kill_process(owner) == Err(rustix::io::Errno::SRCH));
+            if gone && lock.compare_exchange(owner, id, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            until = until.min(kernel::now() + PATIENCE);
+        }
+        rustix::thread::sched_yield();
+    }
+}
+
+/// Runs something under a lock, with all signals blocked.
+pub fn locked<R>(lock: &AtomicU32, overtake: impl Fn(), work: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are live locals, and the old one is put back below.
     let old = unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();
@@ -261,21 +395,35 @@ pub fn locked<R>(lock: &AtomicU32, work: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     };
-    let mut tries = 0u32;
-    while let Err(owner) = lock.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed) {
-        tries += 1;
-        if tries.is_multiple_of(64) {
-            let gone = rustix::process::Pid::from_raw(owner.cast_signed())
-                .is_some_and(|owner| rustix::process::test_kill_process(owner) == Err(rustix::io::Errno::SRCH));
-            if gone && lock.compare_exchange(owner, id, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                break;
-            }
-        }
-        rustix::thread::sched_yield();
-    }
+    take(lock, thread(), overtake);
     let result = work();
     lock.store(0, Ordering::Release);
     // SAFETY: the set that was there before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut()) };
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_light_lock_is_overtaken_by_its_own_thread_and_by_one_that_has_waited_long() {
+        let lock = AtomicU32::new(0);
+        let overtaken = Cell::new(0);
+        let overtake = || overtaken.set(overtaken.get() + 1);
+        // As a signal's handler does that interrupts the lock's owner, with a light lock and with one of the other.
+        locked_lightly(&lock, overtake, || locked_lightly(&lock, overtake, || ()));
+        assert_eq!((overtaken.get(), lock.load(Ordering::Relaxed)), (1, 0));
+        locked_lightly(&lock, overtake, || locked(&lock, overtake, || ()));
+        assert_eq!((overtaken.get(), lock.load(Ordering::Relaxed)), (2, 0));
+        // As if a handler had left the frame of another thread that is still there.
+        lock.store(1 | LIGHT, Ordering::Relaxed);
+        assert_eq!(locked_lightly(&lock, overtake, || 7), 7);
+        assert_eq!((overtaken.get(), lock.load(Ordering::Relaxed)), (3, 0));
+        // No thread has this number: what it may have begun is not looked for.
+        lock.store(0x3FFF_FFFF, Ordering::Relaxed);
+        assert_eq!(locked(&lock, || unreachable!(), || 8), 8);
+    }
 }

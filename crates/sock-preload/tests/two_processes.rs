@@ -128,6 +128,8 @@ fn role() {
         "child" => child(accept()),
         "half" => half(connect()),
         "collector" => collector(accept()),
+        "records" => records(),
+        "interrupted" => interrupted(words[1].parse().unwrap()),
         other => panic!("{other}"),
     }
 }
@@ -335,6 +337,96 @@ fn collector(mut stream: TcpStream) {
             }
         }
     }
+}
+
+const CONNECTIONS: usize = 6;
+const RECORDS: u32 = 1600;
+const RECORD: usize = 8192;
+
+/// A record says who has written it, and which of the writer's it is.
+fn record(writer: u32, number: u32) -> [u8; RECORD] {
+    std::array::from_fn(|at| if at < RECORD / 2 { writer } else { number }.to_le_bytes()[at % 4])
+}
+
+/// Reads records of two writers, each of which counts, and acknowledges every tenth of the first one's.
+fn records() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("\nport {}", listener.local_addr().unwrap().port());
+    std::io::stdout().flush().unwrap();
+    for _ in 0..CONNECTIONS {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut next, mut got) = ([0u32; 2], [0; RECORD]);
+        while stream.read_exact(&mut got).is_ok() {
+            let writer = u32::from_le_bytes(got[..4].try_into().unwrap());
+            let count = &mut next[writer as usize];
+            assert_eq!(got, record(writer, *count));
+            *count += 1;
+            if writer == 0 && *count % 10 == 0 {
+                stream.write_all(&next[1].to_le_bytes()).unwrap();
+            }
+        }
+        assert_eq!(next[0], RECORDS);
+    }
+}
+
+static INTERRUPTED: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
+static BY_HANDLER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+/// A signal's handler that writes to the connection that it may have interrupted a write to.
+extern "C" fn write_more(_signal: i32) {
+    use std::sync::atomic::Ordering::SeqCst;
+    let bytes = record(1, BY_HANDLER.load(SeqCst));
+    // SAFETY: write(2) may be called in a handler, and the bytes live until it returns.
+    let sent = unsafe { libc::write(INTERRUPTED.load(SeqCst), bytes.as_ptr().cast(), RECORD) };
+    if sent == RECORD as isize {
+        BY_HANDLER.fetch_add(1, SeqCst);
+    }
+}
+
+fn interrupted(port: u16) {
+    use std::sync::atomic::Ordering::SeqCst;
+    // SAFETY: a handler that stays as long as the process; this thread outlives the one that sends it signals.
+    let me = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = write_more as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+        libc::pthread_self()
+    };
+    static STORM: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    std::thread::spawn(move || {
+        loop {
+            if STORM.load(SeqCst) {
+                // SAFETY: that thread lives as long as the process.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+            }
+            std::thread::sleep(Duration::from_micros(10));
+        }
+    });
+    for _ in 0..CONNECTIONS {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        BY_HANDLER.store(0, SeqCst);
+        INTERRUPTED.store(stream.as_raw_fd(), SeqCst);
+        let mut ack = [0; 4];
+        for number in 0..RECORDS {
+            // What is outstanding always fits, so that no record is cut into two.
+            stream.write_all(&record(0, number)).unwrap();
+            match number {
+                500 => STORM.store(true, SeqCst),
+                1200 => STORM.store(false, SeqCst),
+                _ => {}
+            }
+            if number % 10 == 9 {
+                stream.read_exact(&mut ack).unwrap();
+            }
+        }
+        assert!(u32::from_le_bytes(ack) <= BY_HANDLER.load(SeqCst));
+    }
+}
+
+#[test]
+fn a_handler_may_write_where_it_has_interrupted_a_write() {
+    pair("records", "interrupted", BOTH);
 }
 
 #[test]

@@ -50,6 +50,10 @@ pub trait Kernel {
     fn arrived(&self) -> Option<(u64, u64)>;
     /// Wakes whoever waits at the other end.
     fn ring(&self);
+    /// Whether it is time to look at the socket, though nothing says that it has news.
+    fn is_due(&self) -> bool {
+        true
+    }
 }
 
 /// What all holders of one end know, and the other end does not. All are 0 at the beginning.
@@ -151,9 +155,35 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         self.send_some(from, may_switch).unwrap_or_else(|broken| self.broken(broken))
     }
 
+    /// Whether [`End::send_by_ring`] may do: the ring is the way, and nothing speaks against it.
+    pub fn sends_by_ring_alone(&self) -> bool {
+        let own = self.own;
+        let stops = [&own.broken, &own.write_shut, &own.ended, &own.stay].into_iter().any(is_set);
+        self.sends_by_ring() && !stops && !self.out.is_asked_to_retract() && !self.incoming.is_finished()
+    }
+
+    /// Sends some bytes by the ring, under the lock of this end's senders. Nothing but the bytes and their count
+    /// changes, and the count last: the caller may be a thread whose signal's handlers call this library, and which
+    /// they may leave by longjmp(3). 0: there is no room, or the ring is not the way any more.
+    ///
+    /// # Errors
+    /// ECONNRESET.
+    pub fn send_by_ring(&self, from: &[u8]) -> Result<usize, Errno> {
+        let sent = self.out.write(from);
+        if sent.is_ok_and(|some| some > 0) {
+            self.wake();
+        }
+        sent.or_else(|broken| self.broken(broken))
+    }
+
+    /// Without the lock of this end's senders, whose holder does not come on: all later bytes go by TCP.
+    pub fn leave_ring(&self) {
+        self.leave();
+    }
+
     fn send_some(&self, from: &[u8], may_switch: bool) -> Result<Result<usize, Errno>, Broken> {
         loop {
-            match self.out.mode()? {
+            match self.out.mode() {
                 Mode::Before => {
                     let may = may_switch && !self.own.stays() && !is_set(&self.own.write_shut);
                     if may
@@ -216,10 +246,10 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// that does not send.
     pub fn serve(&self) {
         let served = (|| {
-            if self.out.mode()? == Mode::Ring && self.out.is_asked_to_retract() {
+            if self.out.mode() == Mode::Ring && self.out.is_asked_to_retract() {
                 self.out.start_retracting();
             }
-            if self.out.mode()? == Mode::Retracting {
+            if self.out.mode() == Mode::Retracting {
                 self.take_back()?;
             }
             Ok(())
@@ -232,8 +262,8 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Whether [`End::serve`] has something to do.
     pub fn needs_service(&self) -> bool {
         match self.out.mode() {
-            Ok(Mode::Ring) => self.out.is_asked_to_retract(),
-            Ok(Mode::Retracting) => true,
+            Mode::Ring => self.out.is_asked_to_retract(),
+            Mode::Retracting => true,
             _ => false,
         }
     }
@@ -245,12 +275,11 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         self.own.stay();
         self.serve();
         match self.out.mode() {
-            Ok(Mode::Ring) => {
+            Mode::Ring => {
                 self.leave();
                 true
             }
-            Ok(mode) => mode != Mode::Retracting,
-            Err(broken) => self.broken::<()>(broken).is_err(),
+            mode => mode != Mode::Retracting,
         }
     }
 
@@ -266,10 +295,9 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// never, for the sender had gone back to TCP before, and the ring's rest would be missing.
     pub fn is_received_by_tcp(&self) -> Option<bool> {
         match self.incoming.mode() {
-            Ok(Mode::Before | Mode::Retracting) => Some(true),
-            Ok(Mode::Ring) => None,
-            Ok(Mode::After) => Some(self.incoming.readable() == Ok(0)),
-            Err(_) => Some(false),
+            Mode::Before | Mode::Retracting => Some(true),
+            Mode::Ring => None,
+            Mode::After => Some(self.incoming.readable() == Ok(0)),
         }
     }
 
@@ -302,7 +330,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             if to.is_empty() {
                 return Ok(Ok(0));
             }
-            match self.incoming.mode()? {
+            match self.incoming.mode() {
                 Mode::Before => return Err(Broken),
                 Mode::Ring => {
                     if let Some(outcome) = self.nothing_in_ring(look)? {
@@ -312,7 +340,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
                 Mode::Retracting => {
                     let got = self.kernel.recv(to, peek);
                     // The other end has died while bytes were neither here nor there: this is no proper end.
-                    let lost = matches!(got, Ok(0)) && self.incoming.mode()? == Mode::Retracting;
+                    let lost = matches!(got, Ok(0)) && self.incoming.mode() == Mode::Retracting;
                     return Ok(if lost && !is_set(&self.own.read_shut) { Err(ECONNRESET) } else { got });
                 }
                 Mode::After => {
@@ -327,13 +355,13 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Receives bytes that went by TCP before the switch. `None`: there are none any more.
     fn receive_before(&self, to: &mut [u8], peek: bool) -> Result<Option<Result<usize, Errno>>, Broken> {
         let mut most = to.len();
-        if self.incoming.mode()? == Mode::Before {
+        if self.incoming.mode() == Mode::Before {
             if !self.incoming.is_ready() {
                 return Ok(Some(self.kernel.recv(to, peek)));
             }
             // The sender may switch now, and even back. Only what is there while it has not may be taken.
             let there = self.kernel.recv(to, true);
-            if self.incoming.mode()? == Mode::Before {
+            if self.incoming.mode() == Mode::Before {
                 return Ok(Some(match there {
                     Ok(some) if !peek => self.kernel.recv(to.get_mut(..some).unwrap_or_default(), false),
                     _ => there,
@@ -365,11 +393,13 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         if is_set(&self.own.read_shut) {
             return Ok(Some(Ok(0)));
         }
-        if !look {
+        // The other end says when it ends, and a wait shows what the kernel has to say: its socket is looked at now
+        // and then only.
+        if !look || !(self.incoming.is_finished() || self.own.has_ended() || self.kernel.is_due()) {
             return Ok(Some(Err(EAGAIN)));
         }
         let got = self.kernel.recv(&mut [0], true);
-        let again = self.incoming.readable()? > 0 || self.incoming.mode()? != Mode::Ring;
+        let again = self.incoming.readable()? > 0 || self.incoming.mode() != Mode::Ring;
         match got {
             Err(EAGAIN) => return Ok((!again).then_some(got)),
             // Bytes by TCP, though the other end says that it sends none.
@@ -418,7 +448,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// ECONNRESET.
     pub fn is_readable(&self) -> Result<bool, Errno> {
         let look = || {
-            let mode = self.incoming.mode()?;
+            let mode = self.incoming.mode();
             if mode == Mode::Before {
                 return Ok(false);
             }
@@ -437,7 +467,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Bytes in the ring that can be read without waiting, beside those in the kernel's socket.
     pub fn unread(&self) -> u64 {
         match self.incoming.mode() {
-            Ok(Mode::Ring | Mode::After) => self.incoming.readable().unwrap_or(0),
+            Mode::Ring | Mode::After => self.incoming.readable().unwrap_or(0),
             _ => 0,
         }
     }
@@ -450,7 +480,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Whether a program that polls may write. As TCP does, it says no until a good part is free.
     pub fn writable(&self) -> Writable {
         let look = || {
-            Ok(match self.out.mode()? {
+            Ok(match self.out.mode() {
                 Mode::Ring => {
                     let at_once = is_set(&self.own.write_shut) || is_set(&self.own.ended) || self.own.stays();
                     if at_once || self.out.room()? >= M::ROOM / 4 { Writable::Yes } else { Writable::No }
@@ -466,12 +496,12 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
 
     /// Whether all that comes, comes by the ring.
     pub fn receives_by_ring(&self) -> bool {
-        self.incoming.is_drained() && self.incoming.mode() == Ok(Mode::Ring)
+        self.incoming.is_drained() && self.incoming.mode() == Mode::Ring
     }
 
     /// Whether data are in the ring, or have been: what the kernel's socket says of writing is then of no use.
     pub fn sends_by_ring(&self) -> bool {
-        self.out.mode() == Ok(Mode::Ring)
+        self.out.mode() == Mode::Ring
     }
 }
 
