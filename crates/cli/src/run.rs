@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use report::Settings;
 use report::settings::variable;
+use report::{Device, Settings};
 use rustix::process::{getegid, geteuid};
 use taps::pcap::Prepared;
 
@@ -53,6 +53,10 @@ pub struct Options {
     /// talk to each other need the same
     #[arg(long, value_name = "LAYER", value_parser = ["ethernet", "infiniband"])]
     link_layer: Option<String>,
+    /// The device: softrnic0 (roce), whose peers are processes of this host, or softiw0 (iwarp), whose connections are
+    /// TCP connections, also to other hosts. Programs that talk to each other need the same
+    #[arg(long, value_name = "DEVICE", value_parser = ["roce", "iwarp"], conflicts_with = "link_layer")]
+    device: Option<String>,
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
     with_hardware: bool,
@@ -121,6 +125,9 @@ fn start(options: &Options) -> Result<std::convert::Infallible, Refusal> {
     }
     if let Some(layer) = &options.link_layer {
         command.env(variable::LINK_LAYER, layer);
+    }
+    if let Some(device) = &options.device {
+        command.env(variable::DEVICE, device);
     }
     match view(options) {
         Ok(view) => {
@@ -198,7 +205,12 @@ fn view(options: &Options) -> Result<PathBuf, String> {
         Some(_) => verbs::LinkLayer::Ethernet,
         None => view::port::link_layer(settings),
     };
-    let info = view::tree::ViewInfo::of(link_layer, options.with_hardware || settings.with_hardware);
+    let device = match options.device.as_deref() {
+        Some(report::settings::IWARP) => Device::Iwarp,
+        Some(_) => Device::Roce,
+        None => settings.device,
+    };
+    let info = view::tree::ViewInfo::of(device, link_layer, options.with_hardware || settings.with_hardware);
     view::place::make(&info, settings).map_err(|error| {
         format!(
             "cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or \

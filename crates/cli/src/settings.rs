@@ -24,6 +24,13 @@ pub const SETTINGS: &[Setting] = &[
             stays what it is. The option --migrate of run sets it to 1.",
     },
     Setting {
+        name: variable::DEVICE,
+        values: "roce, iwarp",
+        about: "roce (the default): the device is softrnic0, whose peers are processes of this host. iwarp: it is \
+            softiw0, whose connections are TCP connections, also to other hosts, and to the iWARP devices of others. \
+            The option --device of run sets it.",
+    },
+    Setting {
         name: variable::FAULT,
         values: "SPEC",
         about: "Faults to be met: drop:n=100;delay:t=5ms,p=0.1;seed=42. softrnic-run(1) describes them. The option \
@@ -49,6 +56,12 @@ pub const SETTINGS: &[Setting] = &[
             another user, another network namespace, no descriptors, ptrace forbidden, a peer without the library. \
             off: nothing. error: also which request failed and which rule it broke, and if large messages cannot go \
             by single copy. The option --log of run sets it.",
+    },
+    Setting {
+        name: variable::MPA_CRC,
+        values: "0, 1",
+        about: "0: softiw0 does not ask for CRCs in the messages of iWARP; they are used all the same if the peer \
+            asks. 1 (the default): it asks.",
     },
     Setting {
         name: variable::PCAP,

@@ -1,9 +1,9 @@
 //! The requests, and which part answers each: the client NLDEV (drivers/infiniband/core/nldev.c in Linux).
 
-use report::Report;
+use report::{Device as Kind, Report};
 use rustix::io::Errno;
 use view::port;
-use view::tree::{DEVICE, FW_VER, UVERBS_ABI, UVERBS_MAJOR, UVERBS_MINOR, ViewInfo};
+use view::tree::{FW_VER, UVERBS_ABI, UVERBS_MAJOR, UVERBS_MINOR, ViewInfo};
 
 use crate::World;
 use crate::message::{self, ACK, DUMP, ERROR, FIRST_TYPE, HEADER, Header, MULTI, REQUEST, Writer};
@@ -18,6 +18,8 @@ const ACTIVE: u8 = 4;
 const LINK_UP: u8 = 5;
 /// `RDMA_NODE_IB_CA`.
 const NODE_CA: u8 = 1;
+/// `RDMA_NODE_RNIC`.
+const NODE_RNIC: u8 = 4;
 /// CM, and on Ethernet IP-based GIDs: `IB_PORT_CM_SUP`, `IB_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: (u64, u64) = (0x0001_0000, 0x0401_0000);
 
@@ -54,7 +56,7 @@ impl Request<'_> {
     pub fn about(&self, device: &Device) -> Writer {
         let mut answer = Writer::new(self.answer_header(if self.is_dump() { MULTI } else { 0 }));
         answer.u32(attr::DEV_INDEX, device.index);
-        answer.text(attr::DEV_NAME, DEVICE);
+        answer.text(attr::DEV_NAME, device.info.device.name());
         answer
     }
 }
@@ -194,9 +196,14 @@ impl Request<'_> {
         answer.text(attr::FW_VERSION, FW_VER);
         answer.u64(attr::NODE_GUID, device.info.guid);
         answer.u64(attr::SYS_IMAGE_GUID, device.info.guid);
-        answer.u8(attr::DEV_NODE_TYPE, NODE_CA);
+        answer.u8(attr::DEV_NODE_TYPE, if device.info.device.is_iwarp() { NODE_RNIC } else { NODE_CA });
         answer.u8(attr::DEV_DIM, 0);
-        answer.text(attr::DEV_PROTOCOL, if device.info.link_layer.is_infiniband() { "ib" } else { "roce" });
+        let protocol = match device.info.device {
+            Kind::Iwarp => "iw",
+            Kind::Roce if device.info.link_layer.is_infiniband() => "ib",
+            Kind::Roce => "roce",
+        };
+        answer.text(attr::DEV_PROTOCOL, protocol);
         answer.finish()
     }
 

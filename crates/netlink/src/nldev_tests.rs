@@ -21,6 +21,7 @@ impl World for Small {
         let gid = HostGid { gid: Gid::from_ip("192.0.2.2".parse().unwrap()), ifname: "eth0".into(), ifindex: 2 };
         let devices = if self.kernel.is_some() { vec!["mlx5_0".to_owned()] } else { Vec::new() };
         ViewInfo {
+            device: report::Device::Roce,
             guid: 0x00fc_00ff_fe00_0001,
             link_layer: LinkLayer::Ethernet,
             gids: vec![gid],

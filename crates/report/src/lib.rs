@@ -20,7 +20,7 @@ pub mod text;
 pub use facts::Report;
 pub use log::{Matter, log, log_once, logged};
 pub use rules::{Finding, Severity, Situation};
-pub use settings::{LogLevel, Settings, logs};
+pub use settings::{Device, LogLevel, Settings, logs};
 
 /// The beginning of the names of the sockets at which processes with an open device answer.
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";

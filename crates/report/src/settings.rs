@@ -27,6 +27,10 @@ pub mod variable {
     pub const FAULT: &str = "SOFTRNIC_FAULT";
     /// [`Settings::infiniband`](super::Settings::infiniband).
     pub const LINK_LAYER: &str = "SOFTRNIC_LINK_LAYER";
+    /// [`Settings::device`](super::Settings::device).
+    pub const DEVICE: &str = "SOFTRNIC_DEVICE";
+    /// [`Settings::mpa_crc`](super::Settings::mpa_crc).
+    pub const MPA_CRC: &str = "SOFTRNIC_MPA_CRC";
     /// [`Settings::pcap`](super::Settings::pcap).
     pub const PCAP: &str = "SOFTRNIC_PCAP";
     /// [`Settings::pcap_snaplen`](super::Settings::pcap_snaplen).
@@ -41,6 +45,34 @@ pub mod variable {
 
 /// The value of [`variable::LINK_LAYER`] for InfiniBand.
 pub const INFINIBAND: &str = "infiniband";
+
+/// The value of [`variable::DEVICE`] for iWARP.
+pub const IWARP: &str = "iwarp";
+
+/// The device that programs see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// softrnic0, whose peers are processes of this host.
+    #[default]
+    Roce,
+    /// softiw0, whose connections are TCP connections.
+    Iwarp,
+}
+
+impl Device {
+    /// Its name, as in `/sys/class/infiniband`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Device::Roce => "softrnic0",
+            Device::Iwarp => "softiw0",
+        }
+    }
+
+    /// True for [`Device::Iwarp`].
+    pub const fn is_iwarp(self) -> bool {
+        matches!(self, Device::Iwarp)
+    }
+}
 
 /// Which lines the library writes on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +110,11 @@ pub struct Settings {
     pub fault: Option<String>,
     /// `SOFTRNIC_LINK_LAYER`: the port's link layer is InfiniBand if this is [`INFINIBAND`]. Default: Ethernet.
     pub infiniband: bool,
+    /// `SOFTRNIC_DEVICE`: the device is softiw0 if this is [`IWARP`]. Default: softrnic0.
+    pub device: Device,
+    /// `SOFTRNIC_MPA_CRC`: softiw0 does not ask for CRCs if this is `0`; they are used all the same if the peer asks
+    /// (RFC 5044, section 7.1.1). Default: it asks.
+    pub mpa_crc: bool,
     /// `SOFTRNIC_PCAP`: the file to which every packet is written. Default, and for the empty path: `None`.
     pub pcap: Option<PathBuf>,
     /// `SOFTRNIC_PCAP_SNAPLEN`: bytes kept of each packet, 0 for all. An error, in words for the user, if it is text
@@ -145,6 +182,8 @@ impl Settings {
             signal: !is(variable::SIGNAL, "0"),
             fault: text(variable::FAULT).filter(|spec| !spec.is_empty()),
             infiniband: is(variable::LINK_LAYER, INFINIBAND),
+            mpa_crc: !is(variable::MPA_CRC, "0"),
+            device: if is(variable::DEVICE, IWARP) { Device::Iwarp } else { Device::Roce },
             pcap: not_empty(variable::PCAP).map(PathBuf::from),
             pcap_snaplen: text(variable::PCAP_SNAPLEN).map_or(Ok(0), |text| {
                 text.trim().parse().map_err(|_| format!("{}={text} is not a number of bytes", variable::PCAP_SNAPLEN))

@@ -18,6 +18,8 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         signal: true,
         fault: None,
         infiniband: false,
+        device: Device::Roce,
+        mpa_crc: true,
         pcap: None,
         pcap_snaplen: Ok(0),
         permit_ptrace: false,
@@ -39,6 +41,8 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         ("SOFTRNIC_SIGNAL", "no"),
         ("SOFTRNIC_FAULT", ""),
         ("SOFTRNIC_LINK_LAYER", "token ring"),
+        ("SOFTRNIC_DEVICE", "all of them"),
+        ("SOFTRNIC_MPA_CRC", "no"),
         ("SOFTRNIC_PCAP", ""),
         ("SOFTRNIC_PERMIT_PTRACE", "0"),
         ("SOFTRNIC_WITH_HARDWARE", ""),
@@ -73,6 +77,8 @@ fn each_variable_has_its_field() {
     is("SOFTRNIC_SIGNAL", "0", |s| s.signal = false);
     is("SOFTRNIC_FAULT", "drop:n=1", |s| s.fault = Some("drop:n=1".into()));
     is("SOFTRNIC_LINK_LAYER", "infiniband", |s| s.infiniband = true);
+    is("SOFTRNIC_DEVICE", "iwarp", |s| s.device = Device::Iwarp);
+    is("SOFTRNIC_MPA_CRC", "0", |s| s.mpa_crc = false);
     is("SOFTRNIC_PCAP", "a file", |s| s.pcap = Some("a file".into()));
     is("SOFTRNIC_PCAP_SNAPLEN", "96", |s| s.pcap_snaplen = Ok(96));
     is("SOFTRNIC_PCAP_SNAPLEN", "x", |s| {

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use report::Settings;
+use report::{Device, Settings};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io;
 
@@ -16,8 +16,6 @@ use verbs::{Gid, LinkLayer};
 use crate::hostaddr::{self, HostGid};
 use crate::port;
 
-/// Name of the device.
-pub const DEVICE: &str = "softrnic0";
 /// Firmware version: the version of this software.
 pub const FW_VER: &str = env!("CARGO_PKG_VERSION");
 /// Identifier of the board.
@@ -80,6 +78,8 @@ const HW_COUNTERS: [&str; 8] = [
 /// The facts that the view shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewInfo {
+    /// The device.
+    pub device: Device,
     /// The node GUID: the number whose big-endian bytes it is.
     pub guid: u64,
     /// The port's link layer.
@@ -125,13 +125,15 @@ impl Hardware {
 impl ViewInfo {
     /// The facts of this host and of the settings (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`).
     pub fn probe(settings: &Settings) -> Self {
-        Self::of(port::link_layer(settings), settings.with_hardware)
+        Self::of(settings.device, port::link_layer(settings), settings.with_hardware)
     }
 
-    /// The facts of this host for a port with this link layer, with the host's adapters beside it or without them.
-    pub fn of(link_layer: LinkLayer, with_hardware: bool) -> Self {
+    /// The facts of this host for a device whose port has this link layer, with the host's adapters beside it or
+    /// without them.
+    pub fn of(device: Device, link_layer: LinkLayer, with_hardware: bool) -> Self {
         let line = |path: &str| read_line(Path::new(path));
         ViewInfo {
+            device,
             guid: hostaddr::guid(),
             link_layer,
             gids: port::gids(link_layer),
@@ -193,21 +195,22 @@ pub fn entries(info: &ViewInfo) -> Vec<Entry> {
     b.file(crate::TSAN_FILE, crate::TSAN_SUPPRESSIONS.to_string_lossy().trim_end());
     b.dir("class");
     b.dir("class/infiniband");
-    for name in info.hardware.devices.iter().filter(|name| *name != DEVICE) {
+    for name in info.hardware.devices.iter().filter(|name| *name != info.device.name()) {
         b.link(&format!("class/infiniband/{name}"), &format!("/sys/class/infiniband/{name}"));
     }
-    let dev = format!("class/infiniband/{DEVICE}");
+    let name = info.device.name();
+    let dev = format!("class/infiniband/{name}");
     let guid = format_guid(info.guid);
     b.dir(&dev);
     for (name, text) in [
-        ("node_type", "1: CA"),
+        ("node_type", if info.device.is_iwarp() { "4: RNIC" } else { "1: CA" }),
         ("node_guid", &guid),
         ("sys_image_guid", &guid),
         ("fw_ver", FW_VER),
         ("hca_type", BOARD_ID),
         ("hw_rev", "0x0"),
         ("board_id", BOARD_ID),
-        ("node_desc", format!("{} {DEVICE}", info.hostname).trim_start()),
+        ("node_desc", format!("{} {name}", info.hostname).trim_start()),
     ] {
         b.file(&format!("{dev}/{name}"), text);
     }
@@ -226,7 +229,7 @@ fn device(b: &mut Builder, at: &str, info: &ViewInfo) {
         b.link(&format!("{at}/net/{ifname}"), &format!("/sys/class/net/{ifname}"));
     }
     b.dir(&format!("{at}/infiniband"));
-    b.dir(&format!("{at}/infiniband/{DEVICE}"));
+    b.dir(&format!("{at}/infiniband/{}", info.device.name()));
     b.file(&format!("{at}/numa_node"), "-1");
     b.file(&format!("{at}/local_cpus"), cpu_mask(&info.cpus));
     b.file(&format!("{at}/local_cpulist"), &info.cpus);
@@ -292,10 +295,10 @@ fn character_device(b: &mut Builder, info: &ViewInfo) {
     }
     let at = format!("class/infiniband_verbs/uverbs{n}");
     b.dir(&at);
-    b.file(&format!("{at}/ibdev"), DEVICE);
+    b.file(&format!("{at}/ibdev"), info.device.name());
     b.file(&format!("{at}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + n));
     b.file(&format!("{at}/abi_version"), 1);
-    b.link(&format!("{at}/device"), &format!("../../infiniband/{DEVICE}/device"));
+    b.link(&format!("{at}/device"), &format!("../../infiniband/{}/device", info.device.name()));
     // There are no management datagrams here; the directory shows that, and hides the host's.
     b.dir("class/infiniband_mad");
     b.file("class/infiniband_mad/abi_version", 5);

@@ -7,6 +7,7 @@ pub(crate) fn info() -> ViewInfo {
         ifindex,
     };
     ViewInfo {
+        device: Device::Roce,
         guid: 0x00fc_00ff_fe00_0001,
         link_layer: LinkLayer::Ethernet,
         gids: vec![gid("192.0.2.2", "eth0", 2), gid("fe80::1", "eth0", 2), gid("fe80::2", "eth1", 3)],

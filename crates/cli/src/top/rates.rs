@@ -107,7 +107,7 @@ impl Device {
         peers.sort_unstable();
         peers.dedup();
         Device {
-            name: view::tree::DEVICE,
+            name: report::Device::Roce.name(),
             contexts: adapter.contexts,
             mrs: adapter.mrs,
             mr_bytes: adapter.mr_bytes,
