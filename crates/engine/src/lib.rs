@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `wq` | send, receive and completion queues, posts, completions |
 //! | `rc` | the connected services: requester, responder, acknowledgements, and the fast path |
+//! | `rdmap` | the service of iWARP, over TCP connections |
 //! | `ud` | datagrams, and messages that wait for a receive |
 //! | `same_host` | what two processes of one host do for each other beside packets |
 //! | `objects` | creating, changing and destroying verbs objects |
@@ -38,6 +39,7 @@ mod qp;
 mod qpn;
 mod qps;
 mod rc;
+mod rdmap;
 mod region;
 mod run;
 mod same_host;
@@ -156,6 +158,10 @@ pub struct Engine<P: Env> {
     gone: report::facts::QpCounters,
     /// Words for new queue pairs' tickets.
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
+    /// The queue pairs are those of iWARP (`rdmap`).
+    is_iwarp: bool,
+    /// Queue pairs over TCP connections that have something to send, or have ended.
+    streams: VecDeque<QpId>,
 }
 
 impl<P: Env> Engine<P> {
@@ -206,6 +212,8 @@ impl<P: Env> Engine<P> {
             served: 0,
             gone: Default::default(),
             tickets: Vec::new(),
+            is_iwarp: false,
+            streams: VecDeque::new(),
         }
     }
 

@@ -35,6 +35,9 @@ impl<P: Env> Engine<P> {
     }
 
     fn modify(&mut self, qp: &mut Qp, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
+        if self.is_iwarp {
+            return self.modify_iwarp(qp, attr, mask, now);
+        }
         // Programs set both sides of an XRC connection alike. Linux removes attributes without a meaning for a side
         // before it asks the table (uverbs, `modify_qp_mask`).
         let mask = match qp.init.qp_type {
@@ -98,7 +101,7 @@ impl<P: Env> Engine<P> {
         if bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    fn assign(qp: &mut Qp, new: &QpAttr, mask: M) {
+    pub(crate) fn assign(qp: &mut Qp, new: &QpAttr, mask: M) {
         let a = &mut qp.attr;
         macro_rules! take {
             ($($flag:ident: $($field:ident),+;)*) => {
@@ -169,7 +172,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    fn reset(&mut self, qp: &mut Qp) {
+    pub(crate) fn reset(&mut self, qp: &mut Qp) {
         self.hide_qp(qp);
         self.release_single_copy(qp);
         self.give_back_kept(qp);

@@ -8,6 +8,7 @@ use wire::{LinkId, Nanos, Packet, PacketOp};
 
 use crate::counts::Counts;
 use crate::rc::state::{RcState, Response};
+use crate::rdmap::state::StreamState;
 use crate::same_host::state::SameHostState;
 use crate::ud::state::Unreliable;
 use crate::wq::in_place_ring::InPlaceRing;
@@ -204,6 +205,8 @@ pub(crate) struct Qp {
     pub same_host: SameHostState,
     /// Losses and waiting packets of unreliable services.
     pub unreliable: Unreliable,
+    /// The TCP connection of a queue pair of iWARP.
+    pub stream: Option<Box<StreamState>>,
 
     // ---- scheduling ----
     pub queued: bool,
@@ -245,6 +248,7 @@ impl Qp {
         self.rc.clear();
         self.same_host.clear();
         self.unreliable.clear();
+        self.stream = None;
         self.leave_link();
         (self.seek_at, self.seek_pause) = (None, 0);
         self.counts.rnr_since = None;
@@ -338,7 +342,8 @@ impl Qp {
 
     /// True if a request could be fetched or continued, or a response is owed.
     pub fn has_work(&self) -> bool {
-        !self.rc.responses.is_empty() || self.cursor < self.inflight.len() || self.sq.is_runnable()
+        let owes = !self.rc.responses.is_empty() || self.stream.as_ref().is_some_and(|stream| stream.owes());
+        owes || self.cursor < self.inflight.len() || self.sq.is_runnable()
     }
 
     /// True if a completion of a send is still to come.

@@ -149,6 +149,11 @@ impl<P: Env> Engine<P> {
         {
             let Some(mut qp) = self.checkout_qp(id) else { continue };
             qp.queued = false;
+            if qp.stream.is_some() {
+                self.streams.push_back(id);
+                self.qps.put_back(id, qp);
+                continue;
+            }
             self.turn = 0;
             let executed = self.executed;
             let mut blocked = self.run_responses(&mut qp, now).is_err();

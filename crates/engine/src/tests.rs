@@ -13,6 +13,7 @@ mod mtu;
 mod one_sided;
 mod pieces;
 mod random;
+mod rdmap;
 mod reads;
 mod recovery;
 mod traffic;

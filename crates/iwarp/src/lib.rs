@@ -1,8 +1,6 @@
 //! iWARP as state machines: MPA (RFC 5044; RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040). Bytes of a TCP stream and
 //! the time go in; bytes, placements, deliveries and deadlines come out. No socket, no thread, no clock, no std.
 //!
-//! The device does not use this crate yet: it is the protocol of a second wire, without a driver.
-//!
 //! | module | what is there |
 //! |---|---|
 //! | [`mpa`] | the start of a connection; FPDUs and markers in both directions |

@@ -57,6 +57,9 @@ impl<P: Env> Engine<P> {
         managed: &Managed,
     ) -> Result<(QpId, QpCreated)> {
         let mut init = *init;
+        if self.is_iwarp {
+            return Err(Errno::EOPNOTSUPP);
+        }
         if init.qp_type != QpType::Rc || managed.recv.is_some() && init.srq.is_some() {
             return Err(Errno::EINVAL);
         }

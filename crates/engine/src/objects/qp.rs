@@ -28,6 +28,8 @@ impl<P: Env> Engine<P> {
         let rq = RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)?;
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
+        // A new queue pair of iWARP is found in INIT (Linux: siw_query_qp): there is nothing to be set before.
+        let state = if self.is_iwarp { QpState::Init } else { QpState::Reset };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
         // They begin at random, so that another process's word at the same address does not pass for one.
         let first = self.env.random();
@@ -41,7 +43,7 @@ impl<P: Env> Engine<P> {
                     user,
                     qpn,
                     init,
-                    state: QpState::Reset,
+                    state,
                     attr: QpAttr::default(),
                     mtu: 4096,
                     link: None,
@@ -59,6 +61,7 @@ impl<P: Env> Engine<P> {
                     rc: RcState::default(),
                     same_host: SameHostState::new(Ticket::new(ticket)),
                     unreliable: Unreliable::default(),
+                    stream: None,
                     timed: false,
                     timer_at: None,
                     recv: None,
@@ -87,6 +90,9 @@ impl<P: Env> Engine<P> {
         }
         if !ty.receives() || init.srq.is_some() {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        if self.is_iwarp && ty != QpType::Rc {
+            return Err(Errno::EOPNOTSUPP);
         }
         if cap.max_send_wr > limits::MAX_QP_WR
             || cap.max_recv_wr > limits::MAX_QP_WR

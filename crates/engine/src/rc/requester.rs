@@ -174,7 +174,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// Checks a fetched request, and executes it if it is local.
-    fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
+    pub(crate) fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
         if !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
         }

@@ -187,6 +187,10 @@ impl<P: Env> Engine<P> {
     /// Goes to the error state: all posted requests are flushed, sends first (10.3.1.7).
     pub(crate) fn enter_error(&mut self, qp: &mut Qp, now: Nanos) {
         qp.state = QpState::Err;
+        if let Some(stream) = &mut qp.stream {
+            stream.over = true;
+            self.streams.push_back(qp.id);
+        }
         self.hide_qp(qp);
         // 9.7.5.1: responses go out in order, and a NAK tells that all requests before it were executed. So the
         // responses that are owed for those requests go out before the NAK: without its result, an earlier READ or

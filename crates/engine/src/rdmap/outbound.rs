@@ -1,0 +1,341 @@
+//! Requests of this side and answers to the peer's READs, on their way into the TCP connection.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use iwarp::ddp::TagFault;
+use iwarp::mpa::send::{Payload, Sink};
+use iwarp::rdmap::Work;
+use verbs::{Access, Opcode, Psn, QpState, RKey, SendBody, SendFlags, WcStatus, limits};
+use wire::mpa::fpdu::Crc;
+use wire::rdmap::read_request;
+use wire::{Env, Memory, Nanos, Span};
+
+use super::inbound::tag_fault;
+use super::state::{Current, StreamState};
+use crate::Engine;
+use crate::qp::{Inflight, Qp};
+use crate::region::NULL_ADDR;
+
+/// Answers to READs that are begun one after the other while requests of this side wait. Linux's siw has the same
+/// number.
+const ANSWERS_IN_ROW: u32 = 4;
+
+/// FPDUs of a message on their way into the output. Bytes of the message are copied once, and their CRC is that of the
+/// copy: memory that changes meanwhile, as that of a READ may, spoils no CRC.
+struct Gather<'a, M> {
+    memory: &'a M,
+    spans: &'a [Span],
+    /// The bytes of the message, in place of the spans.
+    inline: Option<&'a [u8]>,
+    out: RefCell<&'a mut Vec<u8>>,
+    /// The last range was copied for its CRC.
+    copied: Cell<bool>,
+    /// Some memory could not be read.
+    faulted: Cell<bool>,
+}
+
+impl<M: Memory> Gather<'_, M> {
+    /// Appends a range of the message to the output; gives where it is there.
+    fn append(&self, range: Range<usize>) -> usize {
+        let mut out = self.out.borrow_mut();
+        let start = out.len();
+        if let Some(inline) = self.inline {
+            out.extend_from_slice(inline.get(range).unwrap_or_default());
+            return start;
+        }
+        let (mut skip, mut left) = (range.start, range.len());
+        for span in self.spans {
+            let len = span.len as usize;
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let take = (len - skip).min(left);
+            let at = out.len();
+            out.resize(at + take, 0);
+            let to = out.get_mut(at..).unwrap_or_default();
+            let from = span.addr.wrapping_add(skip as u64);
+            if span.addr != NULL_ADDR && self.memory.load(from, span.guarded, to).is_err() {
+                self.faulted.set(true);
+            }
+            left -= take;
+            skip = 0;
+            if left == 0 {
+                break;
+            }
+        }
+        start
+    }
+}
+
+impl<M: Memory> Payload for Gather<'_, M> {
+    fn crc(&self, range: Range<usize>, crc: Crc) -> Crc {
+        let start = self.append(range);
+        self.copied.set(true);
+        crc.bytes(self.out.borrow().get(start..).unwrap_or_default())
+    }
+}
+
+/// The sink of a [`Gather`].
+struct Into<'a, 'b, M>(&'a Gather<'b, M>);
+
+impl<M: Memory> Sink for Into<'_, '_, M> {
+    fn own(&mut self, bytes: &[u8]) {
+        self.0.out.borrow_mut().extend_from_slice(bytes);
+    }
+
+    fn payload(&mut self, range: Range<usize>) {
+        if !self.0.copied.take() {
+            self.0.append(range);
+        }
+    }
+}
+
+/// A sink for messages without payload.
+struct Plain<'a>(&'a mut Vec<u8>);
+
+impl Sink for Plain<'_> {
+    fn own(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn payload(&mut self, _range: Range<usize>) {}
+}
+
+/// Appends the message that comes before all else, if there is one.
+pub(super) fn add_urgent(state: &mut StreamState) -> bool {
+    let StreamState { stream, output, .. } = state;
+    stream.urgent(&mut Plain(output))
+}
+
+/// The operations of iWARP (RFC 5040, section 5); those of RFC 7306 are not supported.
+pub(crate) fn is_supported(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Send | Opcode::SendWithInv | Opcode::RdmaWrite | Opcode::RdmaRead)
+}
+
+impl<P: Env> Engine<P> {
+    /// Appends to the output what can be sent, until there is as much as is wanted.
+    pub(super) fn fill_stream(&mut self, qp: &mut Qp, state: &mut StreamState, most: usize, now: Nanos) {
+        if qp.state != QpState::Rts {
+            return;
+        }
+        if state.taken > 0 && state.rest().len() < state.taken {
+            state.output.drain(..std::mem::take(&mut state.taken));
+        }
+        while state.rest().len() < most {
+            if add_urgent(state) {
+                continue;
+            }
+            if state.stream.end().is_some() {
+                break;
+            }
+            if state.current.is_none() {
+                state.current = self.begin(qp, state, now);
+            }
+            match state.current {
+                None => break,
+                Some(Current::Request) => self.segment_of_request(qp, state, now),
+                Some(Current::Response) => self.segment_of_response(qp, state),
+            }
+        }
+        self.retire(qp, now);
+    }
+
+    /// Begins the next message: an answer to a READ, or a request of this side.
+    fn begin(&mut self, qp: &mut Qp, state: &mut StreamState, now: Nanos) -> Option<Current> {
+        let waits = qp.cursor < qp.inflight.len() || qp.sq.is_runnable();
+        if let Some(&(_, request)) = state.owed.front()
+            && !(waits && state.answers_in_row >= ANSWERS_IN_ROW)
+            && state.stream.start(Work::Response(request)).is_ok()
+        {
+            state.answers_in_row += 1;
+            return Some(Current::Response);
+        }
+        state.answers_in_row = 0;
+        loop {
+            if qp.cursor >= qp.inflight.len() && !self.fetch_request(qp, state, now) {
+                break;
+            }
+            let Some(e) = qp.inflight.get(qp.cursor) else { break };
+            if e.out {
+                // It has failed, or it was local.
+                qp.cursor += 1;
+                continue;
+            }
+            let work = work_of(e);
+            return state.stream.start(work).is_ok().then_some(Current::Request);
+        }
+        // A turn that no request has taken.
+        let &(_, request) = state.owed.front()?;
+        state.stream.start(Work::Response(request)).is_ok().then_some(Current::Response)
+    }
+
+    /// Takes the next entry out of the send queue, if it may begin.
+    fn fetch_request(&mut self, qp: &mut Qp, state: &StreamState, now: Nanos) -> bool {
+        if qp.halted {
+            return false;
+        }
+        let Some(next) = qp.sq.peek() else { return false };
+        if let Some(wqe) = &next {
+            // A fence waits for READs (RFC 5040, section 5.5, rule 14 leaves them unordered otherwise); a READ waits
+            // for its place among those that the peer takes.
+            let is_read = wqe.opcode == Opcode::RdmaRead;
+            let most = u32::from(state.stream.agreed().ord);
+            let out = qp.rc.reads_out;
+            if out > 0 && (wqe.flags.contains(SendFlags::FENCE) || is_read && out >= most) {
+                return false;
+            }
+        }
+        if qp.inflight.is_full() && qp.inflight.try_reserve(1).is_err() {
+            return false; // without memory for more, the next waits for one to finish
+        }
+        let number = qp.sq.advance();
+        let Some(wqe) = next else {
+            let wr_id = qp.sq.wr_id(number);
+            qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, Psn::default()));
+            qp.halted = true;
+            return true;
+        };
+        let len = wqe.len();
+        let mut entry = Inflight::new(number, wqe, Psn::default(), len.min(u64::from(u32::MAX)) as u32, now);
+        let admitted =
+            if is_supported(entry.opcode) { self.admit(qp, &mut entry, len) } else { Err(WcStatus::LocQpOpErr) };
+        match admitted {
+            Ok(()) => {
+                // What `complete` counts a READ by.
+                entry.psns = 1;
+                if entry.opcode == Opcode::RdmaRead {
+                    qp.rc.reads_out += 1;
+                }
+            }
+            Err(status) => {
+                (entry.error, entry.out) = (Some(status), true);
+                qp.halted = true;
+            }
+        }
+        qp.inflight.push_back(entry);
+        true
+    }
+
+    /// Sends a segment of the request at the cursor.
+    fn segment_of_request(&mut self, qp: &mut Qp, state: &mut StreamState, now: Nanos) {
+        let at = qp.cursor;
+        let Some(e) = qp.inflight.get(at) else { return };
+        let (opcode, number, len, inline_len) = (e.opcode, e.number, e.len, e.inline_len as usize);
+        let is_inline = e.flags.contains(SendFlags::INLINE) || inline_len > 0;
+        self.spans.clear();
+        let mut inline = [0u8; limits::MAX_INLINE as usize];
+        let inline = inline.get_mut(..inline_len.min(limits::MAX_INLINE as usize)).unwrap_or_default();
+        let mut fault = false;
+        if is_inline {
+            qp.sq.inline_bytes(number, 0, inline);
+        } else if opcode != Opcode::RdmaRead {
+            let list = self.mem.local_spans(qp.init.pd, &e.sges, 0, len, false, &mut self.spans);
+            fault = list.is_err();
+        }
+        let mut last = None;
+        if !fault {
+            let gather = Gather {
+                memory: &self.env,
+                spans: &self.spans,
+                inline: is_inline.then_some(&*inline),
+                out: RefCell::new(&mut state.output),
+                copied: Cell::new(false),
+                faulted: Cell::new(false),
+            };
+            last = state.stream.send(&gather, &mut Into(&gather));
+            fault = gather.faulted.get();
+        }
+        if fault {
+            self.fail_entry(qp, at, WcStatus::LocProtErr);
+            state.current = None;
+            self.retire(qp, now);
+            return;
+        }
+        if last != Some(false) {
+            state.current = None;
+        }
+        if last == Some(true) {
+            let e = &mut qp.inflight[at];
+            e.out = true;
+            e.sent = len;
+            qp.cursor += 1;
+        }
+    }
+
+    /// Sends a segment of the answer to the oldest READ of the peer.
+    fn segment_of_response(&mut self, qp: &mut Qp, state: &mut StreamState) {
+        let Some(&(message, request)) = state.owed.front() else {
+            state.current = None;
+            return;
+        };
+        match self.source(qp, &request) {
+            Ok(span) => {
+                self.spans.clear();
+                self.spans.extend(span);
+            }
+            Err(fault) => {
+                // The region has gone, or changed, since the request came.
+                state.current = None;
+                return state.stream.refuse(message, &request, 0, fault);
+            }
+        }
+        let gather = Gather {
+            memory: &self.env,
+            spans: &self.spans,
+            inline: None,
+            out: RefCell::new(&mut state.output),
+            copied: Cell::new(false),
+            faulted: Cell::new(false),
+        };
+        let last = state.stream.send(&gather, &mut Into(&gather));
+        if gather.faulted.get() {
+            state.current = None;
+            return state.stream.refuse(message, &request, 0, TagFault::Invalid);
+        }
+        if last != Some(false) {
+            state.current = None;
+            state.owed.pop_front();
+            self.served += 1;
+        }
+    }
+
+    /// The memory that a READ of the peer asks for; none for a READ of no bytes.
+    pub(super) fn source(&self, qp: &Qp, request: &read_request::Repr) -> Result<Option<Span>, TagFault> {
+        let read_request::Repr { source_stag, source_offset, size, .. } = *request;
+        if size == 0 {
+            return Ok(None);
+        }
+        let need = Access::REMOTE_READ;
+        let found = self.mem.remote(qp.ctx, qp.init.pd, qp.id, source_stag, source_offset, size, need);
+        found.map(Some).map_err(tag_fault)
+    }
+}
+
+/// The message of a request.
+fn work_of(e: &Inflight) -> Work {
+    let (remote_addr, rkey) = match e.body {
+        SendBody::Rdma { remote_addr, rkey } => (remote_addr, rkey),
+        _ => (0, RKey(0)),
+    };
+    match e.opcode {
+        Opcode::RdmaWrite => Work::Write { stag: rkey, offset: remote_addr, len: e.len },
+        Opcode::RdmaRead => {
+            // RFC 5040, section 5.2: the sink is one region. The keys of a region are one number here.
+            let sink = e.sges.first();
+            Work::Read(read_request::Repr {
+                sink_stag: RKey(sink.map_or(0, |sge| sge.lkey.0)),
+                sink_offset: sink.map_or(0, |sge| sge.addr),
+                size: e.len,
+                source_stag: rkey,
+                source_offset: remote_addr,
+            })
+        }
+        opcode => Work::Send {
+            len: e.len,
+            solicited: e.flags.contains(SendFlags::SOLICITED),
+            invalidate: (opcode == Opcode::SendWithInv).then_some(RKey(e.imm)),
+        },
+    }
+}

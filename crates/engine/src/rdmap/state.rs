@@ -1,0 +1,74 @@
+//! The state of a queue pair over a TCP connection beside its queues.
+
+use std::collections::VecDeque;
+
+use iwarp::rdmap::Stream;
+use wire::rdmap::read_request;
+
+/// The message that is being sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Current {
+    /// The request at the cursor of the send queue.
+    Request,
+    /// The answer to the oldest READ of the peer.
+    Response,
+}
+
+/// The access that a tagged segment was checked for, and is placed by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tagged {
+    /// A WRITE of the peer.
+    Write,
+    /// The answer to a READ of this side.
+    Sink,
+}
+
+/// A READ of the peer that is to be answered: the number of its message, and the request.
+pub(crate) type Owed = (u32, read_request::Repr);
+
+/// A connection in full operation.
+pub(crate) struct StreamState {
+    pub stream: Stream,
+    /// READs of the peer that are not answered, the oldest first.
+    pub owed: VecDeque<Owed>,
+    pub current: Option<Current>,
+    /// Answers that were begun one after the other while requests waited.
+    pub answers_in_row: u32,
+    /// Bytes of whole FPDUs for TCP, of which it has taken the first `taken`.
+    pub output: Vec<u8>,
+    pub taken: usize,
+    /// Bytes that came and are no whole FPDU.
+    pub pending: Vec<u8>,
+    pub tagged: Tagged,
+    /// The program has asked for the end: it comes when all that was posted is done.
+    pub closing: bool,
+    /// The connection is over: the driver takes the rest of the output out.
+    pub over: bool,
+}
+
+impl StreamState {
+    pub fn new(stream: Stream) -> StreamState {
+        StreamState {
+            stream,
+            owed: VecDeque::new(),
+            current: None,
+            answers_in_row: 0,
+            output: Vec::new(),
+            taken: 0,
+            pending: Vec::new(),
+            tagged: Tagged::Write,
+            closing: false,
+            over: false,
+        }
+    }
+
+    /// True if there is something to send that no request of this side stands for.
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty() || !self.rest().is_empty()
+    }
+
+    /// Bytes that TCP has not taken.
+    pub fn rest(&self) -> &[u8] {
+        self.output.get(self.taken..).unwrap_or_default()
+    }
+}

@@ -1,0 +1,195 @@
+//! Queue pairs of iWARP over byte streams that are cut anywhere.
+
+use iwarp::mpa::{Agreed, Ready, Role};
+use verbs::{EventKind, Opcode, QpId, QpState, QpType, RKey, SendBody, WcOpcode, WcStatus as St};
+
+use super::mock::*;
+use crate::wq::cq::Notice;
+
+/// Two queue pairs of iWARP, connected. `crc`, `markers`: as agreed in both directions.
+fn connected(seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
+    let mut w = World::new(2, seed);
+    let mut ids = [0, 1].map(|node| {
+        w.nodes[node].engine.set_iwarp();
+        w.qp(node, QpType::Rc)
+    });
+    for (node, role) in [(0, Role::Initiator), (1, Role::Responder)] {
+        let agreed = Agreed {
+            role,
+            crc,
+            markers_in: markers,
+            markers_out: markers,
+            ird: 4,
+            ord: 2,
+            ready: (node == 0).then_some(Ready::Write),
+            awaits_ready: node == 1,
+            unmet: None,
+        };
+        let (now, (id, qpn)) = (w.now, ids[node]);
+        let engine = &mut w.nodes[node].engine;
+        assert_eq!(engine.query_qp(id).unwrap().0.state, QpState::Init, "a new queue pair");
+        ids[node].0 = engine.attach_stream(qpn, &agreed, 1460, &[], now).unwrap();
+        assert_eq!(engine.query_qp(id).unwrap().0.state, QpState::Rts);
+    }
+    (w, ids.map(|(id, _)| id))
+}
+
+/// Carries bytes between the two until there are none, in pieces of at most `most`.
+fn carry(w: &mut World, ids: [QpId; 2], most: usize) {
+    loop {
+        let mut moved = 0;
+        for node in [0, 1] {
+            let now = w.now;
+            let engine = &mut w.nodes[node].engine;
+            engine.run(now);
+            while engine.next_stream().is_some() {}
+            if engine.stream_is_over(ids[node]) {
+                continue;
+            }
+            let bytes = engine.stream_output(ids[node], 4096, now).to_vec();
+            let bytes = &bytes[..bytes.len().min(most)];
+            engine.stream_sent(ids[node], bytes.len(), now);
+            w.nodes[1 - node].engine.stream_input(ids[1 - node], bytes, now);
+            moved += bytes.len();
+        }
+        if moved == 0 {
+            return;
+        }
+    }
+}
+
+fn statuses(w: &mut World, node: usize) -> Vec<(u64, St)> {
+    w.poll(node).iter().map(|c| (c.wr_id, c.status)).collect()
+}
+
+fn events(w: &mut World, node: usize) -> Vec<EventKind> {
+    let mut notices = Vec::new();
+    w.nodes[node].engine.take_notices(&mut notices);
+    notices.append(&mut w.nodes[node].notices);
+    let kind = |n: Notice| if let Notice::Async { kind, .. } = n { Some(kind) } else { None };
+    notices.into_iter().filter_map(kind).collect()
+}
+
+/// SEND, WRITE and READ bring the bytes, in both directions, however TCP cuts them, and complete in their order.
+#[test]
+fn messages_in_both_directions() {
+    for (seed, crc, markers, most) in
+        [(1, true, false, 1), (2, false, false, 7), (3, true, true, 333), (4, true, false, 1 << 20)]
+    {
+        let (mut w, ids) = connected(seed, crc, markers);
+        let data: Vec<u8> = (0..6000u32).map(|n| (n * 7 + n / 256) as u8).collect();
+        for node in [0, 1] {
+            w.write(node, 0, &data);
+            let into = [w.sge(node, 8000, 3000), w.sge(node, 12000, 3000)];
+            w.recv(node, ids[node], &into, 50).unwrap();
+        }
+        // The responder's program may send first: it waits for the message that says "ready to receive".
+        for node in [1, 0] {
+            let (from, at) = ([w.sge(node, 0, 6000)], w.rdma(1 - node, 20000));
+            w.post(node, ids[node], Opcode::RdmaWrite, at, &from, 1).unwrap();
+            let (into, at) = ([w.sge(node, 30000, 6000)], w.rdma(1 - node, 0));
+            w.post(node, ids[node], Opcode::RdmaRead, at, &into, 2).unwrap();
+            w.post(node, ids[node], Opcode::Send, SendBody::Plain, &from, 3).unwrap();
+        }
+        carry(&mut w, ids, most);
+        for node in [0, 1] {
+            let mut done = statuses(&mut w, node);
+            let received = done.iter().position(|c| *c == (50, St::Success)).expect("the receive");
+            done.remove(received);
+            assert_eq!(done, [(1, St::Success), (2, St::Success), (3, St::Success)], "seed {seed}, node {node}");
+            assert_eq!(w.read(node, 20000, 6000), data, "WRITE, seed {seed}");
+            assert_eq!(w.read(node, 30000, 6000), data, "READ, seed {seed}");
+            assert_eq!(w.read(node, 8000, 3000), data[..3000], "SEND, seed {seed}");
+            assert_eq!(w.read(node, 12000, 3000), data[3000..], "SEND, seed {seed}");
+        }
+    }
+}
+
+/// A SEND without a receive, and a WRITE with a wrong key, end the connection: the side that finds it raises an event,
+/// and both flush what is posted.
+#[test]
+fn errors_end_the_connection() {
+    let bad = |w: &World| {
+        let SendBody::Rdma { remote_addr, rkey } = w.rdma(1, 0) else { panic!() };
+        SendBody::Rdma { remote_addr, rkey: RKey(rkey.0 ^ 0x5500) }
+    };
+    for (opcode, event) in [(Opcode::Send, EventKind::QpFatal), (Opcode::RdmaWrite, EventKind::QpAccessErr)] {
+        let (mut w, ids) = connected(9, true, false);
+        let body = if opcode == Opcode::Send { SendBody::Plain } else { bad(&w) };
+        let (from, into) = ([w.sge(0, 0, 100)], [w.sge(0, 200, 100)]);
+        w.recv(0, ids[0], &into, 7).unwrap();
+        w.post(0, ids[0], opcode, body, &from, 1).unwrap();
+        carry(&mut w, ids, 1 << 20);
+        let now = w.now;
+        let tail = w.nodes[1].engine.detach_stream(ids[1], now);
+        assert!(!tail.is_empty(), "a Terminate message");
+        w.nodes[0].engine.stream_input(ids[0], &tail, now);
+        assert!(w.nodes[0].engine.stream_is_over(ids[0]));
+        // RFC 5040, section 5.5: the request was complete when TCP had it.
+        assert_eq!(statuses(&mut w, 0), [(1, St::Success), (7, St::WrFlushErr)], "{opcode:?}");
+        assert_eq!(events(&mut w, 1), [event], "{opcode:?}");
+        assert_eq!(events(&mut w, 0), [], "{opcode:?}");
+        for node in [0, 1] {
+            assert_eq!(w.nodes[node].engine.qp_state(ids[node]), Ok(QpState::Err));
+        }
+    }
+}
+
+/// A READ that waits for its answer keeps a WRITE's completion behind it, and no more READs go out than were agreed
+/// upon.
+#[test]
+fn completions_keep_the_order_of_posts() {
+    let (mut w, ids) = connected(5, true, false);
+    let (into, at) = ([w.sge(0, 0, 64)], w.rdma(1, 0));
+    for id in 1..=3 {
+        w.post(0, ids[0], Opcode::RdmaRead, at, &into, id).unwrap();
+    }
+    let from = [w.sge(0, 100, 64)];
+    w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 200), &from, 4).unwrap();
+    let now = w.now;
+    let first = w.nodes[0].engine.stream_output(ids[0], 1 << 20, now).to_vec();
+    w.nodes[0].engine.stream_sent(ids[0], first.len(), now);
+    // "Ready to receive", and two READ requests of 52 bytes.
+    assert_eq!(first.len(), 20 + 2 * 52);
+    assert_eq!(statuses(&mut w, 0), []);
+    w.nodes[1].engine.stream_input(ids[1], &first, now);
+    carry(&mut w, ids, 1 << 20);
+    let done: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.opcode)).collect();
+    let read = WcOpcode::RdmaRead;
+    assert_eq!(done, [(1, read), (2, read), (3, read), (4, WcOpcode::RdmaWrite)]);
+}
+
+/// What RFC 5040 does not have is refused at its post, and the connection goes on.
+#[test]
+fn operations_that_iwarp_has_not() {
+    let (mut w, ids) = connected(6, true, false);
+    let from = [w.sge(0, 0, 8)];
+    for opcode in [Opcode::SendWithImm, Opcode::RdmaWriteWithImm, Opcode::FetchAndAdd, Opcode::CmpAndSwp] {
+        let body = match opcode {
+            Opcode::SendWithImm => SendBody::Plain,
+            Opcode::RdmaWriteWithImm => w.rdma(1, 0),
+            _ => SendBody::Atomic { remote_addr: BASE, rkey: RKey(1), compare_add: 0, swap: 0 },
+        };
+        assert_eq!(w.post(0, ids[0], opcode, body, &from, 1), Err(verbs::Errno::EINVAL), "{opcode:?}");
+    }
+    w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, 2).unwrap();
+    carry(&mut w, ids, 1 << 20);
+    assert_eq!(statuses(&mut w, 0), [(2, St::Success)]);
+}
+
+/// An end that the program asks for comes behind all that was posted before.
+#[test]
+fn a_close_waits_for_what_was_posted() {
+    let (mut w, ids) = connected(7, true, false);
+    let (into, at) = ([w.sge(0, 0, 64)], w.rdma(1, 0));
+    w.post(0, ids[0], Opcode::RdmaRead, at, &into, 1).unwrap();
+    let now = w.now;
+    w.nodes[0].engine.close_stream(ids[0], now);
+    assert!(!w.nodes[0].engine.stream_is_over(ids[0]));
+    carry(&mut w, ids, 1 << 20);
+    assert!(w.nodes[0].engine.stream_is_over(ids[0]));
+    assert_eq!(statuses(&mut w, 0), [(1, St::Success)]);
+    w.nodes[1].engine.stream_closed(ids[1], now);
+    assert_eq!(w.nodes[1].engine.qp_state(ids[1]), Ok(QpState::Err));
+    assert_eq!(events(&mut w, 1), [], "an orderly end is no error");
+}
