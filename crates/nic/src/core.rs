@@ -18,6 +18,7 @@ use crate::channel::CompChannel;
 use crate::context::ContextQueue;
 use crate::migrate::Migration;
 use crate::progress::RoundRobin;
+use crate::streams::{Ends, Streams};
 use crate::{Nic, now};
 
 /// The wire under the engine.
@@ -62,6 +63,10 @@ pub struct Core {
     pub(crate) thread_woken: bool,
     pub(crate) thread_runs: bool,
     pub(crate) migration: Migration,
+    /// The TCP connections of iWARP.
+    pub(crate) streams: Streams,
+    /// The list of their ends.
+    pub(crate) ends: Option<Arc<Ends>>,
     notices: Vec<Notice>,
     pub(crate) dead: Vec<(LinkId, Option<LinkId>)>,
     /// Incidents of the device that [`Nic::on_incident`]'s function has not been told yet.
@@ -98,6 +103,8 @@ impl Core {
             thread_woken: false,
             thread_runs: false,
             migration: Migration::default(),
+            streams: Streams::new(),
+            ends: None,
             notices: Vec::new(),
             dead: Vec::new(),
             incidents: Vec::new(),
@@ -199,6 +206,7 @@ impl Core {
         if self.engine.has_ready() || self.engine.is_parked() {
             let now = self.time();
             self.engine.run(now);
+            self.run_streams(now);
         }
         if self.mode == Mode::Armed || self.clock_fresh || self.engine.env().must_ring_now() {
             self.engine.env_mut().ring_doorbells();

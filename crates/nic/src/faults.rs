@@ -169,11 +169,9 @@ impl Core {
         self.engine.tell_all(kind, EventSource::Port(1));
     }
 
-    /// The next deadline of the engine or of a fault.
+    /// The next deadline of the engine, of a fault, or of a TCP connection.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
-        match (self.engine.next_deadline(), self.engine.env().tap_deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let streams = Some(self.streams.deadline()).filter(|at| *at != u64::MAX);
+        [self.engine.next_deadline(), self.engine.env().tap_deadline(), streams].into_iter().flatten().min()
     }
 }

@@ -22,6 +22,7 @@ mod idle_monitor;
 mod migrate;
 mod progress;
 mod signal;
+mod streams;
 mod thread;
 mod verbs_calls;
 
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use ::verbs::{Errno, Gid, LinkLayer, Result};
 use memory::biased;
 use parking_lot::{Condvar, Mutex};
-use report::{LogLevel, Settings};
+use report::{Device, LogLevel, Settings};
 use window::WindowEnv;
 
 pub use channel::{Bell, CompChannel};
@@ -76,6 +77,8 @@ pub struct Nic {
     moved: migrate::Moved,
     doctor: doctor::Doctor,
     attendants: Mutex<Vec<Attendant>>,
+    /// Ends of TCP connections, if this is a device of iWARP.
+    ends: Option<Arc<streams::Ends>>,
 }
 
 /// The function that is told what happens to the device.
@@ -147,7 +150,13 @@ impl Nic {
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
+        let is_iwarp = settings.device == Device::Iwarp;
+        if is_iwarp {
+            engine.set_iwarp();
+        }
+        let ends = if is_iwarp { Some(Arc::new(streams::Ends::new()?)) } else { None };
         let mut core = Core::new(engine);
+        core.ends.clone_from(&ends);
         if tapped {
             core.want_exact_time(); // packets are dated, and delays are counted
         }
@@ -166,6 +175,7 @@ impl Nic {
             moved: migrate::Moved::new(settings.migrate),
             doctor: doctor::Doctor::default(),
             attendants: Mutex::default(),
+            ends,
         })
     }
 

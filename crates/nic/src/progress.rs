@@ -9,6 +9,7 @@
 //! too, now and then ([`ARM_PAUSE`]): peers may still read and write registered memory then, and must find a thread
 //! awake.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use ::verbs::{CqId, Result};
 use memory::biased;
+use memory::fds::TrackedFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use wire::prelude::*;
@@ -131,7 +133,11 @@ impl Core {
         let thorough = self.polls >= self.full_check_at;
         if thorough {
             self.clock_uses = 0;
-        } else if finds != Finds::Nothing && !self.engine.env().any_ready() && !self.engine.has_ready() {
+        } else if finds != Finds::Nothing
+            && !self.engine.env().any_ready()
+            && !self.engine.has_ready()
+            && self.streams.is_empty()
+        {
             return;
         }
         let mut now = self.time();
@@ -190,6 +196,9 @@ impl Core {
     pub(crate) fn progress(&mut self, mut now: u64) {
         self.engine.env_mut().pass(now);
         self.take_packets(&mut now, None);
+        if !self.streams.is_empty() {
+            self.serve_streams(now);
+        }
         if self.engine.lends() {
             self.engine.co_copy();
         }
@@ -422,7 +431,7 @@ impl Nic {
                 self.answer_doctor();
                 continue;
             };
-            let incidents;
+            let (incidents, streams);
             let (mut watches, mut busy) = (false, false);
             let timeout = {
                 let mut core = Guard::new(self, core);
@@ -459,6 +468,7 @@ impl Nic {
                     };
                 }
                 incidents = std::mem::take(&mut core.incidents);
+                streams = core.streams.epoll().filter(|_| core.mode == Mode::Armed);
                 core.thread_wakes_at
             };
             for incident in incidents {
@@ -472,21 +482,24 @@ impl Nic {
             if watches {
                 self.watch(&mut watch, poll_check.polls);
             }
-            self.sleep(epoll, timeout);
+            self.sleep(epoll, streams, timeout);
             self.answer_doctor();
         }
     }
 
-    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, until: u64) {
+    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, streams: Option<Arc<TrackedFd>>, until: u64) {
         // The third descriptor, once the device is open, is the socket of reports. It is left out directly after an
         // answer.
         let not_before = self.doctor_not_before();
+        // A program that polls serves its connections itself.
+        let streams = streams.as_ref().map_or(self.wake.as_fd(), |epoll| epoll.as_fd());
         let asked = self.doctor_socket().filter(|_| not_before.is_none());
         let until = not_before.map_or(until, |at| until.min(at));
         let mut fds = [
             PollFd::from_borrowed_fd(epoll, PollFlags::IN),
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::from_borrowed_fd(asked.unwrap_or(self.wake.as_fd()), PollFlags::IN),
+            PollFd::from_borrowed_fd(streams, PollFlags::IN),
         ];
         let limit = (until != u64::MAX).then(|| {
             let wait = until.saturating_sub(now());

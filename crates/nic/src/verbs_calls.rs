@@ -190,6 +190,7 @@ impl Nic {
         {
             let mut core = self.lock();
             last_words(&mut core, qp);
+            core.leave_stream(qp);
             core.destroy_qp(qp)?;
         }
         self.await_event_acks(ctx, Object::Qp(qp));

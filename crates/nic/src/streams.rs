@@ -1,0 +1,397 @@
+//! The TCP connections of iWARP: sockets, and when they are read and written. The connection manager makes them, and
+//! gives them to their queue pairs ([`Nic::attach_stream`]); what their bytes mean is the engine's matter.
+//!
+//! All calls on sockets are made under the adapter's lock, none waits, and each moves a bounded number of bytes. A
+//! program that polls reads and writes them itself; otherwise the NIC thread sleeps until one of them is ready.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use ::verbs::{Errno, QpId, Qpn, Result};
+use iwarp::mpa::Agreed;
+use memory::fds::{FdSet, TrackedFd};
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno as Os;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+use crate::core::Core;
+use crate::{Nic, errno};
+
+/// Bytes that one call reads or writes at most.
+const CHUNK: usize = 256 << 10;
+/// Bytes of FPDUs. Longer ones than TCP's segments cost fewer calls, and every receiver has to take them: their length
+/// field says what it can.
+const FPDU: usize = u16::MAX as usize;
+/// Connections up to which a poll tries each of them, without asking the system first which are ready.
+const FEW: usize = 4;
+/// The number of events that are taken from the kernel at a time.
+const BATCH: usize = 32;
+/// Calls that write to one connection in a row while it takes all.
+const WRITES: u32 = 4;
+/// How long requests may take that were posted before the program ended the connection, in nanoseconds.
+const CLOSE_PATIENCE: u64 = 5_000_000_000;
+/// How long the peer's FIN is awaited behind this side's, in nanoseconds. Until it comes, what the peer has sent is
+/// read and thrown away: bytes that are not read make TCP send RST, which would destroy a Terminate message on its way.
+const LINGER: u64 = 2_000_000_000;
+
+/// One connection.
+struct Conn {
+    socket: TrackedFd,
+    /// Its queue pair; `None` once the connection is over and only its last bytes are on their way.
+    qp: Option<QpId>,
+    /// Bytes that are to be sent before FIN, when the queue pair is gone.
+    tail: Vec<u8>,
+    /// FIN has been sent.
+    finished: bool,
+    /// The socket's epoll entry asks for room.
+    wants_room: bool,
+    /// When the connection is given up; `u64::MAX`: never.
+    until: u64,
+}
+
+/// The connections of an adapter.
+#[derive(Default)]
+pub(crate) struct Streams {
+    conns: HashMap<u64, Conn>,
+    by_qp: HashMap<QpId, u64>,
+    last: u64,
+    epoll: Option<Arc<TrackedFd>>,
+    bounce: Vec<u8>,
+    /// The earliest `until`, or an earlier time.
+    deadline: u64,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Streams { deadline: u64::MAX, ..Streams::default() }
+    }
+
+    /// True if there is no connection.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.conns.is_empty()
+    }
+
+    /// When something is to be done about a connection though nothing comes; `u64::MAX`: never.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.deadline
+    }
+
+    /// The descriptor that is readable when a connection is ready.
+    pub(crate) fn epoll(&self) -> Option<Arc<TrackedFd>> {
+        self.epoll.clone()
+    }
+
+    fn add(&mut self, socket: TrackedFd, fds: &Arc<FdSet>) -> Result<u64> {
+        if self.epoll.is_none() {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?;
+            self.epoll = Some(Arc::new(TrackedFd::new(epoll, fds)));
+            self.bounce = vec![0; CHUNK];
+        }
+        let Some(epoll) = &self.epoll else { return Err(Errno::EIO) };
+        self.last += 1;
+        epoll::add(epoll.as_fd(), &socket, EventData::new_u64(self.last), EventFlags::IN).map_err(errno)?;
+        let conn = Conn { socket, qp: None, tail: Vec::new(), finished: false, wants_room: false, until: u64::MAX };
+        self.conns.insert(self.last, conn);
+        Ok(self.last)
+    }
+
+    /// Closes a connection.
+    fn remove(&mut self, key: u64) {
+        if let (Some(epoll), Some(conn)) = (&self.epoll, self.conns.remove(&key)) {
+            // Closing alone does not remove the socket from epoll if a forked child still has the descriptor.
+            let _ = epoll::delete(epoll.as_fd(), &conn.socket);
+        }
+    }
+
+    fn want_room(&mut self, key: u64, want: bool) {
+        let (Some(epoll), Some(conn)) = (&self.epoll, self.conns.get_mut(&key)) else { return };
+        if conn.wants_room != want {
+            conn.wants_room = want;
+            let flags = if want { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let _ = epoll::modify(epoll.as_fd(), &conn.socket, EventData::new_u64(key), flags);
+        }
+    }
+
+    fn give_up_at(&mut self, key: u64, at: u64) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.until = at;
+            self.deadline = self.deadline.min(at);
+        }
+    }
+}
+
+/// The ends of connections, for the connection manager.
+pub(crate) struct Ends {
+    keys: Mutex<Vec<u64>>,
+    bell: OwnedFd,
+}
+
+impl Ends {
+    pub(crate) fn new() -> Result<Ends> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
+        Ok(Ends { keys: Mutex::default(), bell })
+    }
+
+    fn add(&self, key: u64) {
+        self.keys.lock().push(key);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// The result of a call on a socket.
+enum Moved {
+    Bytes(usize),
+    Nothing,
+    Over,
+}
+
+fn moved(result: rustix::io::Result<usize>) -> Moved {
+    match result {
+        Ok(0) => Moved::Over,
+        Ok(n) => Moved::Bytes(n),
+        Err(Os::AGAIN | Os::INTR) => Moved::Nothing,
+        Err(_) => Moved::Over,
+    }
+}
+
+fn send(socket: &TrackedFd, bytes: &[u8]) -> Moved {
+    let bytes = bytes.get(..bytes.len().min(CHUNK)).unwrap_or_default();
+    moved(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+}
+
+impl Core {
+    /// Reads the connections that have something, and writes to those that have room again.
+    pub(crate) fn serve_streams(&mut self, now: u64) {
+        if self.streams.conns.len() <= FEW {
+            let mut keys = [0; FEW];
+            let count = self.streams.conns.len();
+            for (room, key) in keys.iter_mut().zip(self.streams.conns.keys()) {
+                *room = *key;
+            }
+            for &key in keys.get(..count).unwrap_or_default() {
+                let wants = self.streams.conns.get(&key).is_some_and(|conn| conn.wants_room);
+                self.serve(key, true, wants, now);
+            }
+        } else if let Some(epoll) = self.streams.epoll() {
+            let mut events = [const { MaybeUninit::uninit() }; BATCH];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let (ready, _) = epoll::wait(epoll.as_fd(), &mut events[..], Some(&at_once)).unwrap_or_default();
+            for event in ready {
+                let (key, flags) = (event.data.u64(), event.flags);
+                let ends = EventFlags::HUP | EventFlags::ERR;
+                self.serve(key, flags.intersects(EventFlags::IN | ends), flags.contains(EventFlags::OUT), now);
+            }
+        }
+        if self.streams.deadline <= now {
+            self.end_late_streams(now);
+        }
+        self.run_streams(now);
+    }
+
+    /// Serves one connection.
+    fn serve(&mut self, key: u64, read: bool, write: bool, now: u64) {
+        let Some(conn) = self.streams.conns.get(&key) else { return };
+        let Some(qp) = conn.qp else {
+            return self.end_stream(key, read);
+        };
+        if write {
+            self.streams.want_room(key, false);
+            self.engine.stream_writable(qp);
+        }
+        if !read {
+            return;
+        }
+        let mut bounce = std::mem::take(&mut self.streams.bounce);
+        if let Some(conn) = self.streams.conns.get(&key) {
+            match moved(rustix::net::recv(&conn.socket, &mut bounce[..], RecvFlags::DONTWAIT).map(|(n, _)| n)) {
+                Moved::Bytes(n) => self.engine.stream_input(qp, bounce.get(..n).unwrap_or_default(), now),
+                Moved::Nothing => {}
+                Moved::Over => self.engine.stream_closed(qp, now),
+            }
+        }
+        self.streams.bounce = bounce;
+    }
+
+    /// Sends what the engine has for connections, and takes leave of those that are over.
+    #[inline]
+    pub(crate) fn run_streams(&mut self, now: u64) {
+        if self.engine.has_streams() {
+            self.run_some_streams(now);
+        }
+    }
+
+    #[inline(never)]
+    fn run_some_streams(&mut self, now: u64) {
+        while let Some(qp) = self.engine.next_stream() {
+            let Some(&key) = self.streams.by_qp.get(&qp) else { continue };
+            if !self.engine.stream_is_over(qp) {
+                self.write_stream(key, qp, now);
+            }
+            if self.engine.stream_is_over(qp) {
+                self.detach(key, qp, now);
+            }
+        }
+    }
+
+    fn write_stream(&mut self, key: u64, qp: QpId, now: u64) {
+        let Some(conn) = self.streams.conns.get(&key) else { return };
+        if conn.wants_room {
+            return;
+        }
+        for _ in 0..WRITES {
+            let bytes = self.engine.stream_output(qp, CHUNK, now);
+            if bytes.is_empty() {
+                return;
+            }
+            let len = bytes.len();
+            match send(&conn.socket, bytes) {
+                Moved::Bytes(n) => {
+                    self.engine.stream_sent(qp, n, now);
+                    if n == len {
+                        continue;
+                    }
+                }
+                Moved::Nothing => {}
+                Moved::Over => return self.engine.stream_closed(qp, now),
+            }
+            self.engine.stream_full(qp);
+            return self.streams.want_room(key, true);
+        }
+        self.engine.stream_writable(qp); // others have their turn
+    }
+
+    /// Takes a connection from its queue pair: what is left of it is its last bytes, and FIN.
+    fn detach(&mut self, key: u64, qp: QpId, now: u64) {
+        let tail = self.engine.detach_stream(qp, now);
+        self.streams.by_qp.remove(&qp);
+        if let Some(conn) = self.streams.conns.get_mut(&key) {
+            (conn.qp, conn.tail) = (None, tail);
+        }
+        if let Some(ends) = &self.ends {
+            ends.add(key);
+        }
+        self.streams.want_room(key, false);
+        self.streams.give_up_at(key, now + LINGER);
+        self.end_stream(key, true);
+    }
+
+    /// Goes on with a connection that is over: sends its last bytes and FIN, reads what the peer still sends, and
+    /// closes it when the peer has done so.
+    fn end_stream(&mut self, key: u64, read: bool) {
+        let Some(conn) = self.streams.conns.get_mut(&key) else { return };
+        if !conn.tail.is_empty() {
+            match send(&conn.socket, &conn.tail) {
+                Moved::Bytes(n) => drop(conn.tail.drain(..n)),
+                Moved::Nothing => {}
+                Moved::Over => return self.streams.remove(key),
+            }
+        }
+        let wants_room = !conn.tail.is_empty();
+        if !wants_room && !std::mem::replace(&mut conn.finished, true) {
+            let _ = rustix::net::shutdown(&conn.socket, Shutdown::Write);
+        }
+        self.streams.want_room(key, wants_room);
+        if !read {
+            return;
+        }
+        let mut bounce = std::mem::take(&mut self.streams.bounce);
+        let mut is_over = false;
+        if let Some(conn) = self.streams.conns.get(&key) {
+            let result = rustix::net::recv(&conn.socket, &mut bounce[..], RecvFlags::DONTWAIT).map(|(n, _)| n);
+            is_over = matches!(moved(result), Moved::Over);
+        }
+        self.streams.bounce = bounce;
+        if is_over {
+            self.streams.remove(key);
+        }
+    }
+
+    /// Ends the connections whose time is over.
+    #[cold]
+    fn end_late_streams(&mut self, now: u64) {
+        let late = self.streams.conns.iter().filter(|(_, conn)| conn.until <= now);
+        let late: Vec<(u64, Option<QpId>)> = late.map(|(key, conn)| (*key, conn.qp)).collect();
+        for (key, qp) in late {
+            match qp {
+                Some(qp) if self.engine.stream_is_late(qp, now) => self.detach(key, qp, now),
+                Some(_) => {
+                    if let Some(conn) = self.streams.conns.get_mut(&key) {
+                        conn.until = u64::MAX;
+                    }
+                }
+                None => self.streams.remove(key),
+            }
+        }
+        self.streams.deadline = self.streams.conns.values().map(|conn| conn.until).min().unwrap_or(u64::MAX);
+    }
+
+    /// Takes leave of the connection of a queue pair that is about to be destroyed, if it has one.
+    pub(crate) fn leave_stream(&mut self, qp: QpId) {
+        if let Some(&key) = self.streams.by_qp.get(&qp) {
+            let now = self.read_time();
+            self.engine.close_stream(qp, now);
+            self.detach(key, qp, now);
+        }
+    }
+}
+
+impl Nic {
+    /// Connect a queue pair over a TCP connection that is in full operation. `before` is sent before all else. The
+    /// result names the connection.
+    ///
+    /// # Errors
+    /// EINVAL: no such queue pair; EISCONN: it has a connection, or had one; EMFILE, ENOMEM.
+    pub fn attach_stream(&self, qpn: u32, socket: TrackedFd, agreed: &Agreed, before: &[u8]) -> Result<u64> {
+        let mut core = self.lock();
+        let now = core.read_time();
+        let key = core.streams.add(socket, &self.fds)?;
+        match core.engine.attach_stream(Qpn::new(qpn), agreed, FPDU, before, now) {
+            Ok(qp) => {
+                core.want_exact_time(); // no poll goes past the connections
+                if let Some(conn) = core.streams.conns.get_mut(&key) {
+                    conn.qp = Some(qp);
+                }
+                if let Some(at) = core.engine.stream_deadline(qp) {
+                    core.streams.give_up_at(key, at);
+                }
+                core.streams.by_qp.insert(qp, key);
+                core.run_streams(now);
+                self.wake_thread(&mut core);
+                Ok(key)
+            }
+            Err(errno) => {
+                core.streams.remove(key);
+                Err(errno)
+            }
+        }
+    }
+
+    /// End a connection when what was posted before is done, as far as that happens in time.
+    pub fn close_stream(&self, key: u64) {
+        let mut core = self.lock();
+        let now = core.read_time();
+        if let Some(qp) = core.streams.conns.get(&key).and_then(|conn| conn.qp) {
+            core.engine.close_stream(qp, now);
+            core.streams.give_up_at(key, now + CLOSE_PATIENCE);
+            core.run_streams(now);
+            self.wake_thread(&mut core);
+        }
+    }
+
+    /// The descriptor that is readable while [`Nic::take_ended`] has something; `None`: this is no device of iWARP.
+    pub fn ends_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ends.as_ref().map(|ends| ends.bell.as_fd())
+    }
+
+    /// The connections that have ended since the last call.
+    pub fn take_ended(&self) -> Vec<u64> {
+        let Some(ends) = &self.ends else { return Vec::new() };
+        let _ = rustix::io::read(&ends.bell, &mut [0u8; 8]);
+        std::mem::take(&mut ends.keys.lock())
+    }
+}
