@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use libc::{c_char, c_int};
 use nic::Nic;
+use report::Device;
 use sys::{ibv_context, ibv_device};
 use verbs::{Errno, Result};
 
@@ -11,12 +12,20 @@ use crate::context::Context;
 use crate::entry::{Zeroed, minus_one, pointer, shielded, silent};
 use crate::hardware;
 
-/// The device's name, as in `/sys/class/infiniband`.
-pub const NAME: &str = "softrnic0";
+/// The device that this process has.
+fn kind() -> Device {
+    report::Settings::of_process().device
+}
+
+/// True if the device is one of iWARP.
+pub fn is_iwarp() -> bool {
+    kind().is_iwarp()
+}
+
 /// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at the bytes behind it, to see whether the
 /// device is one of theirs.
 #[repr(C)]
-struct Device {
+struct Made {
     c: ibv_device,
     behind: [u64; 512],
 }
@@ -34,15 +43,18 @@ pub fn the_device() -> *mut ibv_device {
         let mut c = ibv_device::zeroed();
         c._ops._dummy1 = Some(no_open);
         c._ops._dummy2 = Some(no_close);
-        c.node_type = sys::IBV_NODE_CA;
-        c.transport_type = sys::IBV_TRANSPORT_IB;
-        put(&mut c.name, NAME);
+        (c.node_type, c.transport_type) = match kind() {
+            Device::Roce => (sys::IBV_NODE_CA, sys::IBV_TRANSPORT_IB),
+            Device::Iwarp => (sys::IBV_NODE_RNIC, sys::IBV_TRANSPORT_IWARP),
+        };
+        let name = kind().name();
+        put(&mut c.name, name);
         // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
         let uverbs = format!("uverbs{}", view::tree::ViewInfo::probe(report::Settings::of_process()).uverbs_index());
         put(&mut c.dev_name, &uverbs);
         put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
-        put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
-        Box::into_raw(Box::new(Device { c, behind: [0; 512] })) as usize
+        put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        Box::into_raw(Box::new(Made { c, behind: [0; 512] })) as usize
     }) as *mut ibv_device
 }
 

@@ -11,7 +11,7 @@ use crate::links::Token;
 use crate::names::{Claim, is_wildcard};
 use crate::ports::at_port;
 use crate::prepare::{Prepared, Stop};
-use crate::route;
+use crate::route::{self, Wire};
 
 /// Requests that a listener with no backlog of its own keeps (Linux: `net.rdma_ucm.max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
@@ -33,6 +33,9 @@ impl State {
         }
         let (claim, space) = (entry.claim(addr), entry.port_space);
         let wildcard = is_wildcard(addr);
+        if !wildcard && !self.serves(space) {
+            return Err(Errno::ENODEV.into());
+        }
         if !wildcard && !crate::socket::is_local(addr)? {
             return Err(Errno::EADDRNOTAVAIL.into());
         }
@@ -75,9 +78,10 @@ impl State {
         entry.port = Some(port);
         let socket = claimed?;
         self.watch(&socket, Token::Listener(id))?;
+        let tcp = self.listen_tcp(id, backlog)?;
         let room = u32::try_from(backlog).ok().filter(|n| (1..MAX_BACKLOG).contains(n)).unwrap_or(MAX_BACKLOG);
         let entry = self.id(id)?;
-        entry.listener = Some(Listener { socket, room, parked: VecDeque::new() });
+        entry.listener = Some(Listener { socket, tcp, room, parked: VecDeque::new() });
         entry.phase = Phase::Listen;
         entry.options.reuse = false;
         Ok(())
@@ -104,6 +108,12 @@ impl State {
             return Err(Errno::EINVAL.into());
         }
         let route = route::find(&from, dst)?;
+        let space = self.id(id)?.port_space;
+        if !self.serves(space) {
+            self.tell(id, Event::with_status(EventKind::AddrError, -Errno::ENODEV.0));
+            return Ok(());
+        }
+        let wire = if self.is_iwarp() { Wire::Tcp } else { route.wire };
         if nic::faults::is_removed() {
             // Linux finds this error while it resolves, but for loopback addresses, which need no resolution.
             if route.dst.ip().is_loopback() {
@@ -115,7 +125,7 @@ impl State {
         let entry = self.id(id)?;
         entry.src = Some(at_port(&route.src, from.port()));
         entry.dst = Some(route.dst);
-        entry.wire = route.wire;
+        entry.wire = wire;
         entry.device = true;
         entry.phase = Phase::AddrResolved;
         let src = at_port(&route.src, from.port());

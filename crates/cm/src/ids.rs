@@ -15,9 +15,11 @@ use crate::event::Event;
 use crate::links::{LinkKey, Links, Served};
 use crate::manager::Options;
 use crate::message::Message;
+use crate::mpa::Mpa;
 use crate::names::Claim;
 use crate::ports::{Port, Ports};
 use crate::route::Wire;
+use crate::tcp::Tcp;
 
 /// `IBV_QPT_UD`.
 pub(crate) const UD: u32 = 4;
@@ -39,6 +41,8 @@ pub(crate) enum Phase {
 
 pub(crate) struct Listener {
     pub socket: TrackedFd,
+    /// The socket at the port itself, where connections of iWARP come.
+    pub tcp: Option<TrackedFd>,
     pub room: u32,
     pub parked: VecDeque<(LinkKey, Message)>,
 }
@@ -60,6 +64,8 @@ pub(crate) struct Id {
     pub port: Option<Port>,
     pub listener: Option<Listener>,
     pub conn: Option<Conn>,
+    /// The connection, in place of `conn`, of a device of iWARP.
+    pub mpa: Option<Mpa>,
     pub link: Option<LinkKey>,
     /// The connection that the DREP is about, for captures, if the peer has ended since its DREQ came.
     pub farewell: Option<Served>,
@@ -98,6 +104,7 @@ pub(crate) struct State {
     pub by_peer: HashMap<(LinkKey, u32), IdKey>,
     pub ports: Ports,
     pub links: Links,
+    pub tcp: Tcp,
     pub epoll: Option<Arc<TrackedFd>>,
     pub wake: Option<Arc<TrackedFd>>,
     pub timers: BTreeSet<(u64, IdKey)>,
@@ -117,6 +124,7 @@ impl Id {
     /// True if the connection is established, and not over yet.
     pub(crate) fn is_connected(&self) -> bool {
         self.conn.as_ref().is_some_and(|conn| conn.state() == crate::conn::State::Established)
+            || self.mpa.as_ref().is_some_and(|mpa| mpa.state == crate::mpa::State::Established)
     }
 
     /// The claim that the id would make at an address.
@@ -155,6 +163,7 @@ impl State {
             port: None,
             listener: None,
             conn: None,
+            mpa: None,
             link: None,
             farewell: None,
             link_may_be_stale: false,
@@ -246,7 +255,9 @@ impl State {
 
     /// The time until which the thread may sleep.
     pub(crate) fn sleep(&mut self) -> u64 {
-        self.sleeps_until = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
+        let ids = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
+        let tcp = self.tcp.timers.first().map_or(u64::MAX, |(at, _)| *at);
+        self.sleeps_until = ids.min(tcp);
         self.sleeps_until
     }
 
@@ -268,6 +279,7 @@ impl State {
 
     pub(crate) fn destroy(&mut self, id: IdKey) -> Option<u32> {
         self.with_conn(id, |conn, _, out| conn.destroy(out));
+        self.leave_mpa(id);
         let entry = self.ids.remove(&id)?;
         if let Some(at) = entry.timer {
             self.timers.remove(&(at, id));
@@ -283,6 +295,10 @@ impl State {
             entry.channel.take_out(|q| q.id == id).into_iter().filter_map(|queued| queued.child).collect();
         if let Some(listener) = entry.listener {
             self.unwatch(&listener.socket);
+            if let Some(tcp) = &listener.tcp {
+                self.unwatch(tcp);
+            }
+            self.forget_requests(id);
             for child in children {
                 self.destroy(child);
             }

@@ -46,6 +46,7 @@ impl State {
     /// the id but its destruction fails with ENXIO.
     fn take_device(&mut self, id: IdKey) {
         self.with_conn(id, |conn, _, out| conn.destroy(out));
+        self.leave_mpa(id);
         let Some(entry) = self.ids.get_mut(&id) else { return };
         entry.removed = true;
         entry.retry.next = None;
@@ -60,6 +61,10 @@ impl State {
         }
         if let Some(listener) = listener {
             self.unwatch(&listener.socket);
+            if let Some(tcp) = &listener.tcp {
+                self.unwatch(tcp);
+            }
+            self.forget_requests(id);
             for (link, message) in listener.parked {
                 self.refuse(link, &message, reason::INVALID_SERVICE_ID, sidr::UNSUPPORTED);
             }

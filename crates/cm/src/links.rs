@@ -21,6 +21,7 @@ use crate::message::{Body, Message, Service, emit};
 use crate::names;
 use crate::route::gid_of;
 use crate::socket::{self, Received, errno};
+use crate::tcp::TcpKey;
 
 /// A link's name in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,6 +82,12 @@ pub(crate) enum Token {
     Link(LinkKey),
     /// Port space and number of a block of ephemeral ports.
     Block(u16, u16),
+    /// The TCP socket of a listener.
+    TcpListener(IdKey),
+    /// A TCP connection that is being made.
+    Tcp(TcpKey),
+    /// Ends of connections that queue pairs had.
+    Ends,
 }
 
 impl Token {
@@ -90,6 +97,9 @@ impl Token {
             Token::Listener(id) => 1 << 32 | u64::from(id.0),
             Token::Link(key) => 2 << 32 | u64::from(key.0),
             Token::Block(port_space, block) => 3 << 32 | u64::from(port_space) << 16 | u64::from(block),
+            Token::TcpListener(id) => 4 << 32 | u64::from(id.0),
+            Token::Tcp(key) => 5 << 32 | u64::from(key.0),
+            Token::Ends => 6 << 32,
         })
     }
 
@@ -98,6 +108,9 @@ impl Token {
             1 => Token::Listener(IdKey(raw as u32)),
             2 => Token::Link(LinkKey(raw as u32)),
             3 => Token::Block((raw >> 16) as u16, raw as u16),
+            4 => Token::TcpListener(IdKey(raw as u32)),
+            5 => Token::Tcp(TcpKey(raw as u32)),
+            6 => Token::Ends,
             _ => Token::Wake,
         }
     }
@@ -285,7 +298,7 @@ impl State {
             let socket = match at {
                 Token::Listener(id) => self.ids.get(&id).and_then(|id| id.listener.as_ref()).map(|l| &l.socket),
                 Token::Block(port_space, block) => self.block_socket(port_space, block),
-                Token::Wake | Token::Link(_) => None,
+                _ => None,
             };
             let accepted = match socket.map(socket::accept) {
                 Some(Ok(accepted)) => accepted,

@@ -18,6 +18,7 @@ use crate::message::Half;
 use crate::names::is_wildcard;
 use crate::ports::{self, Ports};
 use crate::route;
+use crate::tcp::Tcp;
 
 pub use crate::ids::IdKey;
 
@@ -105,6 +106,7 @@ impl Cm {
             by_peer: HashMap::new(),
             ports: Ports::default(),
             links: Links::default(),
+            tcp: Tcp::default(),
             epoll: None,
             wake: None,
             timers: BTreeSet::new(),
@@ -245,7 +247,11 @@ impl Cm {
     /// EINVAL: nothing to reject, too much private data.
     pub fn reject(&self, id: IdKey, reason: u16, data: Vec<u8>) -> Result<()> {
         let mut state = self.lock();
-        let datagram = state.id(id)?.qp_type == UD;
+        let entry = state.id(id)?;
+        if entry.mpa.is_some() {
+            return state.reject_mpa(id, &data);
+        }
+        let datagram = entry.qp_type == UD;
         state.with_result(id, |conn, now, out| {
             if datagram { conn.answer(sidr::REJECT, 0, 0, data, out) } else { conn.reject(reason, data, now, out) }
         })
@@ -256,7 +262,11 @@ impl Cm {
     /// # Errors
     /// EINVAL: there never was a connection.
     pub fn disconnect(&self, id: IdKey) -> Result<()> {
-        self.lock().with_result(id, |conn, now, out| {
+        let mut state = self.lock();
+        if state.id(id)?.mpa.is_some() {
+            return state.disconnect_mpa(id);
+        }
+        state.with_result(id, |conn, now, out| {
             conn.disconnect(now, out);
             Ok(())
         })
@@ -341,7 +351,10 @@ impl Cm {
             sgid,
             dgid: gid(entry.dst).1,
             routed: matches!(entry.phase, Phase::RouteResolved | Phase::Connect),
-            conn: entry.conn.as_ref().map(|c| (c.state(), c.local.clone(), c.remote.clone())),
+            conn: match &entry.mpa {
+                Some(mpa) => Some((mpa.state(), mpa.local.clone(), mpa.remote.clone())),
+                None => entry.conn.as_ref().map(|c| (c.state(), c.local.clone(), c.remote.clone())),
+            },
             psn: entry.psn,
             options: entry.options,
         })

@@ -15,12 +15,12 @@ use crate::ports;
 use crate::route::Wire;
 
 /// How long a request without listener is repeated before that is reported, and the pauses in between, in nanoseconds.
-const RETRY_TIME: u64 = 200_000_000;
+pub(crate) const RETRY_TIME: u64 = 200_000_000;
 /// The longer time of repetition, in nanoseconds, while a connection to this very address and port stands (of any port
 /// space). Its acceptor lives, and programs that agree on the next connection over the first one (perftest -R) close
 /// the port and listen anew. On a busy machine that takes a while, and perftest's client dies of a REJECTED.
 const RETRY_TIME_KNOWN: u64 = 3_000_000_000;
-const RETRY_FIRST: u64 = 500_000;
+pub(crate) const RETRY_FIRST: u64 = 500_000;
 const RETRY_LAST: u64 = 32_000_000;
 /// Requests beyond the backlog that wait at a listener for room, as repetitions of the REQ would.
 const MAX_PARKED: usize = 16_384;
@@ -31,6 +31,9 @@ impl State {
         let (Some(src), Some(dst), Phase::RouteResolved) = (entry.src, entry.dst, entry.phase) else {
             return Err(Errno::EINVAL);
         };
+        if entry.wire == Wire::Tcp {
+            return self.connect_mpa(id, src, dst, params);
+        }
         let service = Service { port_space: entry.port_space, qp_type: entry.qp_type as u8, src, dst };
         let (wire, space, datagram, psn) = (entry.wire, entry.port_space, entry.qp_type == UD, entry.psn);
         let mut conn = Conn::default();
@@ -106,7 +109,7 @@ impl State {
     }
 
     /// Schedule the request again after a pause; false when that has been done for long enough.
-    fn retry_later(&mut self, id: IdKey) -> bool {
+    pub(crate) fn retry_later(&mut self, id: IdKey) -> bool {
         let Some(entry) = self.ids.get_mut(&id) else { return false };
         let now = nic::now();
         let Retry { pause, until, .. } = entry.retry;
@@ -128,6 +131,9 @@ impl State {
     /// Repeat a request whose pause is over.
     pub(crate) fn ask_again(&mut self, id: IdKey) {
         let Some(entry) = self.ids.get(&id) else { return };
+        if entry.mpa.is_some() {
+            return self.connect_again(id);
+        }
         if let (Some(dst), Some(body)) = (entry.dst, entry.conn.as_ref().and_then(Conn::request)) {
             self.ask(id, entry.port_space, &dst, &body);
         }
@@ -135,6 +141,9 @@ impl State {
 
     pub(crate) fn accept(&mut self, id: IdKey, params: ConnectParams) -> Result<()> {
         let entry = self.id(id)?;
+        if entry.mpa.is_some() {
+            return self.accept_mpa(id, params);
+        }
         let (datagram, psn) = (entry.qp_type == UD, entry.psn);
         // Set before the answer goes out: the answer may meet the peer's death, and the program must get the event of
         // that.
@@ -257,8 +266,11 @@ impl State {
             Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
             _ => return,
         };
+        // A device of iWARP is reached by TCP only.
+        let is_host = !self.is_iwarp();
         let hears = |entry: &Id| {
-            entry.phase == Phase::Listen
+            is_host
+                && entry.phase == Phase::Listen
                 && entry.port_space == service.port_space
                 && entry
                     .src
@@ -337,7 +349,7 @@ impl State {
     }
 }
 
-fn half(params: ConnectParams, psn: u32) -> (Half, Vec<u8>) {
+pub(crate) fn half(params: ConnectParams, psn: u32) -> (Half, Vec<u8>) {
     let half = Half {
         qpn: params.qpn & 0xff_ffff,
         psn,

@@ -13,7 +13,9 @@ use crate::socket;
 pub enum Wire {
     /// Shared windows: the peer is a process of this host.
     Host,
-    /// No wire yet: the address is another host's.
+    /// TCP: the device is one of iWARP.
+    Tcp,
+    /// No wire: the address is another host's.
     None,
 }
 

@@ -34,6 +34,9 @@ impl Cm {
         state.epoll = Some(epoll.clone());
         state.watch(&wake, Token::Wake)?;
         state.wake = Some(wake.clone());
+        if let Some(ends) = state.nic.ends_fd() {
+            state.watch(ends, Token::Ends)?;
+        }
         nic::spawn("softrnic-cm", move || self.thread(&epoll, &wake)).inspect_err(|_| state.epoll = None)
     }
 
@@ -57,9 +60,13 @@ impl Cm {
                     }
                     at @ (Token::Listener(_) | Token::Block(..)) => jammed |= !state.accept_links(at),
                     Token::Link(key) => state.link_event(key, event.flags),
+                    Token::TcpListener(id) => jammed |= !state.accept_tcp(id),
+                    Token::Tcp(key) => state.tcp_event(key),
+                    Token::Ends => state.streams_ended(),
                 }
             }
             state.timeouts(nic::now());
+            state.tcp_timeouts(nic::now());
             let unheard = std::mem::take(&mut state.unheard);
             if !unheard.is_empty() {
                 drop(state);

@@ -9,6 +9,7 @@ use verbs::limits::DEFAULT_PKEY;
 use verbs::{Errno, Result};
 
 use super::id::Id;
+use crate::device::is_iwarp;
 use crate::entry::{Zeroed, minus_one, output};
 
 /// The hops that a packet may take, as RoCEv2 adapters set them.
@@ -103,6 +104,9 @@ pub fn init(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32)> {
         return Ok((a, mask));
     };
     let halves = !matches!(conn, State::ReqSent);
+    if is_iwarp() {
+        return Ok(of_iwarp(a));
+    }
     match state {
         sys::IBV_QPS_INIT => {
             a.port_num = 1;
@@ -141,6 +145,16 @@ pub fn init(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32)> {
         }
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Attributes of a queue pair of iWARP: the connection manager sets all others (Linux: `iw_cm_init_qp_attr`).
+fn of_iwarp(mut a: ibv_qp_attr) -> (ibv_qp_attr, u32) {
+    a.port_num = 1;
+    if a.qp_state != sys::IBV_QPS_INIT {
+        return (a, sys::IBV_QP_PORT);
+    }
+    a.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+    (a, sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS | sys::IBV_QP_PORT)
 }
 
 /// `rdma_init_qp_attr(3)`: the state is asked for in the structure.

@@ -11,6 +11,7 @@ use ::cm::conn::reason;
 use super::event::{complete, drop_event};
 use super::id::Id;
 use super::qp;
+use crate::device::is_iwarp;
 use crate::entry::minus_one;
 
 /// The private data of the program.
@@ -108,7 +109,8 @@ fn accept(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
         (inner.responder_resources, inner.initiator_depth)
     };
     let datagram = is_datagram(id);
-    if !datagram {
+    // On iWARP the connection manager brings the queue pair to RTS, when the connection is there.
+    if !datagram && !is_iwarp() {
         qp::to_rtr(id, Some(resources))?;
         qp::to_rts(id, Some(depth))?;
     }
@@ -200,7 +202,9 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if unsafe { id.fields() }.verbs.is_null() {
             return Err(Errno::EINVAL);
         }
-        qp::to_err(id)?;
+        if !is_iwarp() {
+            qp::to_err(id)?; // on iWARP, what was posted before is still sent
+        }
         id.cm.disconnect(id.key)?;
         complete(id)?;
         Ok(0)
