@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The C structures of verbs.h, for both sides of the ABI.
     ("softrnic-sys",    &[]),
     // The semantics: no socket, no thread, no clock.
-    ("softrnic-engine", &["softrnic-verbs", "softrnic-trial", "softrnic-wire", "softrnic-report"]),
+    ("softrnic-engine", &["softrnic-verbs", "softrnic-trial", "softrnic-wire", "softrnic-iwarp", "softrnic-report"]),
     // All unsafe access to memory, for the engine's environment.
     ("softrnic-memory", &["softrnic-verbs", "softrnic-trial", "softrnic-wire"]),
     // Asking other processes for their reports.
@@ -41,9 +41,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The answers to programs that ask NETLINK_RDMA.
     ("softrnic-netlink", &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-view"]),
     // Device, contexts, events, progress.
-    ("softrnic-nic",    &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
+    ("softrnic-nic",    &["softrnic-verbs", "softrnic-wire", "softrnic-iwarp", "softrnic-report", "softrnic-engine", "softrnic-memory", "softrnic-window", "softrnic-taps", "softrnic-view"]),
     // The connection manager: ids, ports, handshakes.
-    ("softrnic-cm",     &["softrnic-verbs", "softrnic-wire", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
+    ("softrnic-cm",     &["softrnic-verbs", "softrnic-wire", "softrnic-iwarp", "softrnic-report", "softrnic-memory", "softrnic-nic"]),
     // The answers to programs that look at /sys and /dev, and at NETLINK_RDMA.
     ("softrnic-hooks",  &["softrnic-sys", "softrnic-view", "softrnic-netlink"]),
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
