@@ -81,6 +81,8 @@ pub const STEPS: &[Step] = &[
     Step { name: "migrated", lane: Front, slow: false, run: interop::migrated,
         about: "selftest, pingpong, perftest, rdma-core's own suite, load and killed peers with registered memory \
         that peers map" },
+    Step { name: "iwarp", lane: Front, slow: true, run: interop::iwarp::iwarp,
+        about: "iWARP between two network namespaces, over veth and over a network that loses and reorders packets" },
     Step { name: "siw", lane: Front, slow: true, run: interop::siw::siw,
         about: "Linux's siw in a virtual machine: rping over the iWARP crate as client and server, Terminate messages" },
     Step { name: "pcap", lane: Front, slow: false, run: interop::pcap,

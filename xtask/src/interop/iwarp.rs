@@ -1,0 +1,122 @@
+//! iWARP between two hosts, which are network namespaces of this one: over a veth pair, and over a network that loses,
+//! doubles, delays and reorders packets.
+
+use std::time::Duration;
+
+use crate::report::{Outcome, Suite};
+use crate::run::Program;
+use crate::{Options, root, target_dir};
+
+use super::net::{Ip, Missing, Net, Weather};
+
+/// The limit of a case of a second, or of some seconds on the bad network.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// The limit of a build.
+const BUILD: Duration = Duration::from_secs(400);
+
+/// The port of servers that take any.
+const PORT: u16 = 7174;
+
+/// A bad network, on which each connection loses some packets and nearly all of them overtake each other.
+const WEATHER: Weather = Weather { seed: 7, lose: 40, double: 50, delay: 2000 };
+
+/// Options of both sides of the example `peer`, and bytes of the text.
+const PEERS: &[(&str, &str, usize)] = &[
+    ("", "", 64),
+    ("", "", 65535),
+    ("--no-crc", "--no-crc", 65535),
+    ("--markers", "--markers", 65535),
+    ("--markers --no-crc", "--no-crc --emss 9000", 65535),
+    ("--emss 9000", "--markers --emss 600", 20000),
+    ("--ready wr", "", 4000),
+    ("--revision 1", "", 4000),
+    ("--private 508", "--private 508", 64),
+];
+
+/// Run the suite.
+pub fn iwarp(suite: &mut Suite, options: &Options) {
+    if let Err(why) = prepare() {
+        return suite.fail("preparation", why);
+    }
+    let links: [(&str, Result<Net, Missing>); 2] =
+        [("veth", Net::veth("veth")), ("bad network", Net::forwarded("bad", WEATHER))];
+    for (name, net) in links {
+        match net {
+            Ok(net) => link(suite, options, name, &net),
+            Err(Missing::Forbidden(why)) => {
+                println!("  SKIPPED iwarp: two hosts, {name}: {why}: nothing here has left its host");
+                suite.skip(format!("two hosts, {name}"), why);
+            }
+            Err(Missing::Broken(why)) => suite.fail(format!("two hosts, {name}"), why),
+        }
+    }
+}
+
+fn prepare() -> Result<(), String> {
+    let done = Program::new(env!("CARGO"), crate::logs().join("iwarp/peer"))
+        .args(["build", "--release", "--package", "softrnic-iwarp", "--example", "peer"])
+        .dir(root())
+        .run(BUILD)
+        .map_err(|e| e.to_string())?;
+    if done.ok() { Ok(()) } else { Err(format!("the example `peer`: {}", done.verdict())) }
+}
+
+/// The cases of one link.
+fn link(suite: &mut Suite, options: &Options, link: &str, net: &Net) {
+    for ip in [Ip::V4, Ip::V6] {
+        // Programs of TCP alone: if they fail, it is the link that fails.
+        let name = format!("{link}, {ip:?}: qperf tcp_lat");
+        if options.wants(&name) {
+            let log = log(&name);
+            let server = net.inside(0, &format!("{log}.server"), &["qperf"]);
+            let client = net.inside(1, &format!("{log}.client"), &["qperf"]).args([
+                "-t",
+                "1",
+                net.address(0, ip),
+                "tcp_lat",
+                "quit",
+            ]);
+            let outcome =
+                net.run(server, 19765, client, LIMIT).and_then(|(_, client)| wants(&client.stdout, "latency"));
+            suite.push(name, outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed), None);
+        }
+        for (ours, theirs, size) in PEERS {
+            let name = format!("{link}, {ip:?}: peer, {size} bytes, {ours} and {theirs}");
+            if options.wants(&name) {
+                let log = log(&name);
+                let outcome = peers(net, ip, &log, (ours, theirs), *size);
+                suite.push(name, outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed), None);
+            }
+        }
+    }
+}
+
+fn log(name: &str) -> String {
+    name.replace([' ', ',', ':'], "_")
+}
+
+/// `rping`'s protocol between two of the example `peer`.
+fn peers(net: &Net, ip: Ip, log: &str, (ours, theirs): (&str, &str), size: usize) -> Result<(), String> {
+    let address = match ip {
+        Ip::V4 => format!("{}:{PORT}", net.address(0, ip)),
+        Ip::V6 => format!("[{}]:{PORT}", net.address(0, ip)),
+    };
+    let program = target_dir().join("release/examples/peer");
+    let peer = |host: usize, side: &str, how: &str, terms: &str| {
+        net.inside(host, &format!("{log}.{side}"), &[&program])
+            .args([how, &address, "rping"])
+            .args(terms.split_whitespace())
+    };
+    let server = peer(0, "server", "listen", theirs);
+    let client = peer(1, "client", "connect", &format!("{ours} --count 20 --size {size}"));
+    let (server, client) = net.run(server, PORT, client, LIMIT)?;
+    wants(&client.stdout, "20 rounds")?;
+    wants(&server.stdout, "20 rounds")?;
+    wants(&server.stdout, "end: closed")
+}
+
+fn wants(text: &str, part: &str) -> Result<(), String> {
+    let last = || text.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
+    if text.contains(part) { Ok(()) } else { Err(format!("no `{part}` in: {}", last())) }
+}
