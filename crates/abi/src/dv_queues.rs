@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use libc::{c_int, c_void, size_t};
-use nic::{CqOpts, EntryArray, Managed, SendRules, Side};
+use nic::{CqOpts, EntryArray, Managed, QueueRules, Side};
 use sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr};
 use verbs::{Count, Errno, Opcode, Result, SendBody, SendData, SendFlags, SendWr};
 
@@ -40,6 +40,7 @@ pub struct QpAttr {
     reserved: u32,
     opcodes: u64,
     patchable: [u64; 2],
+    recv_patchable: [u64; 2],
 }
 
 /// `struct softrnic_dv_cq_attr`.
@@ -106,38 +107,48 @@ impl EntryArray for Entries {
 
 /// What a queue pair needs to be made with managed queues.
 pub struct Wanted {
-    flags: u32,
-    rules: SendRules,
+    send: Option<QueueRules>,
+    recv: Option<QueueRules>,
 }
 
 impl Wanted {
     fn new(attr: &QpAttr) -> Result<Self> {
         let known = CROSS_CHANNEL | MANAGED_SEND | MANAGED_RECV | IGNORE_OVERFLOW | CYCLIC_SEND | CYCLIC_RECV;
-        let flags = attr.create_flags;
-        let senseless = flags & (CYCLIC_SEND | MANAGED_SEND) == CYCLIC_SEND
-            || flags & (CYCLIC_RECV | MANAGED_RECV) == CYCLIC_RECV
-            || flags & MANAGED_SEND == 0 && (attr.opcodes, attr.patchable) != (0, [0; 2]);
-        if attr.comp_mask != 0 || attr.reserved != 0 || flags & !known != 0 || flags == 0 || senseless {
+        let has = |bit| attr.create_flags & bit != 0;
+        if attr.comp_mask != 0 || attr.reserved != 0 || attr.create_flags & !known != 0 || attr.create_flags == 0 {
             return Err(Errno::EINVAL);
         }
-        let rules = SendRules { opcodes: attr.opcodes, patchable: attr.patchable, cyclic: flags & CYCLIC_SEND != 0 };
-        Ok(Wanted { flags, rules })
+        let rules = |managed: bool, cyclic: bool, opcodes: u64, patchable: [u64; 2]| {
+            if !managed && (cyclic || (opcodes, patchable) != (0, [0; 2])) {
+                return Err(Errno::EINVAL);
+            }
+            Ok(managed.then_some(QueueRules { opcodes, patchable, cyclic }))
+        };
+        Ok(Wanted {
+            send: rules(has(MANAGED_SEND), has(CYCLIC_SEND), attr.opcodes, attr.patchable)?,
+            recv: rules(has(MANAGED_RECV), has(CYCLIC_RECV), 0, attr.recv_patchable)?,
+        })
     }
 
-    /// The queues, and the memory of the entries. EINVAL for sizes that no queue pair has.
-    pub fn queues(&self, nic: &'static nic::Nic, cap: &verbs::QpCap) -> Result<(Managed, Option<Arc<Memory>>)> {
-        let recv = (self.flags & MANAGED_RECV != 0).then_some(self.flags & CYCLIC_RECV != 0);
-        if self.flags & MANAGED_SEND == 0 {
-            return Ok((Managed { send: None, recv }, None));
-        }
-        if cap.max_send_wr > verbs::limits::MAX_QP_WR || cap.max_send_sge > verbs::limits::MAX_SGE {
-            return Err(Errno::EINVAL);
-        }
-        let memory = Memory::new(Some(nic), nic::array_bytes(cap.max_send_wr, cap.max_send_sge), 1)?;
-        let send = (Arc::new(Entries(memory.clone())) as Arc<dyn EntryArray>, self.rules);
-        Ok((Managed { send: Some(send), recv }, Some(memory)))
+    /// The queues, and the memory of their entries. EINVAL for sizes that no queue pair has.
+    pub fn queues(&self, nic: &'static nic::Nic, cap: &verbs::QpCap) -> Result<(Managed, Arrays)> {
+        let most = (verbs::limits::MAX_QP_WR, verbs::limits::MAX_SGE);
+        let make = |rules: Option<QueueRules>, wr: u32, sge: u32| {
+            let Some(rules) = rules else { return Ok((None, None)) };
+            if wr > most.0 || sge > most.1 {
+                return Err(Errno::EINVAL);
+            }
+            let memory = Memory::new(Some(nic), nic::array_bytes(wr, sge), 1)?;
+            Ok((Some((Arc::new(Entries(memory.clone())) as Arc<dyn EntryArray>, rules)), Some(memory)))
+        };
+        let (send, sends) = make(self.send, cap.max_send_wr, cap.max_send_sge)?;
+        let (recv, receives) = make(self.recv, cap.max_recv_wr, cap.max_recv_sge)?;
+        Ok((Managed { send, recv }, [sends, receives]))
     }
 }
+
+/// The memory of the entries of a queue pair's managed queues: the send queue's, the receive queue's.
+pub type Arrays = [Option<Arc<Memory>>; 2];
 
 /// `softrnic_dv_create_qp`.
 pub unsafe extern "C" fn softrnic_dv_create_qp(
@@ -284,8 +295,8 @@ pub unsafe extern "C" fn softrnic_dv_reg_queue(qp: *mut ibv_qp, which: u32, acce
         // SAFETY: live or NULL (dv_queues.h).
         let this = unsafe { Qp::named(qp) }?;
         let nic = alive(this.nic)?;
-        let memory = this.array.clone().filter(|_| which == 0).ok_or(Errno::EINVAL)?;
-        let state = nic.lock().queue_state(this.id, Side::Send)?;
+        let memory = this.arrays.get(which as usize).and_then(Clone::clone).ok_or(Errno::EINVAL)?;
+        let state = nic.lock().queue_state(this.id, side(which)?)?;
         let length = state.stride as usize * state.count as usize;
         let addr = memory.range(0, length)?;
         let rights = mr::access(access as u32)?;
@@ -303,6 +314,6 @@ pub unsafe extern "C" fn ibv_hyperloop_get_wqe_buffer(qp: *mut ibv_qp) -> WqeBuf
     let none = WqeBuffer { address: core::ptr::null_mut(), size: 0 };
     // SAFETY: live or NULL (dv_queues.h).
     let Ok(this) = (unsafe { Qp::named(qp) }) else { return none };
-    let Some(memory) = &this.array else { return none };
+    let [Some(memory), _] = &this.arrays else { return none };
     WqeBuffer { address: memory.whole().0, size: nic::array_bytes(this.cap.max_send_wr, this.cap.max_send_sge) }
 }

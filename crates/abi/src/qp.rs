@@ -3,7 +3,6 @@
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use libc::{c_int, c_void};
 use nic::{Managed, Nic};
@@ -14,8 +13,7 @@ use verbs::{Errno, QpAttrMask, QpCap, QpId, QpInit, QpState, QpType, Result};
 use crate::attr;
 use crate::context::{Context, alive};
 use crate::cq::Cq;
-use crate::dm::Memory;
-use crate::dv_queues::Wanted;
+use crate::dv_queues::{Arrays, Wanted};
 use crate::entry::{Handled, Zeroed, argument, by_handle_if_any, looked_up, number, object, output, pointer};
 use crate::pd::Pd;
 use crate::per_nic::PerNic;
@@ -38,9 +36,9 @@ pub struct Qp {
     /// The real sizes.
     pub cap: QpCap,
     sq_sig_all: bool,
-    /// The memory of the entries of a managed send queue. The device has it, too, and must not be the last to let go:
-    /// it would do so under its lock, which giving memory back takes.
-    pub array: Option<Arc<Memory>>,
+    /// The memory of the entries of managed queues. The device has it, too, and must not be the last to let go: it
+    /// would do so under its lock, which giving memory back takes.
+    pub arrays: Arrays,
     /// The operations that `ibv_wr_*` may build (`enum ibv_qp_create_send_ops_flags`); `None`: made without that
     /// interface.
     pub send_ops: Option<u64>,
@@ -65,7 +63,7 @@ struct Extra {
     send_ops: Option<u64>,
     is_managed: bool,
     managed: Managed,
-    array: Option<Arc<Memory>>,
+    arrays: Arrays,
 }
 
 impl Handled for Qp {
@@ -130,7 +128,7 @@ impl Qp {
             ty,
             cap: QpCap::default(),
             sq_sig_all,
-            array: None,
+            arrays: Arrays::default(),
             send_ops,
             batch: Batch::default(),
         }))
@@ -193,7 +191,7 @@ impl Qp {
         unsafe {
             (*qp).id = id;
             (*qp).cap = created.cap;
-            (*qp).array = extra.array;
+            (*qp).arrays = extra.arrays;
             let base = &mut (*(*qp).c.get()).qp_base;
             base.context = ctx.c();
             base.qp_context = init.qp_context;
@@ -218,8 +216,8 @@ impl Qp {
         init: &mut ibv_qp_init_attr,
         wanted: &Wanted,
     ) -> Result<*mut ibv_qp> {
-        let (managed, array) = wanted.queues(ctx.nic()?, &attr::cap(&init.cap))?;
-        Self::create(ctx, pd, init, Extra { is_managed: true, managed, array, ..Extra::default() })
+        let (managed, arrays) = wanted.queues(ctx.nic()?, &attr::cap(&init.cap))?;
+        Self::create(ctx, pd, init, Extra { is_managed: true, managed, arrays, ..Extra::default() })
     }
 
     /// Make another handle of an XRC target.

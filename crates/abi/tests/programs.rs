@@ -82,5 +82,6 @@ macro_rules! programs {
 }
 
 programs!(
-    badargs cancel child cqx disconnect dlvsym files handles ignored infiniband link queues share shared tables wr
+    badargs cancel child cqx disconnect dlvsym files handles ignored infiniband link programs queues share shared tables
+    wr
 );

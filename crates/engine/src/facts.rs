@@ -106,7 +106,7 @@ impl<P: Env> Engine<P> {
             // An XRC target's receives are elsewhere, but its place in the sequence is here.
             rq: (rq || (reliable && qp.init.qp_type != QpType::XrcIni)).then(|| Rq {
                 depth: qp.rq.depth,
-                posted: qp.rq.wqes.len() as u32,
+                posted: qp.rq.waiting() as u32,
                 held: qp.rq.held,
                 total: qp.rq.total,
                 expected_psn: qp.rc.epsn.get(),

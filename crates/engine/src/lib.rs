@@ -59,7 +59,7 @@ pub use qpn::BLOCK as QPN_BLOCK;
 pub use rc::fast::{Fast, Poller};
 pub use region::{MrInfo, MwKind};
 pub use wq::cq::{CqOpts, Notice};
-pub use wq::managed::{Managed, SendRules, array_bytes};
+pub use wq::managed::{Managed, ManagedQueue, QueueRules, array_bytes};
 
 use qpn::QpnTable;
 use qps::Qps;
@@ -144,8 +144,10 @@ pub struct Engine<P: Env> {
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
     turn: u64,
-    /// Tasks executed under this hold of the lock.
+    /// Entries of queue pairs with tasks that began under this hold of the lock.
     tasks: u32,
+    /// Queue pairs whose send queue rests, and until when.
+    resting: run::Timers,
     /// Payload of a packet that had waited and is being received now.
     held: Vec<u8>,
     /// Queue pairs for which packets wait.
@@ -206,6 +208,7 @@ impl<P: Env> Engine<P> {
             moved: 0,
             turn: 0,
             tasks: 0,
+            resting: BinaryHeap::new(),
             held: Vec::new(),
             starving: Vec::new(),
             strangers: 0,

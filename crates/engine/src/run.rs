@@ -303,6 +303,7 @@ impl<P: Env> Engine<P> {
     /// Does what is due: acknowledgement timeouts, RNR waits, moderated events.
     pub fn expire(&mut self, now: Nanos) {
         self.done.fire_due(now);
+        self.end_rests(now);
         while let Some(&Reverse((at, index, generation))) = self.timers.peek() {
             if at > now {
                 break;

@@ -8,6 +8,8 @@ mod fast_path_timing;
 mod hostile;
 mod links;
 mod long;
+mod managed;
+mod managed_hostile;
 mod mock;
 mod mtu;
 mod one_sided;

@@ -38,7 +38,7 @@ use window::WindowEnv;
 pub use channel::{Bell, CompChannel};
 pub use context::{Context, EventTarget};
 pub use core::{Core, Guard};
-pub use engine::{CqOpts, Managed, MrInfo, MwKind, QueueState, SendRules, Side, array_bytes};
+pub use engine::{CqOpts, Managed, ManagedQueue, MrInfo, MwKind, QueueRules, QueueState, Side, array_bytes};
 /// For sections of the C interface that mostly one thread enters.
 pub use memory::biased::RawBiased;
 pub use taps::fault::calls::Fails;

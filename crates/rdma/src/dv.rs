@@ -26,7 +26,7 @@
 //!
 //! | bytes | member | |
 //! |---|---|---|
-//! | 0 | opcode | `enum ibv_wr_opcode`; 0x80 NOP, 0x81 WAIT, 0x82 SEND_EN, 0x83 RECV_EN |
+//! | 0 | opcode | `enum ibv_wr_opcode`; 0x80 NOP, 0x81 WAIT, 0x82 SEND_EN, 0x83 RECV_EN, 0x84 receive |
 //! | 1 | flags | `enum ibv_send_flags`: signaled 2, fence 1, solicited 4; not inline |
 //! | 2..4 | num_sge | |
 //! | 4..8 | imm | network byte order |
@@ -44,7 +44,7 @@
 //! * An entry is copied when it is executed, checked, and executed from the copy. Its list and keys are checked as
 //!   those of any request. Beside, only bytes that [`Managed::patchable`] names may differ from what was posted, and
 //!   only operations of [`Managed::opcodes`], or NOP, may stand in place of the posted one. Otherwise the entry
-//!   completes with LOC_QP_OP_ERR and the queue pair is in error.
+//!   completes with LOC_QP_OP_ERR (a receive: LOC_PROT_ERR), and the queue pair is in error.
 //! * The data of a message are in memory before its completion is counted. So what a receive patches is executed as
 //!   patched, if a WAIT for that completion is in front of it.
 //! * A WRITE into entries triggers nothing. The trigger is a completion or an ENABLE.
@@ -52,9 +52,10 @@
 //! * Places of a managed queue are free when the request has completed, whether or not its completion is polled. A
 //!   cyclic queue takes posts until it is full; enabling may pass the number of posts only when it is full. Entry `n`
 //!   begins when entry `n - count` has completed.
-//! * A managed send queue has a power of two of places ([`Qp::cap`]) and takes no inline data. Fill the rest of a
-//!   circle with NOPs, or choose the number of places by the entries of a round.
+//! * A managed queue has a power of two of places ([`Qp::cap`]); a managed send queue takes no inline data. Fill the
+//!   rest of a circle with NOPs, or choose the number of places by the entries of a round.
 //! * Completions that are never polled: make the completion queue with `ignore_overrun`. It counts on.
+//! * A RECV_EN for the queue pair that executes it has no effect.
 //! * READs and atomics need `max_rd_atomic` of at least 1.
 //!
 //! # Example: a hop that passes on what it gets
@@ -175,6 +176,8 @@ pub struct Managed {
     pub opcodes: u64,
     /// Bytes that may be patched ([`field::mask`]): of the first 64 of an entry, of each further 64.
     pub patchable: [u64; 2],
+    /// Bytes of receives that may be patched.
+    pub recv_patchable: [u64; 2],
 }
 
 /// The count of a WAIT or an ENABLE.
@@ -272,6 +275,7 @@ struct RawQpAttr {
     reserved: u32,
     opcodes: u64,
     patchable: [u64; 2],
+    recv_patchable: [u64; 2],
 }
 
 #[repr(C)]
@@ -427,6 +431,7 @@ impl Pd {
             reserved: 0,
             opcodes: managed.opcodes,
             patchable: managed.patchable,
+            recv_patchable: managed.recv_patchable,
         };
         self.create_plain(options, CALL, |pd, init| {
             // SAFETY: a live domain and attributes that name live objects.
@@ -480,19 +485,24 @@ impl Qp {
 
     /// Register the whole array of a managed send queue. While the region lives, the queue pair does.
     pub fn reg_queue(self: &Arc<Self>, access: Access) -> Result<Arc<QueueMr>> {
+        self.reg_queue_of(Side::Send, access)
+    }
+
+    /// Register the whole array of a managed queue.
+    pub fn reg_queue_of(self: &Arc<Self>, side: Side, access: Access) -> Result<Arc<QueueMr>> {
         const CALL: &str = "softrnic_dv_reg_queue";
-        let queue = self.queue(Side::Send)?;
+        let queue = self.queue(side)?;
         if queue.version != VERSION {
             return Err(Error::new(CALL, libc::EPROTONOSUPPORT));
         }
         let reg = api(self.context(), CALL)?.reg_queue;
         // SAFETY: a live queue pair.
-        let raw = pointer(CALL, unsafe { reg(self.as_ptr(), Side::Send as u32, access.bits() as c_int) })?;
+        let raw = pointer(CALL, unsafe { reg(self.as_ptr(), side as u32, access.bits() as c_int) })?;
         Ok(Arc::new(QueueMr { raw, queue, qp: self.clone() }))
     }
 }
 
-/// A region upon the entries of a managed send queue.
+/// A region upon the entries of a managed queue.
 pub struct QueueMr {
     raw: NonNull<ibv_mr>,
     queue: Queue,

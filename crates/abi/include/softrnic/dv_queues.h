@@ -30,7 +30,8 @@ enum softrnic_dv_opcode {
 	SOFTRNIC_DV_NOP = 0x80,     /* does nothing, and completes */
 	SOFTRNIC_DV_WAIT = 0x81,    /* holds back the entries behind it until a completion queue has a count */
 	SOFTRNIC_DV_SEND_EN = 0x82, /* enables entries of a managed send queue */
-	SOFTRNIC_DV_RECV_EN = 0x83, /* enables receives of a managed receive queue */
+	SOFTRNIC_DV_RECV_EN = 0x83, /* enables receives of a managed receive queue, but for its own queue pair */
+	SOFTRNIC_DV_RECEIVE = 0x84, /* entries of managed receive queues: opcode, num_sge, wr_id, list */
 };
 
 /* The bit of an operation in `struct softrnic_dv_qp_attr.opcodes`. */
@@ -44,13 +45,13 @@ struct softrnic_dv_sge {
 };
 
 /*
- * An entry of a managed send queue, version 1. A request takes `stride` bytes of the array, a multiple of 64: this, and
+ * An entry of a managed queue, version 1. A request takes `stride` bytes of the array, a multiple of 64: this, and
  * behind it the other scatter/gather entries. Request n is at (n % count) * stride.
  *
  * An entry is copied when it is executed, and not before. It is checked then against the queue's rules, and like any
  * request: keys, bounds, domain. A patch must be complete before the entry is enabled, or before the WAIT in front of it
  * is met. A message that arrives is in memory before its completion is counted. An entry that breaks a rule completes
- * with IBV_WC_LOC_QP_OP_ERR, and its queue pair is in error.
+ * with IBV_WC_LOC_QP_OP_ERR (a receive: IBV_WC_LOC_PROT_ERR), and its queue pair is in error.
  */
 struct softrnic_dv_entry {
 	uint8_t opcode;  /* enum ibv_wr_opcode, enum softrnic_dv_opcode */
@@ -85,11 +86,13 @@ struct softrnic_dv_qp_attr {
 	uint64_t opcodes;
 	/* Bytes that may be patched, one bit for each: of the first 64 of a request, of each further 64. */
 	uint64_t patchable[2];
+	/* The same of a managed receive queue. */
+	uint64_t recv_patchable[2];
 };
 
 /*
- * As ibv_create_qp(3), for the service RC. `init->cap` gets the real sizes: the places of a managed send queue are a
- * power of two, and it takes no inline data.
+ * As ibv_create_qp(3), for the service RC. `init->cap` gets the real sizes: the places of a managed queue are a power
+ * of two, and a managed send queue takes no inline data.
  *
  * EINVAL: flags, sizes, another service, a shared receive queue with MANAGED_RECV; EOPNOTSUPP: another device; ENOMEM.
  */
@@ -162,7 +165,7 @@ struct softrnic_dv_queue {
 __attribute__((weak)) int softrnic_dv_query_queue(struct ibv_qp *qp, uint32_t side, struct softrnic_dv_queue *queue);
 
 /*
- * A region upon the whole array of a managed send queue, with these rights (enum ibv_access_flags): the keys with which
+ * A region upon the whole array of a managed queue, with these rights (enum ibv_access_flags): the keys with which
  * receives of this process, and peers, patch entries. ibv_dereg_mr(3) ends it. Until then ibv_destroy_qp(3) of the
  * queue pair fails with EBUSY.
  */

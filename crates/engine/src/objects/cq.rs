@@ -136,9 +136,7 @@ impl<P: Env> Engine<P> {
     pub fn next_deadline(&mut self) -> Option<Nanos> {
         let timer = self.timers.peek().map(|t| t.0.0);
         let owed = self.done.fire_due(0);
-        match (timer, owed) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let rest = self.resting.peek().map(|t| t.0.0);
+        [timer, owed, rest].into_iter().flatten().min()
     }
 }

@@ -1,12 +1,14 @@
 //! Managed queues: made, enabled, asked about; tasks: checked and executed.
 
+use std::cmp::Reverse;
+
 use verbs::{Count, CqId, CtxId, Errno, Opcode, QpCreated, QpId, QpInit, QpState, QpType, Result, SendBody, SendWr};
-use wire::Env;
+use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::qp::{Inflight, Qp};
 use crate::wq::cq::Completions;
-use crate::wq::managed::{Base, Managed, ManagedRecv, Waiting};
+use crate::wq::managed::{Base, Managed, Waiting};
 use crate::wq::sq::SendQueue;
 
 /// Which queue of a queue pair.
@@ -68,16 +70,26 @@ impl<P: Env> Engine<P> {
             init.cap.max_send_wr = init.cap.max_send_wr.max(1).next_power_of_two();
             init.cap.max_send_sge = init.cap.max_send_sge.max(1);
         }
-        let sq = SendQueue::new_managed(init.cap.max_send_wr, init.cap.max_send_sge, managed)?;
-        let (id, created) = self.create_qp(ctx, &init, user)?;
-        if let Some(qp) = self.qps.get_mut(id) {
-            qp.cross_channel = true;
-            if let Some(sq) = sq {
-                qp.sq = sq;
-            }
-            qp.rq.managed = managed.recv.map(|cyclic| ManagedRecv { cyclic, ..ManagedRecv::default() });
+        if managed.recv.is_some() {
+            init.cap.max_recv_wr = init.cap.max_recv_wr.max(1).next_power_of_two();
+            init.cap.max_recv_sge = init.cap.max_recv_sge.max(1);
         }
-        Ok((id, created))
+        let (id, created) = self.create_qp(ctx, &init, user)?;
+        let Some(qp) = self.qps.get_mut(id) else { return Err(Errno::EINVAL) };
+        qp.cross_channel = true;
+        let mut manage = || {
+            if let Some(send) = &managed.send {
+                qp.sq = SendQueue::new_managed(created.cap.max_send_wr, created.cap.max_send_sge, send)?;
+            }
+            managed.recv.as_ref().map_or(Ok(()), |recv| qp.rq.manage(recv))
+        };
+        match manage() {
+            Ok(()) => Ok((id, created)),
+            Err(errno) => {
+                self.drop_qp(id);
+                Err(errno)
+            }
+        }
     }
 
     /// Enables the entries of a managed queue below this count, as an ENABLE does; with a relative count of 0, all that
@@ -87,7 +99,11 @@ impl<P: Env> Engine<P> {
     /// EINVAL: no managed queue, or one that has no entries that far.
     pub fn enable(&mut self, id: QpId, side: Side, count: Count) -> Result<()> {
         let count = self.resolve_enable(id, side, count)?;
-        self.enable_to(id, side, count)
+        self.enable_to(id, side, count)?;
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.sq.refresh();
+        }
+        Ok(())
     }
 
     /// The array and the counts of a queue.
@@ -102,16 +118,23 @@ impl<P: Env> Engine<P> {
             }
             Side::Recv => {
                 let (posted, depth) = (qp.rq.total, qp.rq.depth);
-                let managed = qp.rq.managed;
+                let managed = qp.rq.managed.as_ref();
                 QueueState {
+                    addr: managed.map_or(0, |managed| managed.entries.array().addr()),
+                    stride: managed.map_or(0, |managed| managed.entries.stride()),
                     count: depth,
                     posted,
                     enabled: managed.map_or(posted, |managed| managed.enabled),
                     begun: managed.map_or(posted - qp.rq.wqes.len() as u64, |managed| managed.taken),
-                    ..QueueState::default()
                 }
             }
         })
+    }
+
+    /// True if a region lies upon the entries of a queue.
+    pub(super) fn is_exported(&self, id: QpId, side: Side) -> bool {
+        let Ok(QueueState { addr, stride, count, .. }) = self.queue_state(id, side) else { return false };
+        addr != 0 && self.has_region_at(addr, u64::from(stride) * u64::from(count))
     }
 
     /// The count of completions that a WAIT compares with.
@@ -125,7 +148,7 @@ impl<P: Env> Engine<P> {
 
     /// Checks a task at its post, and makes its count absolute.
     pub(crate) fn resolve_task(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Result<SendBody> {
-        let cyclic = qp.sq.managed.as_ref().is_some_and(|managed| managed.rules.cyclic);
+        let cyclic = qp.sq.managed.as_ref().is_some_and(|managed| managed.entries.rules.cyclic);
         match *wr.body {
             SendBody::Wait { cq, count, step } => {
                 let found = self.done.cqs.get_mut(cq).ok_or(Errno::EINVAL)?;
@@ -168,10 +191,7 @@ impl<P: Env> Engine<P> {
             Side::Recv => return qp.rq.enable(count),
             Side::Send => qp.sq.enable(count)?,
         }
-        if !qp.queued && !qp.parked && qp.has_work() {
-            qp.queued = true;
-            self.ready.push_back(id);
-        }
+        self.wake(id, |_| ());
         Ok(())
     }
 
@@ -180,11 +200,8 @@ impl<P: Env> Engine<P> {
         let SendBody::Enable { qp: target, count: Count::Absolute(count), .. } = e.body else { return false };
         let side = side(e.opcode);
         if target == qp.id {
-            return match side {
-                Side::Send => qp.sq.enable(count),
-                Side::Recv => qp.rq.enable(count),
-            }
-            .is_ok();
+            // A RECV_EN for the queue pair that executes it has no effect, as with the verbs that it comes from.
+            return side == Side::Recv && qp.rq.managed.is_some() || qp.sq.enable(count).is_ok();
         }
         // The entry may have been patched: only queues of the same program and domain are within reach.
         let own = self.qps.get(target).is_some_and(|t| (t.ctx, t.init.pd) == (qp.ctx, qp.init.pd));
@@ -214,14 +231,30 @@ impl<P: Env> Engine<P> {
     }
 
     /// Puts queue pairs whose WAIT is met on the list of those with something to do.
+    #[inline]
     pub(crate) fn wake_due(&mut self) {
         while let Some(id) = self.done.due.pop() {
-            let Some(qp) = self.qps.get_mut(id) else { continue };
-            qp.sq.end_wait();
-            if !qp.queued && !qp.parked && qp.has_work() {
-                qp.queued = true;
-                self.ready.push_back(id);
+            self.wake(id, |qp| _ = qp.sq.end_wait());
+        }
+    }
+
+    fn wake(&mut self, id: QpId, change: impl FnOnce(&mut Qp)) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        change(qp);
+        if !qp.queued && !qp.parked && qp.has_work() {
+            qp.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Ends the rests that are over.
+    pub(crate) fn end_rests(&mut self, now: Nanos) {
+        while let Some(&Reverse((until, index, generation))) = self.resting.peek() {
+            if until > now {
+                break;
             }
+            self.resting.pop();
+            self.wake(QpId { index, generation }, |qp| qp.sq.end_rest());
         }
     }
 
@@ -276,12 +309,12 @@ fn resolve_enable(qp: &mut Qp, side: Side, count: Count) -> Result<u64> {
         Side::Send => {
             let (posted, depth) = (qp.sq.posted, u64::from(qp.sq.depth));
             let managed = qp.sq.managed.as_mut().ok_or(Errno::EINVAL)?;
-            (posted, managed.rules.cyclic && posted >= depth, &mut managed.base)
+            (posted, managed.entries.rules.cyclic && posted >= depth, &mut managed.base)
         }
         Side::Recv => {
             let (posted, depth) = (qp.rq.total, u64::from(qp.rq.depth));
             let managed = qp.rq.managed.as_mut().ok_or(Errno::EINVAL)?;
-            (posted, managed.cyclic && posted >= depth, &mut managed.base)
+            (posted, managed.entries.rules.cyclic && posted >= depth, &mut managed.base)
         }
     };
     let wanted = match count {

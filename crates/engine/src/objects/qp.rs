@@ -9,6 +9,7 @@ use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::counts::Counts;
+use crate::objects::managed::Side;
 use crate::qp::{Gates, Handed, Qp};
 use crate::rc::state::RcState;
 use crate::same_host::state::{SameHostState, Ticket};
@@ -150,12 +151,11 @@ impl<P: Env> Engine<P> {
     /// `ibv_destroy_qp(3)`: EBUSY while it is attached to a multicast group, or a region lies upon its entries. Its
     /// completions vanish from the queues.
     pub fn destroy_qp(&mut self, id: QpId) -> Result<()> {
-        let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
+        self.qps.get(id).ok_or(Errno::EINVAL)?;
         if self.groups.values().any(|qps| qps.contains(&id)) {
             return Err(Errno::EBUSY);
         }
-        let sq = &qp.sq;
-        if sq.array().is_some_and(|(addr, stride)| self.has_region_at(addr, u64::from(stride) * u64::from(sq.depth))) {
+        if [Side::Send, Side::Recv].into_iter().any(|side| self.is_exported(id, side)) {
             return Err(Errno::EBUSY);
         }
         self.drop_qp(id);

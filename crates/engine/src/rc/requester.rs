@@ -1,6 +1,8 @@
 //! The requester: fetches send requests and sends their packets (IBTA vol. 1, 9.7.3, 10.8.3). What comes back is in
 //! `acknowledge`, the end of a request in `complete`.
 
+use std::cmp::Reverse;
+
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
@@ -15,9 +17,14 @@ use crate::wq::sq::Wqe;
 /// Sequence numbers that may be outstanding: numbers further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
 
-/// Tasks (NOP, WAIT, ENABLE) that are executed under one hold of the device's lock: queues that enable each other, or
-/// themselves, for ever, leave their turns to others.
-const TASKS: u32 = 64;
+/// Entries that one queue with tasks begins without a wait, beside those that messages from outside give credit for
+/// ([`crate::wq::managed::Credit`]), and how many all such queues begin under one hold of the device's lock. Then a
+/// queue rests: queues that enable each other, or themselves, for ever must not keep the processor and the lock from
+/// others. Each rest without a wait between them is twice as long as the one before, up to a limit.
+const IN_A_ROW: u32 = 64;
+const IN_A_HOLD: u32 = 4096;
+const REST: Nanos = 10_000;
+const LONGEST_REST: u32 = 6;
 
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
@@ -139,8 +146,8 @@ impl<P: Env> Engine<P> {
         Fetched::Yes
     }
 
-    /// True if the next entry of a queue pair with tasks may begin: a task within the budget of this hold of the lock,
-    /// a WAIT that is met, an entry whose place the request a circle before has left.
+    /// True if the next entry of a queue pair with tasks may begin: within the budget, no WAIT that is not met, and the
+    /// request a circle before has left its place.
     fn may_begin(&mut self, qp: &mut Qp, next: Option<&Wqe>, now: Nanos) -> bool {
         let over =
             |qp: &Qp| qp.inflight.front().is_some_and(|oldest| qp.sq.fetched - oldest.number >= u64::from(qp.sq.depth));
@@ -150,14 +157,15 @@ impl<P: Env> Engine<P> {
                 return false; // a response runs the queue pair again
             }
         }
-        // An entry that makes no sense fails, and so does a WAIT that names no queue.
-        let Some(next) = next.filter(|wqe| wqe.opcode.is_task()) else { return true };
-        if self.tasks >= TASKS {
-            (self.goes_on, self.is_in_pieces) = (true, true);
+        self.tasks += 1;
+        let many = qp.sq.begin() > IN_A_ROW && !self.done.credit.use_up();
+        if many || self.tasks > IN_A_HOLD {
+            let rest = REST << qp.sq.rest().min(LONGEST_REST);
+            self.resting.push(Reverse((now.saturating_add(rest), qp.id.index, qp.id.generation)));
             return false;
         }
-        self.tasks += 1;
-        next.opcode != Opcode::Wait || !matches!(self.try_wait(qp, &next.body), Met::No)
+        // An entry that makes no sense fails, and so does a WAIT that names no queue.
+        next.filter(|wqe| wqe.opcode == Opcode::Wait).is_none_or(|wqe| !matches!(self.try_wait(qp, &wqe.body), Met::No))
     }
 
     /// Executes a task. False if this queue pair cannot.

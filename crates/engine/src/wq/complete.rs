@@ -179,7 +179,7 @@ impl<P: Env> Engine<P> {
         for progress in [qp.same_host.kept.take(), qp.recv.take()].into_iter().flatten() {
             self.push_recv_error(qp, progress.wqe.wr_id, progress.srq, WcStatus::WrFlushErr, now);
         }
-        while let Some(wqe) = qp.rq.wqes.pop_front() {
+        while let Some(wqe) = qp.rq.flush() {
             self.push_recv_error(qp, wqe.wr_id, None, WcStatus::WrFlushErr, now);
         }
     }

@@ -2,12 +2,12 @@
 
 use std::hint::cold_path;
 
-use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcStatus, limits};
+use verbs::{Completion, CqId, CtxId, EventKind, EventSource, QpId, WcOpcode, WcStatus, limits};
 use wire::Nanos;
 
 use crate::slab::Slab;
 use crate::wq::in_place_ring::InPlaceRing;
-use crate::wq::managed::Base;
+use crate::wq::managed::{Base, Credit};
 
 /// A notice of the engine to the process, to be delivered outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +72,12 @@ pub(crate) struct Cqe {
     pub wc: Completion,
     pub qp: QpId,
     pub frees: Frees,
+}
+
+impl Cqe {
+    fn is_receive(&self) -> bool {
+        matches!(self.wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm)
+    }
 }
 
 impl Default for Cqe {
@@ -156,6 +162,8 @@ pub(crate) struct Completions {
     pub overwritten: Vec<Cqe>,
     /// Send queues whose WAIT is met.
     pub due: Vec<QpId>,
+    /// Entries that queues with tasks may begin for the messages that have come.
+    pub credit: Credit,
     /// Broken rules are reported.
     pub diagnose: bool,
 }
@@ -168,6 +176,7 @@ impl Completions {
             owing: Vec::new(),
             overwritten: Vec::new(),
             due: Vec::new(),
+            credit: Credit::default(),
             diagnose: false,
         }
     }
@@ -291,6 +300,9 @@ impl Completions {
     /// Raises the event that is asked for, after a completion.
     fn announce(&mut self, id: CqId, solicited: bool, now: Nanos) {
         let Some(cq) = self.cqs.get_mut(id) else { return };
+        if cq.opts.cross_channel && cq.ring.get(cq.ring.len().wrapping_sub(1)).is_some_and(Cqe::is_receive) {
+            self.credit.give();
+        }
         if !cq.waiters.is_empty() {
             let (count, due) = (cq.count(), &mut self.due);
             cq.waiters.retain(|&(qp, wanted)| {

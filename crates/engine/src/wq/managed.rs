@@ -11,7 +11,7 @@
 //! | RECV_EN | enables receives of a managed receive queue, up to a count |
 //!
 //! **Rules for a patched entry.** An entry is copied once, when it is executed, and checked like one that a stranger
-//! wrote: against the queue's [`SendRules`], then as any request is (list, keys, bounds, domain). A patch must
+//! wrote: against the queue's [`QueueRules`], then as any request is (list, keys, bounds, domain). A patch must
 //! be complete before the entry is enabled, or before the WAIT in front of it is met: a message that arrives is in
 //! memory before its completion is counted.
 //!
@@ -22,18 +22,26 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use verbs::{CqId, Errno, Opcode, Result};
+use smallvec::SmallVec;
+use verbs::{CqId, Errno, LKey, Opcode, RecvWr, Result, Sge};
 use wire::EntryArray;
 
 /// Bytes of the first entry of a request, and of each following one.
 const ENTRY: usize = 64;
 const WORDS: usize = ENTRY / 8;
+/// The first word of the scatter/gather list.
+const LIST: usize = 6;
+/// The operation of a receive's entry: bits 0..8 of its first word.
+const RECV: u64 = 0x84;
 
-/// What a send queue executes of what was written over its entries.
+/// The words of a request, copied.
+pub(crate) type Words = SmallVec<[u64; 4 * WORDS]>;
+
+/// What a managed queue executes of what was written over its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SendRules {
+pub struct QueueRules {
     /// Operations ([`Opcode::bit`]) that a patched entry may have beside the one that was posted. NOP is always
-    /// allowed.
+    /// allowed. No meaning for receives.
     pub opcodes: u64,
     /// Bytes that may be patched, one bit for each: of the first 64 bytes of a request, and of each further 64.
     pub patchable: [u64; 2],
@@ -41,18 +49,22 @@ pub struct SendRules {
     pub cyclic: bool,
 }
 
+/// A managed queue of a new queue pair: its memory, of [`array_bytes`], and its rules.
+pub type ManagedQueue = (Arc<dyn EntryArray>, QueueRules);
+
 /// The managed queues of a new queue pair.
 #[derive(Clone, Default)]
 pub struct Managed {
-    /// The send queue is managed: its memory, of [`array_bytes`], and its rules.
-    pub send: Option<(Arc<dyn EntryArray>, SendRules)>,
-    /// The receive queue is managed; true: it runs in a circle.
-    pub recv: Option<bool>,
+    /// The send queue, if it is managed.
+    pub send: Option<ManagedQueue>,
+    /// The receive queue, if it is managed.
+    pub recv: Option<ManagedQueue>,
 }
 
 impl std::fmt::Debug for Managed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Managed").field("send", &self.send.as_ref().map(|s| s.1)).field("recv", &self.recv).finish()
+        let rules = |queue: &Option<ManagedQueue>| queue.as_ref().map(|queue| queue.1);
+        f.debug_struct("Managed").field("send", &rules(&self.send)).field("recv", &rules(&self.recv)).finish()
     }
 }
 
@@ -61,9 +73,9 @@ pub(crate) fn stride(max_sge: u32) -> usize {
     1 + (max_sge.max(1) as usize * 16).saturating_sub(16).div_ceil(ENTRY)
 }
 
-/// Bytes of the array of a managed send queue that is created with these sizes.
-pub fn array_bytes(max_send_wr: u32, max_send_sge: u32) -> usize {
-    max_send_wr.max(1).next_power_of_two() as usize * stride(max_send_sge) * ENTRY
+/// Bytes of the array of a managed queue that is created with these sizes.
+pub fn array_bytes(max_wr: u32, max_sge: u32) -> usize {
+    max_wr.max(1).next_power_of_two() as usize * stride(max_sge) * ENTRY
 }
 
 /// The counts by which an ENABLE or a WAIT is made absolute ([`verbs::Count`]).
@@ -92,48 +104,106 @@ impl Base {
     }
 }
 
-/// The part of a managed send queue that an ordinary one does not have.
-pub(crate) struct ManagedSend {
-    pub array: Arc<dyn EntryArray>,
-    pub rules: SendRules,
-    /// The entries as they were posted.
-    template: Box<[u64]>,
-    /// Entries that may be executed, counted from the first one.
-    pub enabled: u64,
-    pub base: Base,
+/// Entries that queues with tasks may begin for the messages that have come.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Credit(u32);
+
+impl Credit {
+    /// Notes a message.
+    pub fn give(&mut self) {
+        const EACH: u32 = 32;
+        const MOST: u32 = 1 << 16;
+        self.0 = (self.0 + EACH).min(MOST);
+    }
+
+    /// Uses credit for one entry up, if there is any.
+    pub fn use_up(&mut self) -> bool {
+        let some = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        some
+    }
 }
 
-impl ManagedSend {
+/// The entries of a managed queue.
+pub(crate) struct Entries {
+    array: Arc<dyn EntryArray>,
+    pub rules: QueueRules,
+    /// The entries as they were posted.
+    template: Box<[u64]>,
+    /// Words of a request.
+    stride: usize,
+    /// Places, less 1.
+    mask: u64,
+}
+
+impl Entries {
     /// # Errors
-    /// EINVAL: the array has not the size of the queue; ENOMEM.
-    pub fn new(array: Arc<dyn EntryArray>, rules: SendRules, words: usize) -> Result<Self> {
+    /// EINVAL: the array is too small; ENOMEM.
+    pub fn new(queue: &ManagedQueue, depth: u32, max_sge: u32) -> Result<Self> {
+        let (array, rules) = queue;
+        let words = array_bytes(depth, max_sge) / 8;
         if array.words().len() < words {
             return Err(Errno::EINVAL);
         }
         let mut template = Vec::new();
         template.try_reserve_exact(words).map_err(|_| Errno::ENOMEM)?;
         template.resize(words, 0);
-        Ok(ManagedSend { array, rules, template: template.into(), enabled: 0, base: Base::default() })
+        let mask = u64::from(depth.max(1).next_power_of_two()) - 1;
+        Ok(Entries {
+            array: array.clone(),
+            rules: *rules,
+            template: template.into(),
+            stride: stride(max_sge) * WORDS,
+            mask,
+        })
     }
 
-    /// Keeps the words of an entry as they were posted.
-    pub fn keep(&mut self, base: usize, words: usize) {
-        for (kept, word) in self.template.iter_mut().zip(self.array.words()).skip(base).take(words) {
+    pub fn array(&self) -> &dyn EntryArray {
+        &*self.array
+    }
+
+    /// Bytes of a request.
+    pub fn stride(&self) -> u32 {
+        (self.stride * 8) as u32
+    }
+
+    /// The first word of a request.
+    pub fn base(&self, number: u64) -> usize {
+        (number & self.mask) as usize * self.stride
+    }
+
+    /// Keeps the words of a request as they were posted.
+    pub fn keep(&mut self, number: u64) {
+        let base = self.base(number);
+        for (kept, word) in self.template.iter_mut().zip(self.array.words()).skip(base).take(self.stride) {
             *kept = word.load(Ordering::Relaxed);
         }
     }
 
-    /// Adds to a word of the entry that the device itself counts on.
-    pub fn count_on(&mut self, at: usize, step: u32) {
+    /// A copy of the words of a request, which is all that is used of them.
+    pub fn copy(&self, number: u64) -> Words {
+        // A patch is complete before the entry is enabled, or its WAIT is met: what does either orders these loads
+        // behind the patch.
+        let base = self.base(number);
+        let words = self.array.words().get(base..base + self.stride).unwrap_or_default();
+        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Adds to the count of an executed task, which the device counts on itself.
+    pub fn count_on(&mut self, number: u64, step: u32) {
+        let at = self.base(number) + 2;
         if let (Some(kept), Some(word)) = (self.template.get_mut(at), self.array.words().get(at)) {
             *kept = kept.wrapping_add(step.into());
             word.fetch_add(step.into(), Ordering::Relaxed);
         }
     }
 
-    /// The rule that these words of an entry at `base` break.
-    pub fn broken(&self, base: usize, words: &[u64]) -> Option<&'static str> {
-        let template = self.template.get(base..base + words.len())?;
+    /// The rule that these words of a request break.
+    pub fn broken(&self, number: u64, words: &[u64]) -> Option<&'static str> {
+        let base = self.base(number);
+        let Some(template) = self.template.get(base..base + self.stride).filter(|t| t.len() == words.len()) else {
+            return Some("the queue has no such entry");
+        };
         for (i, (word, posted)) in words.iter().zip(template).enumerate() {
             let bits = self.rules.patchable[usize::from(i >= WORDS)] >> (i % WORDS * 8) & 0xff;
             if (word ^ posted) & !bytes_of(bits as u8) != 0 {
@@ -143,6 +213,59 @@ impl ManagedSend {
         let (posted, now) = (*template.first()? as u8, *words.first()? as u8);
         let allowed = Opcode::from_entry(now).is_some_and(|op| op == Opcode::Nop || self.rules.opcodes & op.bit() != 0);
         (posted != now && !allowed).then_some("the entry was patched to an operation that its queue does not allow")
+    }
+}
+
+/// The part of a managed send queue that an ordinary one does not have.
+pub(crate) struct ManagedSend {
+    pub entries: Entries,
+    /// Entries that may be executed, counted from the first one.
+    pub enabled: u64,
+    pub base: Base,
+}
+
+/// The part of a managed receive queue that an ordinary one does not have.
+pub(crate) struct ManagedRecv {
+    pub entries: Entries,
+    /// Receives that may be taken, counted from the first one.
+    pub enabled: u64,
+    /// Receives that were taken.
+    pub taken: u64,
+    pub base: Base,
+}
+
+impl ManagedRecv {
+    /// Writes a receive into its place.
+    pub fn write(&mut self, number: u64, wr: &RecvWr<'_>) {
+        let at = self.entries.base(number);
+        let put = |offset: usize, value: u64| {
+            if let Some(word) = self.entries.array().words().get(at + offset) {
+                word.store(value, Ordering::Relaxed);
+            }
+        };
+        put(0, RECV | (wr.sges.len() as u64) << 16);
+        put(1, wr.wr_id);
+        (2..LIST).for_each(|offset| put(offset, 0));
+        for (i, sge) in wr.sges.iter().enumerate() {
+            put(LIST + 2 * i, sge.addr);
+            put(LIST + 2 * i + 1, u64::from(sge.length) | u64::from(sge.lkey.0) << 32);
+        }
+        self.entries.keep(number);
+    }
+
+    /// The receive in a place: `wr_id` and list. The list leads nowhere if the entry breaks a rule.
+    pub fn read(&self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
+        let words = self.entries.copy(number);
+        let word = |at: usize| words.get(at).copied().unwrap_or_default();
+        let broken = self.entries.broken(number, &words).is_some();
+        let count = if broken { 1 } else { (word(0) >> 16) as u16 as usize };
+        let fits = !broken && LIST + 2 * count <= words.len();
+        let sges = (0..if fits { count } else { 1 }).map(|i| {
+            let (addr, second) = (word(LIST + 2 * i), word(LIST + 2 * i + 1));
+            let nowhere = Sge { addr: 0, length: u32::MAX, lkey: LKey(0) };
+            if fits { Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) } } else { nowhere }
+        });
+        (word(1), sges.collect())
     }
 }
 
@@ -163,17 +286,6 @@ const fn bytes_of(bits: u8) -> u64 {
 pub(crate) struct Waiting {
     pub cq: CqId,
     pub count: u64,
-}
-
-/// The part of a managed receive queue that an ordinary one does not have.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ManagedRecv {
-    pub cyclic: bool,
-    /// Receives that may be taken, counted from the first one.
-    pub enabled: u64,
-    /// Receives that were taken.
-    pub taken: u64,
-    pub base: Base,
 }
 
 #[cfg(test)]

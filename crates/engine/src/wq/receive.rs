@@ -47,6 +47,9 @@ impl<P: Env> Engine<P> {
         }
         let Some(id) = srq else {
             let wqe = qp.rq.take().ok_or(Refused::NotReady)?;
+            if let Some(rule) = qp.rq.broken() {
+                self.done.broken(qp.qpn, None, WcStatus::LocProtErr, rule);
+            }
             return Ok(RecvProgress { wqe, srq: None, offset: 0 });
         };
         let queue = self.srqs.get_mut(id).ok_or(INVALID)?;
@@ -135,7 +138,11 @@ impl<P: Env> Engine<P> {
         };
         let Some(cq) = cq else { return };
         qp.counts.received(&wc);
-        let frees = if srq.is_some() { Frees::Nothing } else { Frees::Recv };
+        let managed = srq.is_none() && qp.rq.managed.is_some();
+        if managed {
+            qp.rq.held = qp.rq.held.saturating_sub(1); // its place is free, polled or not
+        }
+        let frees = if srq.is_some() || managed { Frees::Nothing } else { Frees::Recv };
         if !self.done.push(cq, Cqe { wc, qp: qp.id, frees }, solicited, now) {
             self.overrun(qp, now);
         }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use verbs::{CqId, CtxId, Errno, PdId, RecvWr, Result, Sge, SrqId, XrcdId};
 
 use crate::wq::in_place_ring::InPlaceRing;
-use crate::wq::managed::ManagedRecv;
+use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedRecv};
 
 /// A posted receive, copied at the post. One with up to two entries lies in one cache line.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct RecvQueue {
     pub held: u32,
     /// Receives posted since the queue was made.
     pub total: u64,
-    pub managed: Option<ManagedRecv>,
+    pub managed: Option<Box<ManagedRecv>>,
 }
 
 /// A message being received into a receive request.
@@ -64,11 +64,11 @@ impl RecvQueue {
         if wr.sges.len() > self.max_sge as usize {
             return Err(Errno::EINVAL);
         }
-        if self.held >= self.depth || self.wqes.len() >= self.depth as usize {
+        if self.held >= self.depth {
             return Err(Errno::ENOMEM);
         }
-        // The queue has room for as many as may be held.
-        let wqe = self.wqes.place().ok_or(Errno::ENOMEM)?;
+        // The queue has room for as many as may be held. A managed queue has no room here.
+        let Some(wqe) = self.wqes.place() else { return self.push_managed(wr) };
         wqe.wr_id = wr.wr_id;
         set_list(&mut wqe.sges, wr.sges);
         self.held += 1;
@@ -84,11 +84,34 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// Makes the queue a managed one.
+    ///
+    /// # Errors
+    /// As [`Entries::new`].
+    pub fn manage(&mut self, managed: &ManagedQueue) -> Result<()> {
+        let entries = Entries::new(managed, self.depth, self.max_sge)?;
+        self.wqes = InPlaceRing::default();
+        self.managed = Some(Box::new(ManagedRecv { entries, enabled: 0, taken: 0, base: Base::default() }));
+        Ok(())
+    }
+
+    #[cold]
+    fn push_managed(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        let managed = self.managed.as_mut().ok_or(Errno::ENOMEM)?;
+        if managed.entries.rules.cyclic && self.total >= u64::from(self.depth) {
+            return Err(Errno::ENOMEM); // it is filled once
+        }
+        managed.write(self.total, wr);
+        self.held += 1;
+        self.total += 1;
+        Ok(())
+    }
+
     pub fn reset(&mut self) {
         self.wqes.clear();
         self.held = 0;
-        if let Some(ManagedRecv { cyclic, .. }) = self.managed {
-            self.managed = Some(ManagedRecv { cyclic, ..ManagedRecv::default() });
+        if let Some(managed) = &mut self.managed {
+            (managed.enabled, managed.taken, managed.base) = (0, 0, Base::default());
             self.total = 0;
         }
     }
@@ -99,26 +122,43 @@ impl RecvQueue {
         if managed.taken >= managed.enabled {
             return None;
         }
-        let wqe = if managed.cyclic {
-            // The receives stay where they are. A circle of none has none enabled.
-            let at = managed.taken % (self.wqes.len().max(1) as u64);
-            self.wqes.get(at as usize)?.clone()
-        } else {
-            self.wqes.pop_front()?
-        };
         managed.taken += 1;
-        Some(wqe)
+        let (wr_id, sges) = managed.read(managed.taken - 1);
+        Some(RecvWqe { wr_id, sges })
+    }
+
+    /// The rule that the entry of the receive taken last breaks.
+    pub fn broken(&self) -> Option<&'static str> {
+        let managed = self.managed.as_ref()?;
+        let number = managed.taken.checked_sub(1)?;
+        managed.entries.broken(number, &managed.entries.copy(number))
+    }
+
+    /// Takes the next receive to flush it.
+    pub fn flush(&mut self) -> Option<RecvWqe> {
+        let Some(managed) = &mut self.managed else { return self.wqes.pop_front() };
+        if managed.taken >= self.total {
+            return None;
+        }
+        managed.taken += 1;
+        let (wr_id, sges) = managed.read(managed.taken - 1);
+        Some(RecvWqe { wr_id, sges })
     }
 
     /// Puts back the receive that was taken last.
     pub fn untake(&mut self, wqe: RecvWqe) {
-        if let Some(managed) = &mut self.managed {
-            managed.taken -= 1;
-            if managed.cyclic {
-                return;
-            }
+        match &mut self.managed {
+            Some(managed) => managed.taken -= 1,
+            None => self.wqes.push_front(wqe),
         }
-        self.wqes.push_front(wqe);
+    }
+
+    /// Receives that wait in the queue.
+    pub fn waiting(&self) -> u64 {
+        match &self.managed {
+            Some(managed) => self.total.saturating_sub(managed.taken),
+            None => self.wqes.len() as u64,
+        }
     }
 
     /// Enables the receives below this count.
@@ -126,9 +166,9 @@ impl RecvQueue {
     /// # Errors
     /// EINVAL: the queue is not managed, or has no receives that far.
     pub fn enable(&mut self, count: u64) -> Result<()> {
-        let full = self.wqes.len() >= self.depth as usize;
+        let full = self.total >= u64::from(self.depth);
         let managed = self.managed.as_mut().ok_or(Errno::EINVAL)?;
-        if count > self.total && !(managed.cyclic && full) || count >> 63 != 0 {
+        if count > self.total && !(managed.entries.rules.cyclic && full) || count >> 63 != 0 {
             return Err(Errno::EINVAL);
         }
         managed.enabled = managed.enabled.max(count);

@@ -38,7 +38,7 @@ use verbs::{
 };
 use wire::Nanos;
 
-use crate::wq::managed::{self, Managed, ManagedSend, Waiting};
+use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedSend, Waiting, Words};
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.
@@ -103,6 +103,11 @@ pub(crate) struct SendQueue {
     held_back: u64,
     /// What the WAIT at the head waits for.
     waiting: Option<Waiting>,
+    /// Requests begun since the queue last waited or rested, and rests since it last waited.
+    in_a_row: u32,
+    rests: u32,
+    /// No request begins: many have.
+    is_at_rest: bool,
     pub managed: Option<Box<ManagedSend>>,
 }
 
@@ -144,6 +149,9 @@ impl SendQueue {
             before: 0,
             held_back: 0,
             waiting: None,
+            in_a_row: 0,
+            rests: 0,
+            is_at_rest: false,
             managed: None,
         })
     }
@@ -152,15 +160,14 @@ impl SendQueue {
     /// packet is sent again, and the entry may have been patched for its next turn then.
     ///
     /// # Errors
-    /// As [`ManagedSend::new`].
-    pub fn new_managed(depth: u32, max_sge: u32, managed: &Managed) -> Result<Option<Self>> {
-        let Some((array, rules)) = &managed.send else { return Ok(None) };
+    /// As [`Entries::new`].
+    pub fn new_managed(depth: u32, max_sge: u32, managed: &ManagedQueue) -> Result<Self> {
+        let entries = Entries::new(managed, depth, max_sge)?;
         let mut queue = SendQueue::new(0, max_sge, 0)?;
-        queue.stride = managed::stride(max_sge);
+        queue.stride = entries.stride() as usize / 64;
         (queue.depth, queue.mask) = (depth, u64::from(depth) - 1);
-        let words = depth as usize * queue.stride * WORDS;
-        queue.managed = Some(Box::new(ManagedSend::new(array.clone(), *rules, words)?));
-        Ok(Some(queue))
+        queue.managed = Some(Box::new(ManagedSend { entries, enabled: 0, base: Base::default() }));
+        Ok(queue)
     }
 
     pub fn room(&self) -> u32 {
@@ -178,15 +185,8 @@ impl SendQueue {
     fn word(&self, at: usize) -> &AtomicU64 {
         match &self.managed {
             None => &self.entries[at / WORDS].0[at % WORDS],
-            Some(managed) => &managed.array.words()[at],
+            Some(managed) => &managed.entries.array().words()[at],
         }
-    }
-
-    /// A copy of the words of a request.
-    fn words(&self, base: usize) -> SmallVec<[u64; 4 * WORDS]> {
-        // All entries that a patch concerns are in memory before the entry is enabled, or its WAIT is met: what does
-        // either orders these loads behind it.
-        (base..base + self.stride * WORDS).map(|at| self.get(at)).collect()
     }
 
     fn put(&self, at: usize, value: u64) {
@@ -254,18 +254,24 @@ impl SendQueue {
         self.put(base + 4, w4);
         self.put(base + 5, w5);
         if let Some(managed) = &mut self.managed {
-            managed.keep(base, self.stride * WORDS);
+            managed.entries.keep(self.posted);
         }
         self.posted += 1;
+        self.refresh();
         self.settle();
+    }
+
+    /// Notes that the program has done something for the queue: it runs in no circle that feeds itself.
+    pub fn refresh(&mut self) {
+        (self.in_a_row, self.rests) = (0, 0);
     }
 
     /// Finds anew where fetching ends.
     fn settle(&mut self) {
-        let end = match (&self.waiting, &self.managed) {
-            (Some(_), _) => self.fetched,
-            (None, Some(managed)) => managed.enabled,
-            (None, None) => self.posted,
+        let end = match &self.managed {
+            _ if self.is_at_rest || self.waiting.is_some() => self.fetched,
+            Some(managed) => managed.enabled,
+            None => self.posted,
         };
         self.held_back = self.posted.wrapping_sub(end);
     }
@@ -278,7 +284,25 @@ impl SendQueue {
 
     /// Holds back the entry at the head, which is a WAIT, and all behind it.
     pub fn wait(&mut self, waiting: Waiting) {
-        self.waiting = Some(waiting);
+        (self.waiting, self.in_a_row, self.rests) = (Some(waiting), 0, 0);
+        self.settle();
+    }
+
+    /// Counts an entry that begins; how many have begun without a wait.
+    pub fn begin(&mut self) -> u32 {
+        self.in_a_row += 1;
+        self.in_a_row
+    }
+
+    /// Begins a rest, in which no entry begins; how many came before it without a wait.
+    pub fn rest(&mut self) -> u32 {
+        (self.is_at_rest, self.in_a_row, self.rests) = (true, 0, self.rests.saturating_add(1));
+        self.settle();
+        self.rests - 1
+    }
+
+    pub fn end_rest(&mut self) {
+        self.is_at_rest = false;
         self.settle();
     }
 
@@ -303,7 +327,7 @@ impl SendQueue {
         let full = posted >= u64::from(self.depth);
         let managed = self.managed.as_mut().ok_or(Errno::EINVAL)?;
         // No count comes near 2^63 by executing entries: comparisons of counts need no wrap.
-        if count > posted && !(managed.rules.cyclic && full) || count >> 63 != 0 {
+        if count > posted && !(managed.entries.rules.cyclic && full) || count >> 63 != 0 {
             return Err(Errno::EINVAL);
         }
         managed.enabled = managed.enabled.max(count);
@@ -313,28 +337,27 @@ impl SendQueue {
 
     /// The rule that the next entry breaks.
     pub fn broken(&self, number: u64) -> Option<&'static str> {
-        let base = self.base(number);
-        self.managed.as_ref()?.broken(base, &self.words(base))
+        let entries = &self.managed.as_ref()?.entries;
+        entries.broken(number, &entries.copy(number))
     }
 
     /// Adds to the count of an executed task, for the next turn of the circle.
     pub fn count_on(&mut self, number: u64, step: u32) {
-        let at = self.base(number) + 2;
         if let Some(managed) = self.managed.as_mut().filter(|_| step > 0) {
-            managed.count_on(at, step);
+            managed.entries.count_on(number, step);
         }
     }
 
     /// Frees the places of a completed request of a managed queue. A cyclic queue is filled once.
     pub fn completed(&mut self, number: u64) {
-        if self.managed.as_ref().is_some_and(|managed| !managed.rules.cyclic) {
+        if self.managed.as_ref().is_some_and(|managed| !managed.entries.rules.cyclic) {
             self.retired = self.retired.max(number + 1);
         }
     }
 
     /// Address and bytes of the entries of a request, for a managed queue.
     pub fn array(&self) -> Option<(u64, u32)> {
-        self.managed.as_ref().map(|managed| (managed.array.addr(), (self.stride * 64) as u32))
+        self.managed.as_ref().map(|managed| (managed.entries.array().addr(), managed.entries.stride()))
     }
 
     fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
@@ -472,11 +495,16 @@ impl SendQueue {
     fn read(&self, number: u64) -> Option<Wqe> {
         let base = self.base(number);
         // What is checked is used: all words of a managed queue's entry are copied first.
-        let copied = self.managed.as_ref().map(|managed| (managed, self.words(base)));
-        if copied.as_ref().is_some_and(|(managed, words)| managed.broken(base, words).is_some()) {
-            return None;
-        }
-        let copied = copied.map(|(_, words)| words);
+        let copied: Option<Words> = match &self.managed {
+            None => None,
+            Some(managed) => {
+                let words = managed.entries.copy(number);
+                if managed.entries.broken(number, &words).is_some() {
+                    return None;
+                }
+                Some(words)
+            }
+        };
         let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
         let w: [u64; WORDS] = std::array::from_fn(word);
         let opcode = Opcode::from_entry(w[0] as u8)?;
@@ -535,6 +563,12 @@ impl SendQueue {
         Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
 
+    /// A request of the array.
+    #[cfg(test)]
+    pub fn entry(&self, number: u64) -> Option<Wqe> {
+        self.read(number)
+    }
+
     /// Overwrites a word of the array, as a program or peer that can write to it may.
     #[cfg(test)]
     pub fn poke(&self, at: usize, value: u64) {
@@ -545,7 +579,7 @@ impl SendQueue {
     pub fn reset(&mut self) {
         self.before += self.posted;
         (self.posted, self.fetched, self.retired) = (0, 0, 0);
-        self.waiting = None;
+        (self.waiting, self.is_at_rest, self.in_a_row, self.rests) = (None, false, 0, 0);
         if let Some(managed) = &mut self.managed {
             (managed.enabled, managed.base) = (0, Default::default());
         }
