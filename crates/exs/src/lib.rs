@@ -7,3 +7,4 @@
 
 pub mod protocol;
 pub mod socket;
+pub mod stream;
