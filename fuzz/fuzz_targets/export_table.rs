@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use memory::export_table::{TableMemory, ROW, Reader, VALUES, Writer};
+use memory::export_table::{ROW, Reader, TableMemory, VALUES, Writer};
 
 const ROWS: usize = 64;
 

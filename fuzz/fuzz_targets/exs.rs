@@ -7,11 +7,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use exs::protocol::{Buffer, Connection, HEADER, Hello, Kind, Message, Op, Output, Remote, Reset, Settings};
+use exs::protocol::{Buffer, Connection, HEADER, Hello, Immediate, Kind, Message, Op, Output, Remote, Reset, Settings};
+use exs::stream::Ack;
 use libfuzzer_sys::fuzz_target;
 
 const READS: usize = 2;
 const PLACES: usize = 4;
+const RING: u32 = 16;
 
 struct Input<'a>(&'a [u8]);
 
@@ -36,14 +38,16 @@ struct World {
     sends: HashSet<u64>,
     /// Lengths of the data in slots that are in use.
     slots: HashMap<u32, u64>,
-    /// Advertised addresses, first and behind the last.
+    /// Advertised addresses, first and behind the last; for a stream, those of offers and of the ring.
     adverts: Vec<(u64, u64)>,
     reads: VecDeque<u64>,
+    /// The sends of WRITEs that are not completed.
+    writes: VecDeque<u64>,
     reset: bool,
 }
 
 impl World {
-    fn writes(&self, to: Buffer) {
+    fn writes_to(&self, to: Buffer) {
         let len = self.receives.get(&to.region).expect("a pending receive");
         assert!(to.len > 0 && to.offset.checked_add(to.len).is_some_and(|end| end <= *len));
     }
@@ -54,12 +58,21 @@ impl World {
             match output {
                 Output::Send(message, data) => {
                     assert!(!self.reset);
-                    assert!(data.is_none_or(|data| self.sends.contains(&data.region)));
-                    assert_eq!(data.is_some(), matches!(message, Message::Small { .. }));
+                    let named = data.is_none_or(|data| match message {
+                        Message::Offer { len, .. } => {
+                            self.writes_to(data);
+                            data.len == u64::from(len)
+                        }
+                        _ => self.sends.contains(&data.region),
+                    });
+                    assert!(named, "{message:?}");
+                    let names =
+                        matches!(message, Message::Small { .. } | Message::Advert { .. } | Message::Offer { .. });
+                    assert_eq!(data.is_some(), names);
                 }
                 Output::Read(read) => {
                     assert!(!self.reset);
-                    self.writes(read.to);
+                    self.writes_to(read.to);
                     let inside = |(first, end): &(u64, u64)| {
                         read.from.addr >= *first && read.from.addr.checked_add(read.to.len).is_some_and(|e| e <= *end)
                     };
@@ -67,15 +80,28 @@ impl World {
                     self.reads.push_back(read.to.region);
                     assert!(self.reads.len() <= READS);
                 }
-                Output::Copy { slot, skip, to } => {
-                    self.writes(to);
-                    assert!(skip + to.len <= self.slots[&slot]);
+                Output::Write(write) => {
+                    assert!(!self.reset && self.sends.contains(&write.from.region));
+                    let inside = |(first, end): &(u64, u64)| {
+                        write.to.addr >= *first && write.to.addr.checked_add(write.from.len).is_some_and(|e| e <= *end)
+                    };
+                    assert!(self.adverts.iter().any(inside), "{write:?}");
+                    self.writes.push_back(write.from.region);
+                }
+                Output::Copy { slot, to } => {
+                    self.writes_to(to);
+                    assert!(to.len <= self.slots[&slot]);
+                }
+                Output::CopyRing { at, to } => {
+                    self.writes_to(to);
+                    assert!(u64::from(at) + to.len <= u64::from(RING));
                 }
                 Output::Free { slot } => assert!(self.slots.remove(&slot).is_some()),
                 Output::Done(done) => {
                     let known = self.sends.remove(&done.op.0) || self.receives.remove(&done.op.0).is_some();
                     assert!(known, "{done:?}");
                     assert!(!self.reads.contains(&done.op.0), "a READ still writes there");
+                    assert!(!self.writes.contains(&done.op.0), "a WRITE still reads there");
                 }
             }
         }
@@ -85,25 +111,30 @@ impl World {
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let kind = if input.byte() & 1 == 0 { Kind::SeqPacket } else { Kind::Stream };
-    let ours = Settings { kind, credits: 3, small: 8 };
+    let (small, ring) = if kind == Kind::Stream { (0, RING) } else { (8, 0) };
+    let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
-    let mut hello = Hello(Settings { kind, credits: 2, small: 16 }).emit();
-    let at = usize::from(input.byte()) % 32;
+    let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
+    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 } }.emit();
+    let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
         *byte = input.byte();
     }
-    let Ok(Hello(theirs)) = Hello::parse(&hello) else { return };
+    let Ok(theirs) = Hello::parse(&hello) else { return };
     let Some(mut connection) = Connection::new(ours, theirs, READS, PLACES) else { return };
     let mut world = World::default();
-    let mut expected = 0u32;
+    world.adverts.push((theirs.ring.addr, theirs.ring.addr + u64::from(theirs.settings.ring)));
+    // Numbers of the next advertisement, and of the next byte.
+    let (mut expected, mut bytes) = (0u32, 0u32);
+    let mut phase = 0u16;
     let (mut op, mut slot) = (0, 0);
     while !input.0.is_empty() && !world.reset {
         op += 1;
         let len = u64::from(input.near() % 64);
         let buffer = Buffer { region: op, offset: 0, len };
-        match input.byte() % 12 {
+        match input.byte() % 16 {
             0 => {
-                if connection.send(Op(op), buffer, Remote { addr: 0, rkey: 0 }).is_ok() {
+                if connection.send(Op(op), buffer, input.byte() & 3 == 3).is_ok() {
                     world.sends.insert(op);
                 }
             }
@@ -122,6 +153,24 @@ fuzz_target!(|data: &[u8]| {
                 world.reads.pop_front();
                 connection.read_done();
             }
+            6 if !world.writes.is_empty() => {
+                world.writes.pop_front();
+                connection.write_done();
+            }
+            12 | 13 => {
+                let (direct, released) = (input.byte() & 1 == 1, u32::from(input.byte() % 4));
+                let near = if input.byte() & 7 == 0 { input.near() } else { 0 };
+                let imm = Immediate { direct, released, seq: bytes.wrapping_add(near) }.emit();
+                let len = u32::from(input.byte() % 8);
+                match connection.transferred(imm, len) {
+                    Ok(()) => bytes = bytes.wrapping_add(len),
+                    Err(why) => {
+                        assert_eq!(why, Reset::Protocol);
+                        connection.reset(why);
+                        world.reset = true;
+                    }
+                }
+            }
             _ => {
                 let seq = match input.byte() % 8 {
                     0 => input.near(),
@@ -129,9 +178,24 @@ fuzz_target!(|data: &[u8]| {
                 };
                 let addr = u64::MAX - u64::from(input.byte());
                 let mut sent = HEADER;
-                let message = match input.byte() % 8 {
-                    0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len },
-                    2 => Message::Advert { seq, addr, rkey: 1, len },
+                let persistent = input.byte() & 7 == 7;
+                let ack = Ack { freed: input.near() % 8, data: u32::from(input.byte() % 3), late: persistent };
+                if input.byte() & 3 == 0 {
+                    phase = phase.wrapping_add(2);
+                }
+                let message = match input.byte() % if kind == Kind::Stream { 16 } else { 8 } {
+                    0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len: len as u32, persistent },
+                    2 => Message::Advert { seq, addr, rkey: 1, len: len as u32, persistent },
+                    8 => Message::Room(ack),
+                    9 => Message::Retract(phase),
+                    10 => Message::Retracted(input.near() as u16),
+                    11 => Message::Seen(input.near() % 8),
+                    12 => Message::Fin { seq: bytes },
+                    13.. => {
+                        let (first, wait_all, ack) = (input.byte() & 1 == 1, persistent, Ack { late: false, ..ack });
+                        let place = Remote { addr: addr / 2, rkey: 1 };
+                        Message::Offer { phase, seq: input.near(), first, wait_all, len: len as u32, place, ack }
+                    }
                     3 | 4 => Message::Small { seq, len: len as u32 % 12 },
                     5 => Message::Ack { seq: input.near() },
                     6 => Message::Withdraw { seq: input.near() },
@@ -139,7 +203,8 @@ fuzz_target!(|data: &[u8]| {
                     _ => Message::Withdrawn { seq: input.near(), dropped: input.byte() & 1 == 0 },
                 };
                 match message {
-                    Message::Advert { addr, len, .. } => world.adverts.push((addr, addr.saturating_add(len))),
+                    Message::Advert { addr, len, .. } => world.adverts.push((addr, addr.saturating_add(len.into()))),
+                    Message::Offer { place, len, .. } => world.adverts.push((place.addr, place.addr + u64::from(len))),
                     Message::Small { len, .. } => {
                         sent += len as usize;
                         world.slots.insert(slot, len.into());
@@ -163,7 +228,7 @@ fuzz_target!(|data: &[u8]| {
                             expected = expected.wrapping_add(1);
                         }
                         if let Ok(Message::Advert { addr, len, .. }) = Message::parse(&header, sent) {
-                            world.adverts.push((addr, addr + len));
+                            world.adverts.push((addr, addr + u64::from(len)));
                         }
                     }
                     Err(why) => {
@@ -184,6 +249,10 @@ fuzz_target!(|data: &[u8]| {
     world.act(&mut connection, usize::MAX);
     while world.reads.pop_front().is_some() {
         connection.read_done();
+        world.act(&mut connection, usize::MAX);
+    }
+    while world.writes.pop_front().is_some() {
+        connection.write_done();
         world.act(&mut connection, usize::MAX);
     }
     assert!(world.sends.is_empty() && world.receives.is_empty(), "every operation ends");

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use exs::protocol::MAX_LEN;
-use exs::socket::{ACCESS, Memory};
+use exs::socket::Memory;
 use libc::{c_int, c_void};
 use rdma::{Access, Errno};
 
@@ -35,19 +35,19 @@ static REGIONS: RwLock<Slab<Region>> = RwLock::new(Slab::new());
 
 /// Register memory of the program: to be read and written, or only to be read.
 fn adopt(start: usize, len: usize) -> Result<(Arc<Memory>, bool), Errno> {
-    let domain = device()?.domain();
+    let (domain, access) = (device()?.domain(), device()?.access());
     let start = NonNull::new(start as *mut u8).ok_or(Errno(libc::EFAULT))?;
     let register = |access: Access| {
         // SAFETY: the program keeps the memory until it deregisters it, or until its transfer has ended; that is the
         // contract of exs_mregister and of exs_send. All access by this library is volatile or by the adapter.
         unsafe { domain.reg_mr_caller(start, len, access) }
     };
-    let all = register(ACCESS).map(|mr| (Memory::adopt(mr), true));
+    let all = register(access).map(|mr| (Memory::adopt(mr), true));
     let remote = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     all.or_else(|error| match error.errno.0 {
         // The program may not write there.
         libc::EFAULT | libc::EPERM | libc::EACCES => {
-            let access = ACCESS.difference(Access::LOCAL_WRITE | remote);
+            let access = access.difference(Access::LOCAL_WRITE | remote);
             register(access).map(|mr| (Memory::adopt(mr), false)).map_err(|_| error)
         }
         _ => Err(error),

@@ -1,13 +1,19 @@
 //! The protocol of a connection: its messages, and what each end does with them.
 //!
-//! Transfer is controlled by the recipient. A send becomes an advertisement (ADVERT: address, key, length). The
-//! recipient READs into the buffer of a receive, then acknowledges (ACK), and the acknowledgement ends the send. Small
-//! data come in the advertisement itself (SMALL).
+//! SEQPACKET: transfer is controlled by the recipient. A send becomes an advertisement (ADVERT: address, key, length).
+//! The recipient READs into the buffer of a receive, then acknowledges (ACK), and the acknowledgement ends the send.
+//! Small data come in the advertisement itself (SMALL).
+//!
+//! STREAM: the receiver offers its receives (OFFER), and the sender WRITEs into them, or into a ring:
+//! [`crate::stream`].
 
+mod bytes;
 mod connection;
+mod packets;
 mod table;
 mod wire;
 
-pub use connection::{Connection, Output, Read};
+pub use connection::{Connection, Output, Read, Write};
 pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
-pub use wire::{HEADER, HELLO, Hello, HelloError, Kind, MAX_LEN, MAX_SMALL, Malformed, Message, Settings, VERSION};
+pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
+pub use wire::{Settings, VERSION};

@@ -6,17 +6,20 @@
 //! Bytes move in [`Queue::dequeue`], and in one thread of [`Exs`], which sleeps until something comes while no program
 //! thread looks.
 
+mod completions;
 mod end;
+mod keys;
 mod queue;
 mod shared;
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
-use crate::protocol::{Kind, MAX_SMALL, Reset, Settings};
+use crate::protocol::{Kind, MAX_RING, MAX_SMALL, Reset, Settings};
 use end::{End, Part};
 pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
 use shared::Shared;
@@ -34,26 +37,27 @@ pub struct Options {
     pub reads: u8,
     /// Pending sends, and pending receives.
     pub places: usize,
+    /// Bytes of the ring of a stream, which takes what no receive waits for; 1 to 2^30.
+    pub ring: u32,
 }
 
 impl Options {
     /// The defaults for a kind.
     pub fn new(kind: Kind) -> Options {
-        Options { kind, credits: 16, small: 256, reads: 8, places: 128 }
+        Options { kind, credits: 16, small: 256, reads: 8, places: 128, ring: 128 << 10 }
     }
 
     fn settings(&self) -> Settings {
-        Settings { kind: self.kind, credits: self.credits, small: self.small }
+        let stream = self.kind == Kind::Stream;
+        let (small, ring) = if stream { (0, self.ring) } else { (self.small, 0) };
+        Settings { kind: self.kind, credits: self.credits, small, ring }
     }
 
     fn check(&self) -> Result<(), Errno> {
         let sound = (1..=1024).contains(&self.credits) && self.small <= MAX_SMALL && self.reads > 0 && self.places > 0;
-        if sound { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+        if sound && (1..=MAX_RING).contains(&self.ring) { Ok(()) } else { Err(Errno(libc::EINVAL)) }
     }
 }
-
-/// The rights with which memory is registered for [`Memory::adopt`].
-pub const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 
 /// Registered memory. It stays registered while an operation uses it.
 pub struct Memory {
@@ -61,7 +65,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory that the caller has registered in [`Exs::domain`], with [`ACCESS`].
+    /// Memory that the caller has registered in [`Exs::domain`], with [`Exs::access`].
     pub fn adopt(mr: Arc<Mr>) -> Arc<Memory> {
         Arc::new(Memory { mr })
     }
@@ -115,8 +119,16 @@ impl Exs {
         if len == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let mr = self.shared.device.pd.reg_mr(len, ACCESS).map_err(|error| error.errno)?;
+        let mr = self.shared.device.pd.reg_mr(len, self.access()).map_err(|error| error.errno)?;
         Ok(Arc::new(Memory { mr }))
+    }
+
+    /// The rights with which memory is registered for [`Memory::adopt`]. With memory windows, peers get keys of
+    /// transfers, and the key of the region gives them nothing.
+    pub fn access(&self) -> Access {
+        let peers =
+            if self.shared.device.windows { Access::MW_BIND } else { Access::REMOTE_READ | Access::REMOTE_WRITE };
+        Access::LOCAL_WRITE | peers
     }
 
     /// The protection domain of the device.
@@ -207,7 +219,7 @@ pub struct Listener {
     state: Mutex<Waiting>,
     backlog: usize,
     options: Options,
-    shared: std::sync::Weak<Shared>,
+    shared: Weak<Shared>,
 }
 
 /// Either is empty.
@@ -320,6 +332,9 @@ pub struct Ready {
 pub struct Socket {
     number: u64,
     options: Options,
+    /// The number of its queue pair, once it has one.
+    qp: AtomicU32,
+    shared: Weak<Shared>,
     inner: Mutex<Inner>,
     // Behind `inner`: the queue pair goes before the id.
     id: Arc<CmId>,
@@ -341,13 +356,13 @@ impl Socket {
         kind: EventKind,
         memory: &Arc<Memory>,
         part: Range<usize>,
-        wait_all: bool,
+        (wait_all, persistent): (bool, bool),
         to: (&Arc<Queue>, u64),
     ) -> Result<u64, Errno> {
         if part.start > part.end || part.end > memory.mr.len() {
             return Err(Errno(libc::EINVAL));
         }
-        let part = Part { offset: part.start, len: part.end - part.start, wait_all };
+        let part = Part { offset: part.start, len: part.end - part.start, wait_all, persistent };
         to.0.reserve()?;
         let mut inner = self.inner();
         let begun = match (&inner.stage, &inner.end) {
@@ -394,7 +409,19 @@ impl Socket {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<u64, Errno> {
-        self.begin(EventKind::Send, memory, part, false, (queue, handle))
+        self.begin(EventKind::Send, memory, part, (false, false), (queue, handle))
+    }
+
+    /// As [`Socket::send`], with EXS_PERSISTENT: the send stays, and each receive of the peer reads the memory as it is
+    /// then. Sends behind it wait. It ends when it is cancelled, with ECANCELED. EOPNOTSUPP: on a stream.
+    pub fn send_persistent(
+        &self,
+        memory: &Arc<Memory>,
+        part: Range<usize>,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<u64, Errno> {
+        self.begin(EventKind::Send, memory, part, (false, true), (queue, handle))
     }
 
     /// Receive into a part of a memory. `wait_all` is MSG_WAITALL of a stream. Errors as those of [`Socket::send`].
@@ -406,7 +433,7 @@ impl Socket {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<u64, Errno> {
-        self.begin(EventKind::Receive, memory, part, wait_all, (queue, handle))
+        self.begin(EventKind::Receive, memory, part, (wait_all, false), (queue, handle))
     }
 
     /// Ask for the end of an operation. True: its event will come, with ECANCELED if it was not too late. False: it is
@@ -432,6 +459,8 @@ impl Socket {
         if let Stage::Connecting((queue, handle)) = std::mem::replace(&mut inner.stage, closing) {
             queue.put(Event::new(EventKind::Connect, handle, Err(Errno(libc::ECANCELED))));
             self.finish(&mut inner);
+            drop(inner);
+            self.sweep();
             return Ok(());
         }
         if let Some(end) = &mut inner.end {
@@ -441,13 +470,20 @@ impl Socket {
             }
         }
         self.step(&mut inner);
+        drop(inner);
+        self.sweep();
         Ok(())
     }
 
-    /// Move bytes, and go on with what waits for it. True if something came.
-    fn step(&self, inner: &mut Inner) -> bool {
-        let Some(end) = &mut inner.end else { return false };
-        let any = end.progress();
+    fn sweep(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.sweep(self);
+        }
+    }
+
+    /// Go on with what waits for bytes that have moved.
+    fn step(&self, inner: &mut Inner) {
+        let Some(end) = &mut inner.end else { return };
         if matches!(inner.stage, Stage::Up) && end.is_dead() {
             // The peer hears of it now, not with the close. It fails if the peer is gone.
             let _ = self.id.disconnect(&end.qp);
@@ -460,7 +496,6 @@ impl Socket {
                 self.finish(inner);
             }
         }
-        any
     }
 
     /// Leave the connection, and tell the program if it has closed.

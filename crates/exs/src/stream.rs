@@ -1,9 +1,9 @@
 //! One direction of a stream: bytes go straight into a receive, or through a hidden ring, as the state of both ends has
 //! it at each transfer.
 //!
-//! The receiver has the [`Receiver`], the sender the [`Sender`]. Both are pure: a message or a call goes in, and what is
-//! to be sent, copied or told comes out. The model (`stream/model.rs`) visits every state that two of them and the wire
-//! between them can reach.
+//! The receiver has the [`Receiver`], the sender the [`Sender`]. Both are pure: a message or a call goes in, and what
+//! is to be sent, copied or told comes out. The model (`stream/model.rs`) visits every state that two of them and the
+//! wire between them can reach.
 //!
 //! * The receiver ADVERTises receives, in order. The sender WRITEs into the first one that is open: *direct*. With none
 //!   it WRITEs into the ring, and the receiver copies: *indirect*.
@@ -16,8 +16,9 @@
 //! * Rule 4: without an open receive the sender goes to the next odd phase. When its bytes arrive in an even phase, all
 //!   open adverts are void: the sender has seen none of them, or has used those that it saw.
 //! * Rule 5: when the ring is drained the receiver goes to the next even phase.
-//! * Hold: a sender that drops an ADVERT for its number alone knows that a receiver waits. It leaves the ring alone until
-//!   the receiver has copied everything, or has said that it is late. Without this rule a fast sender would stay indirect.
+//! * Hold: a sender that drops an ADVERT for its number alone knows that a receiver waits. It leaves the ring alone
+//!   until the receiver has copied everything, or has said that it is late. Without this rule a fast sender would stay
+//!   indirect.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
 
 mod receiver;
@@ -87,7 +88,8 @@ impl Shape {
         phase.wrapping_add(step) & self.phase_mask
     }
 
-    /// True if `phase` is behind `other`. The two are never far apart: the sender follows with each advert that it gets.
+    /// True if `phase` is behind `other`. The two are never far apart: the sender follows with each advert that it
+    /// gets.
     fn later(&self, phase: u16, other: u16) -> bool {
         let ahead = phase.wrapping_sub(other) & self.phase_mask;
         ahead != 0 && ahead <= self.phase_mask / 2

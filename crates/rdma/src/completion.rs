@@ -148,6 +148,8 @@ impl Status {
     pub const REMOTE_INVALID_REQUEST: Status = Status(IBV_WC_REM_INV_REQ_ERR);
     /// A local entry names memory that is not registered so.
     pub const LOCAL_PROTECTION: Status = Status(IBV_WC_LOC_PROT_ERR);
+    /// A window could not be bound or invalidated.
+    pub const MW_BIND: Status = Status(IBV_WC_MW_BIND_ERR);
     /// The message does not fit.
     pub const LOCAL_LENGTH: Status = Status(IBV_WC_LOC_LEN_ERR);
     /// The peer had no receive posted, too often.

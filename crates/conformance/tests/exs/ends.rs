@@ -86,7 +86,9 @@ fn the_death_of_the_peer_ends_everything_once() {
         let mut ended = BTreeSet::new();
         while ended.len() < 20 {
             for event in some(&talk.queue, 32) {
-                assert_eq!(event.result, Err(Errno(libc::ECONNRESET)), "{event:?}");
+                // Bytes of a stream that have reached the peer's ring are sent.
+                let sent = kind == Kind::Stream && event.kind == EventKind::Send && event.result.is_ok();
+                assert!(sent || event.result == Err(Errno(libc::ECONNRESET)), "{event:?}");
                 assert!(ended.insert(event.handle), "twice: {event:?}");
             }
         }

@@ -4,12 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use conformance::{collect, library};
-use exs::protocol::{Hello, Kind, Message};
+use exs::protocol::{HELLO, Hello, Kind, Message, Settings, VERSION};
 use exs::socket::{EventKind, Exs, Options};
 use rdma::sys::cma::*;
 use rdma::{Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Qp, QpCap, QpOptions, QpType, SendOp, SendWr};
 
 use super::common::{expect, local, one};
+
+/// The private data of a peer of this kind, which has no ring.
+fn hello(kind: Kind) -> [u8; HELLO] {
+    let (small, ring) = if kind == Kind::Stream { (0, 4096) } else { (256, 0) };
+    let settings = Settings { kind, credits: 4, small, ring };
+    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 } }.emit()
+}
 
 /// A peer that knows the protocol and does not keep to it.
 struct Forger {
@@ -66,18 +73,22 @@ fn a_breach_ends_the_connection() {
     let listener = exs.listen(local(), 8, options).expect("an address");
     let to = listener.local_addr().expect("it is bound");
     let events = library().create_event_channel().expect("a channel");
-    let hello = Hello(exs::protocol::Settings { kind: Kind::SeqPacket, credits: 4, small: 256 }).emit();
+    let hello = hello(Kind::SeqPacket);
     // What is sent, from the forger's memory and key, and how the receive ends.
     type Forge = fn(u64, u32) -> Vec<u8>;
     let cases: [(&str, Forge, i32); 5] = [
         (
             "a key that is not one",
-            |addr, rkey| Message::Advert { seq: 0, addr, rkey: rkey ^ 0x5555_5500, len: 64 }.emit().to_vec(),
+            |addr, rkey| {
+                Message::Advert { seq: 0, addr, rkey: rkey ^ 0x5555_5500, len: 64, persistent: false }.emit().to_vec()
+            },
             libc::ECONNRESET,
         ),
         (
             "more than the region has",
-            |addr, rkey| Message::Advert { seq: 0, addr: addr + 4090, rkey, len: 64 }.emit().to_vec(),
+            |addr, rkey| {
+                Message::Advert { seq: 0, addr: addr + 4090, rkey, len: 64, persistent: false }.emit().to_vec()
+            },
             libc::ECONNRESET,
         ),
         ("no message", |_, _| vec![0xff; 40], libc::EPROTO),
@@ -112,7 +123,7 @@ fn a_peer_that_posts_no_receive_blocks_nothing() {
     let listener = exs.listen(local(), 8, Options::new(Kind::Stream)).expect("an address");
     listener.accept(&queue, 1).expect("a place");
     let events = library().create_event_channel().expect("a channel");
-    let hello = Hello(exs::protocol::Settings { kind: Kind::Stream, credits: 4, small: 256 }).emit();
+    let hello = hello(Kind::Stream);
     let forger = Forger::ask(&events, listener.local_addr().expect("it is bound"), &hello);
     forger.finish();
     let socket = expect(&queue, EventKind::Accept, 1).socket.expect("a connection");
@@ -145,8 +156,8 @@ fn strangers_are_refused_at_once() {
     let listener = exs.listen(local(), 8, Options::new(Kind::Stream)).expect("an address");
     let to = listener.local_addr().expect("it is bound");
     let events = library().create_event_channel().expect("a channel");
-    let mut other = Hello(exs::protocol::Settings { kind: Kind::Stream, credits: 4, small: 256 }).emit();
-    other[4] = 2;
+    let mut other = hello(Kind::Stream);
+    other[4] = VERSION + 1;
     // No accept waits: the refusal comes from the private data alone.
     for private_data in [&b""[..], b"hello, this is something else", &other] {
         let forger = Forger::ask(&events, to, private_data);

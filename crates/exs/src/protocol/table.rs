@@ -49,6 +49,8 @@ pub enum Refused {
     Long,
     /// Another pending operation has this number: EINVAL.
     Twice,
+    /// EXS_PERSISTENT on a stream: EOPNOTSUPP.
+    NotSupported,
 }
 
 /// The reason why a connection ended before its operations.

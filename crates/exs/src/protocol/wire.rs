@@ -1,35 +1,58 @@
 //! The messages, byte by byte. Numbers are big-endian.
 //!
-//! The private data of the request and of the reply of a connection, 16 bytes; librdmacm may append zeroes:
+//! The private data of the request and of the reply of a connection, 32 bytes; librdmacm may append zeroes:
 //!
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 1 |
+//! | 4 | version, 2 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
-//! | 6-7 | credits: advertisements that this end holds at a time, 1 to 1024 |
-//! | 8-11 | bytes of small data that this end takes in an advertisement, at most 65536 |
-//! | 12-15 | zero |
+//! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
+//! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
+//! | 12-15 | STREAM: bytes of the ring, 1 to 2^30 |
+//! | 16-23 | STREAM: address of the ring |
+//! | 24-27 | STREAM: key of the ring |
+//! | 28-31 | zero |
 //!
-//! A message is one SEND. Its header has 32 bytes:
+//! A message is one SEND. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
 //!
 //! | byte | ADVERT 1 | SMALL 2 | ACK 3 | WITHDRAW 4 | WITHDRAWN 5 | FIN 6 |
 //! |---|---|---|---|---|---|---|
-//! | 0 | type | type | type | type | type | type |
-//! | 1 | 0 | 0 | 0 | 0 | 1: dropped, 0: too late | 0 |
+//! | 1 | 1: persistent | 0 | 0 | 0 | 1: dropped, 0: too late | 0 |
 //! | 2-3 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4-7 | its number | its number | last consumed | to be dropped | that of WITHDRAW | the next |
 //! | 8-15 | address | 0 | 0 | 0 | 0 | 0 |
-//! | 16-23 | length | length | 0 | 0 | 0 | 0 |
+//! | 16-19 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 20-23 | length | length | 0 | 0 | 0 | 0 |
 //! | 24-27 | key | 0 | 0 | 0 | 0 | 0 |
 //! | 28-31 | 0 | 0 | 0 | 0 | 0 | 0 |
 //!
-//! The data of SMALL follow its header. Bytes that are zero here are checked, so that a later version may use them.
+//! The data of SMALL follow its header. STREAM has FIN, with the number of the next byte, and:
+//!
+//! | byte | OFFER 7 | ROOM 8 | RETRACT 9 | RETRACTED 10 | SEEN 11 |
+//! |---|---|---|---|---|---|
+//! | 1 | 1: first of its phase, 2: MSG_WAITALL | 1: late | 0 | 0 | 0 |
+//! | 2-3 | phase | 0 | phase | that of RETRACT | 0 |
+//! | 4-7 | number of the first byte | 0 | 0 | 0 | offers that are done with |
+//! | 8-15 | address | 0 | 0 | 0 | 0 |
+//! | 16-19 | bytes of the ring that are free | bytes of the ring that are free | 0 | 0 | 0 |
+//! | 20-23 | length | 0 | 0 | 0 | 0 |
+//! | 24-27 | key | 0 | 0 | 0 | 0 |
+//! | 28-31 | transfers that have arrived | transfers that have arrived | 0 | 0 | 0 |
+//!
+//! The data of STREAM go by RDMA WRITE with an immediate value. Its bit 31 says that they went into an offered receive,
+//! not into the ring; bits 20-30 are the number of offers that the sender is done with since it last said so; bits 0-19
+//! are those of the number of the first byte.
+//!
+//! Bytes that are zero here are checked, so that a later version may use them.
+
+use super::table::Remote;
+use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of the private data.
-pub const HELLO: usize = 16;
+pub const HELLO: usize = 32;
 /// Bytes of a message's header.
 pub const HEADER: usize = 32;
 /// Bytes of the longest send: a READ has at most 2^31 (IBTA vol. 1, 9.4.4).
@@ -39,6 +62,8 @@ const MAGIC: [u8; 4] = *b"exs!";
 const MAX_CREDITS: u16 = 1024;
 /// The most small data of an advertisement.
 pub const MAX_SMALL: u32 = 65536;
+/// The most bytes of a ring.
+pub const MAX_RING: u32 = 1 << 30;
 
 /// The kind of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,13 +82,20 @@ pub struct Settings {
     pub kind: Kind,
     /// Advertisements that this end holds at a time.
     pub credits: u16,
-    /// Bytes of small data that it takes in an advertisement.
+    /// Bytes of small data that it takes in an advertisement; not for a stream.
     pub small: u32,
+    /// Bytes of the ring of a stream.
+    pub ring: u32,
 }
 
 /// The private data of a connection's request or reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hello(pub Settings);
+pub struct Hello {
+    /// The settings of this end.
+    pub settings: Settings,
+    /// The place of its ring.
+    pub ring: Remote,
+}
 
 /// The reason why private data are no greeting of a peer that this end can talk to; all are ECONNREFUSED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,37 +111,50 @@ pub enum HelloError {
 impl Hello {
     /// The bytes.
     pub fn emit(&self) -> [u8; HELLO] {
-        let Settings { kind, credits, small } = self.0;
+        let Settings { kind, credits, small, ring } = self.settings;
         let mut out = [0; HELLO];
         out[..4].copy_from_slice(&MAGIC);
         out[4] = VERSION;
         out[5] = kind as u8;
         out[6..8].copy_from_slice(&credits.to_be_bytes());
-        out[8..12].copy_from_slice(&small.to_be_bytes());
+        if kind == Kind::SeqPacket {
+            out[8..12].copy_from_slice(&small.to_be_bytes());
+        } else {
+            out[12..16].copy_from_slice(&ring.to_be_bytes());
+            out[16..24].copy_from_slice(&self.ring.addr.to_be_bytes());
+            out[24..28].copy_from_slice(&self.ring.rkey.to_be_bytes());
+        }
         out
     }
 
     /// The settings of the peer.
     pub fn parse(bytes: &[u8]) -> Result<Hello, HelloError> {
-        let (hello, rest) = bytes.split_first_chunk::<HELLO>().ok_or(HelloError::NoExs)?;
-        if hello[..4] != MAGIC {
+        let start = bytes.first_chunk::<5>().ok_or(HelloError::NoExs)?;
+        if start[..4] != MAGIC {
             return Err(HelloError::NoExs);
         }
-        if hello[4] != VERSION {
-            return Err(HelloError::Version(hello[4]));
+        if start[4] != VERSION {
+            return Err(HelloError::Version(start[4]));
         }
+        let (hello, rest) = bytes.split_first_chunk::<HELLO>().ok_or(HelloError::Content)?;
         let kind = match hello[5] {
             1 => Kind::SeqPacket,
             2 => Kind::Stream,
             _ => return Err(HelloError::Content),
         };
         let credits = u16::from_be_bytes([hello[6], hello[7]]);
-        let small = be32(hello, 8);
-        let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL;
-        if !sound || hello[12..].iter().chain(rest).any(|byte| *byte != 0) {
+        let (small, ring) = (be32(hello, 8), be32(hello, 12));
+        let hello = Hello {
+            settings: Settings { kind, credits, small, ring },
+            ring: Remote { addr: be64(hello, 16), rkey: be32(hello, 24) },
+        };
+        let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(ring.into()).is_some();
+        let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL && (kind == Kind::SeqPacket || has_ring);
+        // What the kind does not have is zero.
+        if !sound || bytes[..HELLO] != hello.emit() || rest.iter().any(|byte| *byte != 0) {
             return Err(HelloError::Content);
         }
-        Ok(Hello(Settings { kind, credits, small }))
+        Ok(hello)
     }
 }
 
@@ -125,7 +170,9 @@ pub enum Message {
         /// The sender's key.
         rkey: u32,
         /// The number of bytes.
-        len: u64,
+        len: u32,
+        /// EXS_PERSISTENT: it stays, and is not acknowledged.
+        persistent: bool,
     },
     /// Data that follow the header.
     Small {
@@ -153,9 +200,34 @@ pub enum Message {
     },
     /// The sender will send nothing more.
     Fin {
-        /// The number that its next advertisement would have.
+        /// The number that its next advertisement, or byte, would have.
         seq: u32,
     },
+    /// A receive that the peer may WRITE into. Its place is that of the driver.
+    Offer {
+        /// As in [`crate::stream::Advert`].
+        phase: u16,
+        /// As there.
+        seq: u32,
+        /// As there.
+        first: bool,
+        /// As there.
+        wait_all: bool,
+        /// The number of bytes.
+        len: u32,
+        /// The first byte.
+        place: Remote,
+        /// What the peer gets back.
+        ack: Ack,
+    },
+    /// What the peer gets back.
+    Room(Ack),
+    /// Offers of a phase are to be forgotten.
+    Retract(u16),
+    /// The answer.
+    Retracted(u16),
+    /// The sender is done with so many offers.
+    Seen(u32),
 }
 
 /// A message that is not one of this protocol.
@@ -165,42 +237,135 @@ pub struct Malformed;
 impl Message {
     /// The header's bytes.
     pub fn emit(&self) -> [u8; HEADER] {
-        let (kind, flag, seq, addr, len, key) = match *self {
-            Message::Advert { seq, addr, rkey, len } => (1, 0, seq, addr, len, rkey),
-            Message::Small { seq, len } => (2, 0, seq, 0, u64::from(len), 0),
-            Message::Ack { seq } => (3, 0, seq, 0, 0, 0),
-            Message::Withdraw { seq } => (4, 0, seq, 0, 0, 0),
-            Message::Withdrawn { seq, dropped } => (5, u8::from(dropped), seq, 0, 0, 0),
-            Message::Fin { seq } => (6, 0, seq, 0, 0, 0),
+        let (mut flags, mut phase, mut seq, mut freed, mut size, mut data) = (0, 0u16, 0u32, 0u32, 0u32, 0u32);
+        let mut place = Remote { addr: 0, rkey: 0 };
+        let mut give_back = |ack: &Ack| (freed, data) = (ack.freed, ack.data);
+        let kind = match *self {
+            Message::Advert { seq: number, addr, rkey, len, persistent } => {
+                (seq, size, flags, place) = (number, len, u8::from(persistent), Remote { addr, rkey });
+                1
+            }
+            Message::Small { seq: number, len } => {
+                (seq, size) = (number, len);
+                2
+            }
+            Message::Ack { seq: number } => {
+                seq = number;
+                3
+            }
+            Message::Withdraw { seq: number } => {
+                seq = number;
+                4
+            }
+            Message::Withdrawn { seq: number, dropped } => {
+                (seq, flags) = (number, u8::from(dropped));
+                5
+            }
+            Message::Fin { seq: number } => {
+                seq = number;
+                6
+            }
+            Message::Offer { phase: of, seq: number, first, wait_all, len, place: at, ack } => {
+                (phase, seq, size, place) = (of, number, len, at);
+                flags = u8::from(first) | u8::from(wait_all) << 1;
+                give_back(&ack);
+                7
+            }
+            Message::Room(ack) => {
+                flags = u8::from(ack.late);
+                give_back(&ack);
+                8
+            }
+            Message::Retract(of) => {
+                phase = of;
+                9
+            }
+            Message::Retracted(of) => {
+                phase = of;
+                10
+            }
+            Message::Seen(count) => {
+                seq = count;
+                11
+            }
         };
         let mut out = [0; HEADER];
         out[0] = kind;
-        out[1] = flag;
+        out[1] = flags;
+        out[2..4].copy_from_slice(&phase.to_be_bytes());
         out[4..8].copy_from_slice(&seq.to_be_bytes());
-        out[8..16].copy_from_slice(&addr.to_be_bytes());
-        out[16..24].copy_from_slice(&len.to_be_bytes());
-        out[24..28].copy_from_slice(&key.to_be_bytes());
+        out[8..16].copy_from_slice(&place.addr.to_be_bytes());
+        for (at, word) in [(16, freed), (20, size), (24, place.rkey), (28, data)] {
+            out[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
         out
     }
 
     /// A message from its header and the length of its SEND, header included. The only accepted headers are those that
     /// [`Message::emit`] makes, and only SMALL has data behind it.
     pub fn parse(header: &[u8; HEADER], sent: usize) -> Result<Message, Malformed> {
-        let (seq, len) = (be32(header, 4), be64(header, 16));
+        let (phase, seq) = (u16::from_be_bytes([header[2], header[3]]), be32(header, 4));
+        let (addr, len, rkey) = (be64(header, 8), be32(header, 20), be32(header, 24));
+        let ack = |late| Ack { freed: be32(header, 16), data: be32(header, 28), late };
+        let flag = |bit: u8| header[1] & bit != 0;
         let message = match header[0] {
-            1 => Message::Advert { seq, addr: be64(header, 8), rkey: be32(header, 24), len },
-            2 => Message::Small { seq, len: u32::try_from(len).map_err(|_| Malformed)? },
+            1 => Message::Advert { seq, addr, rkey, len, persistent: flag(1) },
+            2 => Message::Small { seq, len },
             3 => Message::Ack { seq },
             4 => Message::Withdraw { seq },
-            5 => Message::Withdrawn { seq, dropped: header[1] == 1 },
+            5 => Message::Withdrawn { seq, dropped: flag(1) },
             6 => Message::Fin { seq },
+            7 => {
+                let (first, wait_all, place) = (flag(1), flag(2), Remote { addr, rkey });
+                Message::Offer { phase, seq, first, wait_all, len, place, ack: ack(false) }
+            }
+            8 => Message::Room(ack(flag(1))),
+            9 => Message::Retract(phase),
+            10 => Message::Retracted(phase),
+            11 => Message::Seen(seq),
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
-        if message.emit() != *header || sent != HEADER + data_len || len > MAX_LEN {
+        if message.emit() != *header || sent != HEADER + data_len || u64::from(len) > MAX_LEN {
             return Err(Malformed);
         }
         Ok(message)
+    }
+
+    /// The message with the place of the memory that it names.
+    pub fn named(self, at: Remote) -> Message {
+        match self {
+            Message::Advert { seq, len, persistent, .. } => {
+                Message::Advert { seq, addr: at.addr, rkey: at.rkey, len, persistent }
+            }
+            Message::Offer { phase, seq, first, wait_all, len, ack, .. } => {
+                Message::Offer { phase, seq, first, wait_all, len, place: at, ack }
+            }
+            other => other,
+        }
+    }
+}
+
+/// The immediate value of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Immediate {
+    /// Into an offered receive, not into the ring.
+    pub direct: bool,
+    /// Offers that the sender is done with, fewer than 2048.
+    pub released: u32,
+    /// The low bits of the number of the first byte.
+    pub seq: u32,
+}
+
+impl Immediate {
+    /// The value.
+    pub fn emit(self) -> u32 {
+        u32::from(self.direct) << 31 | self.released << 20 | self.seq & LOW
+    }
+
+    /// Any value is one.
+    pub fn parse(value: u32) -> Immediate {
+        Immediate { direct: value >> 31 == 1, released: value >> 20 & 0x7ff, seq: value & LOW }
     }
 }
 
@@ -216,39 +381,55 @@ fn be64(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { kind: Kind::Stream, credits: 0x0102, small: 0x8000 };
+    const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
+    const STREAM: Hello = Hello {
+        settings: Settings { kind: Kind::Stream, credits: 0x0102, small: 0, ring: 0x8000 },
+        ring: Remote { addr: 0x1122_3344_5566_7788, rkey: 0xa1a2_a3a4 },
+    };
+    const PACKETS: Hello =
+        Hello { settings: Settings { kind: Kind::SeqPacket, credits: 3, small: 0x8000, ring: 0 }, ring: NOWHERE };
 
     #[test]
     fn a_greeting_has_its_bytes() {
-        let bytes = *b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0";
-        assert_eq!(Hello(SETTINGS).emit(), bytes);
-        assert_eq!(Hello::parse(&bytes), Ok(Hello(SETTINGS)));
+        let bytes = *b"exs!\x02\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
+        assert_eq!(STREAM.emit(), bytes);
+        assert_eq!(Hello::parse(&bytes), Ok(STREAM));
         // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
-        assert_eq!(Hello::parse(&[&bytes[..], &[0; 40]].concat()), Ok(Hello(SETTINGS)));
+        assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
+        let bytes = [&b"exs!\x02\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+        assert_eq!(PACKETS.emit(), bytes[..]);
+        assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
     }
 
     #[test]
     fn other_greetings_are_refused() {
-        let good = Hello(SETTINGS).emit();
-        let with = |at: usize, byte: u8| {
-            let mut bytes = good;
+        let with = |good: Hello, at: usize, byte: u8| {
+            let mut bytes = good.emit();
             bytes[at] = byte;
             Hello::parse(&bytes)
         };
         assert_eq!(Hello::parse(&[]), Err(HelloError::NoExs));
-        assert_eq!(Hello::parse(&good[..15]), Err(HelloError::NoExs));
-        assert_eq!(with(0, b'E'), Err(HelloError::NoExs));
-        assert_eq!(with(4, 2), Err(HelloError::Version(2)));
-        for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (12, 1), (15, 1)] {
-            assert_eq!(with(at, byte), Err(HelloError::Content), "byte {at} = {byte}");
+        assert_eq!(Hello::parse(b"exs"), Err(HelloError::NoExs));
+        assert_eq!(Hello::parse(&STREAM.emit()[..31]), Err(HelloError::Content));
+        assert_eq!(with(STREAM, 0, b'E'), Err(HelloError::NoExs));
+        // Version 1 had 16 bytes.
+        assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
+        for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 1), (31, 1)] {
+            assert_eq!(with(STREAM, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
         }
-        let none = Hello(Settings { credits: 0, ..SETTINGS });
-        assert_eq!(Hello::parse(&none.emit()), Err(HelloError::Content));
+        for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 1)] {
+            assert_eq!(with(PACKETS, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
+        }
+        let none = Hello { settings: Settings { ring: 0, ..STREAM.settings }, ..STREAM };
+        assert_eq!(Hello::parse(&none.emit()), Err(HelloError::Content), "a stream has a ring");
+        let wraps = Hello { ring: Remote { addr: u64::MAX - 5, rkey: 0 }, ..STREAM };
+        assert_eq!(Hello::parse(&wraps.emit()), Err(HelloError::Content), "a ring behind the last address");
     }
 
     #[test]
     fn messages_have_their_bytes() {
-        let advert = Message::Advert { seq: 0x0102_0304, addr: 0x1122_3344_5566_7788, rkey: 0xa1a2_a3a4, len: 0x1000 };
+        let (addr, rkey) = (0x1122_3344_5566_7788, 0xa1a2_a3a4);
+        let advert = Message::Advert { seq: 0x0102_0304, addr, rkey, len: 0x1000, persistent: false };
         let mut bytes = [0; HEADER];
         bytes[0] = 1;
         bytes[4..8].copy_from_slice(&[1, 2, 3, 4]);
@@ -256,8 +437,28 @@ mod tests {
         bytes[22] = 0x10;
         bytes[24..28].copy_from_slice(&[0xa1, 0xa2, 0xa3, 0xa4]);
         assert_eq!(advert.emit(), bytes);
+        let ack = Ack { freed: 0xb1b2_b3b4, data: 0xc1c2_c3c4, late: false };
+        let place = Remote { addr, rkey };
+        let offer =
+            Message::Offer { phase: 0x0506, seq: 0x0102_0304, first: true, wait_all: true, len: 0x1000, place, ack };
+        (bytes[0], bytes[1]) = (7, 3);
+        bytes[2..4].copy_from_slice(&[5, 6]);
+        bytes[16..20].copy_from_slice(&[0xb1, 0xb2, 0xb3, 0xb4]);
+        bytes[28..].copy_from_slice(&[0xc1, 0xc2, 0xc3, 0xc4]);
+        assert_eq!(offer.emit(), bytes);
+        let unnamed = Message::Offer { phase: 6, seq: 0, first: false, wait_all: true, len: 9, place: NOWHERE, ack };
+        assert_eq!(unnamed.named(place), Message::parse(&unnamed.named(place).emit(), HEADER).expect("an OFFER"));
+        assert_ne!(unnamed.named(place), unnamed);
         let all = [
             advert,
+            offer,
+            unnamed,
+            Message::Advert { seq: 1, addr, rkey, len: 1, persistent: true },
+            Message::Room(ack),
+            Message::Room(Ack { late: true, ..ack }),
+            Message::Retract(8),
+            Message::Retracted(0xfffe),
+            Message::Seen(3),
             Message::Ack { seq: 5 },
             Message::Withdraw { seq: 6 },
             Message::Withdrawn { seq: 7, dropped: true },
@@ -274,23 +475,41 @@ mod tests {
     }
 
     #[test]
+    fn an_immediate_value_has_its_bits() {
+        let immediate = Immediate { direct: true, released: 0x7ff, seq: 0xf_0f0f };
+        assert_eq!(immediate.emit(), 0xffff_0f0f);
+        assert_eq!(Immediate::parse(0xffff_0f0f), immediate);
+        let indirect = Immediate { direct: false, released: 1, seq: 0 };
+        assert_eq!((indirect.emit(), Immediate::parse(1 << 20)), (1 << 20, indirect));
+    }
+
+    #[test]
     fn bytes_that_mean_nothing_are_refused() {
         // Each byte that a message has no use for.
-        let used: [&[(usize, usize)]; 3] = [&[(4, 16), (20, 28)], &[(4, 8)], &[(4, 8)]];
-        for (kind, used) in [1u8, 3, 6].into_iter().zip(used) {
+        let used: [(u8, &[(usize, usize)]); 7] = [
+            (1, &[(4, 16), (20, 28)]),
+            (3, &[(4, 8)]),
+            (6, &[(4, 8)]),
+            (7, &[(2, 32)]),
+            (8, &[(16, 20), (28, 32)]),
+            (9, &[(2, 4)]),
+            (11, &[(4, 8)]),
+        ];
+        for (kind, used) in used {
             for at in (1..HEADER).filter(|at| !used.iter().any(|(start, end)| (*start..*end).contains(at))) {
                 let mut bytes = [0; HEADER];
                 bytes[0] = kind;
-                bytes[at] = 2;
+                // A bit that no message has.
+                bytes[at] = 0x80;
                 assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
             }
         }
-        for kind in [0, 7, 255] {
+        for kind in [0, 12, 255] {
             let mut bytes = [0; HEADER];
             bytes[0] = kind;
             assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));
         }
-        let long = Message::Advert { seq: 0, addr: 0, rkey: 0, len: MAX_LEN + 1 };
+        let long = Message::Advert { seq: 0, addr: 0, rkey: 0, len: (1 << 31) + 1, persistent: false };
         assert_eq!(Message::parse(&long.emit(), HEADER), Err(Malformed));
         assert_eq!(Message::parse(&Message::Ack { seq: 0 }.emit(), HEADER - 1), Err(Malformed));
     }

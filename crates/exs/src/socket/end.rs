@@ -1,20 +1,34 @@
 //! The part of a connection that moves bytes: its queue pair, its slots, and the protocol between them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use rdma::{Access, CmId, Cq, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use rdma::sys::IBV_WC_RECV_RDMA_WITH_IMM;
+use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rdma::{Status, Wc};
 
+use super::completions::Places;
+use super::keys::Keys;
 use super::queue::{Event, EventKind, Queue};
 use super::shared::Device;
 use super::{Memory, Options};
-use crate::protocol::{Buffer, Connection, Done, HEADER, Op, Outcome, Output, Refused, Remote, Reset};
+use crate::protocol::Write;
+use crate::protocol::{Buffer, Connection, Done, HEADER, Kind, Message, Op, Outcome, Output, Refused, Remote, Reset};
 
-/// The upper half of a wr_id: what was posted. The lower half is the slot.
-const RECEIVE: u64 = 1 << 32;
-const SEND: u64 = 2 << 32;
-const READ: u64 = 3 << 32;
+/// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
+/// completion of their own.
+const RECEIVE: u64 = 1 << 56;
+const SEND: u64 = 2 << 56;
+const READ: u64 = 3 << 56;
+const WRITE: u64 = 4 << 56;
+/// A key is taken back.
+const TAKE: u64 = 5 << 56;
+/// A key is given; it completes only with an error.
+const GIVE: u64 = 6 << 56;
+const KINDS: u64 = 0xff << 56;
+
+/// Requests that one output may need: a key is taken back and given, and a message sent.
+const FEW: usize = 3;
 
 /// An operation that is not done.
 struct Pending {
@@ -26,11 +40,19 @@ struct Pending {
     memory: Arc<Memory>,
 }
 
+/// An event that waits until the peer's key is taken back, or for one in front of it.
+struct Leaving {
+    queue: Arc<Queue>,
+    event: Event,
+    waits: bool,
+}
+
 /// A queue pair with its memory; [`End::start`] adds the protocol.
 pub(super) struct End {
     pub qp: Arc<Qp>,
-    cq: Arc<Cq>,
     slots: Arc<Mr>,
+    /// The ring of a stream.
+    ring: Option<Arc<Mr>>,
     /// Bytes of a receive slot. Send slots, of a header each, are behind the receive slots.
     slot: usize,
     receive_slots: usize,
@@ -41,6 +63,10 @@ pub(super) struct End {
     protocol: Option<Connection>,
     pending: HashMap<u64, Pending>,
     next: u64,
+    keys: Keys,
+    leaving: VecDeque<Leaving>,
+    /// Behind the queue pair: its completions have places until it is gone.
+    _places: Places,
 }
 
 fn errno(why: Reset) -> Errno {
@@ -59,17 +85,18 @@ fn refused(why: Refused) -> Errno {
         Refused::Gone => libc::ECONNRESET,
         Refused::Empty | Refused::Twice => libc::EINVAL,
         Refused::Long => libc::EMSGSIZE,
+        Refused::NotSupported => libc::EOPNOTSUPP,
     })
 }
 
 impl End {
     /// A queue pair in state INIT for a connection of `id`.
-    pub fn new(device: &Device, id: &CmId, options: &Options, cookie: u64) -> rdma::Result<End> {
-        let receive_slots = Connection::slots(&options.settings(), options.credits) as usize;
+    pub fn new(device: &Device, id: &CmId, options: &Options) -> rdma::Result<End> {
+        let settings = options.settings();
+        let receive_slots = Connection::slots(&settings, options.credits) as usize;
         let sends = receive_slots + 8;
-        let room = sends + usize::from(options.reads);
-        let entries = (room + receive_slots) as u32;
-        let cq = device.context.create_cq(entries, Some(&device.completions), cookie)?;
+        let room = FEW * sends + usize::from(options.reads).max(options.credits.into());
+        let places = device.completions.places(&device.context, room + receive_slots)?;
         let cap = QpCap {
             max_send_wr: room as u32,
             max_recv_wr: receive_slots as u32,
@@ -77,31 +104,47 @@ impl End {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let (send_cq, recv_cq) = (Some(&cq), Some(&cq));
+        let (send_cq, recv_cq) = (Some(places.cq()), Some(places.cq()));
         let options_of_qp =
-            QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
+            QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
         let qp = device.pd.create_qp(&options_of_qp)?;
-        id.init_qp(&qp, Access::REMOTE_READ)?;
-        let slot = HEADER + options.small as usize;
+        let stream = settings.kind == Kind::Stream;
+        id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
+        let slot = HEADER + settings.small as usize;
         let slots = device.pd.reg_mr(receive_slots * slot + sends * HEADER, Access::LOCAL_WRITE)?;
-        let free_sends = (0..sends).collect();
-        let (pending, next, posted) = (HashMap::new(), 1, 0);
-        Ok(End { qp, cq, slots, slot, receive_slots, free_sends, posted, room, protocol: None, pending, next })
+        let ring = || device.pd.reg_mr(settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+        let ring = stream.then(ring).transpose()?;
+        let keys = Keys::new(device.windows.then(|| device.pd.clone()));
+        Ok(End {
+            qp,
+            slots,
+            ring,
+            slot,
+            receive_slots,
+            free_sends: (0..sends).collect(),
+            posted: 0,
+            room,
+            protocol: None,
+            pending: HashMap::new(),
+            next: 1,
+            keys,
+            leaving: VecDeque::new(),
+            _places: places,
+        })
     }
 
-    /// Begin the protocol: receives are posted, and completions make events from now on.
+    /// The place of the ring, for the peer.
+    pub fn ring(&self) -> Remote {
+        self.ring.as_ref().map_or(Remote { addr: 0, rkey: 0 }, |mr| Remote { addr: mr.addr(), rkey: mr.rkey() })
+    }
+
+    /// Begin the protocol: receives are posted.
     pub fn start(&mut self, protocol: Connection) -> rdma::Result<()> {
         for slot in 0..self.receive_slots {
             self.post_receive(slot as u32)?;
         }
         self.protocol = Some(protocol);
-        self.cq.arm(false)
-    }
-
-    /// Ask for an event with the next completion.
-    pub fn arm(&self) {
-        // A device that is gone: the connection's own end comes by rdma_cm.
-        let _ = self.cq.arm(false);
+        Ok(())
     }
 
     fn post_receive(&self, slot: u32) -> rdma::Result<()> {
@@ -121,10 +164,7 @@ impl End {
         let op = self.next;
         let at = Buffer { region: op, offset: buffer.offset as u64, len: buffer.len as u64 };
         let begun = match kind {
-            EventKind::Send => {
-                let addr = memory.mr.addr() + at.offset;
-                protocol.send(Op(op), at, Remote { addr, rkey: memory.mr.rkey() })
-            }
+            EventKind::Send => protocol.send(Op(op), at, buffer.persistent),
             _ => protocol.receive(Op(op), at, buffer.wait_all),
         };
         begun.map_err(refused)?;
@@ -170,71 +210,72 @@ impl End {
         self.protocol.as_ref().map_or((false, false), |protocol| (protocol.is_readable(), protocol.is_writable()))
     }
 
-    /// True if no operation is pending.
+    /// True if every operation has its event.
     pub fn is_done(&self) -> bool {
-        self.pending.is_empty()
+        self.pending.is_empty() && self.leaving.is_empty()
     }
 
     /// End the connection: the queue pair goes to ERR, then operations end.
     pub fn reset(&mut self, why: Reset) {
         // The peer's READs fail from here on. A queue pair that is in ERR already, or gone, cannot be read either.
         let _ = self.qp.set_state(rdma::QpState::Err);
+        self.keys.drop_all();
         if let Some(protocol) = &mut self.protocol {
             protocol.reset(why);
+        }
+        self.leaving.iter_mut().for_each(|leaving| leaving.waits = false);
+        self.act();
+    }
+
+    /// Take completions in, and do what follows.
+    pub fn take(&mut self, wcs: &[Wc]) {
+        for wc in wcs {
+            if let Err(why) = self.completed(wc) {
+                self.reset(why);
+            }
         }
         self.act();
     }
 
-    /// Take completions in, and do what follows; true if there was one.
-    pub fn progress(&mut self) -> bool {
-        if self.protocol.is_none() {
-            return false;
-        }
-        let mut wcs = [Wc::default(); 16];
-        let mut any = false;
-        loop {
-            let Ok(count) = self.cq.poll(&mut wcs) else {
-                self.reset(Reset::Peer);
-                return any;
-            };
-            for wc in &wcs[..count] {
-                if let Err(why) = self.completed(wc) {
-                    self.reset(why);
-                }
-            }
-            self.act();
-            any |= count > 0;
-            if count < wcs.len() {
-                return any;
-            }
-        }
-    }
-
     fn completed(&mut self, wc: &Wc) -> Result<(), Reset> {
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
-        let slot = wc.wr_id() & u64::from(u32::MAX);
+        let (kind, slot) = (wc.wr_id() & KINDS, wc.wr_id() & u64::from(u32::MAX));
         let good = wc.status() == Status::SUCCESS;
-        match wc.wr_id() & !u64::from(u32::MAX) {
-            READ => {
-                self.posted -= 1;
+        if kind != RECEIVE {
+            // After an error those without a completion of their own complete too, and nothing more is posted.
+            let count = 1 + (wc.wr_id() >> 32 & 0xff) as usize;
+            self.posted = self.posted.saturating_sub(count);
+        }
+        match kind {
+            READ | WRITE => {
                 if !good && protocol.dead().is_none() {
-                    // Its receive ends with the others, and no READ of it is under way.
+                    // Its operation ends with the others, and no transfer of it is under way.
                     self.reset(of_status(wc.status()));
                 }
-                if let Some(protocol) = &mut self.protocol {
-                    protocol.read_done();
+                match &mut self.protocol {
+                    Some(protocol) if kind == READ => protocol.read_done(),
+                    Some(protocol) => protocol.write_done(),
+                    None => {}
                 }
                 return Ok(());
             }
-            SEND => {
-                self.posted -= 1;
-                self.free_sends.push(slot as usize);
+            SEND => self.free_sends.push(slot as usize),
+            TAKE if good => {
+                self.keys.taken();
+                if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.waits) {
+                    leaving.waits = false;
+                }
+                self.leave();
             }
-            _ if good => {
-                let len = wc.byte_len() as usize;
+            RECEIVE if good => {
+                let len = wc.byte_len();
+                if let (true, Some(imm)) = (wc.opcode() == IBV_WC_RECV_RDMA_WITH_IMM, wc.imm()) {
+                    protocol.transferred(imm, len)?;
+                    return self.post_receive(slot as u32).map_err(|_| Reset::Peer);
+                }
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
-                if !protocol.arrived(slot as u32, &header, len)? {
+                if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 }
             }
@@ -246,14 +287,21 @@ impl End {
     /// Do what the protocol says, as far as the send queue has room.
     fn act(&mut self) {
         while let Some(protocol) = &mut self.protocol {
-            let full = self.posted >= self.room || self.free_sends.is_empty();
-            if full && protocol.next_needs_wire() {
+            let full = self.posted + FEW > self.room || self.free_sends.is_empty();
+            if full && protocol.dead().is_none() && (protocol.next_needs_wire() || !self.keys.is_unused()) {
                 return;
             }
             let Some(output) = protocol.poll() else { return };
             if self.act_one(output).is_err() {
                 self.reset(Reset::Peer);
             }
+        }
+    }
+
+    /// Hand out events that wait for no key.
+    fn leave(&mut self) {
+        while let Some(Leaving { queue, event, .. }) = self.leaving.pop_front_if(|leaving| !leaving.waits) {
+            queue.put(event);
         }
     }
 
@@ -267,24 +315,9 @@ impl End {
 
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
         match output {
-            Output::Send(message, data) => {
-                let Some(slot) = self.free_sends.pop() else { return Ok(()) };
-                let at = self.receive_slots * self.slot + slot * HEADER;
-                self.slots.write(at, &message.emit());
-                let header = self.slots.sge(at, HEADER);
-                let data = data.filter(|data| data.len > 0).and_then(|data| self.sge(data));
-                let sges = [header, data.unwrap_or(header)];
-                let sges = &sges[..1 + usize::from(data.is_some())];
-                self.posted += 1;
-                let sent = self.post(SEND | slot as u64, SendOp::Send, sges);
-                if sent.is_err() {
-                    self.free_sends.push(slot);
-                }
-                sent
-            }
+            Output::Send(message, buffer) => self.send_message(message, buffer),
             Output::Read(read) => {
                 let Some(sge) = self.sge(read.to) else { return Ok(()) };
-                self.posted += 1;
                 let posted = self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, &[sge]);
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     // It will not complete. Those behind it have not been posted.
@@ -293,42 +326,83 @@ impl End {
                 }
                 posted
             }
-            Output::Copy { slot, skip, to } => {
-                let from = slot as usize * self.slot + HEADER + skip as usize;
+            Output::Write(Write { from, to, imm }) => {
+                let Some(sge) = self.sge(from) else { return Ok(()) };
+                let posted = self.post(WRITE, SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm }, &[sge]);
+                if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
+                    protocol.reset(Reset::Peer);
+                    protocol.write_done();
+                }
+                posted
+            }
+            Output::Copy { slot, to } => {
+                let from = slot as usize * self.slot + HEADER;
                 if let Some(memory) = self.memory(to) {
                     copy(&self.slots, from, &memory.mr, to.offset as usize, to.len as usize);
                 }
                 Ok(())
             }
-            Output::Free { slot } => self.post_receive(slot),
-            Output::Done(done) => {
-                self.done(done);
+            Output::CopyRing { at, to } => {
+                if let (Some(ring), Some(memory)) = (&self.ring, self.memory(to)) {
+                    copy(ring, at as usize, &memory.mr, to.offset as usize, to.len as usize);
+                }
                 Ok(())
             }
+            Output::Free { slot } => self.post_receive(slot),
+            Output::Done(done) => self.done(done),
         }
+    }
+
+    /// Send a message, with what it names.
+    fn send_message(&mut self, message: Message, buffer: Option<Buffer>) -> rdma::Result<()> {
+        let Some(slot) = self.free_sends.pop() else { return Ok(()) };
+        let (mut message, mut data, mut before) = (message, None, 0);
+        if let Some(buffer) = buffer {
+            let access = match message {
+                Message::Advert { .. } => Some(Access::REMOTE_READ),
+                Message::Offer { .. } => Some(Access::REMOTE_WRITE),
+                _ => None,
+            };
+            if let Some(access) = access {
+                let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
+                let (place, posted) = self.keys.give(&self.qp, &memory.mr, buffer, access, GIVE)?;
+                (message, before) = (message.named(place), posted);
+            } else if buffer.len > 0 {
+                data = self.sge(buffer);
+            }
+        }
+        let at = self.receive_slots * self.slot + slot * HEADER;
+        self.slots.write(at, &message.emit());
+        let header = self.slots.sge(at, HEADER);
+        let sges = [header, data.unwrap_or(header)];
+        self.posted += before;
+        self.post(SEND | (before as u64) << 32 | slot as u64, SendOp::Send, &sges[..1 + usize::from(data.is_some())])
     }
 
     fn post(&mut self, wr_id: u64, op: SendOp<'_>, sges: &[Sge]) -> rdma::Result<()> {
         let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, op, Data::Sges(sges)) };
-        let posted = self.qp.post_send(&wr);
-        if posted.is_err() {
-            self.posted -= 1;
-        }
-        posted
+        self.qp.post_send(&wr)?;
+        self.posted += 1;
+        Ok(())
     }
 
-    fn done(&mut self, Done { op, outcome }: Done) {
-        let Some(pending) = self.pending.remove(&op.0) else { return };
-        let mut event = Event::new(pending.kind, pending.handle, Ok(0));
+    /// Tell the program, as soon as the peer has no key of the operation any more.
+    fn done(&mut self, Done { op, outcome }: Done) -> rdma::Result<()> {
+        let waits = self.keys.take(&self.qp, op.0, TAKE)?;
+        self.posted += usize::from(waits);
+        let Some(Pending { queue, handle, kind, len, .. }) = self.pending.remove(&op.0) else { return Ok(()) };
+        let mut event = Event::new(kind, handle, Ok(0));
         match outcome {
-            Outcome::Sent => event.result = Ok(pending.len),
+            Outcome::Sent => event.result = Ok(len),
             Outcome::Received { len, truncated, end } => {
                 (event.result, event.truncated, event.end) = (Ok(len), truncated, end);
             }
             Outcome::Cancelled => event.result = Err(Errno(libc::ECANCELED)),
             Outcome::Failed(why) => event.result = Err(errno(why)),
         }
-        pending.queue.put(event);
+        self.leaving.push_back(Leaving { queue, event, waits });
+        self.leave();
+        Ok(())
     }
 }
 
@@ -338,10 +412,11 @@ pub(super) struct Part {
     pub offset: usize,
     pub len: usize,
     pub wait_all: bool,
+    pub persistent: bool,
 }
 
 fn of_status(status: Status) -> Reset {
-    if status == Status::LOCAL_PROTECTION { Reset::Memory } else { Reset::Peer }
+    if matches!(status, Status::LOCAL_PROTECTION | Status::MW_BIND) { Reset::Memory } else { Reset::Peer }
 }
 
 fn copy(from: &Mr, mut at: usize, to: &Mr, mut place: usize, len: usize) {

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rdma::sys::cma::*;
-use rdma::{CmEvent, CmId, CmParam, CompChannel, Context, Errno, EventChannel, Library, Pd};
+use rdma::{CmEvent, CmId, CmParam, Context, Errno, EventChannel, Library, Pd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 
+use super::completions::Completions;
 use super::end::End;
+use super::keys::Keys;
 use super::queue::{Event, EventKind};
 use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting};
 use crate::protocol::{Connection, Hello, Reset};
@@ -24,7 +26,9 @@ const RESOLVE: u16 = 2000;
 pub(super) struct Device {
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
-    pub completions: Arc<CompChannel>,
+    pub completions: Completions,
+    /// It has memory windows of type 2.
+    pub windows: bool,
 }
 
 pub(super) struct Shared {
@@ -66,9 +70,9 @@ impl Shared {
             let id = channel.create_id(0)?;
             id.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
             let context = id.context()?;
-            let (pd, completions) = (context.alloc_pd()?, context.create_comp_channel()?);
-            completions.set_nonblocking()?;
-            Ok((channel, Device { context, pd, completions }))
+            let (pd, completions) = (context.alloc_pd()?, Completions::new(&context)?);
+            let windows = Keys::exist(&pd);
+            Ok((channel, Device { context, pd, completions, windows }))
         };
         let (channel, device) = start().map_err(|error| error.errno)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -91,17 +95,17 @@ impl Shared {
     }
 
     /// Wait for the wire, and serve it while no thread of the program does.
-    pub fn run(&self) {
+    pub fn run(self: &Arc<Self>) {
         while !self.stopped.load(Ordering::SeqCst) {
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
-                PollFd::new(&self.device.completions, PollFlags::IN),
+                PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
             if poll(&mut fds, None).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            while let Ok(Some(_)) = self.device.completions.try_event() {}
+            while let Ok(Some(_)) = self.device.completions.channel.try_event() {}
             while let Ok(Some(event)) = self.channel.try_event() {
                 self.event(event);
                 self.tell_of_change();
@@ -133,41 +137,33 @@ impl Shared {
         Polls(self)
     }
 
-    /// Move bytes of all connections. With `arm` the thread is woken by the next completion of each.
+    /// Move bytes of all connections. With `arm` the thread is woken by the next completion.
     pub fn progress(&self, arm: bool) {
+        self.look(arm, false);
+    }
+
+    /// As [`Shared::progress`]; `all` waits for completions that another thread has taken.
+    fn look(&self, arm: bool, all: bool) {
         let mut closed = Vec::new();
-        for socket in lock(&self.sockets).values() {
-            let Ok(mut inner) = socket.inner.try_lock() else {
-                // Another thread moves its bytes. One that arms must not pass it over.
-                if arm {
-                    let mut inner = socket.inner();
-                    self.step(socket, &mut inner, arm);
-                }
-                continue;
-            };
-            self.step(socket, &mut inner, arm);
-            if matches!(inner.stage, Stage::Closed) {
-                closed.push(socket.number);
-            }
+        if self.device.completions.poll(arm, all, &mut closed) {
+            self.tell_of_change();
         }
-        for number in closed {
-            lock(&self.sockets).remove(&number);
+        for socket in closed {
+            self.sweep(&socket);
+        }
+    }
+
+    /// Forget a connection that has closed.
+    pub fn sweep(&self, socket: &Socket) {
+        if matches!(socket.inner().stage, Stage::Closed) {
+            self.device.completions.leave(socket.qp.load(Ordering::Relaxed));
+            lock(&self.sockets).remove(&socket.number);
         }
     }
 
     fn tell_of_change(&self) {
         if let Some(changed) = self.changed.get() {
             changed();
-        }
-    }
-
-    fn step(&self, socket: &Socket, inner: &mut Inner, arm: bool) {
-        // Arms first, then looks: what comes between would wake no thread.
-        if let (true, Some(end)) = (arm, &inner.end) {
-            end.arm();
-        }
-        if socket.step(inner) {
-            self.tell_of_change();
         }
     }
 
@@ -202,7 +198,7 @@ impl Shared {
     }
 
     pub fn connect(
-        &self,
+        self: &Arc<Self>,
         from: Option<Bound>,
         to: SocketAddr,
         options: Options,
@@ -210,7 +206,7 @@ impl Shared {
     ) -> rdma::Result<Arc<Socket>> {
         let Bound { number, id } = from.map_or_else(|| self.id(), Ok)?;
         let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None });
-        let socket = Arc::new(Socket { number, options, inner, id });
+        let socket = self.socket(number, options, inner, id);
         lock(&self.sockets).insert(number, socket.clone());
         if let Err(error) = socket.id.resolve_addr(to, RESOLVE) {
             lock(&self.sockets).remove(&number);
@@ -219,8 +215,19 @@ impl Shared {
         Ok(socket)
     }
 
+    fn socket(self: &Arc<Self>, number: u64, options: Options, inner: Mutex<Inner>, id: Arc<CmId>) -> Arc<Socket> {
+        let (qp, shared) = (AtomicU32::new(0), Arc::downgrade(self));
+        Arc::new(Socket { number, options, qp, inner, id, shared })
+    }
+
+    /// The socket has a queue pair.
+    fn enter(&self, socket: &Arc<Socket>, end: &End) {
+        socket.qp.store(end.qp.number(), Ordering::Relaxed);
+        self.device.completions.enter(end.qp.number(), socket);
+    }
+
     /// Take an event of rdma_cm(7) in.
-    fn event(&self, event: CmEvent) {
+    fn event(self: &Arc<Self>, event: CmEvent) {
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
             let listener = lock(&self.listeners).get(&event.cookie).cloned();
             if let Some(listener) = listener {
@@ -236,6 +243,8 @@ impl Shared {
             return;
         }
         let Some(socket) = lock(&self.sockets).get(&event.cookie).cloned() else { return };
+        // What the peer has sent before it went is there.
+        self.look(false, true);
         let mut inner = socket.inner();
         let failed = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => socket.id.resolve_route(RESOLVE).err().map(|error| error.errno),
@@ -261,16 +270,18 @@ impl Shared {
         if let Some(errno) = failed {
             self.lost(&socket, &mut inner, errno);
         }
+        drop(inner);
+        self.sweep(&socket);
     }
 
     /// Ask the peer, now that there is a route.
-    fn ask(&self, socket: &Socket, inner: &mut Inner) -> rdma::Result<()> {
+    fn ask(&self, socket: &Arc<Socket>, inner: &mut Inner) -> rdma::Result<()> {
         if !matches!(inner.stage, Stage::Connecting(_)) {
             // The program has closed it meanwhile.
             return Ok(());
         }
-        let end = End::new(&self.device, &socket.id, &socket.options, socket.number)?;
-        let hello = Hello(socket.options.settings()).emit();
+        let end = End::new(&self.device, &socket.id, &socket.options)?;
+        let hello = Hello { settings: socket.options.settings(), ring: end.ring() }.emit();
         let reads = socket.options.reads;
         let param = CmParam {
             private_data: &hello,
@@ -280,6 +291,7 @@ impl Shared {
             ..CmParam::default()
         };
         socket.id.connect(&end.qp, &param)?;
+        self.enter(socket, &end);
         inner.end = Some(end);
         Ok(())
     }
@@ -300,10 +312,7 @@ impl Shared {
     /// The connection is gone, or was never made.
     fn lost(&self, socket: &Arc<Socket>, inner: &mut Inner, errno: Errno) {
         if let Some(end) = &mut inner.end {
-            // What the peer has sent before it went is there.
-            end.progress();
             end.reset(Reset::Peer);
-            end.progress();
         }
         match std::mem::replace(&mut inner.stage, Stage::Gone) {
             Stage::Connecting((queue, handle)) => {
@@ -325,7 +334,7 @@ impl Shared {
     }
 
     /// Give waiting connections to waiting accepts.
-    pub fn match_up(&self, listener: &Listener) {
+    pub fn match_up(self: &Arc<Self>, listener: &Listener) {
         loop {
             let mut state = listener.state();
             let Waiting { requests, accepts } = &mut *state;
@@ -342,20 +351,21 @@ impl Shared {
         }
     }
 
-    fn accept(&self, listener: &Listener, event: &CmEvent, to: To) -> Result<(), Errno> {
+    fn accept(self: &Arc<Self>, listener: &Listener, event: &CmEvent, to: To) -> Result<(), Errno> {
         let errno = |error: rdma::Error| error.errno;
         let id: Arc<CmId> = event.id.clone().ok_or(Errno(libc::EPROTO))?;
         let options = listener.options;
         let (protocol, param) = settings(event, &options).ok_or(Errno(libc::ECONNREFUSED))?;
         let number = self.number();
-        let mut end = End::new(&self.device, &id, &options, number).map_err(errno)?;
+        let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
-        let hello = Hello(options.settings()).emit();
+        let hello = Hello { settings: options.settings(), ring: end.ring() }.emit();
         let inner = Mutex::new(Inner { stage: Stage::Accepting(to), end: None });
-        let socket = Arc::new(Socket { number, options, inner, id });
+        let socket = self.socket(number, options, inner, id);
         let mut inner = socket.inner();
         // Its events may come as soon as the peer is answered.
         lock(&self.sockets).insert(number, socket.clone());
+        self.enter(&socket, &end);
         let accepted = end
             .start(protocol)
             .and_then(|()| socket.id.accept(&end.qp, &CmParam { private_data: &hello, ..param }))
@@ -365,6 +375,7 @@ impl Shared {
             Err(_) => {
                 // The table is locked before a socket, never behind it.
                 drop(inner);
+                self.device.completions.leave(end.qp.number());
                 lock(&self.sockets).remove(&number);
             }
         }
@@ -375,10 +386,10 @@ impl Shared {
 /// The protocol and the parameters of a connection, by what the peer says in its request or its answer. `None`: it is
 /// no EXS of this version, or cannot be read from.
 fn settings(event: &CmEvent, options: &Options) -> Option<(Connection, CmParam<'static>)> {
-    let Hello(mut theirs) = Hello::parse(&event.private_data).ok()?;
+    let mut theirs = Hello::parse(&event.private_data).ok()?;
     let ours = options.settings();
     // This end has posted receives for the answers to that many.
-    theirs.credits = theirs.credits.min(ours.credits);
+    theirs.settings.credits = theirs.settings.credits.min(ours.credits);
     let initiator_depth = options.reads.min(event.initiator_depth);
     let responder_resources = options.reads.min(event.responder_resources);
     if initiator_depth == 0 || responder_resources == 0 {

@@ -1,8 +1,8 @@
 //! Every state of a sender, a receiver and the wire between them.
 //!
-//! The ring has 4 bytes, up to 4 receives are pending, and numbers have 3 bits, so that they wrap. The program sends and
-//! receives 1 or 2 bytes, with MSG_WAITALL and without, cancels, and ends its data. Messages stay on the wire, and copies
-//! under way, as long as they like. The checked code is that of the sockets.
+//! The ring has 4 bytes, up to 4 receives are pending, and numbers have 3 bits, so that they wrap. The program sends
+//! and receives 1 or 2 bytes, with MSG_WAITALL and without, cancels, and ends its data. Messages stay on the wire, and
+//! copies under way, as long as they like. The checked code is that of the sockets.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -111,7 +111,7 @@ impl World {
     }
 
     fn pump_receiver(&mut self) -> Result<(), Fault> {
-        while let Some(action) = self.receiver.next() {
+        while let Some(action) = self.receiver.poll() {
             match action {
                 Action::Copy { id, offset, at, len } => self.copy = Some((id, offset, at, len)),
                 Action::Advert(advert, ack) => self.to_sender.push_back(ToSender::Advert(advert, ack)),
@@ -121,8 +121,7 @@ impl World {
             }
         }
         let count = |f: fn(&ToSender) -> bool| self.to_sender.iter().filter(|message| f(message)).count() as u32;
-        let (adverts, acks) =
-            (count(|m| matches!(m, ToSender::Advert(..))), count(|m| matches!(m, ToSender::Ack(_))));
+        let (adverts, acks) = (count(|m| matches!(m, ToSender::Advert(..))), count(|m| matches!(m, ToSender::Ack(_))));
         if adverts > self.shape.adverts || acks > super::acks(self.shape.data) {
             return Err(format!("{adverts} ADVERT and {acks} ACK are under way"));
         }
@@ -162,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    fn to_receiver(&mut self) -> Result<bool, Fault> {
+    fn deliver_to_receiver(&mut self) -> Result<bool, Fault> {
         let Some(message) = self.to_receiver.pop_front() else { return Ok(false) };
         match message {
             ToReceiver::Data(Transfer { direct: Some((place, skip)), len, seq, released, .. }, number) => {
@@ -188,7 +187,7 @@ impl World {
         Ok(true)
     }
 
-    fn to_sender(&mut self) -> Result<bool, Fault> {
+    fn deliver_to_sender(&mut self) -> Result<bool, Fault> {
         let Some(message) = self.to_sender.pop_front() else { return Ok(false) };
         match message {
             ToSender::Advert(advert, ack) => {
@@ -220,7 +219,7 @@ impl World {
     /// The states that follow without the program, then those that it may bring about.
     fn next(&self, bounds: Bounds) -> Result<(Vec<World>, Vec<World>), Fault> {
         let (mut internal, mut external) = (Vec::new(), Vec::new());
-        for step in [World::to_receiver, World::to_sender, World::end_copy] {
+        for step in [World::deliver_to_receiver, World::deliver_to_sender, World::end_copy] {
             let mut world = self.clone();
             if step(&mut world)? {
                 internal.push(world);
@@ -452,14 +451,16 @@ fn holds(bounds: Bounds, shape: Shape) -> usize {
     explore(shape, bounds).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-const SMALL: Bounds = Bounds { receives: 2, wait_all: &[false, true], waiting: 2, cancels: false, fins: true, relative: true };
+const SMALL: Bounds =
+    Bounds { receives: 2, wait_all: &[false, true], waiting: 2, cancels: false, fins: true, relative: true };
 
 #[test]
 fn four_receives_and_a_ring_of_four_bytes() {
     // The end of the data, cancels and a mixture of both kinds have runs of their own: the product takes minutes.
     for wait_all in [&[false], &[true]] {
         let states = holds(Bounds { receives: 4, wait_all, fins: false, ..SMALL }, shape(None));
-        assert!(states > 100_000, "{states} states");eprintln!("{states}");
+        assert!(states > 100_000, "{states} states");
+        eprintln!("{states}");
     }
 }
 

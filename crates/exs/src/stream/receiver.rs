@@ -112,9 +112,9 @@ impl Receiver {
         self.receives.len()
     }
 
-    /// True if the peer's data have ended and all of them are in receives.
-    pub fn is_at_end(&self) -> bool {
-        self.fin && self.used == 0
+    /// True if all data of the peer have arrived; some may be in the ring.
+    pub fn has_fin(&self) -> bool {
+        self.fin
     }
 
     /// The receives that are pending, in order; for the end of a connection.
@@ -123,13 +123,18 @@ impl Receiver {
         self.receives.drain(..).map(|receive| receive.id)
     }
 
+    /// True if a receive behind those that are pending would be served now; also by the end of the data.
+    pub fn has_data(&self) -> bool {
+        self.receives.is_empty() && (self.used > 0 || self.fin)
+    }
+
     /// Add a receive of `len` bytes, at least 1.
     pub fn post(&mut self, id: u64, len: u32, wait_all: bool) {
         self.receives.push_back(Receive { id, len, filled: 0, wait_all, cancel: false });
     }
 
-    /// Ask for the end of a receive. True: it will end, and it is cancelled if it was not too late. False: it is too late,
-    /// or there is none.
+    /// Ask for the end of a receive. True: it will end, and it is cancelled if it was not too late. False: it is too
+    /// late, or there is none.
     pub fn cancel(&mut self, id: u64) -> bool {
         let Some(at) = self.receives.iter().position(|receive| receive.id == id) else { return false };
         let receive = &mut self.receives[at];
@@ -237,7 +242,7 @@ impl Receiver {
     }
 
     /// The next thing to do.
-    pub fn next(&mut self) -> Option<Action> {
+    pub fn poll(&mut self) -> Option<Action> {
         self.ended().or_else(|| self.copy()).or_else(|| self.advertise()).or_else(|| self.acknowledge())
     }
 

@@ -162,8 +162,8 @@ impl<P: Copy> Sender<P> {
         Some(transfer)
     }
 
-    /// Adverts that the sender is done with, to be told in a message of its own (SEEN): when no transfer can tell it, and
-    /// the receiver may lack them.
+    /// Adverts that the sender is done with, to be told in a message of its own (SEEN): when no transfer can tell it,
+    /// and the receiver may lack them.
     pub fn seen(&mut self) -> Option<u32> {
         (self.released >= self.shape.adverts.div_ceil(2)).then(|| std::mem::take(&mut self.released))
     }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::protocol::Hello;
+use crate::protocol::wire::HEADER;
+use crate::protocol::{Hello, Kind, Malformed};
 
 /// xorshift64*.
 struct Random(u64);
@@ -31,11 +32,10 @@ struct Sending {
 
 struct Receiving {
     data: Vec<u8>,
-    wait_all: bool,
 }
 
 struct End {
-    connection: Connection,
+    connection: Packets,
     slots: Vec<Option<Vec<u8>>>,
     /// Slots that are posted, which messages take in this order.
     posted: VecDeque<u32>,
@@ -55,7 +55,7 @@ struct End {
 }
 
 impl End {
-    fn new(connection: Connection, slots: u32) -> End {
+    fn new(connection: Packets, slots: u32) -> End {
         End {
             connection,
             slots: (0..slots).map(|_| None).collect(),
@@ -82,7 +82,7 @@ impl End {
     fn send(&mut self, data: Vec<u8>) {
         let op = self.number();
         let buffer = Buffer { region: op, offset: 0, len: data.len() as u64 };
-        match self.connection.send(Op(op), buffer, Remote { addr: op * PLACE, rkey: op as u32 }) {
+        match self.connection.send(Op(op), buffer, false) {
             Ok(()) => {
                 self.sent.push_back((op, data.clone()));
                 self.sends.insert(op, Sending { data, cancelled: false });
@@ -91,12 +91,12 @@ impl End {
         }
     }
 
-    fn receive(&mut self, len: usize, wait_all: bool) {
+    fn receive(&mut self, len: usize) {
         let op = self.number();
         let buffer = Buffer { region: op, offset: 0, len: len as u64 };
         // What comes at once must find the receive.
-        self.receives.insert(op, Receiving { data: vec![0; len], wait_all });
-        match self.connection.receive(Op(op), buffer, wait_all) {
+        self.receives.insert(op, Receiving { data: vec![0; len] });
+        match self.connection.receive(Op(op), buffer) {
             Ok(()) => self.order.push_back(op),
             Err(refused) => {
                 assert_eq!(refused, Refused::Full);
@@ -113,13 +113,13 @@ impl End {
 }
 
 /// Give an end the bytes of a SEND.
-fn arrive(connection: &mut Connection, slot: u32, bytes: &[u8]) -> Result<bool, Reset> {
-    connection.arrived(slot, bytes.first_chunk().expect("a header"), bytes.len())
+fn arrive(connection: &mut Packets, slot: u32, bytes: &[u8]) -> Result<bool, Reset> {
+    let message = Message::parse(bytes.first_chunk().expect("a header"), bytes.len());
+    connection.arrived(slot, message.map_err(|Malformed| Reset::Protocol)?)
 }
 
 struct World {
     ends: [End; 2],
-    kind: Kind,
     random: Random,
     received: u64,
     smalls: u64,
@@ -127,30 +127,33 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, kind: Kind) -> World {
+    fn new(seed: u64) -> World {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let kind = Kind::SeqPacket;
         let settings: [Settings; 2] = std::array::from_fn(|_| Settings {
             kind,
             credits: 1 + random.below(4) as u16,
             small: [0, 8, 40][random.below(3) as usize],
+            ring: 0,
         });
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let theirs = Hello::parse(&Hello(theirs).emit()).expect("a greeting").0;
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 } };
+            let theirs = Hello::parse(&hello.emit()).expect("a greeting").settings;
             let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(6) as usize);
-            let mut connection = Connection::new(ours, theirs, reads, places).expect("one kind");
+            let mut connection = Packets::new(ours, theirs, reads, places);
             // Numbers wrap early.
             connection.next_seq = u32::MAX - 20;
             connection.expected = u32::MAX - 20;
-            End::new(connection, Connection::slots(&ours, theirs.credits))
+            End::new(connection, crate::protocol::Connection::slots(&ours, theirs.credits))
         });
-        World { ends, kind, random, received: 0, smalls: 0, read: 0 }
+        World { ends, random, received: 0, smalls: 0, read: 0 }
     }
 
     /// Do one output of an end; false if there is none.
     fn output(&mut self, i: usize) -> bool {
-        let Some(output) = self.ends[i].connection.poll() else { return false };
+        let Some(output) = self.ends[i].connection.outputs.pop_front() else { return false };
         if let Output::Send(Message::Withdrawn { seq, dropped: true }, _) = output {
             // From here on, receives of this end pass it over.
             let peer = &mut self.ends[1 - i];
@@ -161,8 +164,10 @@ impl World {
         let end = &mut self.ends[i];
         match output {
             Output::Send(message, data) => {
-                let mut bytes = message.emit().to_vec();
-                if let Some(buffer) = data {
+                let place = data.map(|buffer| Remote { addr: buffer.region * PLACE, rkey: buffer.region as u32 });
+                let named = place.map_or(message, |place| message.named(place));
+                let mut bytes = named.emit().to_vec();
+                if let (Message::Small { .. }, Some(buffer)) = (message, data) {
                     self.smalls += 1;
                     bytes.extend_from_slice(&end.sends[&buffer.region].data);
                 }
@@ -172,15 +177,16 @@ impl World {
                 end.reads.push_back(read);
                 assert!(end.reads.len() <= end.connection.reads, "more READs than agreed");
             }
-            Output::Copy { slot, skip, to } => {
+            Output::Copy { slot, to } => {
                 let message = end.slots[slot as usize].clone().expect("the slot is in use");
-                end.write(to, &message[HEADER + skip as usize..][..to.len as usize]);
+                end.write(to, &message[HEADER..][..to.len as usize]);
             }
             Output::Free { slot } => {
                 assert!(end.slots[slot as usize].take().is_some(), "the slot is in use");
                 end.posted.push_back(slot);
             }
             Output::Done(done) => self.done(i, done),
+            other => panic!("{other:?} is for a stream"),
         }
         true
     }
@@ -211,20 +217,10 @@ impl World {
                 if at_end {
                     assert!(len == 0 && peer.shut && peer.sent.is_empty(), "the end comes after all data");
                     end.saw_end = true;
-                } else if self.kind == Kind::SeqPacket {
+                } else {
                     let (_, packet) = peer.sent.pop_front().expect("a packet was sent");
                     assert_eq!(data, &packet[..packet.len().min(receive.data.len())]);
                     assert_eq!(truncated, packet.len() > receive.data.len());
-                } else {
-                    assert!(!truncated && len > 0);
-                    assert!(!receive.wait_all || len == receive.data.len() as u64 || peer.shut, "MSG_WAITALL");
-                    for byte in data {
-                        let front = peer.sent.front_mut().expect("bytes were sent");
-                        assert_eq!(*byte, front.1.remove(0));
-                        if front.1.is_empty() {
-                            peer.sent.pop_front();
-                        }
-                    }
                 }
             }
             Outcome::Failed(_) => {
@@ -263,7 +259,7 @@ impl World {
 
     fn step(&mut self, may_shut: bool) {
         let i = self.random.below(2) as usize;
-        let least = u64::from(self.kind == Kind::Stream);
+        let least = 0;
         match self.random.below(16) {
             0..=2 => {
                 let len = least + [self.random.below(9), self.random.below(100)][self.random.below(2) as usize];
@@ -272,8 +268,7 @@ impl World {
             }
             3..=5 => {
                 let len = least + self.random.below(100);
-                let wait_all = self.random.one_in(3);
-                self.ends[i].receive(len as usize, wait_all);
+                self.ends[i].receive(len as usize);
             }
             6 if self.random.one_in(2) => {
                 let end = &mut self.ends[i];
@@ -318,31 +313,27 @@ impl World {
     }
 }
 
-const KINDS: [Kind; 2] = [Kind::SeqPacket, Kind::Stream];
-
-/// Run a check for many seeds and both kinds; a failure names the seed.
-fn seeds(count: u64, check: impl Fn(u64, Kind)) {
-    struct Named(u64, Kind);
+/// Run a check for many seeds; a failure names the seed.
+fn seeds(count: u64, check: impl Fn(u64)) {
+    struct Named(u64);
     impl Drop for Named {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                eprintln!("seed {} of {:?}", self.0, self.1);
+                eprintln!("seed {}", self.0);
             }
         }
     }
     for seed in 1..=count {
-        for kind in KINDS {
-            let _named = Named(seed, kind);
-            check(seed, kind);
-        }
+        let _named = Named(seed);
+        check(seed);
     }
 }
 
 #[test]
 fn data_arrive_once_and_in_order() {
     let total = std::cell::Cell::new([0u64; 4]);
-    seeds(400, |seed, kind| {
-        let mut world = World::new(seed, kind);
+    seeds(400, |seed| {
+        let mut world = World::new(seed);
         for _ in 0..4000 {
             world.step(true);
         }
@@ -355,7 +346,7 @@ fn data_arrive_once_and_in_order() {
             world.settle();
             for end in &mut world.ends {
                 if !end.saw_end {
-                    end.receive(64, false);
+                    end.receive(64);
                 }
             }
             if world.ends.iter().all(|end| end.saw_end) {
@@ -379,8 +370,8 @@ fn data_arrive_once_and_in_order() {
 
 #[test]
 fn a_reset_ends_every_operation_once() {
-    seeds(400, |seed, kind| {
-        let mut world = World::new(seed, kind);
+    seeds(400, |seed| {
+        let mut world = World::new(seed);
         for _ in 0..seed * 3 {
             world.step(false);
         }
@@ -401,30 +392,28 @@ fn a_reset_ends_every_operation_once() {
         for end in &mut world.ends {
             assert!(end.sends.is_empty() && end.receives.is_empty(), "every operation has its event");
             let buffer = Buffer { region: 0, offset: 0, len: 1 };
-            let refused = end.connection.send(Op(0), buffer, Remote { addr: 0, rkey: 0 });
+            let refused = end.connection.send(Op(0), buffer, false);
             assert_eq!(refused, Err(Refused::Gone));
-            assert_eq!(end.connection.receive(Op(0), buffer, false), Err(Refused::Gone));
-            assert_eq!(end.connection.poll(), None);
+            assert_eq!(end.connection.receive(Op(0), buffer), Err(Refused::Gone));
+            assert_eq!(end.connection.outputs.pop_front(), None);
         }
     });
 }
 
 /// An end of SEQPACKET with two credits in each direction and 8 bytes of small data.
-fn end(kind: Kind) -> Connection {
-    let settings = Settings { kind, credits: 2, small: 8 };
-    Connection::new(settings, settings, 1, 4).expect("one kind")
+fn end() -> Packets {
+    let settings = Settings { kind: Kind::SeqPacket, credits: 2, small: 8, ring: 0 };
+    Packets::new(settings, settings, 1, 4)
 }
 
 fn buffer(len: u64) -> Buffer {
     Buffer { region: 0, offset: 0, len }
 }
 
-const PLACE_0: Remote = Remote { addr: 0x1000, rkey: 7 };
-
 #[test]
 fn a_hostile_peer_is_found_out() {
     let small = |seq, len: u32| [&Message::Small { seq, len }.emit()[..], &vec![0; len as usize]].concat();
-    let advert = |seq, addr| Message::Advert { seq, addr, rkey: 1, len: 100 }.emit().to_vec();
+    let advert = |seq, addr| Message::Advert { seq, addr, rkey: 1, len: 100, persistent: false }.emit().to_vec();
     // What comes in front, then what is refused.
     type Bytes = Vec<u8>;
     let cases: [(&str, Vec<Bytes>, Bytes); 12] = [
@@ -446,81 +435,113 @@ fn a_hostile_peer_is_found_out() {
         ("data after FIN", vec![Message::Fin { seq: 0 }.emit().to_vec()], advert(0, 0)),
     ];
     for (what, before, last) in cases {
-        let mut connection = end(Kind::SeqPacket);
-        connection.send(Op(1), buffer(100), PLACE_0).expect("room");
+        let mut connection = end();
+        connection.send(Op(1), buffer(100), false).expect("room");
         for message in before {
             arrive(&mut connection, 0, &message).expect(what);
         }
         assert_eq!(arrive(&mut connection, 1, &last), Err(Reset::Protocol), "{what}");
     }
-    let empty = Message::Advert { seq: 0, addr: 0, rkey: 0, len: 0 }.emit();
-    assert_eq!(arrive(&mut end(Kind::Stream), 0, &empty), Err(Reset::Protocol), "nothing, on a stream");
 }
 
 #[test]
 fn calls_are_refused_by_their_reason() {
-    let mut connection = end(Kind::Stream);
-    assert_eq!(connection.send(Op(1), buffer(0), PLACE_0), Err(Refused::Empty));
-    assert_eq!(connection.receive(Op(1), buffer(MAX_LEN + 1), false), Err(Refused::Long));
+    let mut connection = end();
     for op in 0..4 {
-        connection.send(Op(op), buffer(9), PLACE_0).expect("room");
+        connection.send(Op(op), buffer(9), false).expect("room");
     }
-    assert_eq!(connection.receive(Op(3), buffer(1), false), Err(Refused::Twice));
-    assert_eq!(connection.send(Op(4), buffer(9), PLACE_0), Err(Refused::Full));
+    assert_eq!(connection.receive(Op(3), buffer(1)), Err(Refused::Twice));
+    assert_eq!(connection.send(Op(4), buffer(9), false), Err(Refused::Full));
     // Two credits: two advertisements, and nothing else.
-    let adverts = std::iter::from_fn(|| connection.poll()).collect::<Vec<_>>();
-    assert!(matches!(adverts[..], [Output::Send(Message::Advert { seq: 0, .. }, None), Output::Send(..)]));
+    let adverts = std::iter::from_fn(|| connection.outputs.pop_front()).collect::<Vec<_>>();
+    assert!(matches!(adverts[..], [Output::Send(Message::Advert { seq: 0, .. }, Some(_)), Output::Send(..)]));
     connection.shutdown();
-    assert_eq!(connection.poll(), None, "FIN comes after the data");
-    assert_eq!(connection.send(Op(5), buffer(9), PLACE_0), Err(Refused::Shut));
+    assert_eq!(connection.outputs.pop_front(), None, "FIN comes after the data");
+    assert_eq!(connection.send(Op(5), buffer(9), false), Err(Refused::Shut));
     arrive(&mut connection, 0, &Message::Ack { seq: 1 }.emit()).expect("an ACK");
-    let fin = std::iter::from_fn(|| connection.poll()).last();
+    let fin = std::iter::from_fn(|| connection.outputs.pop_front()).last();
     assert_eq!(fin, Some(Output::Send(Message::Fin { seq: 4 }, None)));
-    let other = Settings { kind: Kind::SeqPacket, ..connection.ours };
-    assert!(Connection::new(other, connection.ours, 1, 1).is_none(), "the two kinds differ");
 }
 
 #[test]
 fn a_receive_at_the_end_of_a_dead_connection_sees_the_end() {
-    let mut connection = end(Kind::Stream);
+    let mut connection = end();
     arrive(&mut connection, 0, &Message::Fin { seq: 0 }.emit()).expect("FIN");
     connection.reset(Reset::Peer);
-    connection.receive(Op(1), buffer(8), false).expect("the end");
+    connection.receive(Op(1), buffer(8)).expect("the end");
     let outcome = Outcome::Received { len: 0, truncated: false, end: true };
-    assert_eq!(connection.poll(), Some(Output::Done(Done { op: Op(1), outcome })));
+    assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(1), outcome })));
 }
 
 /// What an end sends when it does all that it can.
-fn messages(connection: &mut Connection) -> Vec<Message> {
-    let outputs = std::iter::from_fn(|| connection.poll());
+fn messages(connection: &mut Packets) -> Vec<Message> {
+    let outputs = std::iter::from_fn(|| connection.outputs.pop_front());
     outputs.filter_map(|output| if let Output::Send(message, _) = output { Some(message) } else { None }).collect()
 }
 
 #[test]
 fn every_slot_can_be_needed() {
-    let settings = Settings { kind: Kind::SeqPacket, credits: 1, small: 0 };
-    let mut connection = Connection::new(settings, settings, 1, 4).expect("one kind");
+    let settings = Settings { kind: Kind::SeqPacket, credits: 1, small: 0, ring: 0 };
+    let mut connection = Packets::new(settings, settings, 1, 4);
     // The peer has advertised, wants it back, and takes nothing in: all this is under way to it.
-    connection.send(Op(1), buffer(9), PLACE_0).expect("room");
+    connection.send(Op(1), buffer(9), false).expect("room");
     connection.cancel(Op(1));
     connection.shutdown();
-    connection.receive(Op(2), buffer(9), false).expect("room");
-    arrive(&mut connection, 0, &Message::Advert { seq: 0, addr: 0, rkey: 1, len: 9 }.emit()).expect("an advertisement");
+    connection.receive(Op(2), buffer(9)).expect("room");
+    arrive(&mut connection, 0, &Message::Advert { seq: 0, addr: 0, rkey: 1, len: 9, persistent: false }.emit())
+        .expect("an advertisement");
     connection.read_done();
     arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
     let sent = messages(&mut connection);
-    assert_eq!(sent.len() as u32, Connection::slots(&settings, settings.credits), "{sent:?}");
+    assert_eq!(sent.len() as u32, crate::protocol::Connection::slots(&settings, settings.credits), "{sent:?}");
 }
 
 #[test]
-fn a_receive_of_a_stream_waits_for_all_only_if_asked() {
-    for (wait_all, done) in [(false, true), (true, false)] {
-        let mut connection = end(Kind::Stream);
-        connection.receive(Op(1), buffer(9), wait_all).expect("room");
-        let small = [&Message::Small { seq: 0, len: 3 }.emit()[..], b"abc"].concat();
-        assert_eq!(arrive(&mut connection, 0, &small), Ok(true));
-        let outputs: Vec<_> = std::iter::from_fn(|| connection.poll()).collect();
-        let outcome = Outcome::Received { len: 3, truncated: false, end: false };
-        assert_eq!(outputs.contains(&Output::Done(Done { op: Op(1), outcome })), done, "MSG_WAITALL: {wait_all}");
+fn a_persistent_send_is_read_again_and_again() {
+    let mut connection = end();
+    let advert = |seq| Message::Advert { seq, addr: 0x1000, rkey: 1, len: 9, persistent: seq == 0 }.emit();
+    arrive(&mut connection, 0, &advert(0)).expect("a persistent advertisement");
+    arrive(&mut connection, 0, &advert(1)).expect("another one");
+    for op in 1..=3 {
+        connection.receive(Op(op), buffer(4)).expect("room");
+        let from = Remote { addr: 0x1000, rkey: 1 };
+        assert_eq!(connection.outputs.pop_front(), Some(Output::Read(Read { from, to: buffer(4) })));
+        connection.read_done();
+        let outcome = Outcome::Received { len: 4, truncated: true, end: false };
+        assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(op), outcome })));
+        assert_eq!(connection.outputs.pop_front(), None, "no ACK");
+    }
+    // It is given back when the READ under way has ended, and the next one is served.
+    connection.receive(Op(4), buffer(9)).expect("room");
+    arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
+    assert_eq!(messages(&mut connection), []);
+    let twice = arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit());
+    assert_eq!(twice, Err(Reset::Protocol), "one question at a time");
+    connection.read_done();
+    assert_eq!(messages(&mut connection), [Message::Withdrawn { seq: 0, dropped: true }]);
+    connection.receive(Op(5), buffer(9)).expect("room");
+    connection.read_done();
+    assert_eq!(messages(&mut connection), [Message::Ack { seq: 1 }]);
+}
+
+#[test]
+fn a_persistent_send_ends_when_it_is_given_back() {
+    let mut connection = end();
+    connection.send(Op(1), buffer(1), true).expect("room");
+    connection.send(Op(2), buffer(1), false).expect("room");
+    let sent = messages(&mut connection);
+    assert!(matches!(sent[..], [Message::Advert { persistent: true, .. }, Message::Small { .. }]), "{sent:?}");
+    let ack = |seq| Message::Ack { seq }.emit();
+    assert!(connection.cancel(Op(1)));
+    assert_eq!(messages(&mut connection), [Message::Withdraw { seq: 0 }]);
+    arrive(&mut connection, 0, &Message::Withdrawn { seq: 0, dropped: true }.emit()).expect("the answer");
+    let outcome = Outcome::Cancelled;
+    assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(1), outcome })));
+    arrive(&mut connection, 0, &ack(1)).expect("an ACK");
+    for seq in 0..2 {
+        let mut connection = end();
+        connection.send(Op(1), buffer(1), true).expect("room");
+        connection.send(Op(2), buffer(1), false).expect("room");
+        assert_eq!(arrive(&mut connection, 0, &ack(seq)), Err(Reset::Protocol), "ACK {seq} with a persistent send");
     }
 }

@@ -1,0 +1,519 @@
+//! An end of a connection of kind SEQPACKET.
+//!
+//! The surroundings call [`Packets::send`], [`Packets::receive`], [`Packets::cancel`] and
+//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`] and
+//! [`Packets::reset`] for the wire, and do what [`Packets::poll`] says, in that order.
+//!
+//! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
+//! wait for one: as many advertisements as the peer gives credits, an ACK for each advertisement that the peer has
+//! outstanding, one WITHDRAW, one WITHDRAWN, one FIN ([`Packets::slots`]). The slot of SMALL stays in use until its
+//! data are consumed; every other slot is posted again before anything else is done.
+
+use std::collections::VecDeque;
+
+use super::connection::{Output, Read};
+use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
+use super::wire::{Message, Settings};
+
+/// A send of this end. Those with a number are in front of those without.
+#[derive(Debug)]
+struct Send {
+    op: Op,
+    buffer: Buffer,
+    /// EXS_PERSISTENT.
+    persistent: bool,
+    /// Number of its advertisement.
+    seq: Option<u32>,
+}
+
+/// A receive of this end.
+#[derive(Debug)]
+struct Receive {
+    op: Op,
+    buffer: Buffer,
+    /// Bytes that are on their way into the buffer or in it.
+    assigned: u64,
+    /// Bytes that are in the buffer.
+    landed: u64,
+    /// Nothing more goes into it.
+    closed: bool,
+    truncated: bool,
+    end: bool,
+}
+
+/// An advertisement of the peer.
+#[derive(Debug)]
+struct Incoming {
+    seq: u32,
+    len: u64,
+    from: Source,
+    persistent: bool,
+    /// Bytes that receives take or have taken, and those that are there; of a persistent one, of all receives.
+    assigned: u64,
+    landed: u64,
+    /// No receive takes it any more.
+    closed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Slot(u32),
+    Memory(Remote),
+}
+
+/// A READ that is not completed.
+#[derive(Debug)]
+struct Flight {
+    seq: u32,
+    op: Op,
+    len: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fin {
+    No,
+    /// After the last advertisement.
+    Wanted,
+    Sent,
+}
+
+/// An end of a connection.
+#[derive(Debug)]
+pub(super) struct Packets {
+    ours: Settings,
+    theirs: Settings,
+    /// READs that may be outstanding.
+    reads: usize,
+    /// Pending operations of a direction.
+    places: usize,
+    sends: VecDeque<Send>,
+    /// Sends that have a number.
+    advertised: usize,
+    next_seq: u32,
+    /// Advertisements that the program wants back. The first was asked for if `asked`.
+    withdrawals: VecDeque<u32>,
+    asked: bool,
+    fin: Fin,
+    receives: VecDeque<Receive>,
+    incoming: VecDeque<Incoming>,
+    /// Number of the peer's next advertisement.
+    expected: u32,
+    flights: VecDeque<Flight>,
+    /// A persistent advertisement that the peer wants back, and from which a READ is under way.
+    leaving: Option<u32>,
+    peer_fin: bool,
+    dead: Option<Reset>,
+    pub(super) outputs: VecDeque<Output>,
+}
+
+impl Packets {
+    /// An end whose peer has the settings `theirs`. `reads` READs may be outstanding, at least 1, and `places`
+    /// operations pending in each direction.
+    pub fn new(ours: Settings, theirs: Settings, reads: usize, places: usize) -> Packets {
+        Packets {
+            ours,
+            theirs,
+            reads: reads.max(1),
+            places,
+            sends: VecDeque::new(),
+            advertised: 0,
+            next_seq: 0,
+            withdrawals: VecDeque::new(),
+            asked: false,
+            fin: Fin::No,
+            receives: VecDeque::new(),
+            incoming: VecDeque::new(),
+            expected: 0,
+            flights: VecDeque::new(),
+            leaving: None,
+            peer_fin: false,
+            dead: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Bytes up to which a send goes as SMALL.
+    pub fn small(&self) -> u64 {
+        self.ours.small.min(self.theirs.small).into()
+    }
+
+    /// True when no send is pending and FIN, if it was wanted, has been handed out.
+    pub fn is_flushed(&self) -> bool {
+        self.sends.is_empty() && self.fin != Fin::Wanted
+    }
+
+    /// The reason why the connection ended.
+    pub fn dead(&self) -> Option<Reset> {
+        self.dead
+    }
+
+    fn check(&self, op: Op, pending: usize) -> Result<(), Refused> {
+        if self.sends.iter().any(|send| send.op == op) || self.receives.iter().any(|receive| receive.op == op) {
+            return Err(Refused::Twice);
+        }
+        if pending >= self.places { Err(Refused::Full) } else { Ok(()) }
+    }
+
+    /// True if a send would be taken.
+    pub fn is_writable(&self) -> bool {
+        self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
+    }
+
+    /// True if a receive would be served, or the data have ended.
+    pub fn is_readable(&self) -> bool {
+        self.peer_fin || self.incoming.iter().any(|incoming| !incoming.closed)
+    }
+
+    /// Begin a send of a buffer, which belongs to the connection until the operation is done.
+    pub fn send(&mut self, op: Op, buffer: Buffer, persistent: bool) -> Result<(), Refused> {
+        if self.fin != Fin::No {
+            return Err(Refused::Shut);
+        }
+        if self.dead.is_some() {
+            return Err(Refused::Gone);
+        }
+        self.check(op, self.sends.len())?;
+        self.sends.push_back(Send { op, buffer, persistent, seq: None });
+        self.advertise();
+        Ok(())
+    }
+
+    /// Begin a receive into a buffer, which belongs to the connection until the operation is done.
+    pub fn receive(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
+        let ended = self.peer_fin && self.incoming.is_empty();
+        if self.dead.is_some() && !ended {
+            return Err(Refused::Gone);
+        }
+        self.check(op, self.receives.len())?;
+        if self.dead.is_some() {
+            self.done(op, Outcome::Received { len: 0, truncated: false, end: true });
+            return Ok(());
+        }
+        let (assigned, landed, closed, truncated, end) = (0, 0, false, false, false);
+        self.receives.push_back(Receive { op, buffer, assigned, landed, closed, truncated, end });
+        self.transfer();
+        Ok(())
+    }
+
+    /// Ask for an operation's end. True: its event will come, which may be [`Outcome::Cancelled`] or, if the peer has
+    /// taken the data, [`Outcome::Sent`]. False: it is too late for a receive, or there is no such operation.
+    pub fn cancel(&mut self, op: Op) -> bool {
+        if let Some(at) = self.sends.iter().position(|send| send.op == op) {
+            match self.sends[at].seq {
+                Some(seq) if self.withdrawals.contains(&seq) => {}
+                Some(seq) => {
+                    self.withdrawals.push_back(seq);
+                    self.withdraw();
+                }
+                None => {
+                    self.sends.remove(at);
+                    self.done(op, Outcome::Cancelled);
+                    self.advertise();
+                }
+            }
+            return true;
+        }
+        let free = |receive: &Receive| receive.op == op && receive.assigned == 0 && !receive.closed;
+        let Some(at) = self.receives.iter().position(free) else { return false };
+        self.receives.remove(at);
+        self.done(op, Outcome::Cancelled);
+        true
+    }
+
+    /// Send nothing more, after what is pending (SHUT_WR).
+    pub fn shutdown(&mut self) {
+        if self.fin == Fin::No {
+            self.fin = Fin::Wanted;
+            self.advertise();
+        }
+    }
+
+    /// See [`super::Connection::arrived`].
+    pub fn arrived(&mut self, slot: u32, message: Message) -> Result<bool, Reset> {
+        if self.dead.is_some() {
+            return Ok(false);
+        }
+        match message {
+            Message::Advert { seq, addr, rkey, len, persistent } => {
+                // The READ would run past the end of the peer's addresses.
+                addr.checked_add(len.into()).ok_or(Reset::Protocol)?;
+                self.advertisement(seq, len, Source::Memory(Remote { addr, rkey }), persistent)?;
+            }
+            Message::Small { seq, len } => {
+                if len > self.ours.small {
+                    return Err(Reset::Protocol);
+                }
+                self.advertisement(seq, len, Source::Slot(slot), false)?;
+                return Ok(true);
+            }
+            Message::Ack { seq } => self.acknowledged(seq)?,
+            Message::Withdraw { seq } => self.asked_back(seq)?,
+            Message::Withdrawn { seq, dropped } => self.given_back(seq, dropped)?,
+            Message::Fin { seq } => {
+                if self.peer_fin || seq != self.expected {
+                    return Err(Reset::Protocol);
+                }
+                self.peer_fin = true;
+                self.transfer();
+            }
+            Message::Offer { .. }
+            | Message::Room(_)
+            | Message::Retract(_)
+            | Message::Retracted(_)
+            | Message::Seen(_) => {
+                return Err(Reset::Protocol);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The oldest READ is completed; after [`Packets::reset`], also without success.
+    pub fn read_done(&mut self) {
+        let Some(flight) = self.flights.pop_front() else { return };
+        if self.dead.is_some() {
+            self.fail_receives();
+            return;
+        }
+        self.land(flight.op, flight.seq, flight.len);
+        self.transfer();
+    }
+
+    /// The connection is gone. The caller has moved the queue pair to ERR before: the peer reads no buffer of this end
+    /// any more. Receives are done when their READs are.
+    pub fn reset(&mut self, why: Reset) {
+        if self.dead.is_some() {
+            return;
+        }
+        self.dead = Some(why);
+        // READs that the caller has not seen are the last ones, and it will not complete them.
+        let unseen = self.outputs.iter().filter(|output| matches!(output, Output::Read(_))).count();
+        self.flights.truncate(self.flights.len() - unseen);
+        self.outputs.retain(|output| matches!(output, Output::Done(_) | Output::Copy { .. }));
+        self.advertised = 0;
+        self.withdrawals.clear();
+        while let Some(send) = self.sends.pop_front() {
+            self.done(send.op, Outcome::Failed(why));
+        }
+        self.fail_receives();
+    }
+
+    fn fail_receives(&mut self) {
+        let Some(why) = self.dead else { return };
+        while self.flights.is_empty()
+            && let Some(receive) = self.receives.pop_front()
+        {
+            self.done(receive.op, Outcome::Failed(why));
+        }
+    }
+
+    fn done(&mut self, op: Op, outcome: Outcome) {
+        self.outputs.push_back(Output::Done(Done { op, outcome }));
+    }
+
+    /// Advertise as many sends as there are credits for, then FIN.
+    fn advertise(&mut self) {
+        let small = self.small();
+        while self.advertised < usize::from(self.theirs.credits) && self.advertised < self.sends.len() {
+            let send = &mut self.sends[self.advertised];
+            let (seq, len) = (self.next_seq, send.buffer.len);
+            send.seq = Some(seq);
+            // Bounded by MAX_LEN.
+            let len = len as u32;
+            let message = if u64::from(len) <= small && !send.persistent {
+                Message::Small { seq, len }
+            } else {
+                Message::Advert { seq, addr: 0, rkey: 0, len, persistent: send.persistent }
+            };
+            self.outputs.push_back(Output::Send(message, Some(send.buffer)));
+            self.next_seq = seq.wrapping_add(1);
+            self.advertised += 1;
+        }
+        if self.fin == Fin::Wanted && self.advertised == self.sends.len() {
+            self.fin = Fin::Sent;
+            self.outputs.push_back(Output::Send(Message::Fin { seq: self.next_seq }, None));
+        }
+    }
+
+    /// The place of an outstanding advertisement among the sends.
+    fn outstanding(&self, seq: u32) -> Option<usize> {
+        self.sends.iter().take(self.advertised).position(|send| send.seq == Some(seq))
+    }
+
+    fn acknowledged(&mut self, seq: u32) -> Result<(), Reset> {
+        let last = self.outstanding(seq).ok_or(Reset::Protocol)?;
+        // Those that stay are given back, and what is behind one is not consumed before.
+        if self.sends.iter().take(last + 1).any(|send| send.persistent) {
+            return Err(Reset::Protocol);
+        }
+        for _ in 0..=last {
+            let Some(send) = self.sends.pop_front() else { break };
+            self.advertised -= 1;
+            // A WITHDRAW that is under way will be answered; one that is not is needless now.
+            let first = self.asked.then(|| self.withdrawals.front().copied()).flatten();
+            self.withdrawals.retain(|withdrawn| Some(*withdrawn) != send.seq || Some(*withdrawn) == first);
+            self.done(send.op, Outcome::Sent);
+        }
+        self.advertise();
+        Ok(())
+    }
+
+    /// Ask for the first advertisement that the program wants back, unless one is asked for.
+    fn withdraw(&mut self) {
+        if let (false, Some(seq)) = (self.asked, self.withdrawals.front()) {
+            self.outputs.push_back(Output::Send(Message::Withdraw { seq: *seq }, None));
+            self.asked = true;
+        }
+    }
+
+    fn given_back(&mut self, seq: u32, dropped: bool) -> Result<(), Reset> {
+        if !self.asked || self.withdrawals.front() != Some(&seq) {
+            return Err(Reset::Protocol);
+        }
+        self.asked = false;
+        self.withdrawals.pop_front();
+        if dropped {
+            let at = self.outstanding(seq).ok_or(Reset::Protocol)?;
+            self.advertised -= 1;
+            if let Some(send) = self.sends.remove(at) {
+                self.done(send.op, Outcome::Cancelled);
+            }
+            self.advertise();
+        }
+        self.withdraw();
+        Ok(())
+    }
+
+    /// The peer wants an advertisement back: it is dropped if nothing of it is taken.
+    fn asked_back(&mut self, seq: u32) -> Result<(), Reset> {
+        // The peer asks once at a time, so it has had the answer to its last question.
+        let answers = self.outputs.iter().any(|output| matches!(output, Output::Send(Message::Withdrawn { .. }, _)));
+        if answers || self.leaving.is_some() {
+            return Err(Reset::Protocol);
+        }
+        let free = |incoming: &Incoming| {
+            incoming.seq == seq && !incoming.closed && (incoming.persistent || incoming.assigned == 0)
+        };
+        let Some(at) = self.incoming.iter().position(free) else {
+            self.outputs.push_back(Output::Send(Message::Withdrawn { seq, dropped: false }, None));
+            return Ok(());
+        };
+        self.incoming[at].closed = true;
+        self.leaving = Some(seq);
+        self.transfer();
+        Ok(())
+    }
+
+    /// Answer a WITHDRAW when no READ of its advertisement is under way.
+    fn leave(&mut self) {
+        let Some(seq) = self.leaving else { return };
+        let Some(at) = self.incoming.iter().position(|incoming| incoming.seq == seq) else { return };
+        if self.incoming[at].landed < self.incoming[at].assigned {
+            return;
+        }
+        if let Some(Incoming { from: Source::Slot(slot), .. }) = self.incoming.remove(at) {
+            self.outputs.push_back(Output::Free { slot });
+        }
+        self.leaving = None;
+        self.outputs.push_back(Output::Send(Message::Withdrawn { seq, dropped: true }, None));
+    }
+
+    fn advertisement(&mut self, seq: u32, len: u32, from: Source, persistent: bool) -> Result<(), Reset> {
+        let over = self.incoming.len() >= usize::from(self.ours.credits);
+        if self.peer_fin || seq != self.expected || over {
+            return Err(Reset::Protocol);
+        }
+        self.expected = seq.wrapping_add(1);
+        let (len, assigned, landed, closed) = (len.into(), 0, 0, false);
+        self.incoming.push_back(Incoming { seq, len, from, persistent, assigned, landed, closed });
+        self.transfer();
+        Ok(())
+    }
+
+    /// Bytes have reached the buffer of a receive.
+    fn land(&mut self, op: Op, seq: u32, len: u64) {
+        if let Some(receive) = self.receives.iter_mut().find(|receive| receive.op == op) {
+            receive.landed += len;
+        }
+        if let Some(incoming) = self.incoming.iter_mut().find(|incoming| incoming.seq == seq) {
+            incoming.landed += len;
+        }
+    }
+
+    /// Move bytes from advertisements to receives, both in order, then end what is complete.
+    fn transfer(&mut self) {
+        while self.dead.is_none() && self.transfer_one() {}
+        if self.dead.is_none() {
+            self.leave();
+        }
+        self.settle();
+    }
+
+    /// One step; false if there is none.
+    fn transfer_one(&mut self) -> bool {
+        let Some(receive) = self.receives.iter_mut().find(|receive| !receive.closed) else { return false };
+        let Some(incoming) = self.incoming.iter_mut().find(|incoming| !incoming.closed) else {
+            receive.end = self.peer_fin;
+            receive.closed = self.peer_fin;
+            return receive.closed;
+        };
+        let len = incoming.len.min(receive.buffer.len);
+        let to = receive.buffer.part(0, len);
+        let (seq, op, from) = (incoming.seq, receive.op, incoming.from);
+        if len > 0 && matches!(from, Source::Memory(_)) && self.flights.len() >= self.reads {
+            return false;
+        }
+        incoming.assigned += len;
+        receive.assigned = len;
+        incoming.closed = !incoming.persistent;
+        receive.closed = true;
+        receive.truncated = len < incoming.len;
+        match from {
+            _ if len == 0 => {}
+            Source::Slot(slot) => {
+                self.outputs.push_back(Output::Copy { slot, to });
+                self.land(op, seq, len);
+            }
+            Source::Memory(remote) => {
+                self.outputs.push_back(Output::Read(Read { from: remote, to }));
+                self.flights.push_back(Flight { seq, op, len });
+            }
+        }
+        true
+    }
+
+    /// Acknowledge advertisements that are consumed, and end receives, both in order.
+    fn settle(&mut self) {
+        let mut last = None;
+        while let Some(first) = self.incoming.front()
+            && first.closed
+            && first.landed == first.assigned
+            && !first.persistent
+            && self.leaving != Some(first.seq)
+            && self.dead.is_none()
+        {
+            last = Some(first.seq);
+            if let Source::Slot(slot) = first.from {
+                self.outputs.push_back(Output::Free { slot });
+            }
+            self.incoming.pop_front();
+        }
+        if let Some(seq) = last {
+            // One that waits for room is taken in by this one.
+            self.outputs.retain(|output| !matches!(output, Output::Send(Message::Ack { .. }, _)));
+            self.outputs.push_back(Output::Send(Message::Ack { seq }, None));
+        }
+        while let Some(first) = self.receives.front()
+            && first.closed
+            && first.landed == first.assigned
+        {
+            let outcome = Outcome::Received { len: first.landed, truncated: first.truncated, end: first.end };
+            let op = first.op;
+            self.receives.pop_front();
+            self.done(op, outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "packets_tests.rs"]
+mod tests;
