@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use report::facts::{self, AckWait, Adapter, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits};
+use report::facts::{
+    self, AckWait, Adapter, CountWait, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits,
+};
 use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
 use wire::{Env, Nanos};
 
@@ -10,7 +12,7 @@ use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, Mr};
-use crate::wq::cq::Completions;
+use crate::wq::cq::{Completions, Cq};
 
 impl<P: Env> Engine<P> {
     /// All facts that the engine knows. Paths are only named: the platform's owner describes them.
@@ -143,6 +145,11 @@ impl<P: Env> Engine<P> {
                 .map(|_| (qp.rc.reads_out, most)),
             fence: next.is_some_and(|wqe| wqe.flags.contains(SendFlags::FENCE)),
             backlog: qp.unreliable.backlog.len() as u32,
+            completions: qp.sq.waiting().map(|waiting| CountWait {
+                cq: waiting.cq.index,
+                count: waiting.count,
+                had: self.done.cqs.get(waiting.cq).map_or(0, Cq::count),
+            }),
         }
     }
 
@@ -198,5 +205,7 @@ fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
         head,
         next_psn: qp.rc.next_psn.get(),
         unacked_psn: qp.rc.unacked.get(),
+        enabled: qp.sq.managed.as_ref().map(|managed| managed.enabled),
+        begun: qp.sq.fetched,
     }
 }

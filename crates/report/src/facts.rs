@@ -160,6 +160,12 @@ pub struct Sq {
     pub next_psn: u32,
     /// The oldest sequence number that is not acknowledged.
     pub unacked_psn: u32,
+    /// Requests enabled since the last reset; `None`: the queue is not managed.
+    #[serde(default)]
+    pub enabled: Option<u64>,
+    /// Requests that have begun since the last reset.
+    #[serde(default)]
+    pub begun: u64,
 }
 
 /// The request at the head of a send queue.
@@ -211,6 +217,20 @@ pub struct Waits {
     pub fence: bool,
     /// The number of datagrams and messages of UC that wait for a receive.
     pub backlog: u32,
+    /// The count that the WAIT at the head of the send queue waits for.
+    #[serde(default)]
+    pub completions: Option<CountWait>,
+}
+
+/// A wait of a send queue for the completions of a completion queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CountWait {
+    /// The handle of the completion queue.
+    pub cq: u32,
+    /// The number of completions that it waits for.
+    pub count: u64,
+    /// The number of completions that the queue has had.
+    pub had: u64,
 }
 
 /// A wait for an acknowledgement.

@@ -261,6 +261,10 @@ fn a_wait_holds_back_what_is_behind_it() {
     b.write(0, 0, 3).unwrap();
     assert_eq!(b.good(), [1]);
     assert_eq!(b.w.nodes[0].engine.destroy_cq(arrivals), Err(Errno::EBUSY));
+    let now = b.w.now;
+    let facts = b.w.nodes[0].engine.facts(now);
+    let waits: Vec<_> = facts.qps.iter().filter_map(|qp| qp.waits.completions.clone()).collect();
+    assert_eq!(waits, [report::facts::CountWait { cq: arrivals.index, count: 2, had: 0 }]);
     b.arrive(b"one     ");
     assert!(b.good().is_empty());
     b.arrive(b"two     ");

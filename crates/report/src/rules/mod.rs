@@ -5,6 +5,7 @@
 
 mod cm;
 mod cq;
+mod managed;
 mod qp;
 mod whole;
 
@@ -66,6 +67,7 @@ pub fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     let adapter = &situation.report.adapter;
     apply(whole::RULES, situation, [situation.report], |_| "process".into(), &mut found);
     apply(qp::RULES, situation, &adapter.qps, qp_name, &mut found);
+    apply(managed::RULES, situation, &adapter.qps, qp_name, &mut found);
     apply(cq::RULES, situation, &adapter.cqs, cq_name, &mut found);
     apply(cq::SRQ_RULES, situation, &adapter.srqs, srq_name, &mut found);
     let ids = situation.report.cm.iter().flat_map(|cm| &cm.ids);

@@ -172,6 +172,25 @@ const CASES: &[Case] = &[
         (w.sq().held, w.sq().held_signaled) = (128, 1);
         w.nothing_moves();
     }, "all 128 requests are complete, and their completions wait in CQ 3"),
+    ("wait", Note, |w| w.qp().waits.completions = Some(CountWait { cq: 3, count: 9, had: 7 }),
+        "a WAIT holds the send queue back: CQ 3 has had 7 completions, and 2 are missing until 9"),
+    ("wait", Stuck, |w| {
+        w.qp().waits.completions = Some(CountWait { cq: 3, count: 1, had: 0 });
+        w.qp().rq.as_mut().unwrap().posted = 0;
+    }, "and 1 is missing until 1; nothing that is under way can complete there (unsignaled requests do not"),
+    ("wait-cycle", Stuck, |w| {
+        let mut other = qp(0x12, 0x23);
+        (other.send_cq, other.recv_cq) = (Some(4), Some(5));
+        other.waits.completions = Some(CountWait { cq: 3, count: 1, had: 0 });
+        w.qp().waits.completions = Some(CountWait { cq: 4, count: 1, had: 0 });
+        w.qp().rq.as_mut().unwrap().posted = 0;
+        w.us.adapter.qps.push(other);
+    }, "QP 0x000011 waits for CQ 4, which only QP 0x000012 could complete to; QP 0x000012 waits for CQ 3, which only QP \
+        0x000011 could complete to: a circle of WAITs"),
+    ("not-enabled", Waiting, |w| (w.sq().waiting, w.sq().enabled) = (4, Some(0)),
+        "4 send requests wait for an ENABLE: none was ever enabled"),
+    ("not-enabled", Note, |w| (w.sq().waiting, w.sq().enabled, w.sq().begun) = (1, Some(3), 3),
+        "one send request waits for an ENABLE: 3 were enabled so far"),
     ("refused", Waiting, |w| {
         w.qp().counters.rnr_naks_out = 3;
         w.qp().rq = Some(Rq { depth: 16, total: 16, ..Rq::default() });
@@ -271,6 +290,7 @@ fn every_rule_says_what_it_should() {
 fn every_rule_has_a_case() {
     let names = |rules: &[Rule<Qp>]| rules.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let mut rules: BTreeSet<&str> = names(qp::RULES).into_iter().collect();
+    rules.extend(managed::RULES.iter().map(|(name, _)| *name));
     rules.extend(cq::RULES.iter().map(|(name, _)| *name));
     rules.extend(cq::SRQ_RULES.iter().map(|(name, _)| *name));
     rules.extend(whole::RULES.iter().map(|(name, _)| *name));
