@@ -63,23 +63,19 @@ impl QpnTable {
 
     #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<QpId> {
+        // Branches: a conditional move would wait for the packet.
         let (last, id) = self.last.get();
         if last == qpn.get() {
             return Some(id);
         }
         cold_path();
-        self.find_other(qpn)
-    }
-
-    // A function of its own, so that the comparison above stays a branch: a conditional move would wait for the packet.
-    #[inline(never)]
-    fn find_other(&self, qpn: Qpn) -> Option<QpId> {
         let (recent, id) = self.recent(qpn).get();
-        let found = if recent == qpn.get() { Some(id) } else { self.look_up(qpn) };
-        if let Some(id) = found {
-            self.last.set((qpn.get(), id));
+        if recent == qpn.get() {
+            self.last.set((recent, id));
+            return Some(id);
         }
-        found
+        cold_path();
+        self.look_up(qpn)
     }
 
     #[inline(always)]
@@ -91,6 +87,7 @@ impl QpnTable {
         let block = self.blocks.iter().find(|b| qpn.get().wrapping_sub(b.first) < BLOCK)?;
         let id = block.qps[(qpn.get() - block.first) as usize]?;
         self.recent(qpn).set((qpn.get(), id));
+        self.last.set((qpn.get(), id));
         Some(id)
     }
 
