@@ -91,6 +91,8 @@ impl Service {
     /// A TCP socket has no operation left.
     pub fn remove_tcp(&self, tcp: &Arc<Tcp>) {
         self.work().tcps.retain(|other| !Arc::ptr_eq(other, tcp));
+        // The thread has the second descriptor while it waits, and a connection ends with its last one.
+        self.kick();
     }
 
     /// Look after a poll.

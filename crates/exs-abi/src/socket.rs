@@ -216,7 +216,13 @@ pub unsafe extern "C" fn exs_bind(fd: c_int, at: *const libc::sockaddr, len: lib
             Stage::Closing => return refuse(libc::EBADF),
             _ => return refuse(libc::EINVAL),
         }
-        state.stage = Stage::New(Some(device()?.bind(addr)?));
+        // rdma_bind_addr(3) has one errno for an address in use and for one that this host does not have.
+        let bound = device()?.bind(addr).map_err(|error| match error {
+            Errno(libc::EADDRNOTAVAIL) if std::net::UdpSocket::bind((addr.ip(), 0)).is_ok() => Errno(libc::EADDRINUSE),
+            Errno(libc::ENODEV) => Errno(libc::EADDRNOTAVAIL),
+            error => error,
+        })?;
+        state.stage = Stage::New(Some(bound));
         Ok(0)
     })
 }

@@ -464,6 +464,8 @@ impl Socket {
             return Ok(());
         }
         if let Some(end) = &mut inner.end {
+            // What the peer sends now, its end as well, goes into none of them.
+            end.cancel_receives();
             // The peer sees the end of the data if it has all of them; else a reset.
             if end.has_sends() || end.shutdown().is_err() {
                 end.reset(Reset::Closed);

@@ -187,6 +187,14 @@ impl Connection {
         of!(mut self, end => end.cancel(op))
     }
 
+    /// Cancel all receives into which nothing goes yet.
+    pub fn cancel_receives(&mut self) {
+        let ops: Vec<Op> = self.receives.iter().map(|receive| receive.op).collect();
+        for op in ops {
+            self.cancel(op);
+        }
+    }
+
     /// Send nothing more, after what is pending (SHUT_WR).
     pub fn shutdown(&mut self) {
         of!(mut self, end => end.shutdown());

@@ -182,6 +182,14 @@ impl End {
         asked
     }
 
+    /// See [`Connection::cancel_receives`].
+    pub fn cancel_receives(&mut self) {
+        if let Some(protocol) = &mut self.protocol {
+            protocol.cancel_receives();
+        }
+        self.act();
+    }
+
     /// Send nothing more. ENOTCONN: there is no connection.
     pub fn shutdown(&mut self) -> Result<(), Errno> {
         self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown();

@@ -81,8 +81,9 @@ struct State {
     /// Operations that will bring an event, and events that are there.
     places: usize,
     depth: usize,
-    /// Threads that sleep.
+    /// Threads that sleep, and the fewest events that one of them waits for.
     sleepers: usize,
+    wanted: usize,
     waiting: WaitMode,
     bell: Option<Bell>,
     /// The number of events at which the bell rings.
@@ -148,7 +149,7 @@ impl Queue {
         state.events.push_back(event);
         state.ring(false);
         self.came.fetch_add(1, Ordering::Relaxed);
-        if state.sleepers > 0 {
+        if state.sleepers > 0 && state.events.len() >= state.wanted {
             drop(state);
             // It fails for no word that is mapped.
             let _ = futex::wake(&self.came, futex::Flags::PRIVATE, i32::MAX as u32);
@@ -239,6 +240,7 @@ impl Queue {
                 break;
             }
             let seen = self.came.load(Ordering::Relaxed);
+            state.wanted = if state.sleepers == 0 { least } else { least.min(state.wanted) };
             state.sleepers += 1;
             drop(state);
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };

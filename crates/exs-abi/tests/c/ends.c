@@ -1,0 +1,151 @@
+// Ends that are not wanted: a peer that dies, memory that vanishes, memory in use, the child of a fork.
+#include "common.h"
+
+// It receives one packet, and then stays until it is killed.
+static void mortal(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	char byte;
+	EQUALS(exs_recv(fd, &byte, 1, 0, SYNC, LOOSE), 1);
+	for (;;)
+		pause();
+}
+
+static void echoes(int port)
+{
+	echo_packets(port);
+}
+
+// It waits for the end of a connection that is reset.
+static void resigned(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	static char bytes[1 << 20];
+	fill((unsigned char *)bytes, sizeof bytes, 1);
+	exs_send(fd, bytes, sizeof bytes, 0, SYNC, LOOSE);
+	closed(fd);
+}
+
+const struct part PARTS[] = {{"mortal", mortal}, {"echo", echoes}, {"resigned", resigned}, {NULL, NULL}};
+
+static char bytes[4096];
+
+static void killed(exs_qhandle_t queue)
+{
+	int from = listener(SOCK_SEQPACKET);
+	struct peer *peer = start("mortal", port_of(from));
+	int fd = accepted(from);
+	exs_pollfd_t entry = {.fd = fd, .events = POLLIN};
+	exs_fdvec_t list = {.exs_fdv_fds = &entry, .exs_fdv_count = 1};
+	EQUALS(exs_send(fd, bytes, 1, 0, SYNC, LOOSE), 1);
+	EQUALS(exs_poll(&list, 0, NULL, queue, 50), 0);
+	for (int i = 0; i < 3; i++) {
+		EQUALS(exs_send(fd, bytes, i == 1 ? 4096 : 1, 0, queue, i, LOOSE), 0);
+		EQUALS(exs_recv(fd, bytes, 1, 0, queue, 10 + i, LOOSE), 0);
+	}
+	EQUALS(kill(peer->process, SIGKILL), 0);
+	int sends = 0, receives = 0, polls = 0;
+	for (int left = 7; left > 0; left--) {
+		exs_event_t event = next_event(queue);
+		if (event.exs_evt_type == EXS_EVT_POLL) {
+			EQUALS(event.exs_evt_length, 1);
+			CHECK(entry.revents & (POLLIN | POLLHUP));
+			polls++;
+			continue;
+		}
+		EQUALS(event.exs_evt_errno, ECONNRESET);
+		EQUALS(event.exs_evt_ahandle, event.exs_evt_type == EXS_EVT_SEND ? sends++ : 10 + receives++);
+	}
+	CHECK(sends == 3 && receives == 3 && polls == 1);
+	REFUSED(exs_send(fd, bytes, 1, 0, queue, 0, LOOSE), ECONNRESET);
+	REFUSED(exs_recv(fd, bytes, 1, 0, SYNC, LOOSE), ECONNRESET);
+	EQUALS(waitpid(peer->process, NULL, 0), peer->process);
+	free(peer);
+	closed(fd);
+	closed(from);
+	no_event(queue);
+}
+
+// Registered memory that is unmapped while a receive has it: an EFAULT event, and the connection is reset.
+static void vanished(exs_qhandle_t queue)
+{
+	const size_t len = 1 << 20;
+	char *gone = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(gone != MAP_FAILED);
+	exs_mhandle_t handle = exs_mregister(gone, len, 0);
+	CHECK(handle != EXS_MHANDLE_INVALID);
+	int from = listener(SOCK_SEQPACKET);
+	EQUALS(munmap(gone, len), 0);
+	struct peer *peer = start("resigned", port_of(from));
+	int fd = accepted(from);
+	EQUALS(exs_recv(fd, gone, len, 0, queue, 1, handle), 0);
+	EVENT(queue, EXS_EVT_RECV, 1, EFAULT);
+	REFUSED(exs_send(fd, bytes, 1, 0, queue, 0, LOOSE), ECONNRESET);
+	finish(peer);
+	closed(fd);
+	closed(from);
+	EQUALS(exs_mderegister(handle), 0);
+	no_event(queue);
+}
+
+static void in_use(exs_qhandle_t queue)
+{
+	exs_mhandle_t handle = exs_mregister(bytes, sizeof bytes, 0);
+	int from = listener(SOCK_SEQPACKET);
+	struct peer *peer = start("echo", port_of(from));
+	int fd = accepted(from);
+	EQUALS(exs_recv(fd, bytes, 10, 0, queue, 1, handle), 0);
+	REFUSED(exs_mderegister(handle), EBUSY);
+	EQUALS(exs_send(fd, "0123456789", 10, 0, SYNC, LOOSE), 10);
+	EVENT(queue, EXS_EVT_RECV, 1, 0);
+	CHECK(!memcmp(bytes, "0123456789", 10));
+	EQUALS(exs_mderegister(handle), 0);
+	EQUALS(exs_shutdown(fd, SHUT_WR, SYNC), 0);
+	finish(peer);
+	closed(fd);
+	closed(from);
+}
+
+// The child of a fork has none of it, and its parent goes on.
+static void forked(exs_qhandle_t queue)
+{
+	exs_mhandle_t handle = exs_mregister(bytes, sizeof bytes, 0);
+	int from = listener(SOCK_SEQPACKET), status;
+	struct peer *peer = start("echo", port_of(from));
+	int fd = accepted(from);
+	pid_t child = fork();
+	if (child == 0) {
+		exs_event_t event;
+		struct timeval none = {0};
+		REFUSED(exs_send(fd, bytes, 1, 0, queue, 0, handle), EBADF);
+		REFUSED(exs_recv(fd, bytes, 1, 0, SYNC, handle), EBADF);
+		REFUSED(exs_accept(from, NULL, 0, SYNC), EBADF);
+		REFUSED(exs_close(fd, SYNC), EBADF);
+		REFUSED(exs_qdequeue(queue, &event, 1, &none), EBADF);
+		REFUSED(exs_mderegister(handle), EBADF);
+		REFUSED(exs_socket(AF_INET, SOCK_STREAM, 0), EBADF);
+		_exit(0);
+	}
+	CHECK(child > 0);
+	EQUALS(waitpid(child, &status, 0), child);
+	EQUALS(status, 0);
+	EQUALS(exs_send(fd, bytes, 10, 0, SYNC, handle), 10);
+	EQUALS(exs_recv(fd, bytes, 10, 0, SYNC, handle), 10);
+	EQUALS(exs_shutdown(fd, SHUT_WR, SYNC), 0);
+	finish(peer);
+	closed(fd);
+	closed(from);
+	EQUALS(exs_mderegister(handle), 0);
+}
+
+void test(void)
+{
+	exs_qhandle_t queue = queue_of(16);
+	if (separate)
+		killed(queue);
+	vanished(queue);
+	in_use(queue);
+	forked(queue);
+	no_event(queue);
+	EQUALS(exs_qdelete(queue), 0);
+}
