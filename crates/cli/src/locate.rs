@@ -11,6 +11,12 @@ pub const SOCK_LIBRARY: &str = "libsoftrnic-sock.so";
 /// What cargo calls it.
 const SOCK_LIBRARY_AS_BUILT: &str = "libsoftrnic_sock.so";
 
+/// The file name of the library of extended sockets.
+pub const EXS_LIBRARY: &str = "libexs.so";
+
+/// What cargo calls it.
+const EXS_LIBRARY_AS_BUILT: &str = "libsoftrnic_exs.so";
+
 /// The environment variable that names it.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 
@@ -35,6 +41,11 @@ pub fn sock_library(given: Option<&Path>) -> Result<PathBuf, String> {
         Some(path) => existing(path.to_owned()),
         None => beside(&[SOCK_LIBRARY, SOCK_LIBRARY_AS_BUILT]),
     }
+}
+
+/// The library of extended sockets, beside the program.
+pub fn exs_library() -> Result<PathBuf, String> {
+    beside(&[EXS_LIBRARY, EXS_LIBRARY_AS_BUILT])
 }
 
 /// A library by its names, beside the program.

@@ -5,6 +5,7 @@ mod bench;
 mod devinfo;
 mod doctor;
 mod elf;
+mod exs_manual;
 mod fixture;
 mod follow;
 mod install;

@@ -283,6 +283,7 @@ each, both the figures and the limits are those of the system's scheduler.",
         text: "  bin/softrnic               this program
   lib/libsoftrnic.so         the device
   lib/libsoftrnic-sock.so    what softrnic sock puts into programs
+  lib/libexs.so, include/sys/exs.h   extended sockets (exs(7)), on any verbs library
   lib/libibverbs.so.1        forwards to it
   lib/librdmacm.so.1         forwards to it
   lib/libibverbs.so, lib/librdmacm.so
@@ -361,7 +362,8 @@ pub fn pages() -> io::Result<Vec<Page>> {
     Ok(pages)
 }
 
-const SOURCE: &str = concat!("softrnic ", env!("CARGO_PKG_VERSION"));
+/// The source that a page names.
+pub const SOURCE: &str = concat!("softrnic ", env!("CARGO_PKG_VERSION"));
 const MANUAL: &str = "softrnic";
 
 fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
@@ -401,7 +403,8 @@ fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
     Ok(Page { file: format!("{title}.1"), text })
 }
 
-fn paragraphs(page: &mut Roff, text: &str) {
+/// Write paragraphs; those that begin with spaces stay as they are.
+pub fn paragraphs(page: &mut Roff, text: &str) {
     for (number, paragraph) in text.split("\n\n").enumerate() {
         if number > 0 {
             page.control("PP", []);

@@ -25,3 +25,7 @@ mod socket;
 mod tcp;
 mod tcp_calls;
 mod transfer;
+
+/// The text by which `softrnic install` knows this library from one of another project.
+#[used]
+static MARK: &[u8; 26] = b"softrnic: extended sockets";

@@ -12,6 +12,9 @@ pub struct Tree<'a> {
     unchanged: usize,
 }
 
+/// The bytes by which this project's libexs.so is known (`crates/exs-abi/src/lib.rs`).
+const EXS_MARK: &[u8] = b"softrnic: extended sockets";
+
 /// Read a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
@@ -46,6 +49,13 @@ impl<'a> Tree<'a> {
     pub fn check_library(&self, path: &str) -> Result<(), String> {
         // A library of this project names the device's library, which it needs.
         let ours = |bytes: &[u8]| bytes.windows(dropin::ENGINE.len()).any(|window| window == dropin::ENGINE.as_bytes());
+        let place = self.prefix.join(path);
+        if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
+    }
+
+    /// Check for another library of extended sockets under this name, in the same way.
+    pub fn check_exs(&self, path: &str) -> Result<(), String> {
+        let ours = |bytes: &[u8]| bytes.windows(EXS_MARK.len()).any(|window| window == EXS_MARK);
         let place = self.prefix.join(path);
         if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
     }

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::locate;
 use crate::out::say;
+use crate::{exs_manual, locate};
 use files::Tree;
 
 /// Options of the command.
@@ -47,6 +47,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         tree.check_library(&format!("lib/{}", which.soname))?;
         tree.check_link(&format!("lib/{}", which.development))?;
     }
+    tree.check_exs(&format!("lib/{}", locate::EXS_LIBRARY))?;
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     tree.program("bin/softrnic", &files::read(&program)?)?;
     tree.program(&format!("lib/{}", dropin::ENGINE), &engine)?;
@@ -54,6 +55,14 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     match locate::sock_library(None) {
         Ok(path) => tree.program(&format!("lib/{}", locate::SOCK_LIBRARY), &files::read(&path)?)?,
         Err(error) => say!("without {}: {error}", locate::SOCK_LIBRARY),
+    }
+    match locate::exs_library() {
+        Ok(path) => {
+            tree.program(&format!("lib/{}", locate::EXS_LIBRARY), &files::read(&path)?)?;
+            tree.file("include/sys/exs.h", exs_manual::HEADER.as_bytes())?;
+            tree.file("lib/pkgconfig/exs.pc", texts::exs_pkg_config().as_bytes())?;
+        }
+        Err(error) => say!("without {}: {error}", locate::EXS_LIBRARY),
     }
     for which in [dropin::VERBS, dropin::RDMACM] {
         let host = host::find(which.soname, options.rdma_core.as_deref())?;

@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::manual;
+use crate::{exs_manual, manual};
 
 /// The version of rdma-core's libraries whose functions these have at least; the version of a host's own library is
 /// better.
@@ -26,11 +26,29 @@ pub fn pkg_config(name: &str, version: Option<&str>) -> String {
     )
 }
 
+/// The pkg-config file of extended sockets.
+pub fn exs_pkg_config() -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..\n\
+         libdir=${{prefix}}/lib\n\
+         includedir=${{prefix}}/include\n\
+         \n\
+         Name: exs\n\
+         Description: extended sockets (ES-API, UNH-EXS) on verbs\n\
+         Version: {}\n\
+         Libs: -L${{libdir}} -lexs\n\
+         Cflags: -I${{includedir}}\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 /// The paths below the prefix, and the contents of the files.
 pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
     let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
+    let exs = exs_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let mut files: Vec<(String, Vec<u8>)> = pages
         .into_iter()
+        .chain(exs)
         .map(|page| (format!("share/man/man{}/{}", &page.file[page.file.len() - 1..], page.file), page.text))
         .collect();
     for (shell, path) in [
