@@ -74,6 +74,8 @@ pub const STEPS: &[Step] = &[
         about: "librdmacm: every function in a table, cycles and kills, its programs" },
     Step { name: "programs", lane: Front, slow: false, run: interop::programs,
         about: "perftest -R, qperf, fio, libfabric, UCX, Open MPI" },
+    Step { name: "exs", lane: Front, slow: false, run: interop::exs,
+        about: "extended sockets from C: every call, event and error, with sanitizers too; the examples" },
     Step { name: "ucx", lane: Front, slow: false, run: interop::ucx,
         about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
     Step { name: "infiniband", lane: Front, slow: false, run: interop::infiniband,

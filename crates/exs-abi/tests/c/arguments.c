@@ -235,7 +235,7 @@ static void transfers(exs_qhandle_t queue, exs_mhandle_t handle)
 	REFUSED(exs_listen(fd, 1), EINVAL);
 	REFUSED(exs_fcntl(fd, EXS_F_SETCREDITS, 3), EISCONN);
 	REFUSED(exs_send(fd, bytes, sizeof bytes + 1, 0, queue, 0, handle), EINVAL);
-	REFUSED(exs_send(fd, bytes - 1, 2, 0, queue, 0, handle), EINVAL);
+	REFUSED(exs_send(fd, before(bytes), 2, 0, queue, 0, handle), EINVAL);
 	REFUSED(exs_recv(fd, bytes + sizeof bytes - 1, 2, 0, queue, 0, handle), EINVAL);
 	REFUSED(exs_send(fd, bytes, SIZE_MAX, 0, queue, 0, handle), EINVAL);
 	REFUSED(exs_recv(fd, bytes, (size_t)SSIZE_MAX + 1, 0, queue, 0, LOOSE), EINVAL);

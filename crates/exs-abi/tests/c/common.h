@@ -144,6 +144,12 @@ int main(int count, char **arguments)
 	return 0;
 }
 
+// The address in front of one, which the compiler does not see through.
+static inline void *before(void *at)
+{
+	return (void *)((uintptr_t)at - 1);
+}
+
 static inline struct sockaddr_in at_port(int port)
 {
 	return (struct sockaddr_in){

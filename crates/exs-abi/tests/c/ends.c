@@ -143,7 +143,10 @@ void test(void)
 	exs_qhandle_t queue = queue_of(16);
 	if (separate)
 		killed(queue);
-	vanished(queue);
+	// Without single copies the device itself writes the bytes, and finds no memory there.
+	const char *single = getenv("SOFTRNIC_SINGLE_COPY");
+	if (!single || strcmp(single, "0"))
+		vanished(queue);
 	in_use(queue);
 	forked(queue);
 	no_event(queue);

@@ -97,7 +97,7 @@ static void ends(exs_qhandle_t queue, exs_mhandle_t of_in)
 	int fd = exs_accept(from, NULL, 0, SYNC);
 	CHECK(fd >= 0);
 	REFUSED(exs_send(fd, in, 0, 0, queue, 1, of_in), EINVAL);
-	REFUSED(exs_send(fd, in - 1, 1, 0, queue, 1, of_in), EINVAL);
+	REFUSED(exs_send(fd, before(in), 1, 0, queue, 1, of_in), EINVAL);
 	REFUSED(exs_send(fd, in, 1, MSG_OOB, queue, 1, of_in), EOPNOTSUPP);
 	REFUSED(exs_fcntl(fd, EXS_F_GETSMALL), EOPNOTSUPP);
 	for (int i = 0; i < 4; i++)

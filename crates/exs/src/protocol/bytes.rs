@@ -78,6 +78,11 @@ impl Bytes {
         self.dead
     }
 
+    /// Pending receives.
+    pub fn receiving(&self) -> Vec<Op> {
+        self.receives.iter().map(|(op, _)| *op).collect()
+    }
+
     pub fn is_writable(&self) -> bool {
         self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
     }

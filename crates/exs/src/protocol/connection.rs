@@ -189,7 +189,10 @@ impl Connection {
 
     /// Cancel all receives into which nothing goes yet.
     pub fn cancel_receives(&mut self) {
-        let ops: Vec<Op> = self.receives.iter().map(|receive| receive.op).collect();
+        let ops = match &self.end {
+            End::Packets(end) => end.receiving(),
+            End::Bytes(end) => end.receiving(),
+        };
         for op in ops {
             self.cancel(op);
         }

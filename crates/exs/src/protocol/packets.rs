@@ -155,6 +155,11 @@ impl Packets {
     }
 
     /// True if a send would be taken.
+    /// Pending receives.
+    pub fn receiving(&self) -> Vec<Op> {
+        self.receives.iter().map(|receive| receive.op).collect()
+    }
+
     pub fn is_writable(&self) -> bool {
         self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
     }

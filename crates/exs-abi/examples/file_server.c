@@ -1,0 +1,46 @@
+// A file server: it sends the file of its first argument over each connection, which it then closes, as often as its
+// second argument says (for ever without one). It prints the port at which it listens.
+//
+//   cc file_server.c -lexs && softrnic run -- ./a.out FILE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/exs.h>
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "usage: file_server FILE [TIMES]\n");
+		return 2;
+	}
+	int file = open(argv[1], O_RDONLY | O_CLOEXEC);
+	int listener = exs_socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof address;
+	if (file < 0 || listener < 0)
+		die("open, exs_socket");
+	if (exs_bind(listener, (struct sockaddr *)&address, len) || exs_listen(listener, 16) ||
+	    exs_getsockname(listener, (struct sockaddr *)&address, &len))
+		die("exs_bind, exs_listen");
+	printf("%d\n", ntohs(address.sin_port));
+	fflush(stdout);
+	for (long left = argc > 2 ? atol(argv[2]) : -1; left != 0; left -= left > 0) {
+		int fd = exs_accept(listener, NULL, 0, EXS_QHANDLE_INVALID, 0);
+		// Length 0: up to the end of the file.
+		exs_xferfile_t whole = {.exs_xf_fd = file};
+		if (fd < 0)
+			die("exs_accept");
+		if (exs_sendfile(fd, &whole, 0, EXS_QHANDLE_INVALID, 0) < 0)
+			perror("exs_sendfile");
+		if (exs_close(fd, EXS_QHANDLE_INVALID, 0))
+			die("exs_close");
+	}
+	return 0;
+}

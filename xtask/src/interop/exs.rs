@@ -1,0 +1,234 @@
+//! Extended sockets from C: `crates/exs-abi/tests/c/*.c`, with libexs.so.
+//!
+//! Each test is run with peers in its own process, with peers in others, and so again where single copies between
+//! processes are forbidden; and in one process with AddressSanitizer and UndefinedBehaviorSanitizer, and with
+//! ThreadSanitizer. The examples and the program of docs/exs.md are compiled as a user would, and run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::report::{Outcome, Suite};
+use crate::run::{Finished, Program};
+use crate::{Options, logs, root, target_dir};
+
+use super::sandbox::{Sandbox, copy};
+use super::{SINGLE_COPY_FORBIDDEN, at_once, run_beside};
+
+/// The limit of a program; the test itself gives up before.
+const LIMIT: Duration = Duration::from_secs(130);
+
+const PLAIN: &[&str] = &["-O2"];
+const ADDRESS: &[&str] = &[
+    "-O1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-static-libasan",
+    "-static-libubsan",
+];
+const THREAD: &[&str] = &["-O1", "-fsanitize=thread", "-static-libtsan"];
+
+/// A way in which the tests are run.
+struct Way {
+    name: &'static str,
+    /// How they are compiled, and the name of that.
+    build: (&'static str, &'static [&'static str]),
+    /// The place of the peers.
+    peers: &'static str,
+    indirect: bool,
+}
+
+const WAYS: &[Way] = &[
+    Way { name: "one process", build: ("plain", PLAIN), peers: "one", indirect: false },
+    Way { name: "processes", build: ("plain", PLAIN), peers: "two", indirect: false },
+    Way { name: "processes, without single copies", build: ("plain", PLAIN), peers: "two", indirect: true },
+    Way { name: "ASan, UBSan", build: ("address", ADDRESS), peers: "one", indirect: false },
+    Way { name: "TSan", build: ("thread", THREAD), peers: "one", indirect: false },
+];
+
+pub fn exs(suite: &mut Suite, options: &Options) {
+    if let Err(why) = exported() {
+        suite.fail("libexs.so exports what sys/exs.h declares", why);
+    } else {
+        suite.pass("libexs.so exports what sys/exs.h declares");
+    }
+    let sandboxes = Sandbox::new("exs", &[])
+        .and_then(|direct| Ok([direct, Sandbox::new("exs-indirect", &[SINGLE_COPY_FORBIDDEN])?]));
+    let sandboxes = match sandboxes {
+        Ok(sandboxes) => sandboxes,
+        Err(e) => return suite.fail("preparation", e),
+    };
+    let tests = match names(&root().join("crates/exs-abi/tests/c")) {
+        Ok(tests) => tests,
+        Err(e) => return suite.fail("preparation", e),
+    };
+    let ways = WAYS.iter().flat_map(|way| tests.iter().map(move |test| (way, test)));
+    let cases: Vec<(&Way, &String)> = ways.filter(|(_, test)| options.wants(test)).collect();
+    run_beside(suite, &cases, at_once(), |(way, test)| {
+        let (outcome, log) = run(&sandboxes[usize::from(way.indirect)], way, test);
+        (format!("{test}: {}", way.name), outcome, log)
+    });
+    if options.wants("examples") {
+        examples(suite, &sandboxes[0]);
+    }
+}
+
+/// The names of the C files of a folder.
+fn names(folder: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "c"));
+    let mut found: Vec<String> =
+        files.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
+    found.sort();
+    if found.is_empty() { Err(format!("no test in {}", folder.display())) } else { Ok(found) }
+}
+
+fn run(sandbox: &Sandbox, way: &Way, test: &str) -> (Outcome, PathBuf) {
+    let log = logs().join("exs");
+    let source = root().join("crates/exs-abi/tests/c").join(format!("{test}.c"));
+    let name = format!("exs-{test}-{}", way.build.0);
+    let program = match compile(sandbox, way.build.1, &source, &name) {
+        Ok(program) => program,
+        Err(why) => return (Outcome::Failed(why), log),
+    };
+    let done = sandbox
+        .program(&format!("{name}-{}", way.peers), &program, &[way.peers])
+        .env("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
+        .env("UBSAN_OPTIONS", "print_stacktrace=1:exitcode=99")
+        .env("TSAN_OPTIONS", "exitcode=99")
+        .run(LIMIT);
+    match done {
+        Ok(done) => (outcome(&done), done.log),
+        Err(e) => (Outcome::Failed(e.to_string()), log),
+    }
+}
+
+fn outcome(done: &Finished) -> Outcome {
+    let marks = ["WARNING: ThreadSanitizer", "ERROR: ", "runtime error"];
+    match done.stderr.lines().find(|line| marks.iter().any(|mark| line.contains(mark))) {
+        _ if done.ok() => Outcome::Passed,
+        Some(line) => Outcome::Failed(line.trim().to_owned()),
+        None => Outcome::Failed(done.verdict()),
+    }
+}
+
+/// Compile a program against libexs.so, and bring it and the library to the sandbox.
+fn compile(sandbox: &Sandbox, flags: &[&str], source: &Path, name: &str) -> Result<String, String> {
+    let folder = target_dir().join("interop/exs");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let library = sandbox.dir().join("libexs.so");
+    let binary = sandbox.dir().join(name);
+    if !binary.exists() {
+        let include = root().join("crates/exs-abi/include");
+        let done = Program::new("gcc", logs().join("exs").join(format!("{name}.gcc")))
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
+            .args(flags)
+            .args([Path::new("-I"), &include, source, &library, Path::new("-o"), &folder.join(name)])
+            .args(["-Wl,-rpath,$ORIGIN"])
+            .run(Duration::from_secs(60))
+            .map_err(|e| e.to_string())?;
+        if !done.ok() {
+            return Err(format!("does not compile: {}", done.verdict()));
+        }
+        copy(&folder.join(name), &binary)?;
+    }
+    Ok(binary.display().to_string())
+}
+
+/// Compare the functions of the library with those of the header.
+fn exported() -> Result<(), String> {
+    let header = root().join("crates/exs-abi/include/sys/exs.h");
+    let header = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;
+    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
+    let declared: std::collections::BTreeSet<&str> = words
+        .filter_map(|word| word.split_once('('))
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("exs_"))
+        .collect();
+    let library = target_dir().join("release/libsoftrnic_exs.so");
+    let out = std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
+    let out = out.map_err(|e| format!("nm: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let found: std::collections::BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split_whitespace().last()).filter(|name| !name.is_empty()).collect();
+    if found == declared {
+        return Ok(());
+    }
+    let difference: Vec<&&str> = found.symmetric_difference(&declared).collect();
+    Err(format!("{}: {difference:?} are in one of them only", library.display()))
+}
+
+/// Install, and compile the examples and the program of docs/exs.md with pkg-config; run them under `softrnic run`, and
+/// with the loader's own libibverbs.so.1, which the installation has.
+fn examples(suite: &mut Suite, sandbox: &Sandbox) {
+    match build_examples(sandbox) {
+        Ok(()) => suite.pass("examples: they compile with exs.pc"),
+        Err(why) => return suite.fail("examples: they compile with exs.pc", why),
+    }
+    let here = |name: &str| sandbox.dir().join(name).display().to_string();
+    let installed = sandbox.installed().join("lib").display().to_string();
+    let talk = format!(
+        "set -e; {} 1 >port & pid=$!; for i in $(seq 400); do test -s port && break; sleep 0.1; done; \
+         {} $(cat port) 'hello, echo'; wait $pid",
+        here("echo_server"),
+        here("echo_client")
+    );
+    let file = format!(
+        "set -e; head -c 5000000 /dev/urandom >file; {} file 1 >port & pid=$!; \
+         for i in $(seq 400); do test -s port && break; sleep 0.1; done; {} $(cat port) >copy; wait $pid; \
+         cmp file copy && echo equal",
+        here("file_server"),
+        here("file_client")
+    );
+    let page = here("page");
+    for (name, script, said) in
+        [("echo", &talk, "hello, echo"), ("a file", &file, "equal"), ("docs/exs.md", &page, "hello, exs")]
+    {
+        for loader in [false, true] {
+            let log = format!("example-{}-{loader}", name.replace(['/', ' '], "-"));
+            let args = ["-c", script];
+            let _ = fs::remove_file(sandbox.home().join("port"));
+            let program = if loader { sandbox.alone(&log, "sh", &args) } else { sandbox.program(&log, "sh", &args) };
+            let case =
+                format!("examples: {name}, {}", if loader { "with the loader's libibverbs" } else { "softrnic run" });
+            match program.env("LD_LIBRARY_PATH", &installed).run(LIMIT) {
+                Ok(done) if done.ok() && done.stdout.contains(said) => {
+                    suite.push(case, Outcome::Passed, Some(done.log))
+                }
+                Ok(done) => suite.push(case, Outcome::Failed(done.verdict()), Some(done.log)),
+                Err(e) => suite.fail(case, e.to_string()),
+            }
+        }
+    }
+}
+
+fn build_examples(sandbox: &Sandbox) -> Result<(), String> {
+    let installing = sandbox.install("install").run(LIMIT).map_err(|e| e.to_string())?;
+    if !installing.ok() {
+        return Err(installing.verdict());
+    }
+    let folder = root().join("crates/exs-abi/examples");
+    let mut sources: Vec<PathBuf> = names(&folder)?.into_iter().map(|name| folder.join(format!("{name}.c"))).collect();
+    let page = fs::read_to_string(root().join("docs/exs.md")).map_err(|e| format!("docs/exs.md: {e}"))?;
+    let program = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let written = sandbox.dir().join("page.c");
+    fs::write(&written, program.ok_or("docs/exs.md has no program")?).map_err(|e| e.to_string())?;
+    sources.push(written);
+    let script = "gcc -std=gnu11 -Wall -Wextra -Werror \"$1\" -o \"$2\" $(pkg-config --cflags --libs exs)";
+    for source in sources {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let made = sandbox.home().join(&name);
+        let (from, to) = (source.display().to_string(), made.display().to_string());
+        let done = Program::new("sh", logs().join("exs").join(format!("example-{name}.gcc")))
+            .args(["-c", script, "sh", &from, &to])
+            .env("PKG_CONFIG_PATH", sandbox.installed().join("lib/pkgconfig"))
+            .run(LIMIT)
+            .map_err(|e| e.to_string())?;
+        if !done.ok() {
+            return Err(format!("{name}: {}", done.verdict()));
+        }
+        copy(&made, &sandbox.dir().join(&name))?;
+    }
+    Ok(())
+}
