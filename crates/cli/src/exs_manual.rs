@@ -72,6 +72,8 @@ the peer's data, and MSG_TRUNC if a packet was longer than the buffer.
 
 exs_sendfile sends a header, a part of a regular file, and a trailer.
 
+A send with EXS_PERSISTENT (SOCK_SEQPACKET) stays until it is cancelled: each receive of the peer reads it anew.
+
 exs_cancel asks for the end of the operations that were begun with this descriptor (-1: polls), queue and \
 handle. It returns how many will end for it. Each has its event: with ECANCELED, or as if nothing had been asked \
 if it was too late.
@@ -85,7 +87,7 @@ comes in place of the event, and a call that waits is EAGAIN.",
             ("EFAULT", "the buffer is not there; in the event: registered memory was unmapped (a reset)"),
             ("EINVAL", "no such queue or handle; the buffer is not inside its handle; 0 bytes on a stream"),
             ("EMSGSIZE", "more than 2^31 bytes, or than 1024 pieces"),
-            ("EOPNOTSUPP", "a flag that is not supported: MSG_OOB, MSG_PEEK, EXS_PERSISTENT"),
+            ("EOPNOTSUPP", "a flag that is not supported: MSG_OOB, MSG_PEEK, EXS_PERSISTENT of a stream"),
             ("EPROTO", "in the event: the peer broke the protocol"),
         ],
     },

@@ -23,6 +23,7 @@ pub const EVT_CLOSE: c_int = 12;
 
 pub const EVTVEC_MAX: usize = 1024;
 pub const EOF: c_int = 0x1000_0000;
+pub const PERSISTENT: c_int = 0x2000_0000;
 
 pub const QATTR_DEPTH: c_int = 1;
 pub const QATTR_SIGNAL: c_int = 2;

@@ -28,10 +28,12 @@ const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_
 /// Begin a transfer; the number of bytes if the call waits.
 fn transfer(iovs: &[exs_iovec], flags: c_int, queue: i32, mut op: Op) -> Result<isize, Errno> {
     let receive = matches!(op.kind, EVT_RECV | EVT_RECVMSG);
-    if flags & !if receive { RECEIVE_FLAGS } else { SEND_FLAGS } != 0 {
+    let sock = get(op.fd);
+    let others = if sock.is_some() && !receive { PERSISTENT } else { 0 };
+    if flags & !(others | if receive { RECEIVE_FLAGS } else { SEND_FLAGS }) != 0 {
         return refuse(libc::EOPNOTSUPP);
     }
-    let Some(sock) = get(op.fd) else { return tcp::transfer(iovs, flags, queue, op) };
+    let Some(sock) = sock else { return tcp::transfer(iovs, flags, queue, op) };
     let socket = sock.connection()?;
     let memory::Span { memory, range, hold } = memory::span(iovs, receive)?;
     op.hold = hold;
@@ -49,6 +51,7 @@ fn transfer(iovs: &[exs_iovec], flags: c_int, queue: i32, mut op: Op) -> Result<
                 return Ok(Cancel::None);
             }
             true => socket.receive(&memory, range, flags & libc::MSG_WAITALL != 0, queue, key)?,
+            false if flags & PERSISTENT != 0 => socket.send_persistent(&memory, range, queue, key)?,
             false => socket.send(&memory, range, queue, key)?,
         };
         Ok(Cancel::Transfer(socket.clone(), number))

@@ -1,7 +1,22 @@
 // SEQPACKET: boundaries, sizes, cut packets, pieces, memory without a handle.
 #include "common.h"
 
-const struct part PARTS[] = {{"echo", echo_packets}, {NULL, NULL}};
+// Each packet that comes is read twice: of a persistent send, with what is there at the time.
+static void samples(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	char first[5] = "", second[5] = "";
+	EQUALS(exs_recv(fd, first, 5, 0, SYNC, LOOSE), 5);
+	EQUALS(exs_recv(fd, second, 5, 0, SYNC, LOOSE), 5);
+	CHECK(!memcmp(first, "hello", 5) && !memcmp(second, "hello", 5));
+	EQUALS(exs_send(fd, "x", 1, 0, SYNC, LOOSE), 1);
+	// It is there until it is cancelled.
+	while (exs_recv(fd, first, 5, 0, SYNC, LOOSE) == 5)
+		CHECK(!memcmp(first, "hello", 5));
+	closed(fd);
+}
+
+const struct part PARTS[] = {{"echo", echo_packets}, {"samples", samples}, {NULL, NULL}};
 
 enum { ROOM = 2 << 20, PIECE = 1000 };
 static unsigned char out[ROOM], in[ROOM];
@@ -119,8 +134,32 @@ static void loose(int fd, exs_qhandle_t queue)
 	EQUALS(exs_mderegister(handle), 0);
 }
 
+// A persistent send ends when it is cancelled, and not with a receive.
+static void persistent(exs_qhandle_t queue)
+{
+	int from = listener(SOCK_SEQPACKET);
+	struct peer *peer = start("samples", port_of(from));
+	int fd = accepted(from);
+	memcpy(out, "hello", 5);
+	exs_mhandle_t handle = exs_mregister(out, 5, 0);
+	EQUALS(exs_send(fd, out, 5, EXS_PERSISTENT, queue, 1, handle), 0);
+	REFUSED(exs_mderegister(handle), EBUSY);
+	// The peer says that it has read.
+	EQUALS(exs_recv(fd, in, 1, 0, SYNC, LOOSE), 1);
+	no_event(queue);
+	EQUALS(exs_cancel(fd, queue, 1), 1);
+	EVENT(queue, EXS_EVT_SEND, 1, ECANCELED);
+	EQUALS(exs_mderegister(handle), 0);
+	closed(fd);
+	finish(peer);
+	closed(from);
+}
+
 void test(void)
 {
+	exs_qhandle_t first = queue_of(4);
+	persistent(first);
+	EQUALS(exs_qdelete(first), 0);
 	for (int small = 0; small < 3; small++) {
 		exs_qhandle_t queue = queue_of(8);
 		exs_mhandle_t of_out = exs_mregister(out, ROOM, 0), of_in = exs_mregister(in, ROOM, 0);

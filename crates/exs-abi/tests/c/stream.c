@@ -24,6 +24,7 @@ static void waits_for_all(int fd, exs_qhandle_t queue, exs_mhandle_t of_out, exs
 	}
 	EQUALS(EVENT(queue, EXS_EVT_RECV, 1, 0).exs_evt_length, 300000);
 	check_bytes(in, 300000, 1);
+	REFUSED(exs_send(fd, out, 1, EXS_PERSISTENT, queue, 0, of_out), EOPNOTSUPP);
 	REFUSED(exs_send(fd, out, 0, 0, queue, 0, of_out), EINVAL);
 	REFUSED(exs_recv(fd, in, 0, 0, queue, 0, of_in), EINVAL);
 }

@@ -154,11 +154,12 @@ impl Packets {
         if pending >= self.places { Err(Refused::Full) } else { Ok(()) }
     }
 
-    /// True if a send would be taken.
     /// Pending receives.
     pub fn receiving(&self) -> Vec<Op> {
         self.receives.iter().map(|receive| receive.op).collect()
     }
+
+    /// True if a send would be taken.
 
     pub fn is_writable(&self) -> bool {
         self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
