@@ -160,7 +160,6 @@ impl Packets {
     }
 
     /// True if a send would be taken.
-
     pub fn is_writable(&self) -> bool {
         self.dead.is_none() && self.fin == Fin::No && self.sends.len() < self.places
     }
