@@ -140,7 +140,9 @@ impl<P: Env> Engine<P> {
         self.moved = 0;
         // Completions that are never polled are overwritten again and again.
         self.free_overwritten();
-        self.wake_due();
+        if !self.done.due.is_empty() {
+            self.wake_due();
+        }
         while self.acknowledge_first() {}
         // A queue pair that has had a piece executed comes behind those that wait for theirs.
         let mut last = None;
@@ -185,9 +187,13 @@ impl<P: Env> Engine<P> {
                 self.ready.push_back(id);
             }
             self.qps.put_back(id, qp);
-            self.wake_due();
+            if !self.done.due.is_empty() {
+                self.wake_due();
+            }
         }
-        self.ready.append(&mut self.for_next_hold);
+        if !self.for_next_hold.is_empty() {
+            self.ready.append(&mut self.for_next_hold);
+        }
         self.ready.extend(last);
     }
 

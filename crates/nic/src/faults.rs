@@ -171,7 +171,14 @@ impl Core {
 
     /// The next deadline of the engine, of a fault, or of a TCP connection.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
+        let at = match (self.engine.next_deadline(), self.engine.env().tap_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if self.streams.is_empty() {
+            return at;
+        }
         let streams = Some(self.streams.deadline()).filter(|at| *at != u64::MAX);
-        [self.engine.next_deadline(), self.engine.env().tap_deadline(), streams].into_iter().flatten().min()
+        at.into_iter().chain(streams).min()
     }
 }

@@ -231,7 +231,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// Puts queue pairs whose WAIT is met on the list of those with something to do.
-    #[inline]
+    #[cold]
     pub(crate) fn wake_due(&mut self) {
         while let Some(id) = self.done.due.pop() {
             self.wake(id, |qp| _ = qp.sq.end_wait());
