@@ -71,6 +71,32 @@ const PACKAGES: &[Package] = &[
     Package { name: "strace",          shows: Tool("strace"),                                  needed_for: "tests \
         that count system calls" },
     Package { name: "tshark",          shows: Tool("tshark"),                                  needed_for: "captures" },
+    Package { name: "redis-server",    shows: Tool("redis-server"),                            needed_for: "TCP \
+        programs" },
+    Package { name: "redis-tools",     shows: Tool("redis-benchmark"),                         needed_for: "TCP \
+        programs" },
+    Package { name: "nginx-light",     shows: Tool("nginx"),                                   needed_for: "TCP \
+        programs" },
+    Package { name: "apache2-bin",     shows: Tool("apache2"),                                 needed_for: "TCP \
+        programs" },
+    Package { name: "memcached",       shows: Tool("memcached"),                               needed_for: "TCP \
+        programs" },
+    Package { name: "postgresql",      shows: Tool("pgbench"),                                 needed_for: "TCP \
+        programs" },
+    Package { name: "curl",            shows: Tool("curl"),                                    needed_for: "TCP \
+        programs" },
+    Package { name: "wget",            shows: Tool("wget"),                                    needed_for: "TCP \
+        programs" },
+    Package { name: "wrk",             shows: Tool("wrk"),                                     needed_for: "TCP \
+        programs" },
+    Package { name: "iperf3",          shows: Tool("iperf3"),                                  needed_for: "TCP \
+        programs" },
+    Package { name: "socat",           shows: Tool("socat"),                                   needed_for: "TCP \
+        programs" },
+    Package { name: "netcat-openbsd",  shows: Tool("nc.openbsd"),                              needed_for: "TCP \
+        programs" },
+    Package { name: "golang-go",       shows: Tool("go"),                                      needed_for: "TCP \
+        programs" },
     Package { name: "valgrind",        shows: Tool("valgrind"),                                needed_for: "programs \
         that are watched by it" },
 ];
@@ -165,8 +191,12 @@ fn sudo_works() -> bool {
         && Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
+/// The variable with which invoke-rc.d(8) takes the machine for one in single-user mode, and starts no daemon: packages
+/// of servers would start theirs.
+const NO_DAEMONS: &str = "RUNLEVEL=1";
+
 fn apt(prefix: &[&str], args: &[&str]) -> Result<(), String> {
-    let words = [prefix, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"], args].concat();
+    let words = [prefix, &["env", "DEBIAN_FRONTEND=noninteractive", NO_DAEMONS, "apt-get", "-q"], args].concat();
     println!("setup: {}", words.join(" "));
     let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).status();
     match status {

@@ -87,6 +87,9 @@ pub const STEPS: &[Step] = &[
         about: "iWARP between two network namespaces, over veth and over a network that loses and reorders packets" },
     Step { name: "siw", lane: Front, slow: true, run: interop::siw::siw,
         about: "Linux's siw in a virtual machine: rping over the iWARP crate as client and server, Terminate messages" },
+    Step { name: "sock", lane: Front, slow: false, run: interop::sock,
+        about: "TCP programs under softrnic sock: redis, nginx, Apache, PostgreSQL and others, each with the library in \
+        none, one and both of them" },
     Step { name: "pcap", lane: Front, slow: false, run: interop::pcap,
         about: "captures of pingpong and perftest, as tshark and the specification have it" },
     Step { name: "faults", lane: Front, slow: false, run: interop::faults,

@@ -22,6 +22,7 @@ mod rdmacore;
 mod sandbox;
 mod sanitized;
 pub mod siw;
+mod sock;
 mod ucx;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ pub use rdmacm::rdmacm;
 pub use rdmacore::rdmacore;
 use sandbox::Sandbox;
 pub use sanitized::sanitized;
+pub use sock::sock;
 pub use ucx::ucx;
 
 /// The setting that forbids single copies between processes, so that all data goes through the window.
