@@ -322,6 +322,7 @@ const FUZZ_RUNS: &[(&str, u32)] = &[
     ("wire", 1_000_000),
     ("iwarp", 300_000),
     ("exs", 300_000),
+    ("entries", 20_000),
 ];
 
 /// Run every fuzz target in `fuzz/` for a short time. libFuzzer needs the coverage instrumentation, which the pinned

@@ -251,7 +251,7 @@ impl<P: Env> Engine<P> {
 
     /// True if [`Engine::run`] has something to do.
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.done.due.is_empty()
+        !self.ready.is_empty()
     }
 
     /// Corrects timers after the clock was read. The clock is so much later than the time last passed in: `now` in the

@@ -163,6 +163,7 @@ impl Core {
                         channel.push(cq, user);
                     }
                 }
+                Notice::Met => {} // `flush` has let the queue go on
                 Notice::Broken { qpn, wr_id, status, rule } => {
                     let request = wr_id.map(|id| format!(" wr_id {id:#x}")).unwrap_or_default();
                     report::log(format_args!("QP {:#08x}{request}: {status:?}: {rule}", qpn.get()));
@@ -203,7 +204,7 @@ impl Core {
     pub(crate) fn flush(&mut self) {
         // One acknowledgement is mostly all that there is to send.
         self.engine.acknowledge();
-        if self.engine.has_ready() || self.engine.is_parked() {
+        if self.engine.has_ready() || self.engine.is_parked() || self.engine.has_due() {
             let now = self.time();
             self.engine.run(now);
             self.run_streams(now);

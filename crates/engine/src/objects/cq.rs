@@ -136,7 +136,13 @@ impl<P: Env> Engine<P> {
     pub fn next_deadline(&mut self) -> Option<Nanos> {
         let timer = self.timers.peek().map(|t| t.0.0);
         let owed = self.done.fire_due(0);
-        let rest = self.resting.peek().map(|t| t.0.0);
-        [timer, owed, rest].into_iter().flatten().min()
+        let next = match (timer, owed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        match self.resting.peek() {
+            None => next,
+            Some(rest) => Some(next.map_or(rest.0.0, |next| next.min(rest.0.0))),
+        }
     }
 }

@@ -230,6 +230,12 @@ impl<P: Env> Engine<P> {
         }
     }
 
+    /// True if a WAIT is met whose queue has to go on: the caller calls [`Engine::run`]. A notice tells of it, so that
+    /// callers that look for notices need not look for this.
+    pub fn has_due(&self) -> bool {
+        !self.done.due.is_empty()
+    }
+
     /// Puts queue pairs whose WAIT is met on the list of those with something to do.
     #[cold]
     pub(crate) fn wake_due(&mut self) {

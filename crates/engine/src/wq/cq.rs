@@ -19,6 +19,8 @@ pub enum Notice {
         /// The token it was created with.
         user: u64,
     },
+    /// A WAIT is met ([`crate::Engine::has_due`]).
+    Met,
     /// An asynchronous event.
     Async {
         /// The context it belongs to.
@@ -304,11 +306,12 @@ impl Completions {
             self.credit.give();
         }
         if !cq.waiters.is_empty() {
-            let (count, due) = (cq.count(), &mut self.due);
+            let (count, due, notices) = (cq.count(), &mut self.due, &mut self.notices);
             cq.waiters.retain(|&(qp, wanted)| {
                 let waits = wanted > count;
                 if !waits {
                     due.push(qp);
+                    notices.push(Notice::Met);
                 }
                 waits
             });

@@ -167,7 +167,7 @@ impl<P: Env> Engine<P> {
         if qp.state == QpState::Reset || !qp.init.qp_type.receives() || qp.init.srq.is_some() {
             return Err(Errno::EINVAL);
         }
-        qp.rq.push(wr)?;
+        qp.rq.push_any(wr)?;
         if qp.state == QpState::Err {
             let mut qp = self.checkout_qp(id).ok_or(Errno::EINVAL)?;
             self.flush_recvs(&mut qp, now);

@@ -67,8 +67,8 @@ impl RecvQueue {
         if self.held >= self.depth {
             return Err(Errno::ENOMEM);
         }
-        // The queue has room for as many as may be held. A managed queue has no room here.
-        let Some(wqe) = self.wqes.place() else { return self.push_managed(wr) };
+        // The queue has room for as many as may be held; a managed queue has none here.
+        let wqe = self.wqes.place().ok_or(Errno::ENOMEM)?;
         wqe.wr_id = wr.wr_id;
         set_list(&mut wqe.sges, wr.sges);
         self.held += 1;
@@ -95,9 +95,18 @@ impl RecvQueue {
         Ok(())
     }
 
-    #[cold]
-    fn push_managed(&mut self, wr: &RecvWr<'_>) -> Result<()> {
-        let managed = self.managed.as_mut().ok_or(Errno::ENOMEM)?;
+    /// Adds a receive to any queue.
+    ///
+    /// # Errors
+    /// EINVAL: its list is too long; ENOMEM: the queue is full.
+    pub fn push_any(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        let Some(managed) = &mut self.managed else { return self.push(wr) };
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(Errno::EINVAL);
+        }
+        if self.held >= self.depth {
+            return Err(Errno::ENOMEM);
+        }
         if managed.entries.rules.cyclic && self.total >= u64::from(self.depth) {
             return Err(Errno::ENOMEM); // it is filled once
         }
