@@ -1,8 +1,8 @@
 //! Any bytes in the entries of managed queues, while they are executed: what a peer with the keys of the entries may
 //! write. Nothing outside of the registered memory may change, and the adapter goes on.
 //!
-//! The input is a list of 16-byte steps. A queue pair with managed queues is connected to itself over the real wire, and
-//! the entries are in a region, so that entries patch entries, too.
+//! The input is a list of 16-byte steps. A queue pair with managed queues is connected to itself over the real wire.
+//! The entries are in a region, so that entries patch entries, too.
 #![no_main]
 
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Play {
         let base = arena[START..].as_mut_ptr().expose_provenance() as u64;
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let (_, key, _) = engine.reg_mr(pd, base, LEN as u64, base, all).ok()?;
-        let cap = QpCap { max_send_wr: DEPTH, max_recv_wr: DEPTH, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
+        let cap =
+            QpCap { max_send_wr: DEPTH, max_recv_wr: DEPTH, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
         let init = QpInit {
             pd: Some(pd),
             qp_type: QpType::Rc,
@@ -84,8 +85,10 @@ impl Play {
         let patchable = if rules[0] & 1 == 0 { [u64::MAX; 2] } else { [number(&rules[1..9]), number(&rules[9..16])] };
         let opcodes = if rules[0] & 2 == 0 { u64::MAX } else { number(&rules[2..10]) };
         let rules = QueueRules { opcodes, patchable, cyclic: rules[0] & 4 == 0 };
-        let managed =
-            Managed { send: Some((arrays[0].clone(), rules)), recv: Some((arrays[1].clone(), QueueRules { opcodes: 0, ..rules })) };
+        let managed = Managed {
+            send: Some((arrays[0].clone(), rules)),
+            recv: Some((arrays[1].clone(), QueueRules { opcodes: 0, ..rules })),
+        };
         let (qp, created) = engine.create_managed_qp(ctx, &init, 1, &managed).ok()?;
         for array in &arrays {
             engine.reg_mr(pd, array.addr(), array.words().len() as u64 * 8, array.addr(), all).ok()?;

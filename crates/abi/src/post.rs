@@ -115,6 +115,10 @@ unsafe fn word(qp: &Qp, wr: &ibv_send_wr) -> Option<[u8; 8]> {
     if wr.opcode != sys::IBV_WR_SEND || wr.num_sge != 1 || !inline || qp.ty == QpType::Ud {
         return None;
     }
+    // SAFETY: the public field, read as the program may have changed it: what a post refuses for its state is not read.
+    if unsafe { (&raw const (*qp.c()).qp_base.state).read() } != sys::IBV_QPS_RTS {
+        return None;
+    }
     // SAFETY: the list has one entry (caller).
     let sge = unsafe { wr.sg_list.as_ref() }.filter(|sge| sge.length == 8)?;
     // SAFETY: it names 8 readable bytes (caller).
