@@ -1,6 +1,6 @@
-//! Two hosts: two network namespaces with a link between them, which is a pair of veth devices, or two tun devices and a
-//! process that forwards packets as a bad network does. Root makes them; an ordinary user makes them in a user namespace,
-//! where the system permits it. They end with the processes that hold them, which end with this one.
+//! Two hosts: two network namespaces with a link between them, which is a pair of veth devices, or two tun devices and
+//! a process that forwards packets as a bad network does. Root makes them; an ordinary user makes them in a user
+//! namespace, where the system permits it. They end with the processes that hold them, which end with this one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -117,7 +117,7 @@ impl Net {
             self.ip(host, &["link", "set", "lo", "up"])?;
             let address = |ip: Ip| self.address(host, ip);
             self.ip(host, &["address", "add", &format!("{}/24", address(Ip::V4)), "dev", device])?;
-            // Nobody else can have the address: there is no need to look for another one.
+            // No third host can have the address: there is no need to look for one (RFC 4862, section 5.4).
             self.ip(host, &["address", "add", &format!("{}/64", address(Ip::V6)), "dev", device, "nodad"])?;
             self.ip(host, &["link", "set", device, "up"])?;
         }
