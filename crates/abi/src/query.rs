@@ -7,6 +7,7 @@ use sys::*;
 use verbs::{Errno, LinkLayer, Result, limits};
 
 use crate::context::Context;
+use crate::device::is_iwarp;
 use crate::dm;
 use crate::entry::{Zeroed, minus_one, number, output};
 
@@ -37,7 +38,7 @@ const _: () = assert!(
 /// The attributes for [`ibv_query_device`].
 fn device_attr(guid: u64) -> ibv_device_attr {
     let rd_atomic = u64::from(limits::MAX_RD_ATOMIC);
-    ibv_device_attr {
+    let attr = ibv_device_attr {
         fw_ver: text(env!("CARGO_PKG_VERSION")),
         node_guid: guid.to_be(),
         sys_image_guid: guid.to_be(),
@@ -70,6 +71,21 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_pkeys: limits::PKEYS,
         phys_port_cnt: 1,
         ..ibv_device_attr::zeroed()
+    };
+    if !is_iwarp() {
+        return attr;
+    }
+    // What RFC 5040 does not have: atomics, windows, datagrams, XRC.
+    ibv_device_attr {
+        device_cap_flags: limits::IWARP_CAP_FLAGS,
+        max_sge_rd: int(limits::IWARP_MAX_SGE_RD.into()),
+        atomic_cap: IBV_ATOMIC_NONE,
+        max_mw: 0,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: 0,
+        ..attr
     }
 }
 
@@ -92,6 +108,10 @@ fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
         phys_port_cnt_ex: 1,
         ..ibv_device_attr_ex::zeroed()
     };
+    if is_iwarp() {
+        (attr.max_dm_size, attr.cq_mod_caps.max_cq_count, attr.cq_mod_caps.max_cq_period) = (0, u16::MAX, u16::MAX);
+        return attr;
+    }
     attr.odp_caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
     attr.odp_caps.per_transport_caps.rc_odp_caps = reliable;
     attr.odp_caps.per_transport_caps.uc_odp_caps = both | IBV_ODP_SUPPORT_WRITE;

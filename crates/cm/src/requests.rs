@@ -52,8 +52,9 @@ impl State {
             report::log_once(
                 report::Matter::OtherHost,
                 format_args!(
-                    "rdma_connect to {dst}: it is no address of this network namespace. softrnic connects processes \
-                     of one host that share a network namespace (for containers: the host's, or one of a pod)"
+                    "rdma_connect to {dst}: it is no address of this network namespace. softrnic0 connects processes \
+                     of one host that share a network namespace (for containers: the host's, or one of a pod). To \
+                     reach other hosts, run both programs with --device iwarp"
                 ),
             );
             self.with_conn(id, |conn, _, out| conn.unreachable(out));

@@ -15,4 +15,4 @@ mod outbound;
 pub(crate) mod state;
 mod stream;
 
-pub(crate) use outbound::is_supported;
+pub(crate) use outbound::takes;

@@ -13,6 +13,10 @@ pub const MAX_QP_WR: u32 = 1 << 15;
 pub const MAX_SGE: u32 = 32;
 /// Scatter/gather entries of one RDMA READ.
 pub const MAX_SGE_RD: u32 = 32;
+/// Scatter/gather entries of one RDMA READ of iWARP: the sink is one region.
+pub const IWARP_MAX_SGE_RD: u32 = 1;
+/// Further abilities of the device of iWARP: CURR_QP_STATE_MOD, SYS_IMAGE_GUID, SRQ_RESIZE.
+pub const IWARP_CAP_FLAGS: u32 = 1 << 7 | 1 << 11 | 1 << 13;
 /// Inline bytes of one send request.
 pub const MAX_INLINE: u32 = 1024;
 /// Completion queues of one process.

@@ -59,9 +59,7 @@ impl<P: Env> Engine<P> {
         managed: &Managed,
     ) -> Result<(QpId, QpCreated)> {
         let mut init = *init;
-        if self.is_iwarp {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        self.not_in_iwarp()?;
         if init.qp_type != QpType::Rc || managed.recv.is_some() && init.srq.is_some() {
             return Err(Errno::EINVAL);
         }

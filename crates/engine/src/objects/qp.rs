@@ -92,8 +92,8 @@ impl<P: Env> Engine<P> {
         if !ty.receives() || init.srq.is_some() {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
-        if self.is_iwarp && ty != QpType::Rc {
-            return Err(Errno::EOPNOTSUPP);
+        if ty != QpType::Rc {
+            self.not_in_iwarp()?;
         }
         if cap.max_send_wr > limits::MAX_QP_WR
             || cap.max_recv_wr > limits::MAX_QP_WR

@@ -6,7 +6,7 @@ use std::ops::Range;
 use iwarp::ddp::TagFault;
 use iwarp::mpa::send::{Payload, Sink};
 use iwarp::rdmap::Work;
-use verbs::{Access, Opcode, Psn, QpState, RKey, SendBody, SendFlags, WcStatus, limits};
+use verbs::{Access, Opcode, Psn, QpState, RKey, SendBody, SendData, SendFlags, SendWr, WcStatus, limits};
 use wire::mpa::fpdu::Crc;
 use wire::rdmap::read_request;
 use wire::{Env, Memory, Nanos, Span};
@@ -110,8 +110,15 @@ pub(super) fn add_urgent(state: &mut StreamState) -> bool {
 }
 
 /// The operations of iWARP (RFC 5040, section 5); those of RFC 7306 are not supported.
-pub(crate) fn is_supported(opcode: Opcode) -> bool {
+fn is_supported(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Send | Opcode::SendWithInv | Opcode::RdmaWrite | Opcode::RdmaRead)
+}
+
+/// True if this request may be posted: its operation is one of iWARP's, and a READ names one region (RFC 5040,
+/// section 5.2: the sink is one steering tag).
+pub(crate) fn takes(wr: &SendWr<'_>) -> bool {
+    let lists_one = !matches!(wr.data, SendData::Sges(list) if list.len() > limits::IWARP_MAX_SGE_RD as usize);
+    is_supported(wr.opcode) && (wr.opcode != Opcode::RdmaRead || lists_one)
 }
 
 impl<P: Env> Engine<P> {

@@ -21,6 +21,11 @@ impl<P: Env> Engine<P> {
         self.is_iwarp = true;
     }
 
+    /// Refuses, with EOPNOTSUPP, what iWARP does not have: datagrams, windows, managed queues.
+    pub(crate) fn not_in_iwarp(&self) -> Result<()> {
+        if self.is_iwarp { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
     /// Connects a queue pair: its TCP connection is in full operation, and the queue pair in RTS. `emss`: bytes of
     /// TCP's segments, or more for longer FPDUs. `before` goes out before all else, and is no part of the stream of
     /// FPDUs.

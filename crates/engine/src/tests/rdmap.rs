@@ -172,9 +172,14 @@ fn operations_that_iwarp_has_not() {
         };
         assert_eq!(w.post(0, ids[0], opcode, body, &from, 1), Err(verbs::Errno::EINVAL), "{opcode:?}");
     }
+    // A READ has one sink (RFC 5040, section 5.2).
+    let two = [w.sge(0, 0, 8), w.sge(0, 64, 8)];
+    assert_eq!(w.post(0, ids[0], Opcode::RdmaRead, w.rdma(1, 0), &two, 1), Err(verbs::Errno::EINVAL));
     w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, 2).unwrap();
     carry(&mut w, ids, 1 << 20);
     assert_eq!(statuses(&mut w, 0), [(2, St::Success)]);
+    let (pd, ah) = (w.nodes[0].pd, verbs::AhAttr::default());
+    assert_eq!(w.nodes[0].engine.create_ah(pd, &ah), Err(verbs::Errno::EOPNOTSUPP));
 }
 
 /// An end that the program asks for comes behind all that was posted before.

@@ -37,7 +37,7 @@ impl<P: Env> Engine<P> {
     /// Gives the flags that the request is queued with.
     fn check(qp: &Qp, ahs: &Slab<AhId, Ah>, wr: &SendWr<'_>) -> Result<SendFlags> {
         let ty = qp.init.qp_type;
-        if qp.stream.is_some() && !crate::rdmap::is_supported(wr.opcode) {
+        if qp.stream.is_some() && !crate::rdmap::takes(wr) {
             return Err(Errno::EINVAL);
         }
         if matches!(qp.state, QpState::Reset | QpState::Init | QpState::Rtr) || !ty.sends() {
