@@ -22,6 +22,8 @@ use crate::tcp::Tcp;
 /// How an operation is cancelled.
 #[derive(Clone)]
 pub enum Cancel {
+    /// The operation is being begun.
+    Unknown,
     /// It is too late, or is not possible.
     None,
     /// An accept.
@@ -69,7 +71,7 @@ unsafe impl Send for Op {}
 impl Op {
     /// An operation that holds and fills nothing.
     pub fn new(kind: c_int, fd: c_int, ahandle: isize) -> Op {
-        let (hold, fill, cancel) = (Hold::None, Fill::None, Cancel::None);
+        let (hold, fill, cancel) = (Hold::None, Fill::None, Cancel::Unknown);
         Op { kind, fd, ahandle, sock: None, hold, fill, cancel, deadline: None, late: false }
     }
 }
@@ -200,7 +202,7 @@ impl Queue {
             .map(|(key, op)| (key as u64, op.cancel.clone()))
             .collect();
         let end = |(key, cancel)| match cancel {
-            Cancel::None => 0,
+            Cancel::Unknown | Cancel::None => 0,
             Cancel::Accept(listener) => listener.cancel(&self.core, key),
             Cancel::Transfer(socket, number) => usize::from(socket.cancel(number)),
             Cancel::Tcp(tcp) => tcp.cancel(&self.core, key),
@@ -215,10 +217,15 @@ impl Queue {
         {
             let mut ops = self.ops();
             for (key, op) in ops.iter() {
-                match op.deadline {
-                    Some(deadline) if deadline <= now => over.push(key),
-                    Some(deadline) => next = Some(next.map_or(deadline, |next: Instant| next.min(deadline))),
-                    None => {}
+                let Some(deadline) = op.deadline else { continue };
+                let later = match op.cancel {
+                    // It cannot be cancelled yet: soon.
+                    Cancel::Unknown => deadline.max(now + Duration::from_millis(1)),
+                    _ => deadline,
+                };
+                match later <= now {
+                    true => over.push(key),
+                    false => next = Some(next.map_or(later, |next: Instant| next.min(later))),
                 }
             }
             for key in &over {

@@ -111,17 +111,19 @@ static void version_six(exs_qhandle_t queue)
 
 static void refused(exs_qhandle_t queue)
 {
-	// Nothing listens there.
-	int from = listener(SOCK_STREAM), value;
-	struct sockaddr_in to = at_port(port_of(from));
+	// Nothing listens there, and nothing else can take the port.
+	int from, bound = exs_socket(AF_INET, SOCK_STREAM, 0), value;
+	struct sockaddr_in to = at_port(0);
 	socklen_t len = sizeof value;
-	closed(from);
+	EQUALS(exs_bind(bound, (struct sockaddr *)&to, sizeof to), 0);
+	to = at_port(port_of(bound));
 	int fd = exs_socket(AF_INET, SOCK_STREAM, 0);
 	EQUALS(exs_connect(fd, (struct sockaddr *)&to, sizeof to, 0, queue, 3), 0);
 	EVENT(queue, EXS_EVT_CONNECT, 3, ECONNREFUSED);
 	EQUALS(exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len), 0);
 	EQUALS(value, ECONNREFUSED);
 	REFUSED(exs_connect(fd, (struct sockaddr *)&to, sizeof to, 0, SYNC), ECONNREFUSED);
+	closed(bound);
 	// The other kind of socket does.
 	int other = listener(SOCK_SEQPACKET);
 	to = at_port(port_of(other));
@@ -154,10 +156,8 @@ static void closing(exs_qhandle_t queue)
 	REFUSED(exs_accept(from, NULL, 0, queue, 4), EBADF);
 	EVENT(queue, EXS_EVT_ACCEPT, 2, ECANCELED);
 	EVENT(queue, EXS_EVT_CLOSE, 3, 0);
-	// The number is free.
-	int again = dup(0);
-	EQUALS(again, from);
-	close(again);
+	// The number is no socket's any more.
+	EQUALS(exs_accept(from, NULL, 0, queue, 4), -1);
 
 	// While it is connecting, before it is accepted.
 	from = listener(SOCK_SEQPACKET);
