@@ -170,6 +170,20 @@ fn copy(from: usize, to: usize, len: usize, from_program: bool) -> Result<(), Er
     }
 }
 
+/// Check that registered memory of a large transfer is still mapped: EFAULT. A device in software could find that out by
+/// SIGSEGV. What is unmapped later is left to the device.
+fn check_mapped(start: usize, len: usize) -> Result<(), Errno> {
+    if len <= BOUNCE {
+        // The check costs as much as the transfer.
+        return Ok(());
+    }
+    let page = start % rustix::param::page_size();
+    // SAFETY: the call looks at mappings and changes nothing: no bytes are written that would not be (msync(2)).
+    let looked = unsafe { libc::msync((start - page) as *mut c_void, len + page, libc::MS_ASYNC) };
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    if looked != 0 && errno == Some(libc::ENOMEM) { refuse(libc::EFAULT) } else { Ok(()) }
+}
+
 /// The place of a transfer.
 pub struct Span {
     pub memory: Arc<Memory>,
@@ -186,7 +200,7 @@ struct Piece {
 }
 
 /// Check a piece. EINVAL: it is too long, not inside its handle, or there is no such handle; or it is to be written and
-/// the handle is of memory that can only be read. EFAULT: a null pointer.
+/// the handle is of memory that can only be read. EFAULT: a null pointer, or a large piece that was unmapped.
 fn piece(iov: &exs_iovec, receive: bool) -> Result<Piece, Errno> {
     let (start, len) = (iov.base as usize, iov.len);
     let end = start.checked_add(len).filter(|_| isize::try_from(len).is_ok()).ok_or(Errno(libc::EINVAL))?;
@@ -203,6 +217,7 @@ fn piece(iov: &exs_iovec, receive: bool) -> Result<Piece, Errno> {
     if !inside || receive && !region.writable {
         return refuse(libc::EINVAL);
     }
+    check_mapped(start, len)?;
     let of = region.memory.clone().map(|memory| (memory, start.wrapping_sub(region.start)));
     Ok(Piece { start, len, of, users: Some(region.users.clone()) })
 }

@@ -131,12 +131,14 @@ impl Tcp {
             }
         }
         let line = if job.is_input() { &mut directions.input } else { &mut directions.output };
+        let first = line.is_empty();
         line.push_back(job);
         let service = service()?;
-        if new {
-            service.add_tcp(self.clone())
-        } else {
-            service.renew()
+        match (new, first) {
+            (true, _) => service.add_tcp(self.clone()),
+            (false, true) => service.renew(),
+            // The thread waits for this direction already.
+            (false, false) => {}
         }
         Ok(())
     }
