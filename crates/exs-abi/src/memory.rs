@@ -170,8 +170,8 @@ fn copy(from: usize, to: usize, len: usize, from_program: bool) -> Result<(), Er
     }
 }
 
-/// Check that registered memory of a large transfer is still mapped: EFAULT. A device in software could find that out by
-/// SIGSEGV. What is unmapped later is left to the device.
+/// Check that registered memory of a large transfer is still mapped: EFAULT. A device in software could find that out
+/// by SIGSEGV. What is unmapped later is left to the device.
 fn check_mapped(start: usize, len: usize) -> Result<(), Errno> {
     if len <= BOUNCE {
         // The check costs as much as the transfer.
