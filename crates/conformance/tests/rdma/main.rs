@@ -4,6 +4,7 @@ mod counting;
 mod device_memory;
 mod events;
 mod examples;
+mod managed;
 mod memory;
 mod pair;
 mod prepared;

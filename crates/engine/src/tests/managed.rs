@@ -556,3 +556,32 @@ fn a_wait_ends_with_its_queue_pair() {
     b.w.nodes[0].engine.destroy_qp(b.qp).unwrap();
     b.w.nodes[0].engine.destroy_cq(arrivals).unwrap();
 }
+
+/// Objects that went after a task was posted: the task fails.
+#[test]
+fn tasks_for_what_is_gone_fail() {
+    let mut b = Bench::new(8, Some(QueueRules::default()), None);
+    let gone = counting(&mut b.w, 0, 4, 0);
+    b.wait(gone, some(0, true), 0).unwrap();
+    b.w.nodes[0].engine.destroy_cq(gone).unwrap();
+    b.enable(Side::Send, REST).unwrap();
+    assert_eq!(b.ended(), [(900, WcStatus::LocQpOpErr)]);
+
+    let mut b = Bench::new(8, None, None);
+    let other = Bench::new(8, Some(QueueRules::default()), None);
+    let n = &b.w.nodes[0];
+    let init = other.w.nodes[0].engine.query_qp(other.qp).unwrap().1;
+    let init = QpInit { pd: Some(n.pd), send_cq: Some(b.cq), recv_cq: Some(b.cq), ..init };
+    let managed = Managed { send: Some((Array::new(8, 1), QueueRules::default())), recv: None };
+    let ctx = n.ctx;
+    let (target, created) = b.w.nodes[0].engine.create_managed_qp(ctx, &init, 1, &managed).unwrap();
+    b.w.connect(0, target, World::attr(created.qpn, 0, 0));
+    let arrivals = b.arrivals;
+    b.wait(arrivals, some(1, true), 0).unwrap();
+    b.task(Opcode::SendEn, SendBody::Enable { qp: target, count: REST, step: 0 }, 7).unwrap();
+    let sge = b.w.sge(0, 0x5000, 8);
+    b.w.recv(0, b.qp, &[sge], 0).unwrap();
+    b.w.nodes[0].engine.destroy_qp(target).unwrap();
+    b.arrive(b"go      ");
+    assert_eq!(b.ended(), [(900, WcStatus::Success), (7, WcStatus::LocQpOpErr)]);
+}
