@@ -14,6 +14,6 @@ mod table;
 mod wire;
 
 pub use connection::{Connection, Output, Read, Write};
-pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
+pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Transferred};
 pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
 pub use wire::{Settings, VERSION};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
-use crate::protocol::{Kind, MAX_RING, MAX_SMALL, Reset, Settings};
+use crate::protocol::{Kind, MAX_RING, MAX_SMALL, Reset, Settings, Transferred};
 use end::{End, Part};
 pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
 use shared::Shared;
@@ -384,6 +384,11 @@ impl Socket {
     /// The address of the peer.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.peer_addr()
+    }
+
+    /// Bytes that a stream has sent, by their way.
+    pub fn transferred(&self) -> Transferred {
+        self.inner().end.as_ref().map_or(Transferred::default(), End::transferred)
     }
 
     /// What the connection is ready for.

@@ -99,6 +99,18 @@ pub fn expect(queue: &Queue, kind: EventKind, handle: u64) -> Event {
     event
 }
 
+/// Two ends of a connection within this process.
+pub fn pair(exs: &Exs, options: Options) -> (Arc<Socket>, Arc<Socket>) {
+    let queue = exs.queue(2).expect("a queue");
+    let listener = exs.listen(local(), 8, options).expect("an address");
+    listener.accept(&queue, 0).expect("a place");
+    let to = listener.local_addr().expect("it is bound");
+    let here = exs.connect(to, options, &queue, 1).expect("it begins");
+    let events = queue.dequeue(2, 2, Some(PATIENCE));
+    let there = events.into_iter().find_map(|event| event.socket).expect("a connection");
+    (here, there)
+}
+
 /// This process's end of a connection to the other one.
 pub struct Talk {
     pub socket: Arc<Socket>,

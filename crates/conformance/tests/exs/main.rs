@@ -4,3 +4,6 @@ mod common;
 mod data;
 mod ends;
 mod forged;
+mod keys;
+mod many;
+mod soak;

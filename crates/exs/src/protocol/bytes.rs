@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::connection::{Output, Write};
-use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
+use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Transferred};
 use super::wire::{Hello, Immediate, Message, Settings};
 use crate::stream::{Action, Advert, Breach, Ended, Receiver, Sender, Shape};
 
@@ -47,6 +47,8 @@ pub(super) struct Bytes {
     flights: VecDeque<Op>,
     fin: Fin,
     receives: VecDeque<(Op, Buffer)>,
+    /// Bytes of transfers that were handed out.
+    pub(super) transferred: Transferred,
     dead: Option<Reset>,
     pub(super) outputs: VecDeque<Output>,
 }
@@ -65,6 +67,7 @@ impl Bytes {
             flights: VecDeque::new(),
             fin: Fin::No,
             receives: VecDeque::new(),
+            transferred: Transferred::default(),
             dead: None,
             outputs: VecDeque::new(),
         }
@@ -246,6 +249,9 @@ impl Bytes {
             self.outputs.push_back(Output::Write(Write { from, to, imm }));
             send.handed += u64::from(transfer.len);
             send.flights += 1;
+            let way =
+                if transfer.direct.is_some() { &mut self.transferred.direct } else { &mut self.transferred.indirect };
+            *way += u64::from(transfer.len);
             self.waiting -= u64::from(transfer.len);
             self.flights.push_back(send.op);
         }

@@ -13,7 +13,7 @@
 
 use super::bytes::Bytes;
 use super::packets::Packets;
-use super::table::{Buffer, Done, Op, Refused, Remote, Reset};
+use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Transferred};
 use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings};
 use crate::stream::acks;
 
@@ -140,6 +140,14 @@ impl Connection {
     /// True if a receive would have an end: data that no receive takes are there, or no more will come.
     pub fn is_readable(&self) -> bool {
         self.dead().is_some() || of!(self, end => end.is_readable())
+    }
+
+    /// Bytes that a stream has sent, by their way; none for SEQPACKET.
+    pub fn transferred_by_way(&self) -> Transferred {
+        match &self.end {
+            End::Packets(_) => Transferred::default(),
+            End::Bytes(end) => end.transferred,
+        }
     }
 
     /// The next thing to do.

@@ -100,3 +100,12 @@ pub struct Done {
     /// How it ended.
     pub outcome: Outcome,
 }
+
+/// Bytes that the sending direction of a stream has transferred, by their way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Transferred {
+    /// Into receives.
+    pub direct: u64,
+    /// Into the peer's ring.
+    pub indirect: u64,
+}

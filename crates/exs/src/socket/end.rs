@@ -12,8 +12,8 @@ use super::keys::Keys;
 use super::queue::{Event, EventKind, Queue};
 use super::shared::Device;
 use super::{Memory, Options};
-use crate::protocol::Write;
 use crate::protocol::{Buffer, Connection, Done, HEADER, Kind, Message, Op, Outcome, Output, Refused, Remote, Reset};
+use crate::protocol::{Transferred, Write};
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
 /// completion of their own.
@@ -216,6 +216,11 @@ impl End {
     /// What could be done now: a receive, a send.
     pub fn ready(&self) -> (bool, bool) {
         self.protocol.as_ref().map_or((false, false), |protocol| (protocol.is_readable(), protocol.is_writable()))
+    }
+
+    /// See [`Connection::transferred_by_way`].
+    pub fn transferred(&self) -> Transferred {
+        self.protocol.as_ref().map_or(Transferred::default(), Connection::transferred_by_way)
     }
 
     /// True if every operation has its event.
