@@ -22,6 +22,8 @@ pub enum Role {
     Bench,
     /// The first process of one of several pairs.
     BenchPair,
+    /// The far side of exs-blast.
+    ExsBlast,
     /// The far side of the selftest.
     Selftest,
 }
@@ -42,6 +44,7 @@ pub fn peer(options: &PeerOptions) -> Result<ExitCode, String> {
     match options.role {
         Role::Bench => crate::bench::peer(&mut link, &options.device),
         Role::BenchPair => crate::bench::pair(&mut link, &options.device),
+        Role::ExsBlast => crate::bench::exs::serve(&mut link, &options.device),
         Role::Selftest => crate::selftest::peer(&mut link, &options.device),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -55,6 +55,11 @@ enum Command {
     /// copies by the kernel from process to process, wake-ups, sockets), and shows every figure beside its limit. It
     /// takes some twenty seconds.
     Bench(bench::Options),
+    /// Measure extended sockets (EXS), beside the verbs that they are made of, and beside TCP
+    ///
+    /// Two processes transfer messages in every way that the sockets have. In turns it measures what the same bytes take
+    /// in verbs alone, and shows the ratio. docs/exs.md explains the ways.
+    ExsBlast(bench::exs::Options),
     /// Move data by every operation and compare every byte
     ///
     /// Every operation, on every kind of queue pair, in many sizes and shapes: on a queue pair that is connected to
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Sock(options) => return sock::run(&options),
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::ExsBlast(options) => bench::exs::run(&options),
         Command::Selftest(options) => selftest::run(&options),
         Command::Doctor(options) => return doctor::run(&options),
         Command::Top(options) => top::run(&options),

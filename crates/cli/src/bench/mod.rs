@@ -4,6 +4,7 @@ mod answer;
 mod case;
 mod chart;
 mod end;
+pub mod exs;
 mod limits;
 mod machine;
 mod measure;

@@ -1,0 +1,122 @@
+//! The process that answers.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use exs::socket::{EventKind, Exs, Memory, Queue, Socket, WaitMode};
+
+use super::super::end::LARGEST;
+use super::super::pin;
+use super::work::{await_kind, deep, events, options, refused};
+use super::{Task, Way, What};
+use crate::fixture::{DeviceOptions, text};
+use crate::link::Link;
+
+/// Carry out tasks until their end.
+pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
+    if let Some(core) = link.receive::<Option<usize>>()? {
+        pin::pin(core);
+    }
+    let (library, _) = device.find()?;
+    let exs = Exs::new(&library).map_err(refused)?;
+    let memory = exs.memory(2 * LARGEST).map_err(refused)?;
+    while let Some(task) = link.receive_at_last::<Option<Task>>()? {
+        match task.way {
+            Way::Tcp => tcp(&task, link)?,
+            _ => one(&exs, &memory, &task, link)?,
+        }
+        link.send(&())?;
+    }
+    Ok(())
+}
+
+fn one(exs: &Exs, memory: &Arc<Memory>, task: &Task, link: &mut Link) -> Result<(), String> {
+    let at = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = exs.listen(at, 8, options(task)).map_err(refused)?;
+    let queue = exs.queue(256).map_err(refused)?;
+    listener.accept(&queue, 0).map_err(refused)?;
+    link.send(&listener.local_addr().ok_or("no address")?)?;
+    let socket = await_kind(&queue, EventKind::Accept)?.socket.ok_or("no connection")?;
+    if task.way == Way::Event {
+        queue.set_waiting(WaitMode::Notify);
+    }
+    match (task.what, task.way) {
+        (What::Latency, Way::Persistent) => {
+            socket.send_persistent(memory, 0..task.bytes, &queue, 1).map_err(refused)?;
+            link.send(&())?;
+            // It ends with the connection.
+            events(&queue, 1)?;
+        }
+        (What::Latency, _) => echo(memory, task, &socket, &queue, link)?,
+        (What::Throughput, _) => sink(memory, task, &socket, &queue, link)?,
+    }
+    socket.close(&queue, 1000).map_err(refused)?;
+    while events(&queue, 1)?.iter().all(|event| event.kind != EventKind::Close) {}
+    Ok(())
+}
+
+/// Send back all that comes.
+fn echo(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, link: &mut Link) -> Result<(), String> {
+    let receive = || socket.receive(memory, LARGEST..LARGEST + task.bytes, true, queue, 2).map_err(refused);
+    receive()?;
+    link.send(&())?;
+    loop {
+        for event in events(queue, 2)? {
+            if event.kind != EventKind::Receive {
+                continue;
+            }
+            if event.end {
+                return Ok(());
+            }
+            event.result.map_err(refused)?;
+            socket.send(memory, 0..task.bytes, queue, 1).map_err(refused)?;
+            receive()?;
+        }
+    }
+}
+
+/// Take all that comes.
+fn sink(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, link: &mut Link) -> Result<(), String> {
+    let late = task.way == Way::Late;
+    let receive = |handle| socket.receive(memory, 0..task.bytes, true, queue, handle).map_err(refused);
+    let ahead = if late { 0 } else { 2 * deep(task) };
+    (0..ahead).try_for_each(|handle| receive(handle).map(drop))?;
+    link.send(&())?;
+    loop {
+        if late {
+            // A receive is posted when data are there, so the sender finds none.
+            while !socket.ready().readable {
+                queue.dequeue(1, 0, None);
+            }
+            receive(0)?;
+        }
+        for event in events(queue, 16)? {
+            if event.end {
+                return Ok(());
+            }
+            event.result.map_err(refused)?;
+            if !late {
+                receive(event.handle)?;
+            }
+        }
+    }
+}
+
+fn tcp(task: &Task, link: &mut Link) -> Result<(), String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(text)?;
+    link.send(&listener.local_addr().map_err(text)?)?;
+    let (mut stream, _) = listener.accept().map_err(text)?;
+    stream.set_nodelay(true).map_err(text)?;
+    link.send(&())?;
+    let mut buffer = vec![0; task.bytes];
+    match task.what {
+        What::Latency => {
+            while stream.read_exact(&mut buffer).is_ok() {
+                stream.write_all(&buffer).map_err(text)?;
+            }
+        }
+        What::Throughput => while stream.read(&mut buffer).map_err(text)? > 0 {},
+    }
+    Ok(())
+}

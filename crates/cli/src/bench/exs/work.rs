@@ -1,0 +1,242 @@
+//! The process that measures.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exs::protocol::{Kind, MAX_SMALL};
+use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMode};
+use quanta::Clock;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::super::end::LARGEST;
+use super::{Task, Way, What};
+use crate::fixture::{DeviceOptions, PATIENCE, text};
+use crate::link::Link;
+
+/// Operations under way where throughput is measured.
+pub const DEEP: u64 = 8;
+/// Bytes under way.
+const IN_FLIGHT: u64 = 4 << 20;
+/// Round trips before the ones that count.
+const WARM_UP: usize = 30;
+
+/// The result of a measurement.
+pub struct Figure {
+    /// Microseconds or megabytes a second.
+    pub value: f64,
+    /// Percent of one core.
+    pub cpu: f64,
+    /// Percent of the bytes of a stream.
+    pub direct: Option<f64>,
+}
+
+/// The options of a task's sockets.
+pub fn options(task: &Task) -> Options {
+    match task.way {
+        Way::Immediate | Way::Event => Options { small: MAX_SMALL, ..Options::new(Kind::SeqPacket) },
+        Way::Normal | Way::Persistent => Options { small: 0, ..Options::new(Kind::SeqPacket) },
+        Way::Stream | Way::Late | Way::Tcp => Options { ring: 1 << 20, ..Options::new(Kind::Stream) },
+    }
+}
+
+/// How many operations are under way.
+pub fn deep(task: &Task) -> u64 {
+    (IN_FLIGHT / task.bytes as u64).clamp(2, DEEP)
+}
+
+/// The next events; an operation that failed is an error.
+pub fn events(queue: &Queue, most: usize) -> Result<Vec<Event>, String> {
+    let events = queue.dequeue(most, 1, Some(PATIENCE));
+    if events.is_empty() {
+        return Err(format!("no event within {} s", PATIENCE.as_secs()));
+    }
+    Ok(events)
+}
+
+/// Wait for the next event of a kind; those before it are of the other direction.
+pub fn await_kind(queue: &Queue, kind: EventKind) -> Result<Event, String> {
+    loop {
+        for event in events(queue, 1)? {
+            if event.kind == kind {
+                event.result.map_err(|errno| format!("{kind:?}: {errno:?}"))?;
+                return Ok(event);
+            }
+        }
+    }
+}
+
+/// This process's end.
+pub struct Near {
+    exs: Exs,
+    memory: Arc<Memory>,
+    clock: Clock,
+}
+
+impl Near {
+    pub fn new(device: &DeviceOptions) -> Result<Near, String> {
+        let (library, _) = device.find()?;
+        let exs = Exs::new(&library).map_err(|errno| format!("no extended sockets: {errno:?}"))?;
+        let memory = exs.memory(2 * LARGEST).map_err(|errno| format!("no memory: {errno:?}"))?;
+        Ok(Near { exs, memory, clock: Clock::new() })
+    }
+
+    /// Measure, with the other process.
+    pub fn measure(&mut self, task: &Task, link: &mut Link, budget: Duration) -> Result<Figure, String> {
+        link.send(&Some(task))?;
+        let to: SocketAddr = link.receive()?;
+        if task.way == Way::Tcp {
+            return tcp(task, to, link, budget);
+        }
+        let queue = self.exs.queue(256).map_err(|errno| format!("{errno:?}"))?;
+        let socket = self.exs.connect(to, options(task), &queue, 0).map_err(|errno| format!("{errno:?}"))?;
+        await_kind(&queue, EventKind::Connect)?;
+        if task.way == Way::Event {
+            queue.set_waiting(WaitMode::Notify);
+        }
+        let () = link.receive()?;
+        let (since, used) = (Instant::now(), processor());
+        let value = match (task.what, task.way) {
+            (What::Latency, Way::Persistent) => self.fetch(task, &socket, &queue, budget)?,
+            (What::Latency, _) => self.ping(task, &socket, &queue, budget)?,
+            (What::Throughput, _) => self.blast(task, &socket, &queue, budget)?,
+        };
+        let cpu = (processor() - used).as_secs_f64() / since.elapsed().as_secs_f64() * 100.0;
+        let ways = socket.transferred();
+        let total = ways.direct + ways.indirect;
+        let direct = (total > 0).then(|| ways.direct as f64 / total as f64 * 100.0);
+        queue.set_waiting(WaitMode::Adaptive);
+        socket.shutdown().map_err(|errno| format!("{errno:?}"))?;
+        if task.way != Way::Persistent {
+            // All that the peer sends back has come, and its end.
+            let () = link.receive()?;
+        }
+        socket.close(&queue, 1).map_err(|errno| format!("{errno:?}"))?;
+        while events(&queue, 1)?.iter().all(|event| event.kind != EventKind::Close) {}
+        if task.way == Way::Persistent {
+            let () = link.receive()?;
+        }
+        Ok(Figure { value, cpu, direct })
+    }
+
+    /// Microseconds one way.
+    fn ping(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
+        let (memory, bytes) = (&self.memory, task.bytes);
+        let receive = || socket.receive(memory, LARGEST..LARGEST + bytes, true, queue, 2).map_err(refused);
+        receive()?;
+        let mut times = Vec::new();
+        let began = Instant::now();
+        let mut last = self.clock.raw();
+        while times.len() < WARM_UP * 2 || began.elapsed() < budget {
+            socket.send(memory, 0..bytes, queue, 1).map_err(refused)?;
+            let mut came = 0;
+            while came < 2 {
+                for event in events(queue, 2)? {
+                    event.result.map_err(refused)?;
+                    came += 1;
+                    if event.kind == EventKind::Receive {
+                        let now = self.clock.raw();
+                        times.push(self.clock.delta(last, now));
+                        receive()?;
+                    }
+                }
+            }
+            last = self.clock.raw();
+        }
+        Ok(typical(&mut times) / 2.0)
+    }
+
+    /// Microseconds for one receive.
+    fn fetch(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
+        let mut times = Vec::new();
+        let began = Instant::now();
+        let mut last = self.clock.raw();
+        while times.len() < WARM_UP * 2 || began.elapsed() < budget {
+            socket.receive(&self.memory, 0..task.bytes, false, queue, 2).map_err(refused)?;
+            await_kind(queue, EventKind::Receive)?;
+            let now = self.clock.raw();
+            times.push(self.clock.delta(last, now));
+            last = now;
+        }
+        Ok(typical(&mut times))
+    }
+
+    /// Megabytes a second.
+    fn blast(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
+        let (deep, bytes) = (deep(task), task.bytes);
+        let (mut posted, mut done, mut first) = (0u64, 0u64, 0u64);
+        let mut since = Instant::now();
+        let mut warm = false;
+        loop {
+            while posted - done < deep {
+                socket.send(&self.memory, 0..bytes, queue, posted).map_err(refused)?;
+                posted += 1;
+            }
+            for event in events(queue, 16)? {
+                event.result.map_err(refused)?;
+                done += 1;
+            }
+            if !warm && done >= 2 * deep {
+                (warm, first, since) = (true, done, Instant::now());
+            }
+            if warm && since.elapsed() >= budget {
+                break;
+            }
+        }
+        let rate = (done - first) as f64 * bytes as f64 / since.elapsed().as_secs_f64() / 1e6;
+        while done < posted {
+            for event in events(queue, 16)? {
+                event.result.map_err(refused)?;
+                done += 1;
+            }
+        }
+        Ok(rate)
+    }
+}
+
+pub fn refused(errno: impl std::fmt::Debug) -> String {
+    format!("refused: {errno:?}")
+}
+
+fn processor() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+/// The median without the first ones, in microseconds.
+fn typical(times: &mut Vec<Duration>) -> f64 {
+    times.drain(..WARM_UP.min(times.len() / 2));
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+/// A socket of TCP: the same over write(2) and read(2).
+fn tcp(task: &Task, to: SocketAddr, link: &mut Link, budget: Duration) -> Result<Figure, String> {
+    let mut stream = TcpStream::connect(to).map_err(text)?;
+    stream.set_nodelay(true).map_err(text)?;
+    let () = link.receive()?;
+    let mut buffer = vec![1; task.bytes];
+    let (since, used) = (Instant::now(), processor());
+    let mut times = Vec::new();
+    let mut count = 0u64;
+    while times.len() < WARM_UP * 2 && task.what == What::Latency || since.elapsed() < budget {
+        let before = Instant::now();
+        stream.write_all(&buffer).map_err(text)?;
+        count += 1;
+        if task.what == What::Latency {
+            stream.read_exact(&mut buffer).map_err(text)?;
+            times.push(before.elapsed());
+        }
+    }
+    stream.shutdown(std::net::Shutdown::Write).map_err(text)?;
+    // The peer closes when it has everything.
+    while stream.read(&mut buffer).map_err(text)? > 0 {}
+    let time = since.elapsed().as_secs_f64();
+    let value = match task.what {
+        What::Latency => typical(&mut times) / 2.0,
+        What::Throughput => count as f64 * task.bytes as f64 / time / 1e6,
+    };
+    let cpu = (processor() - used).as_secs_f64() / time * 100.0;
+    let () = link.receive()?;
+    Ok(Figure { value, cpu, direct: None })
+}
