@@ -57,8 +57,8 @@ enum Command {
     Bench(bench::Options),
     /// Measure extended sockets (EXS), beside the verbs that they are made of, and beside TCP
     ///
-    /// Two processes transfer messages in every way that the sockets have. In turns it measures what the same bytes take
-    /// in verbs alone, and shows the ratio. docs/exs.md explains the ways.
+    /// Two processes transfer messages in every way that the sockets have. In turns it measures what the same bytes
+    /// take in verbs alone, and shows the ratio. docs/exs.md explains the ways.
     ExsBlast(bench::exs::Options),
     /// Move data by every operation and compare every byte
     ///

@@ -1,4 +1,5 @@
-//! `softrnic exs-blast`: extended sockets between two processes, beside the verbs that they are made of, and beside TCP.
+//! `softrnic exs-blast`: extended sockets between two processes, beside the verbs that they are made of, and beside
+//! TCP.
 //!
 //! Every figure has its limit: what the same bytes take without the sockets, measured in turns with it.
 
