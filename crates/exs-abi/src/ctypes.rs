@@ -120,3 +120,16 @@ pub struct exs_signal {
     pub reserved: c_int,
     pub value: libc::sigval,
 }
+
+// As in the header, on machines with pointers of 8 bytes.
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<exs_event>() == 48 && offset_of!(exs_event, length) == 24 && offset_of!(exs_event, data) == 40);
+    assert!(offset_of!(exs_event, ahandle) == 8 && offset_of!(exs_event, newfd) == 32);
+    assert!(size_of::<exs_acceptaddr>() == 24 && offset_of!(exs_acceptaddr, peer) == 16);
+    assert!(size_of::<exs_iovec>() == 24 && offset_of!(exs_iovec, memory) == 16);
+    assert!(size_of::<exs_msghdr>() == 48 && offset_of!(exs_msghdr, iov) == 16 && offset_of!(exs_msghdr, flags) == 40);
+    assert!(size_of::<exs_xferfile>() == 48 && offset_of!(exs_xferfile, fd) == 24);
+    assert!(offset_of!(exs_xferfile, offset) == 32 && offset_of!(exs_xferfile, length) == 40);
+    assert!(size_of::<exs_pollfd>() == 8 && size_of::<exs_fdvec>() == 16 && size_of::<exs_signal>() == 16);
+};

@@ -4,6 +4,7 @@
 //! processes are forbidden; and in one process with AddressSanitizer and UndefinedBehaviorSanitizer, and with
 //! ThreadSanitizer. The examples and the program of docs/exs.md are compiled as a user would, and run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -136,21 +137,27 @@ fn compile(sandbox: &Sandbox, flags: &[&str], source: &Path, name: &str) -> Resu
     Ok(binary.display().to_string())
 }
 
+fn header() -> Result<String, String> {
+    let header = root().join("crates/exs-abi/include/sys/exs.h");
+    fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))
+}
+
+/// The functions of the header.
+fn declared(header: &str) -> BTreeSet<&str> {
+    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
+    let called = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
+    called.filter(|name| name.starts_with("exs_")).collect()
+}
+
 /// Compare the functions of the library with those of the header.
 fn exported() -> Result<(), String> {
-    let header = root().join("crates/exs-abi/include/sys/exs.h");
-    let header = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;
-    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
-    let declared: std::collections::BTreeSet<&str> = words
-        .filter_map(|word| word.split_once('('))
-        .map(|(name, _)| name)
-        .filter(|name| name.starts_with("exs_"))
-        .collect();
+    let header = header()?;
+    let declared = declared(&header);
     let library = target_dir().join("release/libsoftrnic_exs.so");
     let out = std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
     let out = out.map_err(|e| format!("nm: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
-    let found: std::collections::BTreeSet<&str> =
+    let found: BTreeSet<&str> =
         text.lines().filter_map(|line| line.split_whitespace().last()).filter(|name| !name.is_empty()).collect();
     if found == declared {
         return Ok(());
@@ -162,6 +169,14 @@ fn exported() -> Result<(), String> {
 /// Install, and compile the examples and the program of docs/exs.md with pkg-config; run them under `softrnic run`, and
 /// with the loader's own libibverbs.so.1, which the installation has.
 fn examples(suite: &mut Suite, sandbox: &Sandbox) {
+    match installed(sandbox) {
+        Ok(()) => suite.pass("softrnic install: the library, the header, exs.pc, the man pages"),
+        Err(why) => return suite.fail("softrnic install: the library, the header, exs.pc, the man pages", why),
+    }
+    match foreign(sandbox) {
+        Ok(()) => suite.pass("softrnic install: beside another libexs.so"),
+        Err(why) => suite.fail("softrnic install: beside another libexs.so", why),
+    }
     match build_examples(sandbox) {
         Ok(()) => suite.pass("examples: they compile with exs.pc"),
         Err(why) => return suite.fail("examples: they compile with exs.pc", why),
@@ -203,11 +218,34 @@ fn examples(suite: &mut Suite, sandbox: &Sandbox) {
     }
 }
 
-fn build_examples(sandbox: &Sandbox) -> Result<(), String> {
-    let installing = sandbox.install("install").run(LIMIT).map_err(|e| e.to_string())?;
-    if !installing.ok() {
-        return Err(installing.verdict());
+/// Install, and look for the files.
+fn installed(sandbox: &Sandbox) -> Result<(), String> {
+    let done = sandbox.install("install").run(LIMIT).map_err(|e| e.to_string())?;
+    if !done.ok() {
+        return Err(done.verdict());
     }
+    let mut files: Vec<String> =
+        ["lib/libexs.so", "lib/pkgconfig/exs.pc", "include/sys/exs.h", "share/man/man7/exs.7"].map(String::from).into();
+    files.extend(declared(&header()?).iter().map(|name| format!("share/man/man3/{name}.3")));
+    let missing: Vec<&String> = files.iter().filter(|file| !sandbox.installed().join(file).is_file()).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("not installed: {missing:?}")) }
+}
+
+/// Check that a libexs.so of another project is not replaced.
+fn foreign(sandbox: &Sandbox) -> Result<(), String> {
+    let prefix = sandbox.home().join("another");
+    fs::create_dir_all(prefix.join("lib")).map_err(|e| e.to_string())?;
+    copy(Path::new("/bin/true"), &prefix.join("lib/libexs.so"))?;
+    let text = prefix.display().to_string();
+    let done = sandbox.softrnic("install-another", &["install", "--prefix", &text]).run(LIMIT);
+    let done = done.map_err(|e| e.to_string())?;
+    match done.stderr.contains("is not softrnic's") && !done.ok() {
+        true => Ok(()),
+        false => Err(done.verdict()),
+    }
+}
+
+fn build_examples(sandbox: &Sandbox) -> Result<(), String> {
     let folder = root().join("crates/exs-abi/examples");
     let mut sources: Vec<PathBuf> = names(&folder)?.into_iter().map(|name| folder.join(format!("{name}.c"))).collect();
     let page = fs::read_to_string(root().join("docs/exs.md")).map_err(|e| format!("docs/exs.md: {e}"))?;

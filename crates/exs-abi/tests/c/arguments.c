@@ -3,6 +3,18 @@
 
 const struct part PARTS[] = {{"echo", echo_packets}, {NULL, NULL}};
 
+// As in src/ctypes.rs.
+_Static_assert(sizeof(exs_event_t) == 48 && offsetof(exs_event_t, exs_evt_length) == 24, "");
+_Static_assert(offsetof(exs_event_t, exs_evt_data) == 40 && offsetof(exs_event_t, exs_evt_newfd) == 32, "");
+_Static_assert(offsetof(exs_event_t, exs_evt_ahandle) == 8, "");
+_Static_assert(sizeof(exs_acceptaddr_t) == 24 && offsetof(exs_acceptaddr_t, exs_aa_peer) == 16, "");
+_Static_assert(sizeof(exs_iovec_t) == 24 && offsetof(exs_iovec_t, iov_mhandle) == 16, "");
+_Static_assert(sizeof(exs_msghdr_t) == 48 && offsetof(exs_msghdr_t, msg_iov) == 16, "");
+_Static_assert(offsetof(exs_msghdr_t, msg_flags) == 40, "");
+_Static_assert(sizeof(exs_xferfile_t) == 48 && offsetof(exs_xferfile_t, exs_xf_fd) == 24, "");
+_Static_assert(offsetof(exs_xferfile_t, exs_xf_offset) == 32 && offsetof(exs_xferfile_t, exs_xf_length) == 40, "");
+_Static_assert(sizeof(exs_pollfd_t) == 8 && sizeof(exs_fdvec_t) == 16 && sizeof(exs_signal_t) == 16, "");
+
 static char bytes[4096];
 
 static void without_a_socket(exs_qhandle_t queue, exs_mhandle_t handle)
