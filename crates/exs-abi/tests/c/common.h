@@ -170,7 +170,7 @@ static inline int listener(int type)
 	int fd = exs_socket(AF_INET, type, 0);
 	CHECK(fd >= 0);
 	EQUALS(exs_bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-	EQUALS(exs_listen(fd, 8), 0);
+	EQUALS(exs_listen(fd, 64), 0);
 	return fd;
 }
 
