@@ -1,5 +1,5 @@
-//! The numbers of the library are those of its header. The sizes and places of structures are held by assertions on both
-//! sides: here in `src/ctypes.rs`, in C in `tests/c/arguments.c`.
+//! The numbers of the library are those of its header. The sizes and places of structures are held by assertions on
+//! both sides: here in `src/ctypes.rs`, in C in `tests/c/arguments.c`.
 
 #[path = "../src/ctypes.rs"]
 #[allow(dead_code, reason = "the library uses them")]
