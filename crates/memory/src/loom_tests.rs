@@ -221,6 +221,37 @@ fn loom_records_arrive_in_order_and_whole() {
     });
 }
 
+/// A peer patches an entry of a managed queue by plain stores, and sends a message behind them. The consumer that has
+/// taken the message finds the entry as patched: that message's completion is what a WAIT in front of the entry waits
+/// for.
+#[test]
+fn loom_a_patch_is_whole_before_the_message_behind_it() {
+    explore(3, || {
+        let memory = Model::<4, 512>::new();
+        let entry: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let (theirs, patched) = (memory.clone(), entry.clone());
+        let other = thread::spawn(move || {
+            let mut producer = Producer::new(theirs);
+            for n in 0..2 {
+                for word in patched.iter() {
+                    word.store(n + 1, Ordering::Relaxed);
+                }
+                push(&mut producer, n, false).expect("it fits");
+            }
+        });
+        let mut consumer = Consumer::new(memory);
+        let mut n = 0;
+        for _ in 0..3 {
+            if take(&mut consumer, n).is_some() {
+                n += 1;
+                // The patch of the next message may be there, too.
+                assert!(entry.iter().all(|word| word.load(Ordering::Relaxed) >= n), "message {n} overtook its patch");
+            }
+        }
+        other.join().expect("no panic");
+    });
+}
+
 #[test]
 fn loom_no_wake_up_of_a_sleeping_consumer_is_lost() {
     both_sleep::<4, 512>(4, 3, |_| false);

@@ -231,6 +231,8 @@ pub(crate) struct ManagedRecv {
     pub enabled: u64,
     /// Receives that were taken.
     pub taken: u64,
+    /// The rule that the receive taken last breaks.
+    pub broken: Option<&'static str>,
     pub base: Base,
 }
 
@@ -254,10 +256,11 @@ impl ManagedRecv {
     }
 
     /// The receive in a place: `wr_id` and list. The list leads nowhere if the entry breaks a rule.
-    pub fn read(&self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
+    pub fn read(&mut self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
         let words = self.entries.copy(number);
         let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        let broken = self.entries.broken(number, &words).is_some();
+        self.broken = self.entries.broken(number, &words);
+        let broken = self.broken.is_some();
         let count = if broken { 1 } else { (word(0) >> 16) as u16 as usize };
         let fits = !broken && LIST + 2 * count <= words.len();
         let sges = (0..if fits { count } else { 1 }).map(|i| {

@@ -91,7 +91,8 @@ impl RecvQueue {
     pub fn manage(&mut self, managed: &ManagedQueue) -> Result<()> {
         let entries = Entries::new(managed, self.depth, self.max_sge)?;
         self.wqes = InPlaceRing::default();
-        self.managed = Some(Box::new(ManagedRecv { entries, enabled: 0, taken: 0, base: Base::default() }));
+        self.managed =
+            Some(Box::new(ManagedRecv { entries, enabled: 0, taken: 0, broken: None, base: Base::default() }));
         Ok(())
     }
 
@@ -138,9 +139,7 @@ impl RecvQueue {
 
     /// The rule that the entry of the receive taken last breaks.
     pub fn broken(&self) -> Option<&'static str> {
-        let managed = self.managed.as_ref()?;
-        let number = managed.taken.checked_sub(1)?;
-        managed.entries.broken(number, &managed.entries.copy(number))
+        self.managed.as_ref()?.broken
     }
 
     /// Takes the next receive to flush it.
