@@ -287,7 +287,7 @@ each, both the figures and the limits are those of the system's scheduler.",
   lib/libibverbs.so.1        forwards to it
   lib/librdmacm.so.1         forwards to it
   lib/libibverbs.so, lib/librdmacm.so
-  include/softrnic           what the device can do beyond verbs.h: dv.h, dv_queues.h (compile with -IDIR/include)
+  include/softrnic           what the device can do beyond verbs.h (compile with -IDIR/include)
   lib/pkgconfig              for programs that are built against the directory
   share/man, share/bash-completion, share/zsh, share/fish
 

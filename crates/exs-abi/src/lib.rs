@@ -4,8 +4,8 @@
 //! once, and the copy is used. A pointer that is null where there must be one is EFAULT; any other bad pointer is the
 //! program's fault, as with every function of the C library.
 //!
-//! An operation of the program is an [`queue::Op`] in the table of its queue. The crate `exs` and the TCP side know
-//! only its key, and the event is made when the program takes it ([`queue::Queue::take`]).
+//! An operation of the program is a `queue::Op` in the table of its queue. The crate `exs` and the TCP side know
+//! only its key, and the event is made when the program takes it (`queue::exs_qdequeue`).
 
 mod address;
 mod close;
