@@ -4,6 +4,7 @@
 mod bench;
 mod devinfo;
 mod doctor;
+mod dv_manual;
 mod elf;
 mod exs_manual;
 mod fixture;

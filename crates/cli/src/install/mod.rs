@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::out::say;
-use crate::{exs_manual, locate};
+use crate::{dv_manual, exs_manual, locate};
 use files::Tree;
 
 /// Options of the command.
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         }
     }
     tree.file("include/softrnic/dv.h", include_bytes!("../../../abi/include/softrnic/dv.h"))?;
-    tree.file("include/softrnic/dv_queues.h", include_bytes!("../../../abi/include/softrnic/dv_queues.h"))?;
+    tree.file("include/softrnic/dv_queues.h", dv_manual::HEADER.as_bytes())?;
     for (path, content) in texts::pages_and_completions()? {
         tree.file(&path, &content)?;
     }

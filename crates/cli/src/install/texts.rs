@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::{exs_manual, manual};
+use crate::{dv_manual, exs_manual, manual};
 
 /// The version of rdma-core's libraries whose functions these have at least; the version of a host's own library is
 /// better.
@@ -46,9 +46,11 @@ pub fn exs_pkg_config() -> String {
 pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
     let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let exs = exs_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
+    let dv = dv_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let mut files: Vec<(String, Vec<u8>)> = pages
         .into_iter()
         .chain(exs)
+        .chain(dv)
         .map(|page| (format!("share/man/man{}/{}", &page.file[page.file.len() - 1..], page.file), page.text))
         .collect();
     for (shell, path) in [
