@@ -108,6 +108,10 @@ fn before_close(fd: i32) {
     // RFC 1122, 4.2.2.13: a close with data unread resets the connection. The kernel sees its own only.
     if connection.end().unread() > 0 {
         let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
+    } else {
+        // What the other end sends from now on is answered by a reset (RFC 9293, 3.6.1), which only its kernel can
+        // see: the FIN may be behind bytes that the other end does not read while it waits for room in the ring.
+        connection.end().receive_by_tcp();
     }
 }
 

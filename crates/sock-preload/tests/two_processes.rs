@@ -128,6 +128,8 @@ fn role() {
         "child" => child(accept()),
         "half" => half(connect()),
         "collector" => collector(accept()),
+        "deaf" => deaf(accept(), moves),
+        "flood" => flood(connect()),
         "records" => records(),
         "interrupted" => interrupted(words[1].parse().unwrap()),
         other => panic!("{other}"),
@@ -429,6 +431,46 @@ fn a_handler_may_write_where_it_has_interrupted_a_write() {
     pair("records", "interrupted", BOTH);
 }
 
+/// Answers by this library, and reads past it: what comes, comes by TCP. At last it sends to an end that has closed.
+fn deaf(mut stream: TcpStream, moves: bool) {
+    let mut sent = 0;
+    for _ in 0..20 {
+        let mut buffer = [0u8; 100];
+        let mut got = 0;
+        while got < buffer.len() {
+            // SAFETY: the rest of a live buffer.
+            let some = unsafe {
+                libc::syscall(libc::SYS_read, stream.as_raw_fd(), buffer[got..].as_mut_ptr(), buffer.len() - got)
+            };
+            assert!(some > 0);
+            got += some as usize;
+        }
+        stream.write_all(&buffer).unwrap();
+        sent += 100;
+    }
+    moved(&stream, sent, moves);
+    // The other end is about to close. Should it be late, it closes with bytes unread, which is another way to a reset.
+    std::thread::sleep(Duration::from_millis(200));
+    let error = loop {
+        if let Err(error) = stream.write(&[7; 10_000]) {
+            break error;
+        }
+    };
+    assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()), "{error}");
+}
+
+/// Exchanges some messages, sends until nothing fits any more, so that the FIN is behind much, and closes.
+fn flood(mut stream: TcpStream) {
+    for n in 0..20 {
+        let mut back = [0; 100];
+        stream.write_all(&[n; 100]).unwrap();
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, [n; 100]);
+    }
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[1; 8192]).is_ok() {}
+}
+
 #[test]
 fn an_echo_comes_back_whoever_has_the_library() {
     PAIRS.into_iter().for_each(|with| pair("echo", "ping", with));
@@ -457,6 +499,11 @@ fn who_survives_a_killed_peer_sees_what_tcp_would_show() {
         assert!(finish(&mut two, "survivor").success(), "server {}, client {}", with.server, with.client);
         assert!(!finish(&mut one, "victim").success());
     }
+}
+
+#[test]
+fn sending_to_an_end_that_has_closed_ends_though_its_fin_is_behind_much() {
+    PAIRS.into_iter().for_each(|with| pair("deaf", "flood", with));
 }
 
 #[test]
