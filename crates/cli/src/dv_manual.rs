@@ -38,8 +38,8 @@ queue pair that executes it has no effect. A task completes if IBV_SEND_SIGNALED
 
 Counts are absolute in entries, have 64 bits, and begin at 0. A count that is posted without \
 SOFTRNIC_DV_TASK_ABSOLUTE begins at the place that the last one with SOFTRNIC_DV_TASK_LAST has left behind, for each \
-completion queue and each queue. The one with LAST moves that place on to the greatest count since then. An ENABLE of 0 \
-enables all that is posted. step is added to the count of an entry of a cyclic queue when it has been executed.
+completion queue and each queue. The one with LAST moves that place on to the greatest count since then. An ENABLE of \
+0 enables all that is posted. step is added to the count of an entry of a cyclic queue when it has been executed.
 
 softrnic_dv_enable enables requests at once. softrnic_dv_query_queue gives the array of a queue and its counts. \
 softrnic_dv_reg_queue registers the array, for its keys. ibv_hyperloop_get_wqe_buffer gives the array of a send queue, \
@@ -52,8 +52,8 @@ const ERRORS: &[(&str, &str)] = &[
     ("EBUSY", "ibv_destroy_qp(3) while a region lies upon the entries, ibv_destroy_cq(3) while a WAIT waits for it"),
     (
         "EINVAL",
-        "a flag or size that is none; a queue pair or completion queue that was not made for it; an ENABLE beyond what is \
-         posted to a queue that is not a full circle; a step without a circle",
+        "a flag or size that is none; a queue pair or completion queue that was not made for it; an ENABLE beyond what \
+         is posted to a queue that is not a full circle; a step without a circle",
     ),
     ("ENOMEM", "the queue is full; as ibv_create_qp(3)"),
     ("EOPNOTSUPP", "the object is another device's"),
